@@ -1,0 +1,343 @@
+"""The broker's own counters: plain ints that the request path adds to, read once a scrape.
+
+Nothing here knows Prometheus. `send.py` and `pull.py` keep the small objects handed out by
+`BrokerStats.topic` and `BrokerStats.consumer` and add to them; `metrics.py` turns everything into
+families when somebody scrapes, and GET_BROKER_RUNTIME_INFO reads totals and rates. A plain add
+costs 30 ns, a labelled Prometheus counter 1.7 us: at 100,000 sends a second that is the difference
+between 0.3 % and 17 % of a core.
+
+Invariants
+- Counters only grow; a topic's or group's counters go away as a whole when it is deleted.
+- Every table is bounded. Names come from configured topics and groups, never straight from a
+  frame, and past the bound all newcomers share one object named `__other__`.
+- Request codes come from the peer. One that no handler knows is answered with
+  REQUEST_CODE_NOT_SUPPORTED and counted under `UNKNOWN_CODE`, so hostile codes add no series.
+
+Threads: all writing happens on the broker's event loop. Readers on other threads get a snapshot
+taken on the loop (`metrics.py`); nothing here locks.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+OTHER = "__other__"
+UNKNOWN_CODE = -1
+_CODE_NOT_SUPPORTED = 3  # ResponseCode.REQUEST_CODE_NOT_SUPPORTED, wire.md 2
+
+#: Upper bounds, in bytes and in seconds, as RocketMQ 5.x has them (milliseconds there).
+MESSAGE_SIZE_BOUNDS: tuple[float, ...] = (1024, 4096, 524288, 1048576, 2097152, 4194304)
+RPC_LATENCY_BOUNDS: tuple[float, ...] = (0.001, 0.003, 0.005, 0.007, 0.01, 0.1, 1.0, 2.0, 3.0)
+#: For stages inside the broker, microseconds to seconds.
+STAGE_BOUNDS: tuple[float, ...] = (
+    0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0,
+)  # fmt: skip
+
+MESSAGE_NORMAL = "normal"
+MESSAGE_FIFO = "fifo"  # carries a sharding key
+MESSAGE_DELAY = "delay"
+MESSAGE_TRANSACTION = "transaction"
+
+RESULT_SUCCESS = "success"
+RESULT_ONEWAY = "oneway"
+RESULT_CANCELLED = "cancelled"
+RESULT_FAILED = "process_request_failed"
+RESULT_WRITE_FAILED = "write_channel_failed"
+
+#: The windows of the runtime table's rates (wire.md 4.8), and how often a sample is worth keeping.
+RATE_WINDOWS_S = (10, 60, 600)
+_SAMPLE_INTERVAL_S = 1.0
+
+
+class Buckets:
+    """A histogram of plain ints; `counts` has one entry more than `bounds`, for what is larger."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float, times: int = 1) -> None:
+        """Count `times` observations of `value` (in the unit of the bounds)."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
+
+
+class TopicStats:
+    """What came in for one topic and one kind of message. `bytes_in` are stored bytes."""
+
+    __slots__ = ("bytes_in", "failures", "message_type", "messages_in", "sizes", "topic")
+
+    def __init__(self, topic: str, message_type: str = MESSAGE_NORMAL) -> None:
+        self.topic = topic
+        self.message_type = message_type
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.failures = 0
+        self.sizes = Buckets(MESSAGE_SIZE_BOUNDS)
+
+
+class ConsumerStats:
+    """What one consumer group took from one topic, and what it gave back."""
+
+    __slots__ = ("bytes_out", "group", "messages_out", "sent_back", "sent_to_dlq", "topic")
+
+    def __init__(self, group: str, topic: str) -> None:
+        self.group = group
+        self.topic = topic
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.sent_back = 0
+        self.sent_to_dlq = 0
+
+
+class RequestKey(NamedTuple):
+    """The labels of one request series."""
+
+    code: int
+    response_code: int
+    result: str
+    long_polling: bool
+
+
+class RequestStats(Buckets):
+    """Latency of one kind of request with one kind of answer, in seconds."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: RequestKey) -> None:
+        super().__init__(RPC_LATENCY_BOUNDS)
+        self.key = key
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+
+class Tally(dict[str, int]):
+    """Counts by a word of our own choosing (a reason, a cause, a kind)."""
+
+    __slots__ = ()
+
+    def bump(self, word: str, times: int = 1) -> None:
+        self[word] = self.get(word, 0) + times
+
+
+class Rates(NamedTuple):
+    """Events a second over the last 10, 60 and 600 seconds each (less when younger)."""
+
+    put: tuple[float, ...]
+    get_found: tuple[float, ...]
+    get_miss: tuple[float, ...]
+    get_total: tuple[float, ...]
+    get_transferred: tuple[float, ...]
+
+
+class _Sample(NamedTuple):
+    at: float
+    put: int
+    get_found: int
+    get_missed: int
+    get_transferred: int
+
+
+def rate_text(triple: Sequence[float]) -> str:
+    """A triple as the runtime table writes it: `10s 60s 600s`, separated by spaces."""
+    return " ".join(str(round(rate, 4)) for rate in triple)
+
+
+class BrokerStats:
+    """All counters of one broker. `clock` is monotonic, `wall_clock` tells the day, in seconds."""
+
+    __slots__ = (
+        "_clock", "_consumers", "_day", "_limit", "_requests", "_samples", "_topics",
+        "_wall_clock", "damaged_reads", "events", "get_found", "get_messages_today_morning",
+        "get_messages_yesterday_morning", "get_missed", "get_time_max_s", "get_transferred",
+        "group_warnings", "overflowed", "put_bytes", "put_failures", "put_messages",
+        "put_messages_today_morning", "put_messages_yesterday_morning", "put_time_max_s",
+        "refused", "route_misses", "stages", "started_ms",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+        series_limit: int = 50_000,
+    ) -> None:
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._limit = series_limit
+        self._topics: dict[tuple[str, str], TopicStats] = {}
+        self._consumers: dict[tuple[str, str], ConsumerStats] = {}
+        self._requests: dict[tuple[int, int, str, bool], RequestStats] = {}
+        self.started_ms = int(wall_clock() * 1000)
+        self._zero_totals()
+        self.refused = Tally()  # requests turned away, by reason
+        self.route_misses = Tally()  # by cause
+        self.group_warnings = Tally()  # by kind: mixed subscriptions, shared clientId, ...
+        self.events = Tally()  # anything else worth a counter
+        self.overflowed = Tally()  # look-ups that ended at __other__, by table
+        self.stages: dict[str, Buckets] = {}
+        self._day = self._today()
+        # Rates at the very start are taken against the start itself.
+        self._samples: deque[_Sample] = deque([self._take()])
+
+    def _zero_totals(self) -> None:
+        self.put_messages = self.put_bytes = self.put_failures = 0
+        self.get_found = self.get_missed = self.get_transferred = 0
+        self.damaged_reads = 0
+        self.put_time_max_s = self.get_time_max_s = 0.0
+        self.put_messages_yesterday_morning = self.put_messages_today_morning = 0
+        self.get_messages_yesterday_morning = self.get_messages_today_morning = 0
+
+    # --- the request path -------------------------------------------------------------------
+
+    def topic(self, topic: str, message_type: str = MESSAGE_NORMAL) -> TopicStats:
+        """The counters of a configured topic; the same object each time, so it may be kept."""
+        found = self._topics.get((topic, message_type))
+        return found if found is not None else self._new_topic(topic, message_type)
+
+    def consumer(self, group: str, topic: str) -> ConsumerStats:
+        """The counters of a group on a topic; the same object each time."""
+        found = self._consumers.get((group, topic))
+        return found if found is not None else self._new_consumer(group, topic)
+
+    def request(
+        self,
+        code: int,
+        response_code: int,
+        result: str = RESULT_SUCCESS,
+        long_polling: bool = False,
+    ) -> RequestStats:
+        """The latency buckets of a kind of request; `.add(seconds, times)` counts answers."""
+        found = self._requests.get((code, response_code, result, long_polling))
+        if found is not None:
+            return found
+        return self._new_request(RequestKey(code, response_code, result, long_polling))
+
+    def stage(self, name: str) -> Buckets:
+        """Buckets of one stage of the send path (decode, append, flush_wait, reply), seconds."""
+        return self.stages.get(name) or self.stages.setdefault(name, Buckets(STAGE_BOUNDS))
+
+    def stored(self, topic: TopicStats, messages: int, stored_bytes: int) -> None:
+        """`messages` of one append were stored; sizes are counted at their mean, as 5.x does."""
+        topic.messages_in += messages
+        topic.bytes_in += stored_bytes
+        topic.sizes.add(stored_bytes / messages, messages)
+        self.put_messages += messages
+        self.put_bytes += stored_bytes
+
+    def failed(self, topic: TopicStats | None = None) -> None:
+        """A send that was accepted for storing was not stored (or has no known topic)."""
+        self.put_failures += 1
+        if topic is not None:
+            topic.failures += 1
+
+    def delivered(self, consumer: ConsumerStats, messages: int, stored_bytes: int) -> None:
+        """A pull answered with messages. One that found none adds to `get_missed` instead."""
+        consumer.messages_out += messages
+        consumer.bytes_out += stored_bytes
+        self.get_found += 1
+        self.get_transferred += messages
+
+    # --- tables -----------------------------------------------------------------------------
+
+    def topics(self) -> list[TopicStats]:
+        return list(self._topics.values())
+
+    def consumers(self) -> list[ConsumerStats]:
+        return list(self._consumers.values())
+
+    def requests(self) -> list[RequestStats]:
+        return list(self._requests.values())
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop the counters of a deleted topic; the totals keep what they counted."""
+        for key in [key for key in self._topics if key[0] == topic]:
+            del self._topics[key]
+        for pair in [pair for pair in self._consumers if pair[1] == topic]:
+            del self._consumers[pair]
+
+    def forget_group(self, group: str) -> None:
+        """Drop the counters of a deleted consumer group."""
+        for pair in [pair for pair in self._consumers if pair[0] == group]:
+            del self._consumers[pair]
+
+    def _new_topic(self, topic: str, message_type: str) -> TopicStats:
+        if len(self._topics) >= self._limit:
+            self.overflowed.bump("topic")
+            topic, message_type = OTHER, MESSAGE_NORMAL
+        key = (topic, message_type)
+        return self._topics.setdefault(key, TopicStats(topic, message_type))
+
+    def _new_consumer(self, group: str, topic: str) -> ConsumerStats:
+        if len(self._consumers) >= self._limit:
+            self.overflowed.bump("consumer")
+            group = topic = OTHER
+        return self._consumers.setdefault((group, topic), ConsumerStats(group, topic))
+
+    def _new_request(self, key: RequestKey) -> RequestStats:
+        if key.response_code == _CODE_NOT_SUPPORTED or len(self._requests) >= self._limit:
+            key = key._replace(code=UNKNOWN_CODE)
+        return self._requests.setdefault(key, RequestStats(key))
+
+    # --- time -------------------------------------------------------------------------------
+
+    def sample(self) -> None:
+        """Remember the totals for the rates; call it from any timer of 1 to 10 seconds."""
+        taken = self._take()
+        if taken.at - self._samples[-1].at < _SAMPLE_INTERVAL_S:
+            return
+        self._samples.append(taken)
+        # One sample older than the longest window stays, as its far end.
+        while len(self._samples) > 2 and taken.at - self._samples[1].at >= RATE_WINDOWS_S[-1]:
+            self._samples.popleft()
+        self._turn_day()
+
+    def rates(self) -> Rates:
+        """Events a second up to this moment, over each of `RATE_WINDOWS_S`."""
+        now = self._take()
+        far_ends = [self._far_end(now.at - window) for window in RATE_WINDOWS_S]
+
+        def triple(position: int) -> tuple[float, ...]:
+            return tuple(
+                (now[position] - old[position]) / (now.at - old.at) if now.at > old.at else 0.0
+                for old in far_ends
+            )
+
+        found, missed = triple(2), triple(3)
+        both = tuple(f + m for f, m in zip(found, missed, strict=True))
+        return Rates(triple(1), found, missed, both, triple(4))
+
+    def _take(self) -> _Sample:
+        return _Sample(
+            self._clock(), self.put_messages, self.get_found, self.get_missed, self.get_transferred
+        )
+
+    def _far_end(self, wanted: float) -> _Sample:
+        """The youngest sample at or before `wanted`, else the oldest there is."""
+        position = bisect_left(self._samples, wanted, key=lambda sample: sample.at)
+        if position < len(self._samples) and self._samples[position].at == wanted:
+            return self._samples[position]
+        return self._samples[max(position - 1, 0)]
+
+    def _today(self) -> tuple[int, int]:
+        now = time.localtime(self._wall_clock())
+        return now.tm_year, now.tm_yday
+
+    def _turn_day(self) -> None:
+        """At the first sample of a local day the totals become this morning's."""
+        today = self._today()
+        if today == self._day:
+            return
+        self._day = today
+        self.put_messages_yesterday_morning = self.put_messages_today_morning
+        self.put_messages_today_morning = self.put_messages
+        self.get_messages_yesterday_morning = self.get_messages_today_morning
+        self.get_messages_today_morning = self.get_transferred
