@@ -156,10 +156,11 @@ class BrokerStats:
     """All counters of one broker. `clock` is monotonic, `wall_clock` tells the day, in seconds."""
 
     __slots__ = (
-        "_clock", "_consumers", "_day", "_limit", "_requests", "_samples", "_topics",
+        "_clock", "_consumers", "_day", "_limit", "_requests", "_samples", "_served", "_topics",
         "_wall_clock", "damaged_reads", "events", "get_found", "get_messages_today_morning",
         "get_messages_yesterday_morning", "get_missed", "get_time_max_s", "get_transferred",
-        "group_warnings", "overflowed", "put_bytes", "put_failures", "put_messages",
+        "group_warnings", "handler_failures", "overflowed", "put_bytes", "put_failures",
+        "put_messages",
         "put_messages_today_morning", "put_messages_yesterday_morning", "put_time_max_s",
         "refused", "route_misses", "stages", "started_ms",
     )  # fmt: skip
@@ -176,6 +177,7 @@ class BrokerStats:
         self._topics: dict[tuple[str, str], TopicStats] = {}
         self._consumers: dict[tuple[str, str], ConsumerStats] = {}
         self._requests: dict[tuple[int, int, str, bool], RequestStats] = {}
+        self._served: dict[int, RequestStats] = {}  # the part of _requests that is hot
         self.started_ms = int(wall_clock() * 1000)
         self._zero_totals()
         self.refused = Tally()  # requests turned away, by reason
@@ -191,7 +193,7 @@ class BrokerStats:
     def _zero_totals(self) -> None:
         self.put_messages = self.put_bytes = self.put_failures = 0
         self.get_found = self.get_missed = self.get_transferred = 0
-        self.damaged_reads = 0
+        self.damaged_reads = self.handler_failures = 0
         self.put_time_max_s = self.get_time_max_s = 0.0
         self.put_messages_yesterday_morning = self.put_messages_today_morning = 0
         self.get_messages_yesterday_morning = self.get_messages_today_morning = 0
@@ -220,6 +222,18 @@ class BrokerStats:
         if found is not None:
             return found
         return self._new_request(RequestKey(code, response_code, result, long_polling))
+
+    def request_served(self, code: int, seconds: float) -> None:
+        """A request of a code that has a handler was answered with SUCCESS: the hot form."""
+        served = self._served.get(code)
+        if served is None:
+            served = self._served[code] = self.request(code, 0)
+        served.counts[bisect_left(RPC_LATENCY_BOUNDS, seconds)] += 1
+        served.total += seconds
+
+    def request_refused(self, code: int, response_code: int, seconds: float = 0.0) -> None:
+        """A request was answered with an error."""
+        self.request(code, response_code, RESULT_FAILED).add(seconds)
 
     def stage(self, name: str) -> Buckets:
         """Buckets of one stage of the send path (decode, append, flush_wait, reply), seconds."""
