@@ -1,0 +1,120 @@
+"""What a client's property text becomes before it is stored.
+
+A send carries its properties as one text (spec/wire.md 6.3). The broker keeps the client's entries
+in the client's order and bytes, takes out what it owns (`CLUSTER`, and `WAIT` of single sends,
+spec/wire.md 3.1), adds its own cluster name, and picks out what the store needs: the tag hash and
+the index keys. One pass over the entries, because this runs once per message.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from aerobee.protocol.filters import java_hash
+from aerobee.protocol.properties import (
+    PROPERTY_CLUSTER,
+    PROPERTY_DELAY,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_UNIQUE_KEY,
+    PROPERTY_WAIT,
+)
+
+ENTRY_SEPARATOR = "\x02"
+NAME_SEPARATOR = "\x01"
+
+_WATCHED = frozenset(
+    (
+        PROPERTY_CLUSTER,
+        PROPERTY_DELAY,
+        PROPERTY_KEYS,
+        PROPERTY_TAGS,
+        PROPERTY_TRANSACTION_PREPARED,
+        PROPERTY_UNIQUE_KEY,
+        PROPERTY_WAIT,
+    )
+)
+
+# Tag texts repeat; the cache is emptied when full, so a client inventing tags costs it nothing else.
+_TAG_CACHE_ENTRIES = 10_000
+_tag_hashes: dict[str, int] = {}
+
+
+class Intake(NamedTuple):
+    """Stored property text of a message, and what was read from it on the way."""
+
+    stored: bytes
+    tags_code: int
+    keys: tuple[str, ...]
+    wait: bool
+    delay_level: int
+    transactional: bool
+
+
+def tag_hash(tags: str) -> int:
+    """Signed 32-bit Java hash of a TAGS text, 0 for none (spec/wire.md 6.7)."""
+    if not tags:
+        return 0
+    code = _tag_hashes.get(tags)
+    if code is None:
+        if len(_tag_hashes) >= _TAG_CACHE_ENTRIES:
+            _tag_hashes.clear()
+        code = _tag_hashes[tags] = java_hash(tags)
+    return code
+
+
+def index_keys(unique_key: str, keys: str) -> tuple[str, ...]:
+    """Index keys of a message: UNIQ_KEY first, then each word of KEYS (spec/store.md 6.3)."""
+    if not keys:
+        return (unique_key,) if unique_key else ()
+    words = [word for word in keys.split(" ") if word]
+    return (unique_key, *words) if unique_key else tuple(words)
+
+
+def take_in(text: str, cluster: str, *, keep_wait: bool = False) -> Intake:
+    """Stored text and derived values of one message's properties.
+
+    Entries without a name or value are dropped, as every reader would (spec/wire.md 6.3); a client's
+    own CLUSTER is replaced by the broker's. `keep_wait` leaves WAIT in the stored text (batches).
+    """
+    kept: list[str] = []
+    found: dict[str, str] = {}
+    for entry in text.split(ENTRY_SEPARATOR):
+        name, _, value = entry.partition(NAME_SEPARATOR)
+        if not value or not name:
+            continue
+        if name in _WATCHED:
+            found[name] = value
+            if name == PROPERTY_CLUSTER or (name == PROPERTY_WAIT and not keep_wait):
+                continue
+        kept.append(entry)
+    kept.append(PROPERTY_CLUSTER + NAME_SEPARATOR + cluster)
+    get = found.get
+    return Intake(
+        ENTRY_SEPARATOR.join(kept).encode("utf-8", "surrogatepass"),
+        tag_hash(get(PROPERTY_TAGS, "")),
+        index_keys(get(PROPERTY_UNIQUE_KEY, ""), get(PROPERTY_KEYS, "")),
+        get(PROPERTY_WAIT, "true").lower() == "true",
+        delay_level(get(PROPERTY_DELAY, "0")),
+        get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true",
+    )
+
+
+def delay_level(text: str) -> int:
+    """The DELAY property as a number; text that is not one counts as none."""
+    try:
+        return int(text)
+    except ValueError:
+        return 0
+
+
+def batch_item_properties(own: bytes, shared: bytes) -> bytes:
+    """Stored text of a message in a batch: its own entries, then the batch's (spec/store.md 2.6)."""
+    if not own:
+        return shared
+    if not shared:
+        return own
+    if own.endswith(b"\x02"):
+        return own + shared
+    return own + b"\x02" + shared

@@ -1,0 +1,108 @@
+"""From a command to its answer: finds the handler, turns errors into answers, counts.
+
+One router per port: the main port serves everything, the VIP port everything but pulls
+(spec/wire.md 1.9). Handlers are plain functions `(connection, command) -> bytes | None`; None means
+"answered later, or never" (a held pull, a send that waits for its sync, a oneway request). The
+answers to all commands of one socket read leave in one write.
+
+Errors have owners (style.md 3): `BadRequest` is the peer's fault and carries its own code; a
+`StoreError` is the store's state and has its code in the table below; anything else is our bug. It
+is logged with its traceback, answered with SYSTEM_ERROR so that the client does not wait for its
+time-out, and counted in `stats.handler_failures`, which an alert watches.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import TypeAlias
+
+from aerobee.broker.stats import BrokerStats
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.command import Command, encode_response
+from aerobee.protocol.errors import BadRequest
+from aerobee.remoting.connection import Connection
+from aerobee.store import errors as store_errors
+
+log = logging.getLogger("aerobee.broker")
+
+Handler: TypeAlias = Callable[[Connection, Command], bytes | None]
+
+# Store errors to response codes (spec/store.md 3.5); the first class that matches decides.
+_STORE_ERROR_CODES: tuple[tuple[type[store_errors.StoreError], int], ...] = (
+    (store_errors.MessageIllegal, ResponseCode.MESSAGE_ILLEGAL),
+    (store_errors.PropertiesTooLarge, ResponseCode.MESSAGE_ILLEGAL),
+    (store_errors.StoreNotWritable, ResponseCode.SERVICE_NOT_AVAILABLE),
+    (store_errors.StoreBroken, ResponseCode.SERVICE_NOT_AVAILABLE),
+    (store_errors.StoreClosed, ResponseCode.SERVICE_NOT_AVAILABLE),
+    (store_errors.PageCacheBusy, ResponseCode.SYSTEM_ERROR),
+    (store_errors.SegmentCreateFailed, ResponseCode.SYSTEM_ERROR),
+)
+
+
+def store_error_code(error: store_errors.StoreError) -> int:
+    """Response code of a store error, SYSTEM_ERROR for the kinds without one of their own."""
+    for kind, code in _STORE_ERROR_CODES:
+        if isinstance(error, kind):
+            return code
+    return ResponseCode.SYSTEM_ERROR
+
+
+class Router:
+    """Serves the commands of one port."""
+
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        stats: BrokerStats,
+        on_closed: Callable[[Connection], None],
+    ) -> None:
+        self._handlers = dict(handlers)
+        self._stats = stats
+        self._on_closed = on_closed
+
+    def connection_opened(self, connection: Connection) -> None:
+        log.debug("connection opened peer=%s:%s", *connection.peer)
+
+    def connection_closed(self, connection: Connection, reason: str) -> None:
+        log.debug("connection closed peer=%s:%s reason=%s", *connection.peer, reason)
+        self._on_closed(connection)
+
+    def commands_received(self, connection: Connection, commands: list[Command]) -> None:
+        """Serve the requests of one socket read, in order, and write their answers at once."""
+        answers: list[bytes] = []
+        for command in commands:
+            answer = self._serve(connection, command)
+            if answer is not None and not command.flag & 2:
+                answers.append(answer)
+        if answers and not connection.closed:
+            connection.write(answers[0] if len(answers) == 1 else b"".join(answers))
+
+    def _serve(self, connection: Connection, command: Command) -> bytes | None:
+        started = perf_counter()
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            return self._refuse(
+                command,
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {command.code} not supported",
+                started,
+            )
+        try:
+            answer = handler(connection, command)
+            self._stats.request_served(command.code, perf_counter() - started)
+            return answer
+        except BadRequest as error:
+            return self._refuse(command, error.code, error.remark, started)
+        except store_errors.StoreError as error:
+            return self._refuse(command, store_error_code(error), str(error), started)
+        except Exception as error:  # noqa: BLE001 - the top of a request; see the module's story
+            log.exception("request failed code=%d peer=%s:%s", command.code, *connection.peer)
+            self._stats.handler_failures += 1
+            remark = f"the broker failed on this request ({type(error).__name__}); see its log"
+            return self._refuse(command, ResponseCode.SYSTEM_ERROR, remark, started)
+
+    def _refuse(self, command: Command, code: int, remark: str, started: float) -> bytes:
+        self._stats.request_refused(command.code, code, perf_counter() - started)
+        return encode_response(command, code, remark)

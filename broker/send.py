@@ -1,0 +1,323 @@
+"""SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): spec/wire.md 3.1.
+
+Checks the topic, the queue and what the message asks for; builds the record to store; appends; then
+either answers at once (ASYNC_FLUSH, or `WAIT=false`) or leaves the answer to `acks.py`, which sends
+it when the message is durable. Refusals change nothing in the store.
+
+Not served by this version, and refused rather than served wrongly: transactional messages (they
+would be visible before their commit) and delay levels (they would be delivered early). A retry that
+carries a delay level is the exception: it is redelivered at once, and the log says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aerobee.broker.acks import Acks
+from aerobee.broker.groups import GroupTable
+from aerobee.broker.intake import Intake, batch_item_properties, take_in
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.topics import TopicConfig, TopicTable
+from aerobee.protocol.batch import decode_batch
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.command import Command
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.headers import SendMessageHeader, SendReply
+from aerobee.protocol.names import (
+    NOT_ALLOWED_SEND_TOPICS,
+    RETRY_PREFIX,
+    check_topic_name,
+    dlq_topic,
+)
+from aerobee.protocol.record import StoreMessage
+from aerobee.remoting.connection import Connection
+from aerobee.store.message_store import MessageStore, PutResult
+
+log = logging.getLogger("aerobee.broker.send")
+
+# Request versions below V3_4_9 do not carry a meaningful maxReconsumeTimes (spec/wire.md 1.5).
+VERSION_WITH_MAX_RECONSUME = 121
+MULTI_TAGS_FLAG = 0x2
+TRANSACTION_MASK = 0xC
+_PERM_READ_WRITE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class SendOptions:
+    """What sends need to know of the broker: its names, times and mode."""
+
+    cluster_name: str
+    store_host: bytes
+    sync_flush: bool
+    accept_from_ms: int
+    clock_ms: Callable[[], int]
+    broker_writable: Callable[[], bool]
+    advertised: str
+
+
+class SendProcessor:
+    """Stores what producers send. Loop thread only."""
+
+    def __init__(
+        self,
+        options: SendOptions,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        acks: Acks,
+        reply: SendReply,
+        stats: BrokerStats,
+        appended: Callable[[], None],
+    ) -> None:
+        self._options = options
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._acks = acks
+        self._reply = reply.encode
+        self._stats = stats
+        self._appended = appended
+        self._store_host = options.store_host
+        self._cluster = options.cluster_name
+        self._sync_flush = options.sync_flush
+        # An offsetMsgId is the store host and the log offset in hex (spec/wire.md 6.6).
+        self._msg_id_prefix = options.store_host.hex().upper()
+        self._retries_at_once = 0
+
+    def handle(self, connection: Connection, command: Command) -> bytes | None:
+        """Serve one send; None when its answer waits for the durable mark.
+
+        Raises `BadRequest` for what the client did wrong, `StoreError` for what the store refuses.
+        """
+        header = SendMessageHeader.from_command(command)
+        if self._options.accept_from_ms:
+            self._check_accepting()
+        topic = self._topics.get(header.topic)
+        if topic is None:
+            topic = self._create_topic(header)
+        if topic.name in NOT_ALLOWED_SEND_TOPICS:
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION,
+                f"Sending message to topic[{topic.name}] is forbidden.",
+            )
+        queue_id = self._choose_queue(topic, header.queue_id)
+        if header.batch:
+            return self._put_batch(connection, command, header, topic, queue_id)
+        return self._put_single(connection, command, header, topic, queue_id)
+
+    def _check_accepting(self) -> None:
+        if self._options.clock_ms() < self._options.accept_from_ms:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"broker unable to service, until {self._options.accept_from_ms} (ms since 1970)",
+            )
+
+    def _create_topic(self, header: SendMessageHeader) -> TopicConfig:
+        check_topic_name(header.topic)
+        created: TopicConfig | None
+        if header.topic.startswith(RETRY_PREFIX):
+            created = self._topics.create_retry(header.topic, 1, _PERM_READ_WRITE)
+        else:
+            created = self._topics.create_on_send(
+                header.topic, header.default_topic, header.default_topic_queue_nums, 0
+            )
+        if created is None:
+            raise BadRequest(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{header.topic}] not exist, apply first please! (automatic creation is off "
+                f"or template topic [{header.default_topic}] does not allow it)",
+            )
+        return created
+
+    def _choose_queue(self, topic: TopicConfig, queue_id: int) -> int:
+        if queue_id < 0:
+            return random.randrange(max(1, topic.write_queues))
+        if queue_id >= max(topic.write_queues, topic.read_queues):
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"request queueId[{queue_id}] is illegal, topic[{topic.name}] has "
+                f"{topic.write_queues} write queues, {topic.read_queues} read queues "
+                f"on broker {self._options.advertised}",
+            )
+        if topic.order and not self._options.broker_writable():
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._options.advertised}] sending message is forbidden",
+            )
+        return queue_id
+
+    def _put_single(
+        self,
+        connection: Connection,
+        command: Command,
+        header: SendMessageHeader,
+        topic: TopicConfig,
+        queue_id: int,
+    ) -> bytes | None:
+        intake = take_in(header.properties, self._cluster)
+        topic_name = header.topic
+        if intake.transactional or intake.delay_level > 0 or topic_name.startswith(RETRY_PREFIX):
+            topic_name, queue_id = self._special(command, header, intake, topic_name, queue_id)
+        message = StoreMessage(
+            topic_name,
+            queue_id,
+            header.flag,
+            header.sys_flag | MULTI_TAGS_FLAG
+            if topic.filter_type == "MULTI_TAG"
+            else header.sys_flag,
+            header.born_timestamp,
+            connection.packed_peer,
+            self._store_host,
+            header.reconsume_times,
+            0,
+            command.body,
+            intake.stored,
+            intake.tags_code,
+            intake.keys,
+        )
+        result = self._store.put(message)
+        self._stats.stored(self._stats.topic(topic_name), 1, result.size)
+        msg_id = f"{self._msg_id_prefix}{result.log_offset:016X}"
+        return self._answer(connection, command, result, msg_id, queue_id, intake.wait)
+
+    def _put_batch(
+        self,
+        connection: Connection,
+        command: Command,
+        header: SendMessageHeader,
+        topic: TopicConfig,
+        queue_id: int,
+    ) -> bytes | None:
+        shared = take_in(header.properties, self._cluster, keep_wait=True)
+        if shared.delay_level > 0 or header.sys_flag & TRANSACTION_MASK or shared.transactional:
+            raise BadRequest(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "a batch cannot carry a delay level or be transactional",
+            )
+        if topic.name.startswith(RETRY_PREFIX):
+            raise BadRequest(
+                ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry topics"
+            )
+        self._store.check_batch_size(len(command.body))
+        messages = self._batch_messages(connection, command, header, shared, queue_id)
+        result = self._store.put_batch(messages)
+        self._stats.stored(self._stats.topic(header.topic), result.count, result.size)
+        prefix = self._msg_id_prefix
+        msg_ids = ",".join([f"{prefix}{offset:016X}" for offset in result.log_offsets])
+        return self._answer(connection, command, result, msg_ids, queue_id, shared.wait)
+
+    def _batch_messages(
+        self,
+        connection: Connection,
+        command: Command,
+        header: SendMessageHeader,
+        shared: Intake,
+        queue_id: int,
+    ) -> list[StoreMessage]:
+        messages: list[StoreMessage] = []
+        for flag, body, own in decode_batch(command.body):
+            intake = take_in(own.decode("utf-8", "replace"), self._cluster, keep_wait=True)
+            messages.append(
+                StoreMessage(
+                    header.topic,
+                    queue_id,
+                    flag,
+                    header.sys_flag,
+                    header.born_timestamp,
+                    connection.packed_peer,
+                    self._store_host,
+                    header.reconsume_times,
+                    0,
+                    body,
+                    batch_item_properties(own, shared.stored),
+                    intake.tags_code or shared.tags_code,
+                    intake.keys or shared.keys,
+                )
+            )
+        if not messages:
+            raise BadRequest(ResponseCode.MESSAGE_ILLEGAL, "the batch holds no message")
+        return messages
+
+    def _answer(
+        self,
+        connection: Connection,
+        command: Command,
+        result: PutResult,
+        msg_id: str,
+        queue_id: int,
+        wait: bool,
+    ) -> bytes | None:
+        if not self._sync_flush:
+            self._appended()
+        elif wait:
+            self._acks.wait(
+                result.end, connection, command, msg_id, queue_id, result.queue_offset
+            )
+            return None
+        else:
+            self._store.request_flush()
+        return self._reply(command, 0, msg_id, queue_id, result.queue_offset)
+
+    def _special(
+        self,
+        command: Command,
+        header: SendMessageHeader,
+        intake: Intake,
+        topic: str,
+        queue_id: int,
+    ) -> tuple[str, int]:
+        """Topic and queue of a message that asks for more than to be stored."""
+        if intake.transactional:
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._options.advertised}] sending transaction message is forbidden: "
+                "transactions are not served by this version",
+            )
+        if not topic.startswith(RETRY_PREFIX):
+            raise BadRequest(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"delay level {intake.delay_level} asked for, but delayed delivery is not served "
+                "by this version; send without the DELAY property",
+            )
+        return self._retry_target(command, header, intake, topic, queue_id)
+
+    def _retry_target(
+        self,
+        command: Command,
+        header: SendMessageHeader,
+        intake: Intake,
+        topic: str,
+        queue_id: int,
+    ) -> tuple[str, int]:
+        group_name = topic[len(RETRY_PREFIX) :]
+        group = self._groups.get(group_name)
+        if group is None:
+            raise BadRequest(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {group_name}",
+            )
+        limit = group.retry_max_times
+        asked = header.max_reconsume_times
+        if asked is not None and command.version >= VERSION_WITH_MAX_RECONSUME:
+            limit = asked
+        if header.reconsume_times >= limit:
+            dead_letters = dlq_topic(group_name)
+            self._topics.create_retry(dead_letters, 1, _PERM_READ_WRITE)
+            return dead_letters, 0
+        if intake.delay_level > 0:
+            self.note_retry_at_once(topic)
+        return topic, queue_id
+
+    def note_retry_at_once(self, topic: str) -> None:
+        """Say, seldom, that retries do not wait for their delay level in this version."""
+        self._retries_at_once += 1
+        if self._retries_at_once & (self._retries_at_once - 1) == 0:  # 1, 2, 4, 8, ...
+            log.warning(
+                "retry redelivered at once topic=%s total=%d reason=delay levels are not served "
+                "by this version",
+                topic,
+                self._retries_at_once,
+            )
