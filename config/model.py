@@ -1,0 +1,129 @@
+"""Every setting of Aerobee, once: `Settings` holds the values, `SETTINGS` describes them.
+
+`Settings` is flat: one attribute per setting, so that a component reads `settings.listen_port` and
+its type is known to the type checker. The attributes are declared in section classes (one noun per
+module), which `Settings` only gathers. It is frozen: what was loaded at the start is what runs.
+
+Two kinds of default depend on the machine (home directory, host name); `resolve()` fills those in,
+after every source has been read, so that the declared defaults and the manual are the same
+everywhere.
+"""
+
+import dataclasses
+import os
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Self
+
+from aerobee.config.broker_settings import BrokerSettings, TopicSettings
+from aerobee.config.later_settings import (
+    AccessSettings,
+    DeliverySettings,
+    ReplicationSettings,
+    RetentionSettings,
+)
+from aerobee.config.legacy_settings import LegacySettings
+from aerobee.config.limit_settings import LimitSettings
+from aerobee.config.service_settings import (
+    HttpSettings,
+    LogSettings,
+    MetricsSettings,
+    NameServerSettings,
+)
+from aerobee.config.setting import Setting, Value, settings_of
+from aerobee.config.store_settings import StoreSettings
+
+SECTIONS: Final[tuple[type[Any], ...]] = (
+    BrokerSettings,
+    TopicSettings,
+    StoreSettings,
+    NameServerSettings,
+    HttpSettings,
+    MetricsSettings,
+    LogSettings,
+    LimitSettings,
+    RetentionSettings,
+    DeliverySettings,
+    ReplicationSettings,
+    AccessSettings,
+    LegacySettings,
+)
+
+# Consume queue units are 20 bytes, so their files are too (spec/store.md 14.1).
+_UNIT_BYTES: Final = 20
+_NOT_IN_A_NAME: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(
+    BrokerSettings,
+    TopicSettings,
+    StoreSettings,
+    NameServerSettings,
+    HttpSettings,
+    MetricsSettings,
+    LogSettings,
+    LimitSettings,
+    RetentionSettings,
+    DeliverySettings,
+    ReplicationSettings,
+    AccessSettings,
+    LegacySettings,
+):
+    """All values, after loading. Attribute names are those of the section classes."""
+
+    section: ClassVar[str] = ""
+
+    @classmethod
+    def for_tests(cls, **changes: Any) -> Self:
+        """The defaults with `changes`, resolved; ranges are not checked, so that a test may be
+        faster or smaller than an operator should be."""
+        return cls(**changes).resolve()
+
+    def with_changes(self, **changes: Any) -> Self:
+        """A copy with `changes`, resolved, unchecked."""
+        return dataclasses.replace(self, **changes).resolve()
+
+    def resolve(self) -> Self:
+        """Fill in what depends on the machine or another setting; doing it twice is harmless."""
+        unit_bytes = -self.consume_queue_segment_bytes % _UNIT_BYTES
+        return dataclasses.replace(
+            self,
+            store_path=os.path.expanduser(self.store_path),
+            commit_log_path=os.path.expanduser(self.commit_log_path),
+            nameserver_kv_path=os.path.expanduser(self.nameserver_kv_path),
+            broker_name=self.broker_name or default_broker_name(),
+            nameserver_host=self.nameserver_host or self.listen_host,
+            consume_queue_segment_bytes=self.consume_queue_segment_bytes + unit_bytes,
+            ha_listen_port=self.ha_listen_port or min(self.listen_port + 1, 65_535),
+        )
+
+    @property
+    def name_server_list(self) -> tuple[str, ...]:
+        """The addresses of `name_servers`, blanks and empty entries taken out."""
+        return tuple(part.strip() for part in self.name_servers.split(";") if part.strip())
+
+    @property
+    def sync_flush(self) -> bool:
+        """Whether sends are answered only after their bytes are durable."""
+        return self.flush_disk_type == "SYNC_FLUSH"
+
+    def value_of(self, setting: Setting) -> Value:
+        """The value of one described setting."""
+        value: Value = getattr(self, setting.name)
+        return value
+
+
+SETTINGS: Final[tuple[Setting, ...]] = tuple(
+    setting for section in SECTIONS for setting in settings_of(section)
+)
+BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
+BY_FULL_KEY: Final = {setting.full_key: setting for setting in SETTINGS}
+BY_ROCKETMQ_KEY: Final = {
+    key: setting for setting in SETTINGS for key in (setting.rocketmq_key, *setting.aliases) if key
+}
+
+
+def default_broker_name() -> str:
+    """The host's name, made fit to be a topic name, because every broker has a topic of its own."""
+    return _NOT_IN_A_NAME.sub("-", os.uname().nodename) or "DEFAULT_BROKER"

@@ -1,0 +1,354 @@
+"""Settings of the store: where its files are, how large, when synced, how they are read.
+
+Sizes are part of the file format: a directory written with one segment size cannot be opened with
+another (spec/store.md 1.2). The start says so instead of trying.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from aerobee.config.setting import I32_MAX, I64_MAX, setting
+
+_HOUR_MS = 3_600_000
+# A record's size and position are 32-bit within one segment file.
+_SEGMENT_HIGH = I32_MAX
+# One consume queue unit is 20 bytes: offset, size, tag code (spec/store.md 5.1).
+_UNIT_BYTES = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSettings:
+    """Paths, sizes, flushing and reading."""
+
+    section: ClassVar[str] = "store"
+
+    store_path: str = setting(
+        "~/store",
+        "storePathRootDir",
+        why="""Directory of everything the broker keeps. A leading ~ is the home directory (the
+        same place as RocketMQ's own default). One process at a time: it is locked.""",
+    )
+    commit_log_path: str = setting(
+        "",
+        "storePathCommitLog",
+        why="Directory of the commit log. Empty: commitlog below the store directory.",
+    )
+    read_only_commit_log_paths: str = setting(
+        "",
+        "readOnlyCommitLogStorePaths",
+        separator=",",
+        effect="later",
+        why="Further directories whose segments are read but not written.",
+    )
+    commit_log_segment_bytes: int = setting(
+        1_073_741_824,
+        "mappedFileSizeCommitLog",
+        unit="bytes",
+        low=65_536,
+        high=_SEGMENT_HIGH,
+        why="""Size of one commit log file, reserved on disk ahead of need (this one and the next).
+        Small machines take less. Never change it under existing data.""",
+    )
+    consume_queue_segment_bytes: int = setting(
+        6_000_000,
+        "mappedFileSizeConsumeQueue",
+        unit="bytes",
+        low=_UNIT_BYTES,
+        high=_SEGMENT_HIGH,
+        why="""Size of one consume queue file, rounded up to a multiple of 20 bytes (300,000
+        messages). Never change it under existing data.""",
+    )
+    consume_queue_ext_enabled: bool = setting(
+        False,
+        "enableConsumeQueueExt",
+        effect="later",
+        why="Keep filter bit maps and store times beside the consume queues.",
+    )
+    consume_queue_ext_segment_bytes: int = setting(
+        50_331_648,
+        "mappedFileSizeConsumeQueueExt",
+        unit="bytes",
+        low=4096,
+        high=_SEGMENT_HIGH,
+        effect="later",
+        why="Size of one file of these.",
+    )
+    consume_queue_ext_bitmap_bits: int = setting(
+        64,
+        "bitMapLengthConsumeQueueExt",
+        unit="bits",
+        low=8,
+        high=65_536,
+        effect="later",
+        why="Size of one filter bit map; RocketMQ's broker overrides it with 112.",
+    )
+    index_enabled: bool = setting(
+        True,
+        "messageIndexEnable",
+        why="Index message keys and unique ids, for queries by key.",
+    )
+    index_slots: int = setting(
+        5_000_000,
+        "maxHashSlotNum",
+        low=1,
+        high=100_000_000,
+        why="Hash slots of one index file (4 bytes each). Never change it under existing data.",
+    )
+    index_entries: int = setting(
+        20_000_000,
+        "maxIndexNum",
+        low=2,
+        high=100_000_000,
+        why="Keys of one index file (20 bytes each). Never change it under existing data.",
+    )
+    index_safe: bool = setting(
+        False,
+        "messageIndexSafe",
+        effect="later",
+        why="Let the index's time stamp hold back where a recovery may begin.",
+    )
+    flush_disk_type: str = setting(
+        "ASYNC_FLUSH",
+        "flushDiskType",
+        choices=("ASYNC_FLUSH", "SYNC_FLUSH"),
+        why="""SYNC_FLUSH answers a send after its bytes are on the disk: a power cut loses nothing
+        acknowledged. ASYNC_FLUSH answers at once: a killed process loses nothing, a power cut up to
+        flush_interval_ms and a little more.""",
+    )
+    flush_interval_ms: int = setting(
+        500,
+        "flushIntervalCommitLog",
+        unit="ms",
+        low=1,
+        high=_HOUR_MS,
+        why="Pause between two looks at the commit log under ASYNC_FLUSH.",
+    )
+    flush_timed: bool = setting(
+        True,
+        "flushCommitLogTimed",
+        why="Keep that pause even when messages arrive; otherwise each arrival may end it.",
+    )
+    flush_least_pages: int = setting(
+        4,
+        "flushCommitLogLeastPages",
+        unit="pages of 4096 bytes",
+        low=0,
+        high=1_000_000,
+        why="Do not sync for less than this, until the thorough interval is over.",
+    )
+    flush_thorough_interval_ms: int = setting(
+        10_000,
+        "flushCommitLogThoroughInterval",
+        unit="ms",
+        low=1,
+        high=_HOUR_MS,
+        why="After this long even a single byte is synced.",
+    )
+    sync_flush_timeout_ms: int = setting(
+        5000,
+        "syncFlushTimeout",
+        unit="ms",
+        low=1,
+        high=600_000,
+        why="A SYNC_FLUSH send not on disk by then is answered FLUSH_DISK_TIMEOUT: stored, unsure.",
+    )
+    commit_interval_ms: int = setting(
+        200,
+        "commitIntervalCommitLog",
+        unit="ms",
+        low=1,
+        high=_HOUR_MS,
+        effect="later",
+        why="Pause of the service that moves the transient pool into the files.",
+    )
+    commit_least_pages: int = setting(
+        4,
+        "commitCommitLogLeastPages",
+        unit="pages of 4096 bytes",
+        low=0,
+        high=1_000_000,
+        effect="later",
+        why="The least it moves at a time.",
+    )
+    commit_thorough_interval_ms: int = setting(
+        200,
+        "commitCommitLogThoroughInterval",
+        unit="ms",
+        low=1,
+        high=_HOUR_MS,
+        effect="later",
+        why="After this long it moves everything.",
+    )
+    consume_queue_flush_interval_ms: int = setting(
+        1000,
+        "flushIntervalConsumeQueue",
+        unit="ms",
+        low=1,
+        high=_HOUR_MS,
+        why="Pause between two flushes of the consume queues (they can be rebuilt from the log).",
+    )
+    consume_queue_flush_least_pages: int = setting(
+        2,
+        "flushConsumeQueueLeastPages",
+        unit="pages of 4096 bytes",
+        low=0,
+        high=1_000_000,
+        why="A queue with less new than this waits, until the thorough interval is over.",
+    )
+    consume_queue_flush_thorough_interval_ms: int = setting(
+        60_000,
+        "flushConsumeQueueThoroughInterval",
+        unit="ms",
+        low=1,
+        high=24 * _HOUR_MS,
+        why="After this long every queue and the checkpoint are flushed.",
+    )
+    max_message_bytes: int = setting(
+        4_194_304,
+        "maxMessageSize",
+        unit="bytes",
+        low=1,
+        high=I32_MAX,
+        why="Largest message body. It has to fit a frame and a segment, with its properties.",
+    )
+    page_cache_busy_timeout_ms: int = setting(
+        1000,
+        "osPageCacheBusyTimeOutMills",
+        unit="ms",
+        low=1,
+        high=600_000,
+        why="An append that takes longer than this makes the broker answer busy meanwhile.",
+    )
+    check_crc_on_recover: bool = setting(
+        True,
+        "checkCRCOnRecover",
+        why="Check the bodies' CRC when the log is read at the start: slower, finds torn pages.",
+    )
+    query_max_messages: int = setting(
+        64,
+        "maxMsgsNumBatch",
+        unit="messages",
+        low=1,
+        high=1024,
+        why="Most messages a query by key returns.",
+    )
+    unique_query_max_messages: int = setting(
+        32,
+        "defaultQueryMaxNum",
+        unit="messages",
+        low=1,
+        high=1024,
+        why="Most messages a query by unique id returns.",
+    )
+    transfer_bytes_memory: int = setting(
+        262_144,
+        "maxTransferBytesOnMessageInMemory",
+        unit="bytes",
+        low=1,
+        high=I32_MAX,
+        why="Most bytes of one pull answer from recent messages; one message always goes.",
+    )
+    transfer_count_memory: int = setting(
+        32,
+        "maxTransferCountOnMessageInMemory",
+        unit="messages",
+        low=1,
+        high=1_000_000,
+        why="Most messages of one pull answer from recent messages.",
+    )
+    transfer_bytes_disk: int = setting(
+        65_536,
+        "maxTransferBytesOnMessageInDisk",
+        unit="bytes",
+        low=1,
+        high=I32_MAX,
+        why="Most bytes of one pull answer from old messages, which the disk has to fetch.",
+    )
+    transfer_count_disk: int = setting(
+        8,
+        "maxTransferCountOnMessageInDisk",
+        unit="messages",
+        low=1,
+        high=1_000_000,
+        why="Most messages of one pull answer from old messages.",
+    )
+    memory_ratio_percent: int = setting(
+        40,
+        "accessMessageInMemoryMaxRatio",
+        unit="percent of the machine's memory",
+        low=0,
+        high=100,
+        why="A message nearer to the end of the log than this counts as recent.",
+    )
+    disk_warning_ratio: float = setting(
+        0.90,
+        "diskSpaceWarningLevelRatio",
+        low=0.01,
+        high=1.0,
+        aliases=("rocketmq.broker.diskSpaceWarningLevelRatio",),
+        why="Sends are refused while more of the disk than this is used. RocketMQ: a JVM property.",
+    )
+    duplication_enabled: bool = setting(
+        False,
+        "duplicationEnable",
+        effect="later",
+        why="Follow the confirm offset of a replicated log.",
+    )
+    disk_fall_recorded: bool = setting(
+        True,
+        "diskFallRecorded",
+        effect="later",
+        why="Count how far behind the end of the log each group reads.",
+    )
+    multi_dispatch: bool = setting(
+        False,
+        "enableMultiDispatch",
+        effect="later",
+        why="Put a message into the further queues its properties name.",
+    )
+    lmq_enabled: bool = setting(
+        False, "enableLmq", effect="later", why="Allow light message queues (%LMQ% topics)."
+    )
+    lmq_max_queues: int = setting(
+        20_000,
+        "maxLmqConsumeQueueNum",
+        low=1,
+        high=I32_MAX,
+        effect="later",
+        why="Most light message queues.",
+    )
+    transient_pool_enabled: bool = setting(
+        False,
+        "transientStorePoolEnable",
+        effect="later",
+        why="Append into locked memory first. Without it a killed process loses less, not more.",
+    )
+    transient_pool_buffers: int = setting(
+        5,
+        "transientStorePoolSize",
+        low=1,
+        high=1024,
+        effect="later",
+        why="Buffers of that pool, each as large as a segment.",
+    )
+    transient_pool_fail_fast: bool = setting(
+        False,
+        "fastFailIfNoBufferInStorePool",
+        effect="later",
+        why="Answer busy when no such buffer is free.",
+    )
+    warm_segments: bool = setting(
+        False,
+        "warmMapedFileEnable",
+        effect="later",
+        why="Touch every page of a new segment before use. Reserving its blocks does most of that.",
+    )
+    warm_flush_pages: int = setting(
+        4096,
+        "flushLeastPagesWhenWarmMapedFile",
+        unit="pages of 4096 bytes",
+        low=1,
+        high=I64_MAX,
+        effect="later",
+        why="How often warming syncs on the way.",
+    )
