@@ -1,0 +1,26 @@
+"""The two checksums of this project.
+
+Message bodies carry CRC-32 (IEEE), masked to 31 bits so that Java reads it as a positive number.
+zlib computes it in C at several times the speed of crcmod. Our own state files carry CRC-32C, which
+zlib does not have; crcmod's C extension does it, and where that extension is missing its
+plain-Python form gives the same sums.
+"""
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import crcmod.predefined
+
+_crc32 = zlib.crc32
+_crc32c: Callable[..., Any] = crcmod.predefined.mkCrcFun("crc-32c")
+
+
+def body_crc(body: bytes | memoryview) -> int:
+    """CRC-32 of a stored body, masked to 31 bits; 0 for an empty one (wire spec 6.1)."""
+    return _crc32(body) & 0x7FFFFFFF
+
+
+def crc32c(data: bytes | bytearray | memoryview) -> int:
+    """CRC-32C (Castagnoli) of our own files, 0..2**32-1."""
+    return int(_crc32c(bytes(data)))

@@ -1,0 +1,128 @@
+"""Names of topics and groups, the only door by which one may become a path or a table key.
+
+Every name from a client, an admin tool or another broker passes `check_topic_name` or
+`check_group_name` before it is stored, so no name with a dot, a slash or a control character ever
+reaches the file system, a log line or a metric (reliability 8, class "name as path").
+"""
+
+import re
+
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.errors import BadRequest
+
+MAX_TOPIC_CHARS = 127
+MAX_GROUP_CHARS = 255
+
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+LMQ_PREFIX = "%LMQ%"
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+AUTO_CREATE_TOPIC = "TBW102"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+BENCHMARK_TOPIC = "BenchmarkTest"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
+
+SYSTEM_TOPICS = frozenset(
+    {
+        AUTO_CREATE_TOPIC,
+        SELF_TEST_TOPIC,
+        BENCHMARK_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        CHECK_MAX_TIME_TOPIC,
+        TRACE_TOPIC,
+    }
+)
+# Clients may pull from these but a send to them is answered with NO_PERMISSION (wire spec 3.1).
+NO_SEND_TOPICS = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+BUILT_IN_GROUPS = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+)
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
+
+
+def check_topic_name(text: str | None) -> str:
+    """The topic name itself, or BadRequest (code 1) with the rule it breaks."""
+    return _check(text, "topic", MAX_TOPIC_CHARS)
+
+
+def check_group_name(text: str | None) -> str:
+    """The group name itself, or BadRequest (code 1) with the rule it breaks."""
+    return _check(text, "group", MAX_GROUP_CHARS)
+
+
+def _check(text: str | None, kind: str, limit: int) -> str:
+    if text is None or not text.strip():
+        raise BadRequest(ResponseCode.SYSTEM_ERROR, f"the specified {kind} is blank")
+    if len(text) > limit:
+        raise BadRequest(
+            ResponseCode.SYSTEM_ERROR,
+            f"the specified {kind} has {len(text)} characters, the limit is {limit}",
+        )
+    if _NAME.fullmatch(text) is None:
+        raise BadRequest(
+            ResponseCode.SYSTEM_ERROR,
+            f"the specified {kind} contains characters other than {_NAME.pattern}",
+        )
+    return text
+
+
+def is_valid_topic_name(text: str) -> bool:
+    """Whether `check_topic_name` would accept the text."""
+    return len(text) <= MAX_TOPIC_CHARS and _NAME.fullmatch(text) is not None
+
+
+def is_valid_group_name(text: str) -> bool:
+    """Whether `check_group_name` would accept the text."""
+    return len(text) <= MAX_GROUP_CHARS and _NAME.fullmatch(text) is not None
+
+
+def is_system_topic(topic: str) -> bool:
+    """Topics that admin tools may not create, change or delete."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def retry_topic(group: str) -> str:
+    """The topic that a group's failed messages return in."""
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    """The topic of a group's messages that failed for good."""
+    return DLQ_PREFIX + group
+
+
+def is_retry_topic(topic: str) -> bool:
+    """Whether the topic is some group's retry topic."""
+    return topic.startswith(RETRY_PREFIX)
+
+
+def reply_topic(cluster: str) -> str:
+    """The topic that stores replies of the request-reply pattern."""
+    return cluster + REPLY_TOPIC_SUFFIX

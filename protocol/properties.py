@@ -1,0 +1,89 @@
+"""Message properties: names and the text form `name U+0001 value U+0002 name U+0001 value`.
+
+Clients up to 4.9.0 end the text with U+0002, later ones and the 4.9.8 broker do not; both are read,
+the second is written (wire spec 6.3). Entries that a reader skips, with an empty value for example,
+are skipped here too, so that what is stored means the same to every client.
+"""
+
+from collections.abc import Mapping
+
+NAME_SEPARATOR = "\x01"
+PROPERTY_SEPARATOR = "\x02"
+KEY_SEPARATOR = " "
+MAX_PROPERTIES_BYTES = 32767
+
+PROPERTY_KEYS = "KEYS"
+PROPERTY_TAGS = "TAGS"
+PROPERTY_WAIT = "WAIT"
+PROPERTY_DELAY = "DELAY"
+PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"
+PROPERTY_REAL_TOPIC = "REAL_TOPIC"
+PROPERTY_REAL_QUEUE_ID = "REAL_QID"
+PROPERTY_TRANSACTION_PREPARED = "TRAN_MSG"
+PROPERTY_PRODUCER_GROUP = "PGROUP"
+PROPERTY_MIN_OFFSET = "MIN_OFFSET"
+PROPERTY_MAX_OFFSET = "MAX_OFFSET"
+PROPERTY_ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+PROPERTY_RECONSUME_TIME = "RECONSUME_TIME"
+PROPERTY_MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+PROPERTY_MSG_REGION = "MSG_REGION"
+PROPERTY_TRACE_ON = "TRACE_ON"
+PROPERTY_UNIQUE_KEY = "UNIQ_KEY"
+PROPERTY_CONSUME_START_TIME = "CONSUME_START_TIME"
+PROPERTY_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+PROPERTY_TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+PROPERTY_CHECK_IMMUNITY_TIME = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+PROPERTY_INSTANCE_ID = "INSTANCE_ID"
+PROPERTY_CORRELATION_ID = "CORRELATION_ID"
+PROPERTY_REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+PROPERTY_TTL = "TTL"
+PROPERTY_ARRIVE_TIME = "ARRIVE_TIME"
+PROPERTY_PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
+PROPERTY_MESSAGE_TYPE = "MSG_TYPE"
+PROPERTY_CLUSTER = "CLUSTER"
+PROPERTY_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+PROPERTY_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
+
+
+def decode_properties(text: str | bytes | memoryview) -> dict[str, str]:
+    """The properties in `text` by name; of duplicate names the last one counts.
+
+    Skipped as readers do: entries without U+0001, with an empty name or with an empty value.
+    Raises UnicodeDecodeError when bytes are not UTF-8.
+    """
+    if not isinstance(text, str):
+        text = str(text, "utf-8")
+    properties: dict[str, str] = {}
+    for entry in text.split("\x02"):
+        name, _, value = entry.partition("\x01")
+        if name and value:
+            properties[name] = value
+    return properties
+
+
+def encode_properties(properties: Mapping[str, str]) -> str:
+    """The text form, without a final U+0002.
+
+    The caller vouches for names and values without U+0001 and U+0002 (`is_clean_text`).
+    """
+    return "\x02".join([f"{name}\x01{value}" for name, value in properties.items()])
+
+
+def is_clean_text(text: str) -> bool:
+    """Whether `text` can be a property's name or value without breaking the text form apart."""
+    return "\x01" not in text and "\x02" not in text
+
+
+def index_keys(properties: Mapping[str, str]) -> tuple[str, ...]:
+    """The words a message is found by: UNIQ_KEY first, then each word of KEYS (store spec 6.3).
+
+    Words are split at single spaces, empty ones dropped, repeated ones kept, as in the index files.
+    """
+    unique = properties.get(PROPERTY_UNIQUE_KEY)
+    keys = properties.get(PROPERTY_KEYS)
+    if keys is None:
+        return (unique,) if unique else ()
+    words = [word for word in keys.split(KEY_SEPARATOR) if word]
+    if unique:
+        words.insert(0, unique)
+    return tuple(words)
