@@ -11,7 +11,7 @@ import time
 from aerobee.broker.intake import tag_hash
 from aerobee.protocol.bodies import MessageQueue, dumps
 from aerobee.protocol.headers import PullMessageHeader
-from aerobee.protocol.names import OFFSET_MOVED_EVENT
+from aerobee.protocol.names import OFFSET_MOVED_TOPIC
 from aerobee.protocol.properties import (
     PROPERTY_KEYS,
     PROPERTY_TAGS,
@@ -37,7 +37,7 @@ def offset_moved_message(
     )
     properties = {PROPERTY_KEYS: group, PROPERTY_TAGS: group, PROPERTY_WAIT: "false"}
     return StoreMessage(
-        OFFSET_MOVED_EVENT,
+        OFFSET_MOVED_TOPIC,
         0,
         0,
         0,

@@ -27,7 +27,7 @@ from aerobee.protocol.command import Command
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.headers import SendMessageHeader, SendReply
 from aerobee.protocol.names import (
-    NOT_ALLOWED_SEND_TOPICS,
+    NO_SEND_TOPICS,
     RETRY_PREFIX,
     check_topic_name,
     dlq_topic,
@@ -98,7 +98,7 @@ class SendProcessor:
         topic = self._topics.get(header.topic)
         if topic is None:
             topic = self._create_topic(header)
-        if topic.name in NOT_ALLOWED_SEND_TOPICS:
+        if topic.name in NO_SEND_TOPICS:
             raise BadRequest(
                 ResponseCode.NO_PERMISSION,
                 f"Sending message to topic[{topic.name}] is forbidden.",

@@ -1,0 +1,125 @@
+"""Consumer offsets: how far each group has come in each queue (`config/consumerOffset.json`).
+
+The value is the next queue offset to consume. Offsets may move back (a group is reset by its
+clients); one beyond the queue's end is refused and logged, because a consumer that skips messages
+not yet written would lose them (reliability 8, "offsets from clients").
+
+Changed in memory at once, written by housekeeping and at stop. Loop thread only, but for `save`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from aerobee.broker.state_file import JsonStateFile, pretty
+from aerobee.protocol.fastjson import loads
+from aerobee.protocol.names import check_group_name, check_topic_name
+
+log = logging.getLogger("aerobee.broker.offsets")
+
+NO_OFFSET = -1
+_KEY_SEPARATOR = "@"
+
+OffsetTable = dict[tuple[str, str], dict[int, int]]
+
+
+class ConsumerOffsets:
+    """Offsets by (topic, group) and queue id. `max_offset(topic, queue)` is the queue's end."""
+
+    def __init__(self, file: JsonStateFile, max_offset: Callable[[str, int], int]) -> None:
+        self._file = file
+        self._max_offset = max_offset
+        self._table: OffsetTable = file.load(_parse, {})
+        self._dirty = False
+        self.refused = 0
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """Set a group's next offset in a queue; False when it was refused.
+
+        Raises `BadRequest` for a name that could not stand in the file.
+        """
+        queues = self._table.get((topic, group))
+        known = queues.get(queue_id) if queues is not None else None
+        if known == offset:
+            return True
+        if offset < 0 or queue_id < 0 or offset > self._max_offset(topic, queue_id):
+            self._refuse(group, topic, queue_id, offset)
+            return False
+        if queues is None:
+            key = (check_topic_name(topic), check_group_name(group))
+            queues = self._table[key] = {}
+        queues[queue_id] = offset
+        self._dirty = True
+        return True
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """A group's next offset in a queue, `NO_OFFSET` when it never committed one."""
+        queues = self._table.get((topic, group))
+        return NO_OFFSET if queues is None else queues.get(queue_id, NO_OFFSET)
+
+    def of(self, group: str, topic: str) -> Mapping[int, int]:
+        """All offsets of a group in a topic, by queue id."""
+        return self._table.get((topic, group), {})
+
+    def topics_of(self, group: str) -> list[str]:
+        return [topic for topic, name in self._table if name == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        return [group for name, group in self._table if name == topic]
+
+    def remove_group(self, group: str) -> None:
+        """Forget all offsets of a group."""
+        for key in [key for key in self._table if key[1] == group]:
+            del self._table[key]
+            self._dirty = True
+
+    def all(self) -> dict[str, dict[int, int]]:
+        """The table as RocketMQ names it: `topic@group` -> queue id -> offset."""
+        return {
+            f"{topic}{_KEY_SEPARATOR}{group}": dict(queues)
+            for (topic, group), queues in self._table.items()
+        }
+
+    def take_changes(self) -> str | None:
+        """The file's new text when something changed since the last call, else None."""
+        if not self._dirty:
+            return None
+        self._dirty = False
+        return pretty({"offsetTable": self.all()})
+
+    def save(self, text: str) -> None:
+        """Write a text of `take_changes`. Any thread. Raises OSError."""
+        self._file.save(text)
+
+    def flush(self) -> None:
+        """Write what changed, now. Raises OSError."""
+        text = self.take_changes()
+        if text is not None:
+            self.save(text)
+
+    def mark_unsaved(self) -> None:
+        """A `save` failed: the next `take_changes` gives the table again."""
+        self._dirty = True
+
+    def _refuse(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        self.refused += 1
+        log.warning(
+            "offset refused group=%s topic=%s queue=%d offset=%d queue_end=%d",
+            group,
+            topic,
+            queue_id,
+            offset,
+            self._max_offset(topic, queue_id),
+        )
+
+
+def _parse(content: bytes) -> OffsetTable:
+    document = loads(content)
+    table: OffsetTable = {}
+    for key, queues in document["offsetTable"].items():
+        topic, separator, group = key.partition(_KEY_SEPARATOR)
+        if not separator:
+            raise ValueError(f"offset key {key!r} is not topic@group")
+        table[(topic, group)] = {int(queue): int(offset) for queue, offset in queues.items()}
+    return table

@@ -1,0 +1,126 @@
+"""JSON state on disk: `config/*.json` in RocketMQ's own form, replaced atomically.
+
+Form: what fastjson's pretty printer writes (spec/store.md 11.1): one tab a level, no space after a
+colon, whole-number keys bare and all on one line, no final newline.
+
+Writing (reliability rule B7): the new text goes to `X.tmp` and is synced, the old text is kept as
+`X.bak`, then `X.tmp` is renamed over `X` and the directory is synced. A crash at any point leaves a
+whole `X`, or a whole `X.bak` beside a missing one.
+
+Reading (spec/store.md 11.4): `X`, else `X.bak` when `X` is missing, empty or unreadable. A `.bak`
+that cannot be read either stops the start: nobody's offsets are reset in silence.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+log = logging.getLogger("aerobee.broker.state")
+
+T = TypeVar("T")
+
+
+class StateFileError(Exception):
+    """A state file and its backup are both unreadable; the text names them and what to do."""
+
+
+class JsonStateFile:
+    """One state file. `save` may be called from any thread, one at a time."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+
+    @property
+    def backup(self) -> Path:
+        return self.path.with_name(self.path.name + ".bak")
+
+    def load(self, parse: Callable[[bytes], T], default: T) -> T:
+        """The parsed content, or `default` when there is none yet.
+
+        `parse` raises ValueError (or KeyError, TypeError) on what it cannot read. Raises
+        `StateFileError` when file and backup are both damaged.
+        """
+        content = _read(self.path)
+        if content:
+            try:
+                return parse(content)
+            except (ValueError, KeyError, TypeError) as error:
+                log.warning("state file damaged, using its backup path=%s why=%s", self.path, error)
+        content = _read(self.backup)
+        if not content:
+            return default
+        try:
+            return parse(content)
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateFileError(
+                f"{self.path} is missing or damaged and its backup {self.backup} cannot be read "
+                f"({error}); restore one of them, or move both away to start without them"
+            ) from error
+
+    def save(self, text: str) -> None:
+        """Replace the content; returns once it is on disk. Raises OSError."""
+        with self._lock:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self.path.with_name(self.path.name + ".tmp")
+            _write_synced(temporary, text.encode("utf-8", "surrogatepass"))
+            old = _read(self.path)
+            if old:
+                _write_synced(self.backup, old)
+            os.replace(temporary, self.path)
+            _sync_directory(self.path.parent)
+
+
+def pretty(value: Any, level: int = 0) -> str:
+    """A value in the form of fastjson's pretty printer (spec/store.md 11.1)."""
+    if isinstance(value, Mapping):
+        return _pretty_map(value, level)
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(pretty(item, level) for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _pretty_map(value: Mapping[Any, Any], level: int) -> str:
+    if not value:
+        return "{}"
+    indent = "\t" * level
+    if all(isinstance(key, int) for key in value):
+        entries = ",".join(f"{key}:{pretty(item, level)}" for key, item in value.items())
+        return f"{{{entries}\n{indent}}}"
+    lines = [
+        f"{indent}\t{json.dumps(key, ensure_ascii=False)}:{pretty(item, level + 1)}"
+        for key, item in value.items()
+    ]
+    return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

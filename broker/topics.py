@@ -1,0 +1,234 @@
+"""Topics of this broker (`config/topics.json`, spec/store.md 11.2 and 11.5).
+
+System topics exist from the start. A topic that nobody made is created by the first send to it,
+from a template topic that allows it (spec/wire.md 3.1). Every change is on disk before it is
+answered, moves the data version, and is told to `on_change`, which registers it with the name
+servers. Automatic creation is bounded in number, because each new topic costs files.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from aerobee.broker.data_version import DataVersion
+from aerobee.broker.state_file import JsonStateFile, pretty
+from aerobee.protocol.fastjson import loads
+from aerobee.protocol.names import (
+    AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    REPLY_TOPIC_SUFFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SYSTEM_TOPICS,
+    check_topic_name,
+    is_system_topic,
+    is_valid_topic_name,
+)
+
+log = logging.getLogger("aerobee.broker.topics")
+
+PERM_INHERIT = 1
+PERM_WRITE = 2
+PERM_READ = 4
+PERM_READ_WRITE = PERM_READ | PERM_WRITE
+
+_SCHEDULE_QUEUES = 18
+_BENCHMARK_QUEUES = 1_024
+_CLUSTER_TOPIC_QUEUES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """One topic, with RocketMQ's defaults."""
+
+    name: str
+    read_queues: int = 16
+    write_queues: int = 16
+    perm: int = PERM_READ_WRITE
+    filter_type: str = "SINGLE_TAG"
+    sys_flag: int = 0
+    order: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the file and on the wire, keys in ascending order."""
+        return {
+            "order": self.order,
+            "perm": self.perm,
+            "readQueueNums": self.read_queues,
+            "topicFilterType": self.filter_type,
+            "topicName": self.name,
+            "topicSysFlag": self.sys_flag,
+            "writeQueueNums": self.write_queues,
+        }
+
+    @classmethod
+    def from_json(cls, name: str, value: Mapping[str, Any]) -> TopicConfig:
+        """Read one; missing members take their defaults. Raises ValueError."""
+        return cls(
+            name,
+            int(value.get("readQueueNums", 16)),
+            int(value.get("writeQueueNums", 16)),
+            int(value.get("perm", PERM_READ_WRITE)),
+            str(value.get("topicFilterType") or "SINGLE_TAG"),
+            int(value.get("topicSysFlag", 0)),
+            str(value.get("order", False)).lower() == "true",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOptions:
+    """What the table needs to know of the broker."""
+
+    broker_name: str
+    cluster_name: str
+    default_topic_queues: int
+    auto_create: bool
+    cluster_topic: bool
+    broker_topic: bool
+    trace_topic: str
+    limit: int
+
+
+class TopicTable:
+    """All topics of this broker. Loop thread only."""
+
+    def __init__(
+        self, options: TopicOptions, file: JsonStateFile, clock_ms: Callable[[], int]
+    ) -> None:
+        self._options = options
+        self._file = file
+        self._clock_ms = clock_ms
+        built_in = _built_in(options)
+        self._system = SYSTEM_TOPICS | {topic.name for topic in built_in}
+        self._topics = {topic.name: topic for topic in built_in}
+        version, stored = file.load(lambda content: _parse(content, clock_ms()), (None, {}))
+        self._topics.update(stored)
+        if not options.auto_create:
+            # A template left over from before must not go on creating topics.
+            self._topics.pop(AUTO_CREATE_TOPIC, None)
+        self.data_version = version or DataVersion(clock_ms(), 0)
+        self.on_change: Callable[[list[TopicConfig]], None] = lambda _topics: None
+        self.created_on_send = 0
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self._topics.get(name)
+
+    def all(self) -> list[TopicConfig]:
+        return list(self._topics.values())
+
+    def system_names(self) -> frozenset[str]:
+        """Names that clients may not create, change or delete here."""
+        return frozenset(self._system)
+
+    def is_system(self, name: str) -> bool:
+        return name in self._system or is_system_topic(name)
+
+    def create_on_send(
+        self, name: str, template_name: str, queues: int, sys_flag: int
+    ) -> TopicConfig | None:
+        """The topic a first send creates, or None when its template does not allow it.
+
+        Raises `BadRequest` for an illegal name, OSError when it cannot be written.
+        """
+        check_topic_name(name)
+        template = self._topics.get(template_name)
+        if template is None or not template.perm & PERM_INHERIT:
+            return None
+        if len(self._topics) >= self._options.limit:
+            log.warning("topic not created name=%s reason=limit of topics", name)
+            return None
+        perm = template.perm
+        if template_name == AUTO_CREATE_TOPIC and not self._options.auto_create:
+            perm = PERM_READ_WRITE
+        queues = max(1, min(queues, template.write_queues))
+        topic = TopicConfig(
+            name, queues, queues, perm & ~PERM_INHERIT, template.filter_type, sys_flag
+        )
+        self.created_on_send += 1
+        log.info("topic created name=%s queues=%d template=%s", name, queues, template_name)
+        return self.update(topic)
+
+    def create_retry(self, name: str, queues: int, perm: int) -> TopicConfig:
+        """The retry or dead letter topic `name`, made when it is not there yet."""
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self.update(TopicConfig(check_topic_name(name), queues, queues, perm))
+        return topic
+
+    def update(self, topic: TopicConfig) -> TopicConfig:
+        """Store a topic, new or changed. Raises OSError."""
+        self._topics[topic.name] = topic
+        self._changed([topic])
+        return topic
+
+    def delete(self, name: str) -> bool:
+        """Remove a topic; False when there was none. Raises OSError."""
+        if self._topics.pop(name, None) is None:
+            return False
+        self._changed([])
+        return True
+
+    def set_order_topics(self, names: frozenset[str]) -> None:
+        """Take the set of order topics from a name server's KV table (spec/wire.md 5.4)."""
+        changed = False
+        for name, topic in self._topics.items():
+            if topic.order != (name in names):
+                self._topics[name] = replace(topic, order=name in names)
+                changed = True
+        if changed:
+            self._changed([])
+
+    def to_json(self) -> dict[str, Any]:
+        """The table as the wire and the file have it."""
+        return {
+            "dataVersion": self.data_version.to_json(),
+            "topicConfigTable": {name: topic.to_json() for name, topic in self._topics.items()},
+        }
+
+    def _changed(self, topics: list[TopicConfig]) -> None:
+        self.data_version = self.data_version.next(self._clock_ms())
+        self._file.save(pretty(self.to_json()))
+        self.on_change(topics)
+
+
+def _built_in(options: TopicOptions) -> list[TopicConfig]:
+    def system(name: str, queues: int = 1, perm: int = PERM_READ_WRITE) -> TopicConfig:
+        return TopicConfig(name, queues, queues, perm)
+
+    everything = PERM_READ_WRITE | PERM_INHERIT
+    topics = [
+        system(SELF_TEST_TOPIC),
+        system(BENCHMARK_TOPIC, _BENCHMARK_QUEUES),
+        system(
+            options.cluster_name,
+            _CLUSTER_TOPIC_QUEUES,
+            everything if options.cluster_topic else PERM_INHERIT,
+        ),
+        system(options.broker_name, 1, everything if options.broker_topic else PERM_INHERIT),
+        system(OFFSET_MOVED_TOPIC),
+        system(SCHEDULE_TOPIC, _SCHEDULE_QUEUES),
+        system(options.cluster_name + REPLY_TOPIC_SUFFIX),
+    ]
+    if options.auto_create:
+        topics.append(system(AUTO_CREATE_TOPIC, options.default_topic_queues, everything))
+    if options.trace_topic:
+        topics.append(system(options.trace_topic))
+    return topics
+
+
+def _parse(content: bytes, now_ms: int) -> tuple[DataVersion | None, dict[str, TopicConfig]]:
+    document = loads(content)
+    topics: dict[str, TopicConfig] = {}
+    for name, value in document["topicConfigTable"].items():
+        if not is_valid_topic_name(name):
+            log.warning("topic left out, its name is illegal name=%r", name)
+            continue
+        topics[name] = TopicConfig.from_json(name, value)
+    return DataVersion.from_json(document.get("dataVersion"), now_ms), topics
