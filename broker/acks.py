@@ -24,6 +24,10 @@ from aerobee.protocol.command import Command
 from aerobee.remoting.connection import Connection
 
 
+# Only at stop, where a few milliseconds more do not matter.
+_DRAIN_POLL_S = 0.005
+
+
 class Answer(Protocol):
     """Encodes the answer to one waiting send: (request, code, msg id, queue, offset, remark)."""
 
@@ -118,6 +122,14 @@ class Acks:
         while waiting and waiting[0].deadline <= now:
             self.timed_out += 1
             self._send(waiting.popleft(), ResponseCode.FLUSH_DISK_TIMEOUT, None)
+
+    async def wait_empty(self, timeout_s: float) -> bool:
+        """Wait until every answer has left, at most `timeout_s` seconds; True when it has."""
+        until = self._loop.time() + timeout_s
+        while self._waiting and self._loop.time() < until:
+            self._store.request_flush()
+            await asyncio.sleep(_DRAIN_POLL_S)
+        return not self._waiting
 
     def _request_flush(self) -> None:
         self._flush_wanted = False

@@ -9,6 +9,7 @@ replay neither waits again nor commits the offset again.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from aerobee.broker.clients import ClientTable
@@ -71,6 +72,7 @@ class PullProcessor:
         offsets: ConsumerOffsets,
         held: HeldPulls,
         stats: BrokerStats,
+        on_offset_moved: Callable[[PullMessageHeader, int], None],
     ) -> None:
         self._options = options
         self._store = store
@@ -80,6 +82,7 @@ class PullProcessor:
         self._offsets = offsets
         self._held = held
         self._stats = stats
+        self._on_offset_moved = on_offset_moved
         held.replay = self.replay
 
     def handle(self, connection: Connection, command: Command) -> bytes | None:
@@ -232,6 +235,8 @@ class PullProcessor:
             result.release()
         else:
             stats.get_missed += 1
+            if code == ResponseCode.PULL_OFFSET_MOVED:
+                self._on_offset_moved(header, result.next_offset)
             body = b""
         return encode_response(command, code, result.status.name, fields.to_ext(), body)
 

@@ -91,6 +91,7 @@ class TopicOptions:
     broker_topic: bool
     trace_topic: str
     limit: int
+    auto_create_per_minute: int
 
 
 class TopicTable:
@@ -113,6 +114,7 @@ class TopicTable:
         self.data_version = version or DataVersion(clock_ms(), 0)
         self.on_change: Callable[[list[TopicConfig]], None] = lambda _topics: None
         self.created_on_send = 0
+        self._minute = (0, 0)
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -141,8 +143,7 @@ class TopicTable:
         template = self._topics.get(template_name)
         if template is None or not template.perm & PERM_INHERIT:
             return None
-        if len(self._topics) >= self._options.limit:
-            log.warning("topic not created name=%s reason=limit of topics", name)
+        if not self._room_for_one_more(name):
             return None
         perm = template.perm
         if template_name == AUTO_CREATE_TOPIC and not self._options.auto_create:
@@ -154,6 +155,22 @@ class TopicTable:
         self.created_on_send += 1
         log.info("topic created name=%s queues=%d template=%s", name, queues, template_name)
         return self.update(topic)
+
+    def _room_for_one_more(self, name: str) -> bool:
+        """Whether a send may create a topic now: clients inventing names must not fill the disk."""
+        minute, created = self._minute
+        this_minute = self._clock_ms() // 60_000
+        if minute != this_minute:
+            created = 0
+        reason = ""
+        if len(self._topics) >= self._options.limit:
+            reason = f"there are {self._options.limit} topics, the limit"
+        elif created >= self._options.auto_create_per_minute:
+            reason = f"{created} topics were created in this minute, the limit"
+        self._minute = (this_minute, created + (not reason))
+        if reason:
+            log.warning("topic not created name=%s reason=%s", name, reason)
+        return not reason
 
     def create_retry(self, name: str, queues: int, perm: int) -> TopicConfig:
         """The retry or dead letter topic `name`, made when it is not there yet."""

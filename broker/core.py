@@ -1,0 +1,270 @@
+"""One broker without its sockets: tables and request handlers around an open store.
+
+Built whole in the constructor, so that nothing here is ever half there. Only this module and
+`daemon.py` know all the parts; each part is given just what it uses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from dataclasses import dataclass
+
+from aerobee.broker.acks import Acks
+from aerobee.broker.addresses import Advertised
+from aerobee.broker.admin import admin_handlers
+from aerobee.broker.client_requests import ClientRequests
+from aerobee.broker.clients import ClientTable
+from aerobee.broker.dispatch import Dispatcher
+from aerobee.broker.groups import GroupTable
+from aerobee.broker.held_pulls import HeldPulls
+from aerobee.broker.housekeeping import Housekeeping
+from aerobee.broker.lock_requests import LockRequests
+from aerobee.broker.offset_moved import offset_moved_message
+from aerobee.broker.offset_requests import OffsetRequests
+from aerobee.broker.offsets import ConsumerOffsets
+from aerobee.broker.order_locks import OrderLocks
+from aerobee.broker.pull import PullOptions, PullProcessor
+from aerobee.broker.query import QueryProcessor
+from aerobee.broker.queue_requests import QueueRequests
+from aerobee.broker.retry import RetryProcessor
+from aerobee.broker.router import Handler, Router
+from aerobee.broker.send import SendOptions, SendProcessor
+from aerobee.broker.state_file import JsonStateFile
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.topics import PERM_READ, PERM_WRITE, TopicOptions, TopicTable
+from aerobee.config.model import Settings
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.headers import PullMessageHeader, SendReply
+from aerobee.remoting.connection import Connection
+from aerobee.store.errors import StoreError
+from aerobee.store.message_store import MessageStore
+
+log = logging.getLogger("aerobee.broker")
+
+# Held pulls and waiting acks are looked at this often; a hold lasts at most this much too long.
+_SWEEP_S = 0.2
+_CLIENT_SWEEP_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What this broker tells of itself: `store_host` is the record form of its address."""
+
+    advertised: Advertised
+    port: int
+
+    @property
+    def endpoint(self) -> str:
+        return self.advertised.endpoint(self.port)
+
+    @property
+    def store_host(self) -> bytes:
+        return self.advertised.packed(self.port)
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class BrokerCore:
+    """Everything between a decoded command and the store. Loop thread only."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: MessageStore,
+        identity: Identity,
+        stats: BrokerStats,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.settings = settings
+        self.store = store
+        self.identity = identity
+        self.stats = stats
+        self._loop = loop
+        self._build_tables()
+        self._build_data_path()
+        self._build_handlers()
+
+    def _build_tables(self) -> None:
+        settings = self.settings
+        self.topics = TopicTable(
+            TopicOptions(
+                settings.broker_name,
+                settings.cluster_name,
+                settings.default_topic_queues,
+                settings.auto_create_topic,
+                settings.cluster_topic,
+                settings.broker_topic,
+                settings.trace_topic_name if settings.trace_topic else "",
+                settings.max_topics,
+                settings.auto_create_per_minute,
+            ),
+            self._state_file("topics.json"),
+            wall_clock_ms,
+        )
+        self.groups = GroupTable(
+            self._state_file("subscriptionGroup.json"),
+            auto_create=settings.auto_create_group,
+            limit=settings.max_groups,
+            clock_ms=wall_clock_ms,
+        )
+        self.offsets = ConsumerOffsets(
+            self._state_file("consumerOffset.json"), self.store.max_offset
+        )
+        self.clients = ClientTable(self._loop.time, settings.client_expiry_ms / 1000)
+        self.locks = OrderLocks(settings.lock_lease_ms / 1000, self._loop.time)
+
+    def _state_file(self, name: str) -> JsonStateFile:
+        return JsonStateFile(os.path.join(self.settings.store_path, "config", name))
+
+    def _build_data_path(self) -> None:
+        settings, store, loop = self.settings, self.store, self._loop
+        reply = SendReply(settings.region_id, settings.trace_on)
+        self.held = HeldPulls(loop.time, settings.held_pulls)
+        self.dispatcher = Dispatcher(loop, store, self.held.arrived, self._dispatch_failed)
+        self.acks = Acks(
+            loop,
+            store,
+            reply.encode,
+            self.dispatcher.run,
+            settings.sync_flush_timeout_ms / 1000,
+        )
+        store.on_durable = self.acks.on_durable
+        store.on_broken = self.acks.on_broken
+        endpoint = self.identity.endpoint
+        self.send = SendProcessor(
+            SendOptions(
+                settings.cluster_name,
+                self.identity.store_host,
+                settings.sync_flush,
+                settings.start_accept_send_timestamp_ms,
+                wall_clock_ms,
+                lambda: bool(settings.broker_permission & PERM_WRITE),
+                endpoint,
+            ),
+            store,
+            self.topics,
+            self.groups,
+            self.acks,
+            reply,
+            self.stats,
+            self.appended,
+        )
+        self.pull = PullProcessor(
+            PullOptions(
+                endpoint,
+                bool(settings.broker_permission & PERM_READ),
+                settings.long_polling,
+                settings.short_polling_ms / 1000,
+                settings.slave_read,
+            ),
+            store,
+            self.topics,
+            self.groups,
+            self.clients,
+            self.offsets,
+            self.held,
+            self.stats,
+            self._offset_moved,
+        )
+
+    def _build_handlers(self) -> None:
+        settings, store = self.settings, self.store
+        retry = RetryProcessor(
+            store,
+            self.topics,
+            self.groups,
+            self.stats,
+            self.identity.store_host,
+            self.appended,
+            self.send.note_retry_at_once,
+        )
+        query = QueryProcessor(
+            store, settings.query_max_messages, settings.unique_query_max_messages
+        )
+        handlers: dict[int, Handler] = {
+            RequestCode.SEND_MESSAGE: self.send.handle,
+            RequestCode.SEND_MESSAGE_V2: self.send.handle,
+            RequestCode.SEND_BATCH_MESSAGE: self.send.handle,
+            **retry.handlers(),
+            **query.handlers(),
+            **ClientRequests(
+                settings, self.clients, self.topics, self.groups, self.stats
+            ).handlers(),
+            **OffsetRequests(self.offsets, store).handlers(),
+            **QueueRequests(store).handlers(),
+            **LockRequests(self.locks).handlers(),
+            **admin_handlers(self),
+        }
+        pulls: dict[int, Handler] = {
+            RequestCode.PULL_MESSAGE: self.pull.handle,
+            RequestCode.LITE_PULL_MESSAGE: self.pull.handle,
+        }
+        # Pulls are not served on the VIP port (spec/wire.md 1.9).
+        self.main_router = Router({**handlers, **pulls}, self.stats, self.connection_closed)
+        self.vip_router = Router(handlers, self.stats, self.connection_closed)
+
+    def appended(self) -> None:
+        """Messages were appended: carry them on as the flush mode allows."""
+        if self.settings.sync_flush:
+            self.store.request_flush()
+        else:
+            self.dispatcher.schedule()
+
+    def start_duties(self, housekeeping: Housekeeping) -> None:
+        """Register what has to be done again and again."""
+        settings = self.settings
+        housekeeping.every(_SWEEP_S, "held pulls", self.held.sweep)
+        housekeeping.every(_SWEEP_S, "waiting acks", self.acks.expire)
+        housekeeping.every(_CLIENT_SWEEP_S, "silent clients", self.clients.expire)
+        housekeeping.every(settings.lock_lease_ms / 1000, "order locks", self.locks.sweep)
+        housekeeping.every(
+            settings.flush_consumer_offset_interval_ms / 1000,
+            "consumer offsets",
+            self._save_offsets,
+        )
+        housekeeping.every(1.0, "rates", self.stats.sample)
+
+    def connection_closed(self, connection: Connection) -> None:
+        self.clients.connection_closed(connection)
+
+    def close(self) -> None:
+        """Answer who waits, write what is only in memory. The servers are closed already."""
+        self.held.release_all()
+        self.dispatcher.run()
+        self.offsets.flush()
+
+    def _save_offsets(self) -> None:
+        text = self.offsets.take_changes()
+        if text is None:
+            return
+        saved = self._loop.run_in_executor(None, self.offsets.save, text)
+        saved.add_done_callback(self._offsets_saved)
+
+    def _offsets_saved(self, saved: asyncio.Future[None]) -> None:
+        if not saved.cancelled() and (error := saved.exception()) is not None:
+            log.error("consumer offsets not saved, will be tried again why=%s", error)
+            self.offsets.mark_unsaved()
+
+    def _offset_moved(self, header: PullMessageHeader, new_offset: int) -> None:
+        message = offset_moved_message(
+            header, new_offset, self.settings.broker_name, self.identity.store_host
+        )
+        try:
+            self.store.put(message)
+        except StoreError as error:
+            log.warning("offset moved event not stored why=%s", error)
+            return
+        self.appended()
+
+    def _dispatch_failed(self, error: Exception) -> None:
+        log.critical("consume queue or index cannot be written, no message reaches consumers "
+                     "why=%s", error)
+        self.stats.events.bump("dispatch_failed")
+
+

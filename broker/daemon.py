@@ -1,0 +1,252 @@
+"""The daemon: builds everything, starts it in order, stops it in reverse.
+
+Start: HTTP (so that probes see the recovery), store (lock, recovery, in a thread), broker core,
+embedded name server, client ports, first registration, READY. Stop: no more connections, leave the
+name servers, close the client ports, answer held pulls, save offsets, close the store, HTTP last.
+
+One event loop thread runs everything but the store's flush and allocation threads. What fails while
+starting is undone in reverse and raised; the command line turns it into one line and an exit code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from aerobee.broker.addresses import decide_advertised
+from aerobee.broker.core import BrokerCore, Identity
+from aerobee.broker.health import Health, disk_probe, health_routes, registered_probe, store_probe
+from aerobee.broker.housekeeping import Housekeeping
+from aerobee.broker.http import HttpServer
+from aerobee.broker.metrics import metrics_route
+from aerobee.broker.notify import Notifier
+from aerobee.broker.registration import Registrar
+from aerobee.broker.stats import BrokerStats
+from aerobee.config.limits import Limits
+from aerobee.config.model import Settings
+from aerobee.nameserver.server import NameServer
+from aerobee.remoting.server import RemotingServer
+from aerobee.store.message_store import MessageStore
+
+log = logging.getLogger("aerobee.daemon")
+
+_PORT_TRIES = 50
+_VIP_OFFSET = 2
+_LOOP_BEAT_S = 0.5
+# At stop, sends that wait for their sync get this long: many times what a healthy sync takes.
+_DRAIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """What clients are told and where the parts listen; empty text for a part that is off."""
+
+    broker: str
+    vip: str
+    name_server: str
+    name_servers: tuple[str, ...]
+    http: str
+
+
+class Daemon:
+    """One broker process. `start` once, `stop` once; both on the loop that runs it."""
+
+    def __init__(self, settings: Settings, notifier: Notifier | None = None) -> None:
+        self.settings = settings
+        self.stats = BrokerStats()
+        self.health = Health()
+        self._limits = Limits(settings)
+        self._notifier = notifier or Notifier({})
+        self._undo: list[tuple[str, Callable[[], Awaitable[None]]]] = []
+        self._beat = time.monotonic()
+        self.loop_lag_max_s = 0.0
+        self.store: MessageStore
+        self.core: BrokerCore
+        self.registrar: Registrar | None = None
+        self.addresses: Addresses
+        self.warnings: tuple[str, ...] = ()
+
+    async def start(self) -> None:
+        """Start everything. What fails is undone and raised: `StoreError`, `RemotingListenError`,
+        `AddressError`, `StateFileError` or OSError, each with a text a person can act on.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stop what was started, in reverse; every step is tried even if one before it failed."""
+        self._notifier.stopping("stopping")
+        failures: list[Exception] = []
+        while self._undo:
+            what, undo = self._undo.pop()
+            try:
+                await undo()
+            except Exception as error:  # noqa: BLE001 - collected and raised below
+                log.exception("stop failed what=%s", what)
+                failures.append(error)
+        if failures:
+            raise ExceptionGroup("the daemon did not stop cleanly", failures)
+
+    async def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        settings = self.settings
+        self._housekeeping = Housekeeping(loop)
+        self._undo.append(("timers", self._housekeeping.stop))
+        self._housekeeping.every(_LOOP_BEAT_S, "loop beat", self._turned)
+        http = await self._start_http()
+        advertised = decide_advertised(settings.advertised_host, settings.listen_host)
+        self.warnings = advertised.warnings
+        self.store = await self._open_store(loop)
+        self._undo.append(("store", self._close_store))
+        port = settings.listen_port or _free_port(settings.listen_host)
+        self.core = BrokerCore(settings, self.store, Identity(advertised, port), self.stats, loop)
+        self._undo.append(("broker core", self._close_core))
+        name_server = await self._start_name_server()
+        vip = await self._start_client_ports(port)
+        await self._register(name_server)
+        self.addresses = Addresses(
+            advertised.endpoint(port),
+            advertised.endpoint(vip) if vip else "",
+            name_server,
+            self._name_servers(name_server),
+            http,
+        )
+        self.core.start_duties(self._housekeeping)
+        self._start_watch()
+
+    async def _start_http(self) -> str:
+        settings = self.settings
+        if not settings.http_enabled or not settings.http_port:
+            return ""
+        routes = {
+            **health_routes(self.health, lambda: time.monotonic() - self._beat),
+            "/metrics": metrics_route(self),
+        }
+        server = HttpServer(settings.http_host, settings.http_port, routes)
+        await server.start()
+        self._undo.append(("http", server.close))
+        return f"{settings.http_host}:{server.port}"
+
+    async def _open_store(self, loop: asyncio.AbstractEventLoop) -> MessageStore:
+        """Open and recover on a thread; the supervisor hears how far it is."""
+        recovered = False
+
+        def progress(text: str) -> None:
+            loop.call_soon_threadsafe(self._recovering, text)
+
+        self.health.add(
+            "recovered",
+            lambda: None if recovered else "the store is being recovered",
+            "wait; the log shows how far it is",
+        )
+        store = await loop.run_in_executor(
+            None, lambda: MessageStore.open(self.settings, progress=progress)
+        )
+        recovered = True
+        return store
+
+    def _recovering(self, text: str) -> None:
+        self._notifier.status(text)
+        self._notifier.extend_timeout(30)
+
+    async def _start_name_server(self) -> str:
+        settings = self.settings
+        if not settings.nameserver_enabled:
+            return ""
+        server = NameServer.from_settings(settings, self._limits.remoting())
+        await server.start()
+        self._undo.append(("name server", server.close))
+        return f"{_reachable(settings.nameserver_host)}:{server.port}"
+
+    async def _start_client_ports(self, port: int) -> int:
+        settings, limits = self.settings, self._limits.remoting()
+        self.main_server = RemotingServer(self.core.main_router, limits, "broker")
+        self.vip_server = RemotingServer(self.core.vip_router, limits, "broker vip")
+        self._undo.append(("client ports", self._close_client_ports))
+        await self.main_server.start(settings.listen_host, port)
+        if not settings.vip_port_enabled:
+            return 0
+        return await self.vip_server.start(settings.listen_host, port - _VIP_OFFSET)
+
+    async def _close_client_ports(self) -> None:
+        """Admit nobody more, answer who waits, then end the connections."""
+        await self.main_server.stop_listening()
+        await self.vip_server.stop_listening()
+        self.core.held.release_all()
+        await self.core.acks.wait_empty(_DRAIN_S)
+        await self.main_server.close()
+        await self.vip_server.close()
+
+    def _name_servers(self, embedded: str) -> tuple[str, ...]:
+        return self.settings.name_server_list or ((embedded,) if embedded else ())
+
+    async def _register(self, embedded: str) -> None:
+        servers = self._name_servers(embedded)
+        self.registrar = Registrar(self.settings, self.core, servers)
+        self._undo.append(("registration", self.registrar.stop))
+        self.core.topics.on_change = self.registrar.topics_changed
+        await self.registrar.start()
+
+    def _start_watch(self) -> None:
+        settings = self.settings
+        self.health.add(
+            "store",
+            store_probe(self.store),
+            "the reason says which file or disk; restart after mending it",
+        )
+        assert self.registrar is not None
+        self.health.add(
+            "registered",
+            registered_probe(self.registrar.registered),
+            "check that the name servers run and that namesrvAddr names them",
+        )
+        self.health.add(
+            "disk",
+            disk_probe(settings.store_path, settings.disk_warning_ratio),
+            "free space, or lower fileReservedTime",
+        )
+        self._housekeeping.every(1.0, "health", self.health.look)
+        if (interval := self._notifier.watchdog_interval_s) is not None:
+            self._housekeeping.every(interval, "watchdog", self._feed_watchdog)
+
+    def _feed_watchdog(self) -> None:
+        if self.store.threads_alive():
+            self._notifier.watchdog()
+
+    def _turned(self) -> None:
+        now = time.monotonic()
+        self.loop_lag_max_s = max(self.loop_lag_max_s, now - self._beat - _LOOP_BEAT_S)
+        self._beat = now
+
+    async def _close_core(self) -> None:
+        self.core.close()
+
+    async def _close_store(self) -> None:
+        # Closing flushes; on its own thread the loop goes on answering probes meanwhile.
+        await asyncio.get_running_loop().run_in_executor(None, self.store.close)
+
+
+def _reachable(host: str) -> str:
+    """An address for our own connections to a part listening on `host`."""
+    return "127.0.0.1" if host in ("", "0.0.0.0", "::") else host
+
+
+def _free_port(host: str) -> int:
+    """A free port whose VIP neighbour (port - 2) is free as well."""
+    for _ in range(_PORT_TRIES):
+        with socket.socket() as main, socket.socket() as vip:
+            main.bind((_reachable(host), 0))
+            port = int(main.getsockname()[1])
+            try:
+                vip.bind((_reachable(host), port - _VIP_OFFSET))
+            except OSError:
+                continue
+            return port
+    raise OSError("no pair of free ports (port and port - 2) was found; name one with --port")

@@ -1,0 +1,129 @@
+"""The daemon as a process: loop, signals, what it prints, how it exits.
+
+SIGTERM and SIGINT stop in order; a second one leaves at once, and the next start recovers as after
+a crash. `faulthandler` is on, so that a fault in mapped memory names its place in the log.
+
+Exit codes: 0 stopped in order, 1 could not start or did not stop cleanly, 3 the port is in use,
+78 the configuration is wrong (sysexits EX_CONFIG; systemd does not restart on it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import time
+
+from aerobee import __version__
+from aerobee.broker.addresses import AddressError
+from aerobee.broker.daemon import Daemon
+from aerobee.broker.notify import Notifier
+from aerobee.broker.state_file import StateFileError
+from aerobee.config.load import Loaded
+from aerobee.remoting.errors import RemotingListenError
+from aerobee.store.errors import StoreError
+
+log = logging.getLogger("aerobee.daemon")
+
+EXIT_FAILED = 1
+EXIT_PORT_IN_USE = 3
+EXIT_CONFIG = 78
+
+
+def run(loaded: Loaded) -> int:
+    """Run the daemon until it is told to stop; returns the process's exit code."""
+    faulthandler.enable()
+    started = time.monotonic()
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(loaded, started))
+
+
+def _loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
+    """uvloop's loop where it is installed: 10-20 % more requests a second, never required."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    loop: type[asyncio.AbstractEventLoop] = uvloop.Loop
+    return loop
+
+
+async def _serve(loaded: Loaded, started: float) -> int:
+    notifier = Notifier(os.environ)
+    daemon = Daemon(loaded.settings, notifier)
+    stop = asyncio.Event()
+    _on_signals(asyncio.get_running_loop(), stop)
+    code = await _start(daemon)
+    if code is not None:
+        return code
+    for line in banner(daemon, time.monotonic() - started):
+        print(line, file=sys.stderr, flush=True)
+    notifier.ready(f"ready at {daemon.addresses.broker}")
+    await stop.wait()
+    log.info("stopping")
+    try:
+        await daemon.stop()
+    except ExceptionGroup as errors:
+        print(f"aerobee: not stopped cleanly: {errors.exceptions[0]}", file=sys.stderr)
+        return EXIT_FAILED
+    log.info("stopped")
+    return 0
+
+
+async def _start(daemon: Daemon) -> int | None:
+    """Start; an exit code when that failed, None when it runs."""
+    try:
+        await daemon.start()
+    except RemotingListenError as error:
+        return _say(error, EXIT_PORT_IN_USE)
+    except AddressError as error:
+        return _say(error, EXIT_CONFIG)
+    except (StoreError, StateFileError, OSError) as error:
+        return _say(error, EXIT_FAILED)
+    return None
+
+
+def _say(error: Exception, code: int) -> int:
+    print(f"aerobee: cannot start: {error}", file=sys.stderr, flush=True)
+    return code
+
+
+def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    def asked(number: signal.Signals) -> None:
+        if stop.is_set():
+            # The second one: leave now. What was acknowledged is in the files; `abort` stays.
+            print(f"aerobee: second {number.name}, leaving at once", file=sys.stderr, flush=True)
+            os._exit(128 + number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked, number)
+
+
+def banner(daemon: Daemon, seconds: float) -> list[str]:
+    """What the daemon says at its start: who it is, what clients are told, where the store is."""
+    settings, addresses = daemon.settings, daemon.addresses
+    lines = [
+        f"aerobee {__version__}  broker {settings.broker_name}  cluster {settings.cluster_name}  "
+        f"{settings.flush_disk_type}",
+        f"  clients are told  {addresses.broker}",
+    ]
+    if addresses.vip:
+        lines.append(f"  vip port          {addresses.vip}")
+    if addresses.name_servers:
+        registered = daemon.registrar.registered if daemon.registrar else {}
+        told = [
+            server + ("" if registered.get(server) else " (not registered yet)")
+            for server in addresses.name_servers
+        ]
+        lines.append(f"  name servers      {'; '.join(told)}")
+    if addresses.http:
+        lines.append(f"  metrics, health   http://{addresses.http}/metrics /live /ready")
+    lines.append(f"  store             {settings.store_path}")
+    lines.append(f"  recovery          {daemon.store.recovery}")
+    lines += [f"  warning           {warning}" for warning in daemon.warnings]
+    lines.append(f"ready in {seconds:.2f} s")
+    return lines
