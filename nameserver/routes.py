@@ -1,0 +1,340 @@
+"""Who serves what: brokers, clusters, topics and their queues. Pure; the clock is given.
+
+A broker registers every 30 s with its whole topic table (spec/wire.md 5.2). It is dropped when the
+connection it registered on closes, when it has been silent for two minutes, or when it says so.
+With the last address of a broker name go the name, its place in the cluster and its queues; topics
+that lose their last broker this way are remembered for a while, so that a client asking for one can
+be told why it has no route.
+
+Topics missing from a registration stay: one registration may carry a single changed topic. Slaves
+never change queues. All tables are bounded; a registration that would pass a bound changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+log = logging.getLogger("aerobee.nameserver")
+
+MASTER_ID = 0
+PERM_WRITE = 2
+PERM_READ_WRITE = 6
+UNIT = 1
+UNIT_SUB = 2
+
+# Topics remembered after their last broker went.
+_DEPARTED_LIMIT = 10_000
+
+
+class RouteLimitReached(Exception):
+    """A registration would make a table larger than it may be; the text says which."""
+
+
+class DataVersion(NamedTuple):
+    """Version stamp of a broker's topic table; equal only when all parts are (spec/wire.md 4.5)."""
+
+    timestamp_ms: int = 0
+    counter: int = 0
+    state_version: int = 0
+
+
+class QueueData(NamedTuple):
+    """Queues of one topic on one broker."""
+
+    read_queues: int
+    write_queues: int
+    perm: int
+    sys_flag: int
+
+
+class Registration(NamedTuple):
+    """What a broker says of itself. `owner` is the connection it said it on."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+    ha_address: str
+    data_version: DataVersion
+    topics: Mapping[str, QueueData]
+    filter_servers: tuple[str, ...]
+    owner: object
+
+
+class Master(NamedTuple):
+    """What a slave is told of its master."""
+
+    address: str
+    ha_address: str
+
+
+@dataclass(slots=True)
+class LiveBroker:
+    """One registered address."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+    ha_address: str
+    data_version: DataVersion
+    filter_servers: tuple[str, ...]
+    owner: object
+    updated_ms: int
+
+
+@dataclass(slots=True)
+class BrokerGroup:
+    """A broker name: a master (id 0) and its slaves."""
+
+    name: str
+    cluster: str
+    addresses: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RouteLimits:
+    """Bounds and times of the route table."""
+
+    brokers: int = 1_000
+    # A queue entry is one topic on one broker name.
+    queue_entries: int = 200_000
+    expiry_ms: int = 120_000
+
+
+class RouteTable:
+    """All routes. Loop thread only."""
+
+    def __init__(self, clock_ms: Callable[[], int], limits: RouteLimits | None = None) -> None:
+        self._clock_ms = clock_ms
+        self._limits = limits or RouteLimits()
+        self.groups: dict[str, BrokerGroup] = {}
+        self.clusters: dict[str, set[str]] = {}
+        # topic -> broker name -> queues
+        self.topics: dict[str, dict[str, QueueData]] = {}
+        self.live: dict[str, LiveBroker] = {}
+        self._queue_entries = 0
+        # topic -> (broker name, when, why)
+        self._departed: dict[str, tuple[str, int, str]] = {}
+
+    def register(self, registration: Registration) -> Master | None:
+        """Take in a registration; a slave gets its live master (spec/wire.md 5.2, steps 1-5).
+
+        Raises `RouteLimitReached` before anything is changed.
+        """
+        self._check_room(registration)
+        name, address, broker_id = registration.name, registration.address, registration.broker_id
+        before = self.live.get(address)
+        if before is not None and before.name != name:
+            log.warning(
+                "address=%s was broker=%s, now registers as broker=%s; do two brokers advertise "
+                "one address (brokerIP1)?",
+                address,
+                before.name,
+                name,
+            )
+            self._remove(before, f"its address now registers as {name}")
+            before = None
+        group = self.groups.get(name)
+        if group is None:
+            group = self.groups[name] = BrokerGroup(name, registration.cluster)
+        self.clusters.setdefault(registration.cluster, set()).add(name)
+        for other_id in [i for i, a in group.addresses.items() if a == address and i != broker_id]:
+            del group.addresses[other_id]
+        is_new = broker_id not in group.addresses
+        self._displace(group, broker_id, address)
+        group.addresses[broker_id] = address
+        changed = is_new or before is None or before.data_version != registration.data_version
+        if broker_id == MASTER_ID and changed:
+            self._upsert_topics(name, registration.topics)
+        self.live[address] = LiveBroker(
+            cluster=registration.cluster,
+            name=name,
+            broker_id=broker_id,
+            address=address,
+            ha_address=registration.ha_address,
+            data_version=registration.data_version,
+            filter_servers=registration.filter_servers,
+            owner=registration.owner,
+            updated_ms=self._clock_ms(),
+        )
+        if before is None:
+            log.info(
+                "broker joined name=%s id=%d address=%s cluster=%s topics=%d",
+                name,
+                broker_id,
+                address,
+                registration.cluster,
+                len(registration.topics),
+            )
+        return None if broker_id == MASTER_ID else self._master_of(group)
+
+    def known_version(self, address: str) -> DataVersion | None:
+        """The version last registered for `address`, None when unknown."""
+        live = self.live.get(address)
+        return None if live is None else live.data_version
+
+    def renew(self, address: str) -> None:
+        """A broker has shown that its table is unchanged: it is alive (spec/wire.md 5.2)."""
+        self.live[address].updated_ms = self._clock_ms()
+
+    def unregister(self, name: str, broker_id: int, address: str) -> None:
+        """A broker leaves. Only the address that holds the id may give it up: a broker that was
+        replaced and stops late must not take its successor away."""
+        live = self.live.get(address)
+        if live is not None and live.name == name and live.broker_id == broker_id:
+            self._remove(live, "it unregistered")
+
+    def connection_closed(self, owner: object, reason: str) -> None:
+        """Drop the brokers that registered last on this connection."""
+        for live in [live for live in self.live.values() if live.owner is owner]:
+            self._remove(live, f"its connection ended ({reason})")
+
+    def expire(self) -> list[LiveBroker]:
+        """Drop brokers that have been silent too long; returns them."""
+        oldest = self._clock_ms() - self._limits.expiry_ms
+        expired = [live for live in self.live.values() if live.updated_ms < oldest]
+        for live in expired:
+            self._remove(live, f"it did not register for {self._limits.expiry_ms // 1000} s")
+        return expired
+
+    def find(self, topic: str) -> tuple[dict[str, QueueData], list[BrokerGroup]] | None:
+        """Queues by broker name and the brokers of a topic, None without a route."""
+        queues = self.topics.get(topic)
+        if not queues:
+            return None
+        groups = [self.groups[name] for name in sorted(queues) if name in self.groups]
+        return (queues, groups) if groups else None
+
+    def filter_servers(self, groups: Iterable[BrokerGroup]) -> dict[str, list[str]]:
+        """Filter servers by address, of the addresses that have some."""
+        found: dict[str, list[str]] = {}
+        for group in groups:
+            for address in group.addresses.values():
+                live = self.live.get(address)
+                if live is not None and live.filter_servers:
+                    found[address] = list(live.filter_servers)
+        return found
+
+    def why_missing(self, topic: str) -> str:
+        """For people: which of the causes leaves `topic` without a route."""
+        departed = self._departed.get(topic)
+        if departed is not None:
+            name, when_ms, why = departed
+            ago_s = (self._clock_ms() - when_ms) // 1000
+            return f"its broker {name} is gone since {ago_s} s: {why}"
+        if not self.groups:
+            return "no broker is registered here"
+        return f"none of the {len(self.groups)} registered brokers has this topic"
+
+    def set_write_perm(self, broker_name: str, allowed: bool) -> int:
+        """Give or take WRITE in all queues of a broker; returns how many topics that were.
+
+        Stands until the broker registers with a new data version (spec/wire.md 5.4).
+        """
+        count = 0
+        for queues in self.topics.values():
+            data = queues.get(broker_name)
+            if data is not None:
+                perm = PERM_READ_WRITE if allowed else data.perm & ~PERM_WRITE
+                queues[broker_name] = data._replace(perm=perm)
+                count += 1
+        return count
+
+    def delete_topic(self, topic: str, cluster: str | None) -> None:
+        """Forget a topic, of all brokers or of those in one cluster."""
+        names = None if cluster is None else self.clusters.get(cluster, set())
+        for name in list(self.topics.get(topic, ())):
+            if names is None or name in names:
+                self._drop_queues(topic, name)
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        names = self.clusters.get(cluster, set())
+        return [topic for topic, queues in self.topics.items() if not names.isdisjoint(queues)]
+
+    def topics_with_flags(self, wanted: int, unwanted: int = 0) -> list[str]:
+        """Topics one of whose brokers has all of `wanted` and none of `unwanted` in sysFlag."""
+        found = []
+        for topic, queues in self.topics.items():
+            flags = next(iter(queues.values())).sys_flag
+            if flags & wanted == wanted and not flags & unwanted:
+                found.append(topic)
+        return found
+
+    def any_address(self) -> str:
+        """Some broker's address, "" when there is none: admin tools ask it for system topics."""
+        return next(iter(self.live), "")
+
+    def _check_room(self, registration: Registration) -> None:
+        limits = self._limits
+        if registration.address not in self.live and len(self.live) >= limits.brokers:
+            raise RouteLimitReached(f"{limits.brokers} brokers are registered, the limit")
+        if registration.broker_id != MASTER_ID:
+            return
+        known = self.topics
+        added = sum(
+            1 for topic in registration.topics if registration.name not in known.get(topic, ())
+        )
+        if self._queue_entries + added > limits.queue_entries:
+            raise RouteLimitReached(
+                f"{added} new topics do not fit, the limit of all brokers together is "
+                f"{limits.queue_entries}"
+            )
+
+    def _displace(self, group: BrokerGroup, broker_id: int, address: str) -> None:
+        """The broker comes back under another address: the old one is no longer anybody's."""
+        old = group.addresses.get(broker_id)
+        if old is not None and old != address:
+            self.live.pop(old, None)
+            log.info(
+                "broker moved name=%s id=%d from=%s to=%s", group.name, broker_id, old, address
+            )
+
+    def _master_of(self, group: BrokerGroup) -> Master | None:
+        address = group.addresses.get(MASTER_ID)
+        live = None if address is None else self.live.get(address)
+        return None if live is None else Master(live.address, live.ha_address)
+
+    def _upsert_topics(self, name: str, topics: Mapping[str, QueueData]) -> None:
+        for topic, data in topics.items():
+            queues = self.topics.setdefault(topic, {})
+            if name not in queues:
+                self._queue_entries += 1
+                self._departed.pop(topic, None)
+            queues[name] = data
+
+    def _remove(self, live: LiveBroker, why: str) -> None:
+        del self.live[live.address]
+        log.info("broker left name=%s address=%s why=%s", live.name, live.address, why)
+        group = self.groups.get(live.name)
+        if group is None or group.addresses.get(live.broker_id) != live.address:
+            return
+        del group.addresses[live.broker_id]
+        if group.addresses:
+            return
+        del self.groups[live.name]
+        for cluster in [c for c, names in self.clusters.items() if live.name in names]:
+            self.clusters[cluster].discard(live.name)
+            if not self.clusters[cluster]:
+                del self.clusters[cluster]
+        now_ms = self._clock_ms()
+        for topic in [topic for topic, queues in self.topics.items() if live.name in queues]:
+            self._drop_queues(topic, live.name)
+            if topic not in self.topics:
+                self._remember_departed(topic, (live.name, now_ms, why))
+
+    def _drop_queues(self, topic: str, name: str) -> None:
+        queues = self.topics[topic]
+        del queues[name]
+        self._queue_entries -= 1
+        if not queues:
+            del self.topics[topic]
+
+    def _remember_departed(self, topic: str, cause: tuple[str, int, str]) -> None:
+        self._departed.pop(topic, None)
+        if len(self._departed) >= _DEPARTED_LIMIT:
+            del self._departed[next(iter(self._departed))]
+        self._departed[topic] = cause

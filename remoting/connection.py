@@ -1,0 +1,398 @@
+"""One TCP connection: bytes in, commands to the handler; answers out; everything bounded.
+
+The same class serves both ends. A socket read lands in the buffer shared by the whole set, is cut
+into commands at once, and goes to the handler as one list in one plain call; the handler answers
+with one `write`. No task, future or timer is made per connection or request.
+
+Life: opened -> (reading <-> held)* -> closing -> closed. Reading is held while any of three stands:
+OUTPUT (the peer does not take its answers), MEMORY (unfinished frames of all connections fill their
+budget), OWNER (the handler asked). Commands already cut when a hold begins wait in `_aside` and are
+delivered, in order, when the last hold ends.
+
+Order: commands reach the handler in the order of the wire, answers leave in the order of `write`.
+A frame that breaks a rule ends the connection, after the good frames before it were handled.
+Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Protocol, cast
+
+from aerobee.protocol.command import Command
+from aerobee.protocol.frame import FrameDecoder
+from aerobee.protocol.record import pack_host
+from aerobee.remoting.calls import PendingCalls
+from aerobee.remoting.connection_set import ConnectionSet
+from aerobee.remoting.errors import RemotingClosed
+from aerobee.remoting.peers import address_text, plain_address, stranger
+from aerobee.remoting.stats import CloseReason
+
+log = logging.getLogger("aerobee.remoting")
+
+# Why reading is held.
+_OUTPUT, _MEMORY, _OWNER = 1, 2, 4
+
+
+class Handler(Protocol):
+    """What a connection tells its owner. Plain calls on the loop; none may wait."""
+
+    def connection_opened(self, connection: Connection) -> None:
+        """The connection can be written to."""
+
+    def commands_received(self, connection: Connection, commands: list[Command]) -> None:
+        """Requests of one socket read, in order. Answers of the peer do not come here."""
+
+    def connection_closed(self, connection: Connection, reason: str) -> None:
+        """Called once, after `connection_opened`; nothing follows."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One connection of a `ConnectionSet`. Compared and hashed by identity."""
+
+    __slots__ = (
+        "_aside",
+        "_aside_bytes",
+        "_close_reason",
+        "_closing_since",
+        "_commands_in",
+        "_decoder",
+        "_drain_waiters",
+        "_frame_since",
+        "_handler",
+        "_held_since",
+        "_holds",
+        "_pending",
+        "_shared",
+        "_transport",
+        "closed",
+        "context",
+        "full",
+        "held_bytes",
+        "id",
+        "last_active",
+        "local_port",
+        "packed_peer",
+        "peer",
+    )
+
+    _transport: asyncio.Transport
+
+    def __init__(
+        self, shared: ConnectionSet, handler: Handler, peer: tuple[str, int] | None = None
+    ) -> None:
+        limits = shared.limits
+        self._shared = shared
+        self._handler = handler
+        self._decoder = FrameDecoder(limits.frame_bytes, limits.header_bytes)
+        self._pending: PendingCalls | None = None
+        self._drain_waiters: list[asyncio.Future[None]] = []
+        self._aside: list[Command] = []
+        self._aside_bytes = 0
+        self._holds = 0
+        self._held_since = 0.0
+        self._frame_since = 0.0
+        self._closing_since = 0.0
+        self._close_reason: str | None = None
+        self._commands_in = 0
+        self.id = 0
+        # (address text, port); an IPv4 peer of a dual-stack listener is shown as IPv4.
+        self.peer = peer or ("", 0)
+        self.packed_peer = b""
+        self.local_port = 0
+        self.last_active = 0.0
+        # Bytes of unfinished input, kept up to date by the inbound budget.
+        self.held_bytes = 0
+        # True from the moment of `close`, or of the peer's going.
+        self.closed = False
+        # Unsent output is above the high-water mark.
+        self.full = False
+        # Free for the owner.
+        self.context: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.id} {address_text(self.peer)}>"
+
+    # --- what an owner calls
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes written here that the operating system has not taken yet."""
+        return self._transport.get_write_buffer_size()
+
+    def write(self, data: bytes) -> None:
+        """Send whole frames. After `closed` this does nothing. Never waits; see `full`."""
+        if self.closed:
+            return
+        shared = self._shared
+        stats = shared.stats
+        stats.bytes_out += len(data)
+        if stats.bytes_out >= shared.recount_at:
+            shared.recount()
+        if self.full:
+            if self.unsent_bytes + len(data) > shared.limits.outbound_connection_bytes:
+                self.close(CloseReason.NOT_READING, abort=True)
+                return
+        else:
+            self.last_active = shared.now
+        self._transport.write(data)
+
+    def writelines(self, chunks: list[bytes | memoryview]) -> None:
+        """Send chunks as one; they may be reused or released as soon as this returns."""
+        self.write(b"".join(chunks))
+
+    def push(self, command: Command) -> None:
+        """Send a request that wants no answer."""
+        self.write(command.encode())
+
+    def call(self, command: Command, timeout_s: float) -> asyncio.Future[Command]:
+        """Send a request; the future gives the peer's answer.
+
+        Raises `RemotingClosed` or `RemotingBusy` at once; the future fails with `RemotingTimeout`
+        or `RemotingClosed`.
+        """
+        if self.closed:
+            raise RemotingClosed(f"the connection with {address_text(self.peer)} is closed")
+        if self._pending is None:
+            self._pending = PendingCalls(
+                asyncio.get_running_loop(),
+                f"{address_text(self.peer)}",
+                self._shared.limits.pending_calls,
+            )
+        future = self._pending.add(command, timeout_s)
+        self.write(command.encode())
+        return future
+
+    async def wait_drained(self) -> None:
+        """Return when unsent output is below the high-water mark, or the connection is closed."""
+        while self.full and not self.closed:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._drain_waiters.append(waiter)
+            await waiter
+
+    def hold_reading(self) -> None:
+        """Stop reading from this peer until `release_reading`; idle time does not run."""
+        self._hold(_OWNER)
+
+    def release_reading(self) -> None:
+        """End `hold_reading`."""
+        self._release(_OWNER)
+
+    def pause_for_memory(self) -> None:
+        """For the inbound budget."""
+        self._hold(_MEMORY)
+
+    def resume_for_memory(self) -> None:
+        """For the inbound budget."""
+        self._release(_MEMORY)
+
+    def close(self, reason: str = CloseReason.LOCAL, *, abort: bool = False) -> None:
+        """End the connection: what was written still leaves, within the grace; with `abort` not.
+
+        The handler's `connection_closed` follows, later in the loop, with this reason.
+        """
+        if self._close_reason is None:
+            self._close_reason = reason
+            self._closing_since = self._shared.now
+        self.closed = True
+        if abort:
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+    # --- what the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        shared = self._shared
+        self.id = shared.add(self)
+        self.last_active = shared.now
+        high = shared.limits.outbound_high_water_bytes
+        self._transport.set_write_buffer_limits(high=high, low=high // 4)
+        sockname = transport.get_extra_info("sockname")
+        peername = transport.get_extra_info("peername")
+        if sockname:
+            self.local_port = sockname[1]
+        if peername:
+            self.peer = plain_address(peername)
+            self.packed_peer = pack_host(*self.peer)
+        log.debug("%s: opened %r", shared.name, self)
+        try:
+            self._handler.connection_opened(self)
+        except Exception:  # noqa: BLE001 - the top of a connection
+            self._failed()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._shared.read_view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        shared = self._shared
+        stats = shared.stats
+        self.last_active = shared.now
+        stats.reads += 1
+        stats.bytes_in += nbytes
+        decoder = self._decoder
+        try:
+            commands = decoder.feed(shared.read_view[:nbytes])
+            if commands:
+                count = len(commands)
+                self._commands_in += count
+                stats.commands_in += count
+                for command in commands:
+                    if command.flag & 1:
+                        commands = self._without_answers(commands)
+                        break
+                if count <= shared.limits.commands_per_call and not self._holds:
+                    if commands:
+                        self._handler.commands_received(self, commands)
+                else:
+                    self._deliver(commands, nbytes)
+            waiting = decoder.buffered
+            if waiting or self.held_bytes:
+                self._unfinished(waiting, bool(commands))
+        except Exception:  # noqa: BLE001 - the top of a connection
+            self._failed()
+            return
+        if decoder.failed is not None and not self.closed:
+            self._refuse(str(decoder.failed), bytes(shared.read_view[: min(nbytes, 8)]))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self.full = True
+        self._shared.stats.paused += 1
+        if self._shared.full_stops_reading:
+            self._hold(_OUTPUT)
+
+    def resume_writing(self) -> None:
+        self.full = False
+        self.last_active = self._shared.now
+        self._release(_OUTPUT)
+        self._wake_drain_waiters()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        reason = self._close_reason or (CloseReason.RESET if exc else CloseReason.PEER)
+        self._aside = []
+        self._shared.remove(self, reason)
+        if self._pending is not None:
+            self._pending.fail_all(
+                RemotingClosed(f"the connection with {address_text(self.peer)} closed: {reason}")
+            )
+        self._wake_drain_waiters()
+        log.debug("%s: closed %r reason=%s", self._shared.name, self, reason)
+        try:
+            self._handler.connection_closed(self, reason)
+        except Exception:
+            log.exception("%s: closing %r failed", self._shared.name, self)
+
+    # --- called by the sweep
+
+    def check_times(self, now: float) -> None:
+        """Close what is idle, too slow with a frame, or does not take what was sent to it."""
+        limits = self._shared.limits
+        if self.closed:
+            if self._close_reason and now - self._closing_since > limits.close_grace_s:
+                self._transport.abort()
+            return
+        if self._holds & (_MEMORY | _OWNER):
+            return
+        if self._frame_since and not self._holds:
+            allowed_s = limits.frame_grace_s + self.held_bytes / limits.frame_bytes_per_s
+            if now - self._frame_since > allowed_s:
+                self._shared.log_violation(
+                    "%r sends a frame too slowly bytes=%d", self, self.held_bytes
+                )
+                self.close(CloseReason.SLOW_FRAME, abort=True)
+                return
+        if now - self.last_active > limits.idle_s:
+            if self.full:
+                self._shared.log_violation("%r does not take its answers", self)
+                self.close(CloseReason.NOT_READING, abort=True)
+            else:
+                self.close(CloseReason.IDLE)
+
+    # --- inside
+
+    def _without_answers(self, commands: list[Command]) -> list[Command]:
+        """Give answers to whoever waits for them; the requests are left."""
+        requests = []
+        for command in commands:
+            if not command.flag & 1:
+                requests.append(command)
+            elif self._pending is None or not self._pending.answer(command):
+                log.debug("%r answered opaque=%d, nobody waits", self, command.opaque)
+        return requests
+
+    def _deliver(self, commands: list[Command], nbytes: int) -> None:
+        """Deliver in slices, looking at holds between them; the rest is put aside."""
+        size = self._shared.limits.commands_per_call
+        for start in range(0, len(commands), size):
+            if self._holds:
+                self._aside.extend(commands[start:])
+                self._aside_bytes += nbytes
+                return
+            if self.closed:
+                return
+            self._handler.commands_received(self, commands[start : start + size])
+
+    def _deliver_aside(self) -> None:
+        if self._holds or self.closed:
+            return
+        commands, nbytes = self._aside, self._aside_bytes
+        self._aside, self._aside_bytes = [], 0
+        try:
+            self._deliver(commands, nbytes)
+        except Exception:  # noqa: BLE001 - the top of a connection
+            self._failed()
+            return
+        self._shared.inbound.changed(self, self._decoder.buffered + self._aside_bytes)
+        if not self._holds and not self.closed:
+            self._transport.resume_reading()
+
+    def _unfinished(self, waiting: int, finished_one: bool) -> None:
+        """A frame has begun, grown or ended; `waiting` bytes of it are held."""
+        if not waiting:
+            self._frame_since = 0.0
+        elif finished_one or not self._frame_since:
+            self._frame_since = self._shared.now
+        self._shared.inbound.changed(self, waiting + self._aside_bytes)
+
+    def _hold(self, why: int) -> None:
+        before = self._holds
+        self._holds = before | why
+        if not before and not self.closed:
+            self._held_since = self._shared.now
+            self._transport.pause_reading()
+
+    def _release(self, why: int) -> None:
+        if not self._holds & why:
+            return
+        self._holds &= ~why
+        if self._holds or self.closed:
+            return
+        if self._frame_since:
+            self._frame_since += self._shared.now - self._held_since
+        self.last_active = self._shared.now
+        # Later in the loop: this may be called from within another connection's read.
+        asyncio.get_running_loop().call_soon(self._deliver_aside)
+
+    def _wake_drain_waiters(self) -> None:
+        waiters, self._drain_waiters = self._drain_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _refuse(self, why: str, head: bytes) -> None:
+        """End a connection whose bytes are no frames; what was good before is still answered."""
+        reason = stranger(head) if not self._commands_in else CloseReason.BAD_FRAME
+        self._shared.stats.bad_frames += 1
+        self._shared.log_violation("%r closed reason=%s detail=%s", self, reason, why)
+        self.close(reason)
+
+    def _failed(self) -> None:
+        """The handler raised: a fault of ours. It ends this connection only."""
+        log.exception("%s: handling %r failed, closing it", self._shared.name, self)
+        self.close(CloseReason.HANDLER_FAILED, abort=True)

@@ -1,0 +1,143 @@
+"""What the connections of one server (or one client) share: buffer, clock, counters, budgets.
+
+One receive buffer serves them all: a read is decoded before the next one starts, and the decoder
+copies what it keeps. One timer sweeps them all: it moves the coarse clock that connections stamp
+themselves with, closes the idle and the slow, and counts unsent output. It runs only while there
+are connections. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from typing import TYPE_CHECKING
+
+from aerobee.remoting.budget import InboundBudget
+from aerobee.remoting.limits import MIB, RemotingLimits
+from aerobee.remoting.stats import CloseReason, ServerStats
+
+if TYPE_CHECKING:
+    from aerobee.remoting.connection import Connection
+
+log = logging.getLogger("aerobee.remoting")
+
+# Closings of hostile or broken peers logged one by one per sweep; the others are summed.
+_LOGGED_PER_SWEEP = 10
+
+
+class ConnectionSet:
+    """The shared part of a set of connections.
+
+    `full_stops_reading`: a peer that does not take its answers is not read (servers). A client must
+    go on reading, or the two ends would wait for each other.
+    """
+
+    __slots__ = (
+        "_ids",
+        "_logged",
+        "_loop",
+        "_suppressed",
+        "_timer",
+        "connections",
+        "full_stops_reading",
+        "inbound",
+        "limits",
+        "name",
+        "now",
+        "overloaded",
+        "read_view",
+        "recount_at",
+        "stats",
+    )
+
+    def __init__(
+        self, limits: RemotingLimits, name: str, *, full_stops_reading: bool = True
+    ) -> None:
+        self.limits = limits
+        self.name = name
+        self.full_stops_reading = full_stops_reading
+        self.stats = ServerStats()
+        self.connections: dict[int, Connection] = {}
+        self.inbound = InboundBudget(limits.inbound_total_bytes, self.stats)
+        self.read_view = memoryview(bytearray(limits.read_buffer_bytes))
+        # Seconds on the loop's clock at the last sweep.
+        self.now = 0.0
+        # Unsent output is near its limit: handlers should refuse work that makes large answers.
+        self.overloaded = False
+        # `stats.bytes_out` at which unsent output is counted again.
+        self.recount_at = limits.outbound_total_bytes // 2
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._ids = itertools.count(1)
+        self._logged = 0
+        self._suppressed = 0
+
+    def add(self, connection: Connection) -> int:
+        """Take a connection in; returns its id."""
+        if self._timer is None:
+            self._loop = asyncio.get_running_loop()
+            self._timer = self._loop.call_later(self.limits.sweep_interval_s, self._sweep)
+        assert self._loop is not None
+        self.now = self._loop.time()
+        self.stats.accepted += 1
+        self.stats.open += 1
+        connection_id = next(self._ids)
+        self.connections[connection_id] = connection
+        return connection_id
+
+    def remove(self, connection: Connection, reason: str) -> None:
+        """A connection has ended."""
+        del self.connections[connection.id]
+        self.inbound.changed(connection, 0)
+        self.stats.open -= 1
+        self.stats.closed[str(reason)] += 1
+        if not self.connections and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def recount(self) -> None:
+        """Count unsent output; above the limit, close those who hold most of it.
+
+        Called by the sweep and whenever half of the room left has been written, so the limit
+        cannot be passed by more than 1 MiB between two counts.
+        """
+        limit = self.limits.outbound_total_bytes
+        unsent = {c: c.unsent_bytes for c in self.connections.values()}
+        total = sum(unsent.values())
+        if total > limit:
+            for connection in sorted(unsent, key=unsent.__getitem__, reverse=True):
+                connection.close(CloseReason.OUTBOUND_MEMORY, abort=True)
+                total -= unsent[connection]
+                if total <= limit // 2:
+                    break
+        self.stats.outbound_bytes = total
+        self.overloaded = total > limit * 3 // 4
+        self.recount_at = self.stats.bytes_out + max(MIB, (limit - total) // 2)
+
+    def log_violation(self, text: str, *args: object) -> None:
+        """One info line about a peer that broke a rule; floods are summed."""
+        if self._logged >= _LOGGED_PER_SWEEP:
+            self._suppressed += 1
+            return
+        self._logged += 1
+        log.info("%s: " + text, self.name, *args)
+
+    def _sweep(self) -> None:
+        assert self._loop is not None
+        now = self.now = self._loop.time()
+        for connection in list(self.connections.values()):
+            connection.check_times(now)
+        for connection in self.inbound.stalled(now):
+            connection.close(CloseReason.INBOUND_MEMORY, abort=True)
+        self.recount()
+        if self._suppressed:
+            log.info(
+                "%s: more closed for breaking a rule suppressed=%d", self.name, self._suppressed
+            )
+        self._logged = self._suppressed = 0
+        # Closing may have emptied the set within this sweep.
+        if self.connections:
+            self._timer = self._loop.call_later(self.limits.sweep_interval_s, self._sweep)
+        else:
+            self._timer = None

@@ -1,0 +1,257 @@
+"""Listens, admits or refuses connections, and owns them until they are gone.
+
+Each listening socket has one accepting task, owned by the server from `start` to `stop_listening`;
+there is no task per connection. Accepting ourselves, rather than through the loop's server, lets a
+connection above the limits be refused before it costs anything, and lets a process that has run out
+of descriptors pause instead of spinning or losing its listener. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections import Counter
+from collections.abc import Sequence
+
+from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.connection_set import ConnectionSet
+from aerobee.remoting.errors import RemotingListenError
+from aerobee.remoting.limits import RemotingLimits
+from aerobee.remoting.peers import address_text, plain_address
+from aerobee.remoting.stats import CloseReason, ServerStats
+
+log = logging.getLogger("aerobee.remoting")
+
+# The reference's backlog (spec/wire.md 1.9).
+BACKLOG = 1024
+# With a free port on several addresses, the second may find the first's port taken.
+_PORT_ATTEMPTS = 5
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+class RemotingServer:
+    """A bounded server of remoting connections.
+
+    `start` may be called for several ports; they share limits, counters and handler.
+    """
+
+    def __init__(
+        self, handler: Handler, limits: RemotingLimits | None = None, name: str = "remoting"
+    ) -> None:
+        self.limits = limits or RemotingLimits()
+        self.connections = ConnectionSet(self.limits, name)
+        self._handler = _Admission(handler)
+        self._listeners: list[socket.socket] = []
+        self._acceptors: list[asyncio.Task[None]] = []
+        self._ports: list[int] = []
+
+    @property
+    def stats(self) -> ServerStats:
+        return self.connections.stats
+
+    @property
+    def overloaded(self) -> bool:
+        """Unsent output is near its limit: refuse work that makes large answers."""
+        return self.connections.overloaded
+
+    @property
+    def port(self) -> int:
+        """The first port listened on."""
+        return self._ports[0]
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen on every address of `host` ("" = all); returns the port (0 picks a free one).
+
+        Raises `RemotingListenError`, with a reason a person can act on.
+        """
+        listeners = await _listen(host, port)
+        for listener in listeners:
+            task = asyncio.create_task(
+                self._accept_forever(listener), name=f"{self.connections.name} accepts"
+            )
+            task.add_done_callback(_surface)
+            self._acceptors.append(task)
+        self._listeners += listeners
+        bound: int = listeners[0].getsockname()[1]
+        self._ports.append(bound)
+        return bound
+
+    async def stop_listening(self) -> None:
+        """Accept nothing more; open connections go on."""
+        acceptors, self._acceptors = self._acceptors, []
+        for task in acceptors:
+            task.cancel()
+        await asyncio.gather(*acceptors, return_exceptions=True)
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            listener.close()
+
+    async def close(self, grace_s: float = 1.0) -> None:
+        """Stop listening and end every connection; answers already written get `grace_s`."""
+        await self.stop_listening()
+        for connection in list(self.connections.connections.values()):
+            connection.close(CloseReason.SHUTDOWN)
+        if not await self._handler.wait_empty(grace_s):
+            for connection in list(self.connections.connections.values()):
+                connection.close(CloseReason.SHUTDOWN, abort=True)
+            await self._handler.wait_empty(grace_s)
+
+    async def _accept_forever(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(listener)
+            except OSError as error:
+                if error.errno == errno.ECONNABORTED:
+                    continue
+                # No descriptor left (EMFILE, ENFILE), or no memory for one: wait for some to close.
+                self.stats.accept_errors += 1
+                log.warning("%s: cannot accept, pausing: %s", self.connections.name, error)
+                await asyncio.sleep(self.limits.accept_pause_s)
+                continue
+            peer = plain_address(address)
+            if not self._admitted(peer):
+                accepted.close()
+                continue
+            await self._open(loop, accepted, peer)
+
+    def _admitted(self, peer: tuple[str, int]) -> bool:
+        stats = self.stats
+        if stats.open >= self.limits.connections:
+            stats.refused_total += 1
+            self.connections.log_violation(
+                "refused %s: %d connections are open", address_text(peer), stats.open
+            )
+            return False
+        if self._handler.addresses[peer[0]] >= self.limits.connections_per_address:
+            stats.refused_address += 1
+            self.connections.log_violation(
+                "refused %s: that address has %d connections open",
+                address_text(peer),
+                self.limits.connections_per_address,
+            )
+            return False
+        return True
+
+    async def _open(
+        self, loop: asyncio.AbstractEventLoop, accepted: socket.socket, peer: tuple[str, int]
+    ) -> None:
+        try:
+            await loop.connect_accepted_socket(
+                lambda: Connection(self.connections, self._handler, peer), accepted
+            )
+        except OSError as error:
+            # The peer has gone in between.
+            log.debug("%s: lost %s while accepting: %s", self.connections.name, peer, error)
+            accepted.close()
+
+
+class _Admission:
+    """Between connections and the handler: counts by address, knows when all are gone."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self.commands_received = handler.commands_received
+        self.addresses: Counter[str] = Counter()
+        self._open = 0
+        self._empty = asyncio.Event()
+
+    def connection_opened(self, connection: Connection) -> None:
+        self._open += 1
+        self._empty.clear()
+        self.addresses[connection.peer[0]] += 1
+        self._handler.connection_opened(connection)
+
+    def connection_closed(self, connection: Connection, reason: str) -> None:
+        self._open -= 1
+        host = connection.peer[0]
+        self.addresses[host] -= 1
+        if not self.addresses[host]:
+            del self.addresses[host]
+        if not self._open:
+            self._empty.set()
+        self._handler.connection_closed(connection, reason)
+
+    async def wait_empty(self, timeout_s: float) -> bool:
+        if not self._open:
+            return True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+def _surface(task: asyncio.Task[None]) -> None:
+    """An accepting task ends by cancellation only; anything else is a bug and must be seen."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("accepting connections has stopped", exc_info=error)
+
+
+async def _listen(host: str, port: int) -> list[socket.socket]:
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise RemotingListenError(f"cannot listen on {host!r}: {error.strerror}") from error
+    addresses = [(family, sockaddr) for family, _, _, _, sockaddr in dict.fromkeys(found)]
+    for attempt in range(_PORT_ATTEMPTS):
+        try:
+            return _bind_all(addresses, port)
+        except OSError as error:
+            if port == 0 and error.errno == errno.EADDRINUSE and attempt < _PORT_ATTEMPTS - 1:
+                continue
+            hint = "; is another broker running?" if error.errno == errno.EADDRINUSE else ""
+            raise RemotingListenError(
+                f"cannot listen on {host or 'all addresses'} port {port}: {error.strerror}{hint}"
+            ) from error
+    raise AssertionError("unreachable")
+
+
+def _bind_all(
+    addresses: Sequence[tuple[int, tuple[object, ...]]], port: int
+) -> list[socket.socket]:
+    """One listening socket an address, all on one port; raises OSError and leaves none open."""
+    listeners: list[socket.socket] = []
+    families = {family for family, _ in addresses}
+    try:
+        for family, sockaddr in addresses:
+            try:
+                listener = _bind(family, (sockaddr[0], port, *sockaddr[2:]), len(families) == 1)
+            except OSError as error:
+                # `localhost` and "all" name IPv6 on machines that have none.
+                if error.errno in _NOT_HERE and len(addresses) > 1:
+                    continue
+                raise
+            listeners.append(listener)
+            port = port or listener.getsockname()[1]
+        if not listeners:
+            raise OSError(errno.EADDRNOTAVAIL, "none of its addresses is of this machine")
+    except OSError:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
+
+
+def _bind(family: int, sockaddr: tuple[object, ...], alone: bool) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets inherit it.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if family == socket.AF_INET6:
+            # `::` asked for by itself means both families, as it does in Java.
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if alone else 1)
+        listener.bind(sockaddr)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
