@@ -3,9 +3,9 @@
     total size i32 · magic i32 · CRC i32 · flag i32 · body length i32, body · properties length i16,
     properties
 
-Size, magic and CRC are what the client claims: the size must agree with the lengths inside, the
-other two are ignored (the record gets its own). All inner lengths are checked before anything is
-stored, so a batch is taken whole or not at all. Code 10 with a batch flag has the same body.
+Size, magic and CRC are what the client claims; they are skipped, not trusted: the record gets its
+own. All inner lengths are checked before anything is stored, so a batch is taken whole or not at
+all. Code 10 with a batch flag has the same body.
 """
 
 import struct
@@ -39,7 +39,7 @@ def decode_batch(body: bytes) -> list[BatchItem]:
     while position < end:
         if end - position < _MIN_ITEM_BYTES:
             raise _broken(len(items), f"{end - position} bytes are left over")
-        size, _magic, _crc, flag, body_length = _HEAD.unpack_from(body, position)
+        _size, _magic, _crc, flag, body_length = _HEAD.unpack_from(body, position)
         body_start = position + _HEAD.size
         if not 0 <= body_length <= end - body_start - 2:
             raise _broken(len(items), f"a body of {body_length} bytes does not fit")
@@ -48,8 +48,6 @@ def decode_batch(body: bytes) -> list[BatchItem]:
         item_end = properties_start + properties_length
         if properties_length < 0 or item_end > end:
             raise _broken(len(items), f"properties of {properties_length} bytes do not fit")
-        if item_end - position != size:
-            raise _broken(len(items), f"it claims {size} bytes and has {item_end - position}")
         properties = body[properties_start:item_end]
         if not properties.isascii():
             _check_text(properties, len(items))

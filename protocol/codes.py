@@ -5,6 +5,7 @@ client asked for; a code being here does not mean that somebody handles it.
 """
 
 from enum import IntEnum
+from typing import Literal, get_args
 
 # The version ordinal of 4.9.8. Clients compare it: below 232 SQL92 consumers refuse to pull, below
 # 37 a name server reads another registration body (wire spec 1.5).
@@ -192,7 +193,7 @@ class ResponseCode(IntEnum):
 
 
 # Position = code in the binary header; the JSON header carries the name (wire spec 1.6).
-LANGUAGES = (
+LanguageName = Literal[
     "JAVA",
     "CPP",
     "DOTNET",
@@ -206,9 +207,10 @@ LANGUAGES = (
     "PHP",
     "OMS",
     "RUST",
-)
-LANGUAGE_CODES = {name: code for code, name in enumerate(LANGUAGES)}
-UNKNOWN_LANGUAGE = "OTHER"
+]
+LANGUAGES: tuple[LanguageName, ...] = get_args(LanguageName)
+LANGUAGE_CODES: dict[str, int] = {name: code for code, name in enumerate(LANGUAGES)}
+UNKNOWN_LANGUAGE: LanguageName = "OTHER"
 
 _REQUEST_NAMES = {code.value: code.name.lower() for code in RequestCode}
 
@@ -221,7 +223,7 @@ def request_name(code: int) -> str:
     return _REQUEST_NAMES.get(code, "unknown")
 
 
-def language_name(code: int) -> str:
+def language_name(code: int) -> LanguageName:
     """The name of a language byte; `OTHER` for a byte that no table lists."""
     return LANGUAGES[code] if 0 <= code < len(LANGUAGES) else UNKNOWN_LANGUAGE
 
