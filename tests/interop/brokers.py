@@ -1,0 +1,237 @@
+"""A broker with its name server, ours or the real Java one, behind one face.
+
+Both are started as their users start them, as processes of their own on free ports of the loopback
+address; both count as ready when a real request says so.
+"""
+
+import re
+import shutil
+import signal
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .kit import CACHE, JAVA_BROKER
+from .processes import Child, free_ports, wait_until
+from .wire import CLUSTER_INFO, ROUTE, SUCCESS, Wire
+
+PORTS: Iterator[int] = free_ports()
+READY_S = 60
+BROKER_NAME = "interop"
+
+
+@dataclass(slots=True)
+class StoreShape:
+    """What has to be the same for two brokers that open one store directory."""
+
+    flush: str = "ASYNC_FLUSH"
+    segment_bytes: int = 16 << 20
+    queue_segment_bytes: int = 60_000
+    index_slots: int = 5_000
+    index_entries: int = 20_000
+    extra: dict[str, str] = field(default_factory=dict)
+
+    def settings(self, store: Path) -> dict[str, str]:
+        """Under RocketMQ's own keys, which both brokers read."""
+        return {
+            "brokerClusterName": "DefaultCluster",
+            "brokerName": BROKER_NAME,
+            "brokerId": "0",
+            "brokerIP1": "127.0.0.1",
+            "storePathRootDir": str(store),
+            "storePathCommitLog": str(store / "commitlog"),
+            "mappedFileSizeCommitLog": str(self.segment_bytes),
+            "mappedFileSizeConsumeQueue": str(self.queue_segment_bytes),
+            "maxHashSlotNum": str(self.index_slots),
+            "maxIndexNum": str(self.index_entries),
+            "flushDiskType": self.flush,
+            "defaultTopicQueueNums": "8",
+            "autoCreateTopicEnable": "true",
+            "diskMaxUsedSpaceRatio": "95",
+            **self.extra,
+        }
+
+
+class Broker(ABC):
+    """One name server and one broker over one store directory; may be started again after its end."""
+
+    kind: str
+    children: list[Child]
+
+    def __init__(self, root: Path, shape: StoreShape | None = None, store: Path | None = None) -> None:
+        self.root = root
+        self.store = store or root / "store"
+        self.shape = shape or StoreShape()
+        self.port = next(PORTS)
+        self.name_server_port = next(PORTS)
+        self.children = []
+        root.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def name_server(self) -> str:
+        return f"127.0.0.1:{self.name_server_port}"
+
+    @property
+    def pid(self) -> int:
+        """The process that owns the store."""
+        return self.children[-1].process.pid
+
+    def start(self) -> "Broker":
+        assert not self.children, "started twice"
+        self._launch()
+        try:
+            wait_until(self._ready, READY_S, f"{self.kind} broker is ready")
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    @abstractmethod
+    def _launch(self) -> None:
+        """Starts the processes, name server first, and puts them into `children`."""
+
+    def _ready(self) -> bool:
+        dead = [child for child in self.children if not child.running]
+        assert not dead, f"{self.kind} broker died at its start\n{dead[0].tail()}"
+        try:
+            with Wire(self.name_server) as name_server, Wire(self.address):
+                return BROKER_NAME.encode() in name_server.done(CLUSTER_INFO).body
+        except (ConnectionError, TimeoutError):
+            return False
+
+    def stop(self) -> None:
+        """SIGTERM and a clean end: nothing left that says the store was not closed."""
+        *others, owner = self.children
+        owner.stop()
+        for child in others:
+            child.end()  # a name server of its own has nothing to lose
+        self.children = []
+        assert not (self.store / "abort").exists(), f"{self.kind} broker left its abort file"
+
+    def kill(self) -> None:
+        """kill -9, as a power cut that spares the page cache."""
+        for child in reversed(self.children):
+            child.end()
+        self.children = []
+
+    def suspend(self) -> None:
+        self.children[-1].process.send_signal(signal.SIGSTOP)
+
+    def wire(self) -> Wire:
+        return Wire(self.address)
+
+    def create_topic(self, topic: str, queues: int = 8) -> str:
+        """Creates a topic and waits until the name server hands out its route."""
+        with self.wire() as broker, Wire(self.name_server) as name_server:
+            broker.create_topic(topic, queues)
+            wait_until(
+                lambda: name_server.call(ROUTE, {"topic": topic}).code == SUCCESS,
+                10,
+                f"route of {topic}",
+            )
+        return topic
+
+    def resident_bytes(self) -> int:
+        """Resident memory of the process that owns the store."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) * 1024
+
+
+class OurBroker(Broker):
+    """`aerobee serve` with its embedded name server."""
+
+    kind = "our"
+
+    def _launch(self) -> None:
+        config = self.root / "broker.conf"
+        config.write_text(_properties(self.shape.settings(self.store)))
+        argv = [
+            sys.executable, "-m", "aerobee.cli.main", "serve", "-c", str(config),
+            "--port", str(self.port), "--nameserver-port", str(self.name_server_port),
+            "--http-port", "0",
+        ]  # fmt: skip
+        self.children = [Child(argv, self.root / "serve.log", {"HOME": str(self.root)})]
+
+
+class JavaBroker(Broker):
+    """The real name server and broker, with the flags that JDK 17 needs for a clean stop."""
+
+    kind = "Java"
+    heap = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m")
+    flags = (
+        "--add-opens=java.base/java.nio=ALL-UNNAMED",
+        "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+        "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    )
+    compiler: tuple[str, ...] = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+    def _launch(self) -> None:
+        home = self._write_home()
+        name_server = self.root / "namesrv.conf"
+        name_server.write_text(
+            _properties(
+                {
+                    "listenPort": str(self.name_server_port),
+                    "kvConfigPath": str(self.root / "namesrv" / "kvConfig.json"),
+                    "configStorePath": str(self.root / "namesrv" / "namesrv.properties"),
+                }
+            )
+        )
+        config = self.root / "broker.conf"
+        settings = {
+            **self.shape.settings(self.store),
+            "listenPort": str(self.port),
+            "namesrvAddr": self.name_server,
+            "waitTimeMillsInSendQueue": "10000",  # two busy cores are no reason for BROKER_BUSY
+        }
+        config.write_text(_properties(settings))
+        self.children = [
+            self._java("namesrv", ("-Xms64m", "-Xmx64m"), "namesrv.NamesrvStartup", name_server, home),
+            self._java("broker", self.heap, "broker.BrokerStartup", config, home),
+        ]
+
+    def _java(
+        self, name: str, heap: tuple[str, ...], main: str, config: Path, home: Path
+    ) -> Child:
+        argv = [
+            "java", *heap, *self.compiler, *self.flags, "-cp",
+            str(CACHE / "java" / f"broker-{JAVA_BROKER}" / "*"), f"-Duser.home={self.root}",
+            f"org.apache.rocketmq.{main}", "-c", str(config),
+        ]  # fmt: skip
+        return Child(argv, self.root / f"{name}.log", {"ROCKETMQ_HOME": str(home)})
+
+    def _write_home(self) -> Path:
+        """The part of a server's home folder that it does not start without: its log settings."""
+        home = self.root / "home"
+        (home / "conf").mkdir(parents=True, exist_ok=True)
+        for name in ("broker", "namesrv"):
+            (home / "conf" / f"logback_{name}.xml").write_text(_LOGBACK)
+        return home
+
+
+_LOGBACK = """<configuration>
+  <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d %p %t %logger{20} - %m%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="out"/></root>
+</configuration>
+"""
+
+
+def _properties(settings: dict[str, str]) -> str:
+    return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def copy_store(source: Broker, target: Path) -> Path:
+    """A closed broker's store directory, copied for another broker to open."""
+    assert not source.children, "the store is still open"
+    shutil.copytree(source.store, target)
+    return target

@@ -1,0 +1,77 @@
+"""The clients as programs with one command line, and what each of them can do."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from .brokers import Broker
+from .kit import CACHE, HERE, HOME, JAVA_CLIENTS
+from .processes import Child, Dialogue, Line
+
+JAVA_FLAGS = (
+    "-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED", f"-Duser.home={HOME}",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One client of one version. `ordered` are the modes whose sends leave in order."""
+
+    name: str
+    argv: tuple[str, ...]
+    modes: tuple[str, ...]
+    ordered: frozenset[str] = frozenset({"sync", "batch"})
+    orderly: bool = True
+    env: tuple[tuple[str, str], ...] = ()
+
+    def produce(self, broker: Broker, log: Path, topic: str, count: int, **options: object) -> Child:
+        return self._run("produce", broker, log, topic=topic, count=count, producer=self.name, **options)
+
+    def consume(self, broker: Broker, log: Path, topic: str, group: str, **options: object) -> Child:
+        return self._run("consume", broker, log, topic=topic, group=group, **options)
+
+    def _run(self, command: str, broker: Broker, log: Path, **options: object) -> Child:
+        words = [
+            word
+            for name, value in options.items()
+            for word in (f"--{name.replace('_', '-')}", str(value))
+        ]
+        argv = [*self.argv, command, "--namesrv", broker.name_server, *words]
+        log = log / f"{self.name}-{command}-{options['topic']}.log"
+        return Child(argv, log, {"HOME": str(HOME), **dict(self.env)}, lines=True)
+
+
+ALL_MODES = ("sync", "async", "oneway", "batch")
+
+
+def _java(version: str) -> Peer:
+    jars = f"{CACHE}/java/client-{version}/*:{CACHE}/java/peer-{version}"
+    return Peer(f"java-{version}", ("java", *JAVA_FLAGS, "-cp", jars, "Peer"), ALL_MODES)
+
+
+def query(broker: Broker, log: Path) -> Dialogue:
+    """The Java reference client, waiting for questions (the language is in Query.java)."""
+    argv = [*PEERS["java-4.9.8"].argv, "query", "--namesrv", broker.name_server]
+    return Dialogue(argv, log / "query.log", {"HOME": str(HOME)})
+
+
+PEERS: dict[str, Peer] = {
+    **{f"java-{version}": _java(version) for version in JAVA_CLIENTS},
+    "go": Peer("go", (str(CACHE / "go-peer"),), ALL_MODES),
+    "cpp": Peer(
+        "cpp", (str(CACHE / "cpp" / "bin" / "python"), str(HERE / "cpp" / "peer.py")), ALL_MODES
+    ),
+    "node": Peer(
+        "node",
+        ("node", str(HERE / "node" / "peer.js")),
+        ("sync",),
+        orderly=False,
+        env=(("NODE_PATH", str(CACHE / "node" / "node_modules")),),
+    ),
+    "aerobee": Peer("aerobee", (sys.executable, str(HERE / "aerobee_peer.py")), ALL_MODES),
+}
+
+
+def acknowledged(lines: list[Line]) -> list[Line]:
+    return [line for line in lines if "ack" in line]
