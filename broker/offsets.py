@@ -62,6 +62,10 @@ class ConsumerOffsets:
         """All offsets of a group in a topic, by queue id."""
         return self._table.get((topic, group), {})
 
+    def pairs(self) -> list[tuple[str, str]]:
+        """All (topic, group) that have offsets here."""
+        return list(self._table)
+
     def topics_of(self, group: str) -> list[str]:
         return [topic for topic, name in self._table if name == group]
 

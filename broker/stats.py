@@ -157,7 +157,7 @@ class BrokerStats:
 
     __slots__ = (
         "_clock", "_consumers", "_day", "_limit", "_requests", "_samples", "_served", "_topics",
-        "_wall_clock", "damaged_reads", "events", "get_found", "get_messages_today_morning",
+        "_wall_clock", "events", "get_found", "get_messages_today_morning",
         "get_messages_yesterday_morning", "get_missed", "get_time_max_s", "get_transferred",
         "group_warnings", "handler_failures", "overflowed", "put_bytes", "put_failures",
         "put_messages",
@@ -193,7 +193,7 @@ class BrokerStats:
     def _zero_totals(self) -> None:
         self.put_messages = self.put_bytes = self.put_failures = 0
         self.get_found = self.get_missed = self.get_transferred = 0
-        self.damaged_reads = self.handler_failures = 0
+        self.handler_failures = 0
         self.put_time_max_s = self.get_time_max_s = 0.0
         self.put_messages_yesterday_morning = self.put_messages_today_morning = 0
         self.get_messages_yesterday_morning = self.get_messages_today_morning = 0

@@ -1,0 +1,258 @@
+"""Metric sections about the store: its marks, times and disk, and how far consumers are behind.
+
+Lag asks the store's queues, which only the loop may do. With many groups and queues that adds up to
+more than the loop should be held for, so `Lag.take` lets it turn every millisecond; the answer is
+then a picture taken over a few turns, which lag is anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from time import perf_counter
+from typing import NamedTuple, Protocol
+
+from aerobee.broker.health import used_ratio
+from aerobee.broker.metrics import Fill, Page
+from aerobee.broker.metrics_broker import word, yes_no
+from aerobee.broker.stats import Buckets
+from aerobee.protocol.names import SYSTEM_GROUP_PREFIX, is_retry_topic
+from aerobee.store.stats import BOUNDS_S, Histogram, StoreStats
+
+_STORAGE_LABELS = ["storage_type", "storage_medium"]
+_STORAGE = ("local", "disk")
+_TURN_S = 0.001
+# Reading a store time may touch a cold page of the log; past this many a scrape gives none.
+_TIME_READS = 1000
+_SIZE_KEPT_S = 60.0
+
+
+class StoreSource(Protocol):
+    """The part of a store that its section reads."""
+
+    @property
+    def written(self) -> int: ...
+    @property
+    def durable(self) -> int: ...
+    @property
+    def dispatched(self) -> int: ...
+    @property
+    def min_log_offset(self) -> int: ...
+    @property
+    def stats(self) -> StoreStats: ...
+
+
+class Store:
+    """Marks, counters and times of the store, and the disk under `path`."""
+
+    def __init__(
+        self,
+        store: StoreSource,
+        path: str,
+        full_ratio: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._path = path
+        self._full_ratio = full_ratio
+        self._clock = clock
+        self._size = (0, -_SIZE_KEPT_S)  # bytes, and when they were counted
+
+    async def take(self) -> Fill:
+        store = self._store
+        # The order matters: a mark read later may only be further on.
+        dispatched, durable, written = store.dispatched, store.durable, store.written
+        oldest, stats = store.min_log_offset, store.stats
+        put_failures = dict(stats.put_failures)
+
+        def fill(page: Page) -> None:
+            marks = page.gauge(
+                "aerobee_store_mark_bytes", "How far the log has come, by log offset", ["mark"]
+            )
+            marks.add(oldest, "oldest")
+            marks.add(dispatched, "dispatched")
+            marks.add(durable, "durable")
+            marks.add(written, "written")
+            behind = (
+                ("flush", "Bytes written and not yet synced", written - durable),
+                ("dispatch", "Bytes written and not yet given to queues", written - dispatched),
+            )
+            for what, help_text, value in behind:
+                page.gauge(f"rocketmq_storage_{what}_behind_bytes", help_text, _STORAGE_LABELS).add(
+                    value, *_STORAGE
+                )
+            _fill_counters(page, stats, put_failures)
+            self._fill_disk(page)
+
+        return fill
+
+    def _fill_disk(self, page: Page) -> None:
+        page.gauge("rocketmq_storage_size_bytes", "Size of all store files", _STORAGE_LABELS).add(
+            self._files_bytes(), *_STORAGE
+        )
+        disk = os.statvfs(self._path)
+        page.gauge("aerobee_disk_used_ratio", "Used share of the store's file system").add(
+            used_ratio(disk)
+        )
+        page.gauge("aerobee_disk_refusal_ratio", "Used share above which sends are refused").add(
+            self._full_ratio
+        )
+        page.gauge("aerobee_disk_free_bytes", "Bytes the store can still use").add(
+            disk.f_bavail * disk.f_frsize
+        )
+
+    def _files_bytes(self) -> int:
+        """Size of all files below the store path; counted at most once a minute."""
+        size, counted_at = self._size
+        now = self._clock()
+        if now - counted_at >= _SIZE_KEPT_S:
+            size = _tree_bytes(self._path)
+            self._size = (size, now)
+        return size
+
+
+def _fill_counters(page: Page, stats: StoreStats, put_failures: Mapping[str, int]) -> None:
+    for name, help_text, value in (
+        ("appends", "Appends to the log, a batch is one", stats.appends),
+        ("appended_messages", "Messages appended to the log", stats.appended_messages),
+        ("appended_bytes", "Bytes appended to the log", stats.appended_bytes),
+        ("dispatched_messages", "Messages given to their queues", stats.dispatched_messages),
+        ("queue_syncs", "Syncs of consume queue files", stats.queue_syncs),
+        ("damaged_reads", "Records met while reading that were damaged", stats.damaged_reads),
+        ("segments_created", "Log segments created", stats.segments_created),
+        ("index_files_created", "Index files created", stats.index_files_created),
+    ):
+        page.counter(f"aerobee_store_{name}_total", help_text).add(value)
+    failures = page.counter(
+        "aerobee_store_put_failures_total", "Appends that failed or were refused", ["reason"]
+    )
+    for kind, count in put_failures.items():
+        failures.add(count, word(kind))
+    for name, help_text, times in (
+        ("append", "Time of one append under the put lock", stats.append_times),
+        ("sync", "Time of one sync of the log", stats.commit_log_sync_times),
+    ):
+        page.histogram(f"aerobee_store_{name}_seconds", help_text).add_buckets(_buckets(times))
+
+
+def _buckets(histogram: Histogram) -> Buckets:
+    buckets = Buckets(BOUNDS_S)
+    buckets.counts = list(histogram.counts)
+    buckets.total = histogram.sum_s
+    return buckets
+
+
+def _tree_bytes(path: str) -> int:
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.stat(os.path.join(folder, name)).st_size
+            except FileNotFoundError:
+                continue  # expired between the listing and now
+    return total
+
+
+class CommittedOffsets(Protocol):
+    """The part of the offset table that lag reads."""
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """All (topic, group) that have offsets."""
+        ...
+
+    def of(self, group: str, topic: str) -> Mapping[int, int]: ...
+
+
+class Queues(Protocol):
+    """The part of a store that lag asks."""
+
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int: ...
+
+
+class _Behind(NamedTuple):
+    topic: str
+    group: str
+    messages: int
+    oldest_ms: int | None  # store time of the oldest unread message, None when not asked
+
+
+class Lag:
+    """How many messages, and how old, each group has before it in each topic.
+
+    `read_queues(topic)` gives a topic's number of read queues, 0 when it does not exist (any more).
+    """
+
+    def __init__(
+        self,
+        offsets: CommittedOffsets,
+        queues: Queues,
+        read_queues: Callable[[str], int],
+        is_system_topic: Callable[[str], bool],
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._offsets = offsets
+        self._queues = queues
+        self._read_queues = read_queues
+        self._is_system_topic = is_system_topic
+        self._wall_clock = wall_clock
+
+    async def take(self) -> Fill:
+        behind: list[_Behind] = []
+        reads_left = _TIME_READS
+        turn_began = perf_counter()
+        for topic, group in self._offsets.pairs():
+            if perf_counter() - turn_began > _TURN_S:
+                await asyncio.sleep(0)
+                turn_began = perf_counter()
+            count = self._read_queues(topic)
+            if count:
+                unread = list(self._unread(group, topic, count))
+                may_read = len(unread) <= reads_left
+                reads_left -= len(unread) if may_read else 0
+                behind.append(self._behind(topic, group, unread, may_read))
+        now_ms = int(self._wall_clock() * 1000)
+        is_system_topic = self._is_system_topic
+
+        def fill(page: Page) -> None:
+            labels = ["consumer_group", "topic", "is_retry", "is_system"]
+            lag = page.gauge("rocketmq_consumer_lag_messages", "Messages not yet consumed", labels)
+            age = page.gauge(
+                "rocketmq_consumer_lag_latency_milliseconds",
+                "Age of the oldest message not yet consumed, 0 when there is none",
+                labels,
+            )
+            for topic, group, messages, oldest_ms in behind:
+                system = is_system_topic(topic) or group.startswith(SYSTEM_GROUP_PREFIX)
+                values = (group, topic, yes_no(is_retry_topic(topic)), yes_no(system))
+                lag.add(messages, *values)
+                if oldest_ms is not None:
+                    age.add(max(0, now_ms - oldest_ms) if messages else 0, *values)
+
+        return fill
+
+    def _unread(self, group: str, topic: str, count: int) -> Iterable[tuple[int, int, int]]:
+        """(queue id, next offset, messages) of each queue with something unread."""
+        committed = self._offsets.of(group, topic)
+        for queue_id in range(count):
+            end = self._queues.max_offset(topic, queue_id)
+            if end <= 0:
+                continue
+            # What has expired, or was there before the group, cannot be consumed any more.
+            begin = max(committed.get(queue_id, 0), self._queues.min_offset(topic, queue_id))
+            if begin < end:
+                yield queue_id, begin, end - begin
+
+    def _behind(
+        self, topic: str, group: str, unread: list[tuple[int, int, int]], may_read: bool
+    ) -> _Behind:
+        messages = sum(count for _, _, count in unread)
+        if not may_read:
+            return _Behind(topic, group, messages, None)
+        times = [self._queues.store_time(topic, queue, begin) for queue, begin, _ in unread]
+        known = [stored_ms for stored_ms in times if stored_ms >= 0]
+        oldest_ms = min(known) if known else (0 if not messages else None)
+        return _Behind(topic, group, messages, oldest_ms)
