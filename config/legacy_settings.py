@@ -134,7 +134,7 @@ class LegacySettings:
     netty_low_water: int = _idle(
         0,
         "writeBufferLowWaterMark",
-        "Reading goes on at half of limits.outbound_bytes_per_connection.",
+        "Reading goes on at a fixed share of limits.outbound_high_water_bytes.",
     )
     netty_pooled_buffers: bool = _idle(True, "serverPooledByteBufAllocatorEnable", _NETTY)
     netty_epoll: bool = _idle(False, "useEpollNativeSelector", _NETTY)

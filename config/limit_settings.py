@@ -97,13 +97,26 @@ class LimitSettings:
         high=I32_MAX,
         why="Unsent answers of all connections; beyond it the slowest is closed.",
     )
-    outbound_bytes_per_connection: int = setting(
+    outbound_high_water_bytes: int = setting(
         1 * _MIB,
         "writeBufferHighWaterMark",
         unit="bytes",
         low=64 * _KIB,
         high=I32_MAX,
         why="Unsent answers of one connection above which nothing more is read from it.",
+    )
+    outbound_bytes_per_connection: int = setting(
+        64 * _MIB,
+        unit="bytes",
+        low=1 * _MIB,
+        high=I32_MAX,
+        why="Unsent answers of one connection above which it is closed.",
+    )
+    calls_per_connection: int = setting(
+        16_384,
+        low=1,
+        high=1_000_000,
+        why="Questions of the broker to one client that wait for an answer.",
     )
     requests_in_flight_per_connection: int = setting(
         4096,

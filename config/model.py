@@ -31,7 +31,7 @@ from aerobee.config.service_settings import (
     NameServerSettings,
 )
 from aerobee.config.setting import Setting, Value, settings_of
-from aerobee.config.store_settings import StoreSettings
+from aerobee.config.store_settings import RECORD_OVERHEAD_BYTES, StoreSettings
 
 SECTIONS: Final[tuple[type[Any], ...]] = (
     BrokerSettings,
@@ -51,6 +51,8 @@ SECTIONS: Final[tuple[type[Any], ...]] = (
 
 # Consume queue units are 20 bytes, so their files are too (spec/store.md 14.1).
 _UNIT_BYTES: Final = 20
+# An empty address would mean "every interface" to the sockets below; nobody gets that by omission.
+_LOOPBACK: Final = "127.0.0.1"
 _NOT_IN_A_NAME: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
 
 
@@ -93,10 +95,19 @@ class Settings(
             commit_log_path=os.path.expanduser(self.commit_log_path),
             nameserver_kv_path=os.path.expanduser(self.nameserver_kv_path),
             broker_name=self.broker_name or default_broker_name(),
-            nameserver_host=self.nameserver_host or self.listen_host,
+            listen_host=self.listen_host or _LOOPBACK,
+            nameserver_host=self.nameserver_host or self.listen_host or _LOOPBACK,
+            max_message_bytes=self._fitting_message_bytes(),
             consume_queue_segment_bytes=self.consume_queue_segment_bytes + unit_bytes,
             ha_listen_port=self.ha_listen_port or min(self.listen_port + 1, 65_535),
         )
+
+    def _fitting_message_bytes(self) -> int:
+        """The default message size shrinks with the segments; a chosen one is checked instead."""
+        if self.max_message_bytes != StoreSettings.max_message_bytes:
+            return self.max_message_bytes
+        room = self.commit_log_segment_bytes - RECORD_OVERHEAD_BYTES
+        return max(1, min(self.max_message_bytes, room))
 
     @property
     def name_server_list(self) -> tuple[str, ...]:

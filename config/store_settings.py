@@ -14,6 +14,9 @@ _HOUR_MS = 3_600_000
 _SEGMENT_HIGH = I32_MAX
 # One consume queue unit is 20 bytes: offset, size, tag code (spec/store.md 5.1).
 _UNIT_BYTES = 20
+# What a record needs beside its body: 91 fixed bytes, 12 more for each IPv6 host, the longest topic
+# and properties, and the blank that closes a segment (spec/store.md 2.1, 2.4, 2.5).
+RECORD_OVERHEAD_BYTES = 91 + 2 * 12 + 127 + 32_767 + 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +212,8 @@ class StoreSettings:
         unit="bytes",
         low=1,
         high=I32_MAX,
-        why="Largest message body. It has to fit a frame and a segment, with its properties.",
+        why="""Largest message body. It has to fit a frame and a segment, with its properties; the
+        default shrinks to fit small segments.""",
     )
     page_cache_busy_timeout_ms: int = setting(
         1000,

@@ -1,0 +1,213 @@
+"""From files, environment and flags to `Settings`: who wins, what is refused, what is said.
+
+Precedence: flags and `--set` > environment `AEROBEE__SECTION__KEY` > file > `NAMESRV_ADDR` and
+`ROCKETMQ_HOME` > default. The two variables are RocketMQ's: there they are defaults that a
+broker.conf overrides, so they are here.
+
+An unknown key in our own syntaxes (TOML, environment, --set) stops the start with the nearest known
+name: it is a typing error. In a broker.conf it is a warning, because RocketMQ ignores such keys and
+files of other versions have them; `strict` makes it an error. A value that does not parse stops the
+start everywhere. RocketMQ keeps its default silently then, and people find out months later.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from aerobee.config import sources
+from aerobee.config.errors import ConfigError
+from aerobee.config.limits import Limits
+from aerobee.config.model import BY_FULL_KEY, BY_NAME, BY_ROCKETMQ_KEY, SETTINGS, Settings
+from aerobee.config.rules import DEFAULT, Origin, Values, apply_rules, build, defaults
+from aerobee.config.setting import Setting, Value
+from aerobee.config.sources import FileFormat, Given
+
+__all__ = ["ConfigError", "Loaded", "Origin", "load_settings"]
+
+_SOURCES: Final = {
+    "properties": "file",
+    "toml": "file",
+    "environment": "environment",
+    "set": "flag",
+    "flag": "flag",
+}
+_REDACTED: Final = "***"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Settings and how they came about.
+
+    `origins` has an entry for every attribute. `warnings` are lines for people; `idle` are the
+    given settings without effect ("later" and "never"), already mentioned in `warnings`.
+    """
+
+    settings: Settings
+    origins: Mapping[str, Origin]
+    warnings: tuple[str, ...]
+    idle: tuple[Setting, ...]
+    file: Path | None
+    format: FileFormat | None
+
+    def given(self) -> list[tuple[Setting, Value, Origin]]:
+        """Every setting that somebody gave or that a rule changed, in the model's order."""
+        return [
+            (setting, self.settings.value_of(setting), self.origins[setting.name])
+            for setting in SETTINGS
+            if self.origins[setting.name].source != "default"
+        ]
+
+
+def load_settings(
+    file: str | Path | None = None,
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+    overrides: Iterable[str] = (),
+    format: FileFormat | None = None,
+    strict: bool = False,
+) -> Loaded:
+    """Read all sources and check everything. Raises ConfigError.
+
+    `flags` are values of named flags by attribute name (None: not given); `overrides` are
+    "KEY=VALUE" texts; `environ` defaults to the process's. Limits are checked too, except for how
+    many files may be open, which only the daemon needs to know.
+    """
+    environment = os.environ if environ is None else environ
+    path = None if file is None else Path(file)
+    content = None if path is None else sources.read_file(path, format)
+    merge = _Merge(strict)
+    merge.take(sources.from_rocketmq_environment(environment))
+    if content is not None:
+        merge.take(content.given)
+    merge.take(sources.from_environment(environment))
+    merge.take(sources.from_overrides(overrides))
+    merge.take(sources.from_flags(flags or {}))
+    rule_warnings = apply_rules(merge.values, merge.origins)
+    settings = build(merge.values)
+    _check_limits(settings, merge.origins)
+    if settings.max_message_bytes != merge.values["max_message_bytes"]:
+        rule_warnings.append(
+            f"messages are limited to {settings.max_message_bytes} bytes, to fit commit log "
+            f"segments of {settings.commit_log_segment_bytes} bytes"
+        )
+    idle = tuple(s for s in SETTINGS if s.effect != "now" and _was_asked(s, merge.origins))
+    warnings = [
+        *(content.warnings if content else ()),
+        *merge.warnings,
+        *rule_warnings,
+        *_idle_report(idle, merge.origins),
+    ]
+    origins = {setting.name: merge.origins.get(setting.name, DEFAULT) for setting in SETTINGS}
+    return Loaded(
+        settings, origins, tuple(warnings), idle, path, content.format if content else None
+    )
+
+
+class _Merge:
+    """Values so far; sources are taken weakest first."""
+
+    def __init__(self, strict: bool) -> None:
+        self.values: Values = defaults()
+        self.origins: dict[str, Origin] = {}
+        self.warnings: list[str] = []
+        self._strict = strict
+
+    def take(self, given: Iterable[Given]) -> None:
+        for item in given:
+            setting = _find(item)
+            if setting is None:
+                self._unknown(item)
+                continue
+            self.values[setting.name] = self._value(setting, item)
+            source = _SOURCES[item.syntax]
+            self.origins[setting.name] = Origin(source, item.where, item.key, item.syntax)
+
+    def _unknown(self, item: Given) -> None:
+        reason = f"unknown setting{_hint(item)}"
+        if item.syntax != "properties" or self._strict:
+            raise ConfigError(item.key, "", reason, item.where)
+        self.warnings.append(f"{item.where}: {item.key}: {reason}; it is ignored")
+
+    def _value(self, setting: Setting, item: Given) -> Value:
+        """The parsed, checked value; a ValueError becomes a ConfigError that names the place."""
+        typed = item.syntax == "toml" or (item.syntax == "flag" and not isinstance(item.value, str))
+        try:
+            asked = setting.accept(item.value) if typed else setting.parse(str(item.value))
+            value = setting.check(asked)
+        except ValueError as error:
+            text = _REDACTED if setting.secret else str(item.value)
+            raise ConfigError(item.key, text, str(error), item.where) from None
+        if value != asked and not isinstance(value, str):
+            self.warnings.append(
+                f"{item.where}: {item.key} = {asked} is outside {setting.range_text}: "
+                f"{value} is used, as RocketMQ does"
+            )
+        return value
+
+
+def _was_asked(setting: Setting, origins: Mapping[str, Origin]) -> bool:
+    """ROCKETMQ_HOME is set for the sake of other programs; that alone asks for nothing."""
+    origin = origins.get(setting.name, DEFAULT)
+    return origin.key != "" and origin.text != "environment ROCKETMQ_HOME"
+
+
+def _find(item: Given) -> Setting | None:
+    """The setting a key means in its syntax."""
+    key = item.key
+    if item.syntax == "flag":
+        return BY_NAME[key]
+    if item.syntax == "properties":
+        return BY_ROCKETMQ_KEY.get(key) or BY_FULL_KEY.get(key)
+    if item.syntax == "set":
+        return BY_FULL_KEY.get(key) or BY_ROCKETMQ_KEY.get(key) or BY_NAME.get(key)
+    return BY_FULL_KEY.get(key)
+
+
+def _hint(item: Given) -> str:
+    """The name that was probably meant: another syntax's name for it, or the nearest one."""
+    elsewhere = BY_ROCKETMQ_KEY.get(item.key) or BY_NAME.get(item.key.rpartition(".")[2])
+    if elsewhere is None:
+        elsewhere = BY_ROCKETMQ_KEY.get(item.key.rpartition(".")[2])
+    if elsewhere is not None and item.syntax != "properties":
+        return f"; here it is {elsewhere.full_key}"
+    if elsewhere is not None and elsewhere.rocketmq_key:
+        return f"; here it is {elsewhere.rocketmq_key}"
+    near = _nearest(item)
+    return f"; did you mean {near}?" if near else ""
+
+
+def _nearest(item: Given) -> str:
+    import difflib  # only a mistake pays for it
+
+    names = [*BY_FULL_KEY] if item.syntax in ("toml", "environment") else [*BY_ROCKETMQ_KEY]
+    if item.syntax == "set":
+        names = [*BY_FULL_KEY, *BY_ROCKETMQ_KEY]
+    by_lower = {name.lower(): name for name in names}
+    found = difflib.get_close_matches(item.key.lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[found[0]] if found else ""
+
+
+def _check_limits(settings: Settings, origins: Mapping[str, Origin]) -> None:
+    """Relations between limits, with the place of the setting that breaks one."""
+    try:
+        Limits.of(settings, open_files=1 << 30)
+    except ConfigError as error:
+        origin = origins.get(BY_FULL_KEY[error.key].name, DEFAULT)
+        if origin is DEFAULT:
+            raise
+        raise ConfigError(origin.key, error.value, error.reason, origin.text) from None
+
+
+def _idle_report(idle: Iterable[Setting], origins: Mapping[str, Origin]) -> list[str]:
+    """One line for each kind of given setting without effect."""
+    lines = []
+    for effect, text in (
+        ("later", "accepted, not in effect yet (the part they steer is not built)"),
+        ("never", "accepted, without effect here (no counterpart)"),
+    ):
+        keys = [origins[setting.name].key for setting in idle if setting.effect == effect]
+        if keys:
+            lines.append(f"{text}: {', '.join(keys)}")
+    return lines

@@ -1,0 +1,255 @@
+"""Logging: who writes, in which form, and why a slow terminal does not stop the broker.
+
+Modules log through the standard library, one event a line: words that stay the same, then
+`key=value` pairs. A record is formatted and put into a bounded queue by the thread that logs; one
+writer thread takes it to standard error. When the reader of the log is too slow the queue is full,
+and events are dropped and counted rather than waited for.
+
+Repeated events are summed: after `_BURST` of one event (logger and message template) within
+`_WINDOW_S` the following ones are counted only, and the next one let through says
+`suppressed=412`. Events with a traceback, and debugging, are never held back.
+
+Three forms: aligned text (coloured on a terminal), one JSON object a line, and text with the
+priority prefix of journald, which adds the time itself.
+"""
+
+import json
+import logging
+import os
+import queue
+import re
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, Self, TextIO
+
+_BURST: Final = 20
+_WINDOW_S: Final = 10.0
+_EVENTS_TRACKED: Final = 1000
+
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+_FIELD: Final = re.compile(r'(?:^|\s)([a-z_][a-z0-9_]*)=("(?:[^"\\]|\\.)*"|\S+)')
+_COLOURS: Final = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
+# syslog priorities, as sd-daemon(3) has them
+_PRIORITIES: Final = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
+
+
+class Logging:
+    """Logging of this process while the `with` lasts; leaving it writes out what is queued."""
+
+    def __init__(
+        self,
+        level: str = "INFO",
+        form: str = "auto",
+        stream: TextIO | None = None,
+        queue_events: int = 10_000,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """`form` is a value of `log.format`; `stream` is standard error unless given."""
+        self._stream = stream or sys.stderr
+        formatter = formatter_for(form, self._stream, os.environ if environ is None else environ)
+        self._handler = _QueueHandler(formatter, queue_events)
+        self._level = level
+        self._writer = threading.Thread(target=self._write_all, name="log-writer", daemon=True)
+
+    @property
+    def dropped(self) -> int:
+        """Events lost because the reader of the log was too slow."""
+        return self._handler.dropped
+
+    def __enter__(self) -> Self:
+        root = logging.getLogger()
+        self._previous = (root.handlers[:], root.level)
+        root.handlers[:] = [self._handler]
+        root.setLevel(self._level)
+        logging.captureWarnings(True)
+        self._writer.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        root = logging.getLogger()
+        handlers, level = self._previous
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        logging.captureWarnings(False)
+        self._handler.finish()
+        self._writer.join(timeout=5.0)
+
+    def _write_all(self) -> None:
+        """The writer thread: write what there is, flush when the queue is empty."""
+        lines = self._handler.lines
+        while (line := lines.get()) is not None:
+            try:
+                self._stream.write(line)
+                if lines.empty():
+                    self._stream.flush()
+            except (OSError, ValueError):
+                # Nobody reads the log any more; the broker goes on without.
+                self._handler.dropped += 1
+
+
+class Repeats:
+    """Counts events by (logger, template) and lets a burst of each through per window.
+
+    Called by every logging thread, under the handler's lock. Bounded: when more than
+    `_EVENTS_TRACKED` different events are known the counts start again.
+    """
+
+    def __init__(self, burst: int = _BURST, window_s: float = _WINDOW_S) -> None:
+        self._burst = burst
+        self._window_s = window_s
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def admit(self, record: logging.LogRecord, now: float) -> int:
+        """How many like it were held back before this one; -1 when this one is held back too."""
+        if record.exc_info or record.levelno <= logging.DEBUG:
+            return 0
+        key = (record.name, str(record.msg))
+        started, count = self._seen.get(key, (now, 0))
+        held_back = 0
+        if now - started >= self._window_s:
+            held_back = max(0, count - self._burst)
+            started, count = now, 0
+        if len(self._seen) >= _EVENTS_TRACKED and key not in self._seen:
+            self._seen.clear()
+        self._seen[key] = (started, count + 1)
+        return held_back if count < self._burst else -1
+
+
+class _QueueHandler(logging.Handler):
+    """Formats on the logging thread, so that arguments may change afterwards; never waits."""
+
+    def __init__(self, formatter: logging.Formatter, queue_events: int) -> None:
+        super().__init__()
+        self.setFormatter(formatter)
+        self.lines: queue.Queue[str | None] = queue.Queue(queue_events)
+        self.dropped = 0
+        self._told = 0
+        self._repeats = Repeats()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        suppressed = self._repeats.admit(record, time.monotonic())
+        if suppressed < 0:
+            return
+        if suppressed:
+            record.suppressed = suppressed
+        try:
+            line = self.format(record) + "\n"
+        except (TypeError, ValueError):
+            self.handleError(record)
+            return
+        self._put(line)
+
+    def _put(self, line: str) -> None:
+        """Only the handler's lock holder puts and the writer only takes: room stays room."""
+        if self.lines.full():
+            self.dropped += 1
+            return
+        if self.dropped > self._told:
+            line = self._loss_line(self.dropped - self._told) + line
+        self.lines.put_nowait(line)
+
+    def _loss_line(self, lost: int) -> str:
+        self._told += lost
+        text = "log events dropped count=%d"
+        record = logging.LogRecord("aerobee.log", logging.WARNING, "", 0, text, (lost,), None)
+        return self.format(record) + "\n"
+
+    def finish(self) -> None:
+        """Let the writer end after what is queued; waits a little for room if there is none."""
+        try:
+            self.lines.put(None, timeout=5.0)
+        except queue.Full:
+            return
+
+
+class TextFormatter(logging.Formatter):
+    """`03:17:09.512 info  broker    ready in=0.31`, coloured if asked."""
+
+    default_msec_format = "%s.%03d"
+
+    def __init__(self, colour: bool) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%H:%M:%S", time.localtime(record.created))
+        level = f"{record.levelname.lower():<8}"
+        if self._colour:
+            level = f"\x1b[{_COLOURS.get(record.levelname, '0')}m{level}\x1b[0m"
+        name = record.name.removeprefix("aerobee.")
+        return f"{moment}.{int(record.msecs):03d} {level} {name:<12} {message_of(record, self)}"
+
+
+class JournalFormatter(logging.Formatter):
+    """journald takes time and unit itself; each line gets the priority in front."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        prefix = f"<{_PRIORITIES.get(record.levelname, 6)}>"
+        name = record.name.removeprefix("aerobee.")
+        lines = f"{name}: {message_of(record, self)}".split("\n")
+        return "\n".join(prefix + line for line in lines)
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line: ts, level, event, logger, then the event's `key=value` pairs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = record.getMessage()
+        fields: dict[str, Any] = {
+            "ts": f"{_utc(record.created)}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "event": _FIELD.sub("", text).strip() or text,
+            "logger": record.name,
+        }
+        for key, value in _FIELD.findall(text):
+            fields.setdefault(key, value.strip('"'))
+        if hasattr(record, "suppressed"):
+            fields["suppressed"] = record.suppressed
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False)
+
+
+def formatter_for(form: str, stream: TextIO, environ: Mapping[str, str]) -> logging.Formatter:
+    """The formatter of a `log.format` value; "auto" looks at the stream and the environment."""
+    terminal = stream.isatty()
+    if form == "auto":
+        form = "text" if terminal else "journal" if _is_journal(stream, environ) else "json"
+    if form == "text":
+        return TextFormatter(colour=terminal and not environ.get("NO_COLOR"))
+    return JournalFormatter() if form == "journal" else JsonFormatter()
+
+
+def message_of(record: logging.LogRecord, formatter: logging.Formatter) -> str:
+    """The event's text with control characters escaped, then suppression and traceback.
+
+    Names and remarks come from outside: a line break in one must not forge a second event.
+    """
+    text = _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", record.getMessage())
+    if hasattr(record, "suppressed"):
+        text = f"{text} suppressed={record.suppressed}"
+    if record.exc_info:
+        text = f"{text}\n{formatter.formatException(record.exc_info)}"
+    return text
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+
+
+def _is_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """systemd names device and inode of the stream it connected to the journal."""
+    device, _, inode = environ.get("JOURNAL_STREAM", "").partition(":")
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return (device, inode) == (str(status.st_dev), str(status.st_ino))

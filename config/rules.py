@@ -1,0 +1,166 @@
+"""Rules between settings, and inside the texts of some: what a range cannot say.
+
+`apply_rules` runs after all sources are merged and before `Settings.resolve`. It may change values
+where RocketMQ does the same (a master's broker id, a broker.conf's haListenPort), and says so.
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from aerobee.config.errors import ConfigError
+from aerobee.config.model import BY_NAME, Settings
+
+Values = dict[str, Any]
+
+_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^\s:;,\[\]]+):([0-9]{1,5})")
+_HOST: Final = re.compile(r"[^\s;,/]*")
+_LEVEL: Final = re.compile(r"[1-9][0-9]{0,8}[smhd]")
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*:[^,:]*")
+_VIP_BELOW: Final = 2
+
+
+class Origin(NamedTuple):
+    """Where a value came from: `source` is "default", "file", "environment", "flag" or "rule" (made
+    by a rule of this module); `text` says it for people (path and line, a variable's name, the
+    rule); `key` is the name that was used there."""
+
+    source: str
+    text: str
+    key: str
+    syntax: str = ""
+
+
+DEFAULT: Final = Origin("default", "default", "")
+
+
+def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
+    """Check texts, apply rules; returns warnings. Raises ConfigError. Changes both arguments."""
+    check = _Checker(values, origins)
+    for name in ("listen_host", "advertised_host", "nameserver_host", "http_host", "ha_host"):
+        check.matches(name, _HOST, "must be one address or host name")
+    check.matches("cluster_name", re.compile(r"[^\s;,/]+"), "must be a name without blanks")
+    check.matches("trace_topic_name", _NAME, "must be a topic name")
+    check.each("name_servers", ";", _is_address, "must be host:port, separated by ';'")
+    check.each("delete_hours", ";", _is_hour, "must be hours of the day (00 to 23)")
+    check.each("message_delay_levels", " ", _LEVEL.fullmatch, "must be levels such as 10s 5m 2h 1d")
+    check.each("metrics_label", ",", _LABEL.fullmatch, "must be k:v,k:v")
+    if "," in values["commit_log_path"]:
+        raise check.error("commit_log_path", "several directories are not supported yet")
+    warnings = [
+        *_broker_number(values, origins),
+        *_ha_port(values, origins),
+        *_broker_name(values),
+        *_listening(values, origins),
+    ]
+    _parts(values, origins)
+    return warnings
+
+
+class _Checker:
+    """Checks texts and names the key as it was written."""
+
+    def __init__(self, values: Values, origins: Mapping[str, Origin]) -> None:
+        self._values = values
+        self._origins = origins
+
+    def matches(self, name: str, pattern: re.Pattern[str], reason: str) -> None:
+        if not pattern.fullmatch(self._values[name]):
+            raise self.error(name, reason)
+
+    def each(self, name: str, separator: str, fits: Callable[[str], object], reason: str) -> None:
+        for part in self._values[name].split(separator):
+            if part.strip() and not fits(part.strip()):
+                raise self.error(name, reason)
+
+    def error(self, name: str, reason: str) -> ConfigError:
+        origin = self._origins.get(name, DEFAULT)
+        where = "" if origin is DEFAULT else origin.text
+        return ConfigError(
+            origin.key or BY_NAME[name].full_key, str(self._values[name]), reason, where
+        )
+
+
+def _is_address(text: str) -> bool:
+    match = _ADDRESS.fullmatch(text)
+    return match is not None and 0 < int(match[2]) <= 65_535
+
+
+def _is_hour(text: str) -> bool:
+    return text.isdecimal() and len(text) <= 2 and int(text) <= 23
+
+
+def _broker_number(values: Values, origins: dict[str, Origin]) -> list[str]:
+    """RocketMQ forces every master to 0."""
+    number = values["broker_id"]
+    if number == 0 or values["broker_role"] == "SLAVE":
+        return []
+    values["broker_id"] = 0
+    origins["broker_id"] = Origin("rule", "a master is always 0", "")
+    return [f"broker id {number} is ignored: a master is always 0"]
+
+
+def _ha_port(values: Values, origins: dict[str, Origin]) -> list[str]:
+    """4.9.8 overwrites haListenPort with listenPort + 1 after reading its broker.conf."""
+    if origins.get("ha_listen_port", DEFAULT).syntax != "properties":
+        return []
+    asked, values["ha_listen_port"] = values["ha_listen_port"], 0
+    origins["ha_listen_port"] = Origin("rule", "listenPort + 1 in a broker.conf", "")
+    if asked in (0, values["listen_port"] + 1):
+        return []
+    return [f"haListenPort {asked} is ignored: in a broker.conf it is always listenPort + 1"]
+
+
+def _broker_name(values: Values) -> list[str]:
+    name = values["broker_name"]
+    if not name or _NAME.fullmatch(name):
+        return []
+    return [f"broker name {name!r} cannot be a topic name: the broker's own topic is not made"]
+
+
+def _listening(values: Values, origins: Mapping[str, Origin]) -> list[str]:
+    """Told to everybody, reachable by nobody: the commonest first mistake after a takeover."""
+    told = values["advertised_host"]
+    if not told or _is_loopback(told) or not _is_loopback(values["listen_host"] or "127.0.0.1"):
+        return []
+    if origins.get("listen_host", DEFAULT).source != "default":
+        return []
+    return [
+        f"clients are told {told}, but the broker listens on {values['listen_host']} only: set "
+        "bindAddress (broker.listen_host), 0.0.0.0 for every interface"
+    ]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _parts(values: Values, origins: dict[str, Origin]) -> None:
+    """Port 0 turns a part off. A broker told of other name servers does not start its own, which
+    would meet theirs on the same port; asking for it (any [nameserver] setting) brings it back."""
+    asked = any(
+        origins.get(name, DEFAULT).source != "default"
+        for name in ("nameserver_enabled", "nameserver_port", "nameserver_host")
+    )
+    for part in ("nameserver", "http"):
+        if values[f"{part}_port"] == 0:
+            values[f"{part}_enabled"] = False
+            origins[f"{part}_enabled"] = Origin("rule", f"{part} port is 0", "")
+    if values["name_servers"] and not asked:
+        values["nameserver_enabled"] = False
+        origins["nameserver_enabled"] = Origin("rule", "other name servers are given", "")
+
+
+def defaults() -> Values:
+    """The declared defaults by attribute name."""
+    return {name: setting.default for name, setting in BY_NAME.items()}
+
+
+def build(values: Values) -> Settings:
+    """The resolved settings of merged, checked values."""
+    return Settings(**values).resolve()

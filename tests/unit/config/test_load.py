@@ -1,0 +1,348 @@
+"""Sources, precedence, and what stops a start."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerobee.config.load import ConfigError, Loaded, load_settings
+from aerobee.config.sources import detect_format
+
+DISTRIBUTED_CONF = """\
+# as it comes with RocketMQ
+brokerClusterName = DefaultCluster
+brokerName = broker-a
+brokerId = 0
+deleteWhen = 04
+fileReservedTime = 48
+brokerRole = ASYNC_MASTER
+flushDiskType = ASYNC_FLUSH
+"""
+
+
+def load(
+    tmp_path: Path, text: str | bytes = "", name: str = "broker.conf", **arguments: Any
+) -> Loaded:
+    file = tmp_path / name
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return load_settings(file, environ=arguments.pop("environ", {}), **arguments)
+
+
+def refused(tmp_path: Path, text: str | bytes, **arguments: Any) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text, **arguments)
+    return caught.value
+
+
+def test_the_distributed_broker_conf_is_accepted_as_it_is(tmp_path: Path) -> None:
+    loaded = load(tmp_path, DISTRIBUTED_CONF)
+    assert loaded.format == "properties"
+    assert loaded.settings.broker_name == "broker-a"
+    assert loaded.settings.retention_hours == 48
+    assert [setting.rocketmq_key for setting in loaded.idle] == ["fileReservedTime", "deleteWhen"]
+
+
+def test_settings_without_effect_are_reported_in_one_line_a_kind(tmp_path: Path) -> None:
+    loaded = load(tmp_path, DISTRIBUTED_CONF + "sendMessageThreadPoolNums=8\nhighSpeedMode=true\n")
+    later = [line for line in loaded.warnings if "not in effect yet" in line]
+    never = [line for line in loaded.warnings if "without effect here" in line]
+    assert len(later) == len(never) == 1
+    assert later[0].endswith("fileReservedTime, deleteWhen")
+    assert never[0].endswith("highSpeedMode, sendMessageThreadPoolNums")
+
+
+def test_flags_beat_set_beat_environment_beat_file_beat_default(tmp_path: Path) -> None:
+    text = "[broker]\nlisten_port = 1001\nvip_port_enabled = false\n"
+    environ = {"AEROBEE__BROKER__LISTEN_PORT": "1002"}
+    only_file = load(tmp_path, text)
+    with_environment = load(tmp_path, text, environ=environ)
+    with_set = load(tmp_path, text, environ=environ, overrides=["broker.listen_port=1003"])
+    with_flag = load(
+        tmp_path,
+        text,
+        environ=environ,
+        overrides=["listenPort=1003"],
+        flags={"listen_port": 1004, "store_path": None},
+    )
+    found = [item.settings.listen_port for item in (only_file, with_environment, with_set)]
+    assert found == [1001, 1002, 1003]
+    assert with_flag.settings.listen_port == 1004
+    assert with_flag.settings.vip_port_enabled is False
+    assert load_settings(environ={}).settings.listen_port == 10911
+
+
+def test_origins_name_the_place(tmp_path: Path) -> None:
+    loaded = load(
+        tmp_path,
+        "brokerName=a\n",
+        environ={"AEROBEE__LOG__LEVEL": "debug"},
+        overrides=["broker.region_id=r"],
+        flags={"listen_port": 5},
+    )
+    texts = {name: origin.text for name, origin in loaded.origins.items()}
+    assert texts["broker_name"] == f"{tmp_path / 'broker.conf'}:1"
+    assert texts["log_level"] == "environment AEROBEE__LOG__LEVEL"
+    assert texts["region_id"] == "--set"
+    assert texts["listen_port"] == "command line"
+    assert texts["store_path"] == "default"
+    assert loaded.settings.log_level == "DEBUG"
+
+
+def test_namesrv_addr_is_a_default_that_a_file_overrides(tmp_path: Path) -> None:
+    environ = {"NAMESRV_ADDR": "env:9876", "ROCKETMQ_HOME": "/opt/rocketmq"}
+    assert load(tmp_path, "", environ=environ).settings.name_servers == "env:9876"
+    loaded = load(tmp_path, "namesrvAddr=file:9876\n", environ=environ)
+    assert loaded.settings.name_servers == "file:9876"
+    assert loaded.settings.rocketmq_home == "/opt/rocketmq"
+    assert loaded.idle == ()
+
+
+def test_toml_with_an_unknown_key_stops_with_the_nearest_name_and_line(tmp_path: Path) -> None:
+    error = refused(tmp_path, "[broker]\n\nlisten_prot = 1\n", name="a.toml")
+    assert error.where == f"{tmp_path / 'a.toml'}:3"
+    assert str(error).endswith(
+        "broker.listen_prot: unknown setting; did you mean broker.listen_port?"
+    )
+
+
+def test_toml_with_rocketmq_s_key_is_told_our_name(tmp_path: Path) -> None:
+    error = refused(tmp_path, "[broker]\nbrokerIP1 = 'x'\n")
+    assert "here it is broker.advertised_host" in error.reason
+
+
+def test_toml_key_outside_its_section_is_told_where_it_belongs(tmp_path: Path) -> None:
+    assert "here it is broker.listen_port" in refused(tmp_path, "listen_port = 1\n").reason
+    assert (
+        "here it is store.flush_disk_type"
+        in refused(tmp_path, "[broker]\nflush_disk_type = 'SYNC_FLUSH'\n").reason
+    )
+
+
+def test_broker_conf_with_an_unknown_key_warns_with_the_nearest_name(tmp_path: Path) -> None:
+    loaded = load(tmp_path, "flushDiskTyp=SYNC_FLUSH\n")
+    assert loaded.settings.flush_disk_type == "ASYNC_FLUSH"
+    assert (
+        "broker.conf:1: flushDiskTyp: unknown setting; did you mean flushDiskType?"
+        in (loaded.warnings[0])
+    )
+
+
+def test_strict_makes_that_an_error(tmp_path: Path) -> None:
+    assert refused(tmp_path, "flushDiskTyp=SYNC_FLUSH\n", strict=True).key == "flushDiskTyp"
+
+
+def test_broker_conf_may_hold_our_own_keys_too(tmp_path: Path) -> None:
+    loaded = load(tmp_path, "listenPort=1000\nlog.level=ERROR\n")
+    assert (loaded.format, loaded.settings.log_level) == ("properties", "ERROR")
+
+
+def test_unknown_environment_key_stops(tmp_path: Path) -> None:
+    error = refused(tmp_path, "", environ={"AEROBEE__BROKER__PORT": "1"})
+    assert error.where == "environment AEROBEE__BROKER__PORT"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("listenPort=abc", "must be a whole number, 0 to 65535"),
+        ("listenPort=10911L", "must be a whole number, 0 to 65535"),
+        ("listenPort=0x10", "must be a whole number, 0 to 65535"),
+        ("listenPort=70000", "must be 0 to 65535"),
+        ("listenPort=", "must be a whole number, 0 to 65535"),
+        ("aclEnable=yes", "must be true or false"),
+        ("flushDiskType=SYNC", "must be ASYNC_FLUSH or SYNC_FLUSH"),
+        ("diskSpaceWarningLevelRatio=high", "must be a number, 0.01 to 1.0"),
+        ("namesrvAddr=host", "must be host:port, separated by ';'"),
+        ("namesrvAddr=host:9876,other:9876", "must be host:port, separated by ';'"),
+        ("deleteWhen=25", "must be hours of the day (00 to 23)"),
+        ("messageDelayLevel=1s 5x", "must be levels such as 10s 5m 2h 1d"),
+        ("brokerName=a\\u0007", "must not contain control characters"),
+        ("storePathCommitLog=/a,/b", "several directories are not supported yet"),
+    ],
+)
+def test_wrong_value_stops_with_key_value_reason_and_line(
+    tmp_path: Path, line: str, reason: str
+) -> None:
+    error = refused(tmp_path, f"# first\n{line}\n")
+    key, _, value = line.partition("=")
+    assert (error.key, error.reason) == (key, reason)
+    assert error.where == f"{tmp_path / 'broker.conf'}:2"
+    if "\\" not in value:
+        assert error.value == value
+    assert error.EXIT_CODE == 78
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[broker]\nlisten_port = '1'\n", "must be a whole number, 0 to 65535, not text in quotes"),
+        ("[broker]\nlisten_port = 1.5\n", "must be a whole number, 0 to 65535"),
+        ("[broker]\nlisten_port = true\n", "must be a whole number, 0 to 65535"),
+        ("[broker]\nvip_port_enabled = 1\n", "must be true or false"),
+        ("[broker]\nname = 5\n", "must be a text"),
+        ("[broker]\nname_servers = ['a:1', 2]\n", "must be a list of texts"),
+    ],
+)
+def test_toml_values_have_their_type(tmp_path: Path, text: str, reason: str) -> None:
+    error = refused(tmp_path, text)
+    assert error.reason == reason
+    assert error.where.endswith(":2")
+
+
+def test_toml_list_of_name_servers_is_joined(tmp_path: Path) -> None:
+    loaded = load(tmp_path, "[broker]\nname_servers = ['a:1', '[::1]:2']\n")
+    assert loaded.settings.name_servers == "a:1;[::1]:2"
+    assert loaded.settings.name_server_list == ("a:1", "[::1]:2")
+
+
+def test_ratio_may_be_a_whole_number_in_toml(tmp_path: Path) -> None:
+    loaded = load(tmp_path, "[store]\ndisk_warning_ratio = 1\n")
+    assert loaded.settings.disk_warning_ratio == 1.0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "enableDLegerCommitLog=true",
+        "aclEnable=true",
+        "brokerRole=SLAVE",
+        "brokerRole=SYNC_MASTER",
+        "tls.server.mode=enforcing",
+        "metricsExporterType=OTLP_GRPC",
+    ],
+)
+def test_promises_that_cannot_be_kept_stop_the_start(tmp_path: Path, line: str) -> None:
+    assert refused(tmp_path, line).key == line.partition("=")[0]
+
+
+def test_dledger_off_is_only_reported(tmp_path: Path) -> None:
+    assert "enableDLegerCommitLog" in load(tmp_path, "enableDLegerCommitLog=false\n").warnings[0]
+
+
+def test_ha_port_of_a_broker_conf_is_always_the_next_port(tmp_path: Path) -> None:
+    loaded = load(tmp_path, "listenPort=20000\nhaListenPort=5\n")
+    assert loaded.settings.ha_listen_port == 20001
+    assert any("haListenPort 5 is ignored" in line for line in loaded.warnings)
+    quiet = load(tmp_path, "listenPort=20000\nhaListenPort=20001\n")
+    assert not any("ignored" in line for line in quiet.warnings)
+
+
+def test_ha_port_of_a_toml_file_counts(tmp_path: Path) -> None:
+    text = "[broker]\nlisten_port = 20000\n[replication]\nha_listen_port = 5\n"
+    assert load(tmp_path, text).settings.ha_listen_port == 5
+
+
+def test_a_master_is_number_0_whatever_was_said(tmp_path: Path) -> None:
+    loaded = load(tmp_path, "brokerId=3\n")
+    assert loaded.settings.broker_id == 0
+    assert any("broker id 3 is ignored" in line for line in loaded.warnings)
+
+
+def test_clamped_settings_warn(tmp_path: Path) -> None:
+    loaded = load(tmp_path, "registerNameServerPeriod=5\ndiskMaxUsedSpaceRatio=99\n")
+    assert loaded.settings.register_interval_ms == 10_000
+    assert loaded.settings.disk_max_used_percent == 95
+    assert sum("as RocketMQ does" in line for line in loaded.warnings) == 2
+
+
+def test_trailing_blanks_are_trimmed_with_a_warning(tmp_path: Path) -> None:
+    loaded = load(tmp_path, "brokerName=a  \nlistenPort=1 \n")
+    assert (loaded.settings.broker_name, loaded.settings.listen_port) == ("a", 1)
+    assert sum("blanks after the value" in line for line in loaded.warnings) == 2
+
+
+def test_a_repeated_key_counts_last_and_warns(tmp_path: Path) -> None:
+    loaded = load(tmp_path, "listenPort=1\nlistenPort=2\n")
+    assert loaded.settings.listen_port == 2
+    assert any(":2: listenPort is set twice" in line for line in loaded.warnings)
+
+
+def test_utf8_is_noted(tmp_path: Path) -> None:
+    assert any("UTF-8" in line for line in load(tmp_path, "regionId=å\n").warnings)
+
+
+def test_former_jvm_properties_are_ordinary_keys(tmp_path: Path) -> None:
+    loaded = load(
+        tmp_path,
+        "rocketmq.broker.diskSpaceWarningLevelRatio=0.8\nframeMaxLength=20000000\n"
+        "rocketmq.broker.rebalance.lockMaxLiveTime=30000\n",
+    )
+    settings = loaded.settings
+    assert (settings.disk_warning_ratio, settings.max_frame_bytes) == (0.8, 20_000_000)
+    assert settings.lock_lease_ms == 30_000
+
+
+def test_other_name_servers_leave_the_embedded_one_off(tmp_path: Path) -> None:
+    assert load(tmp_path, "").settings.nameserver_enabled
+    assert not load(tmp_path, "namesrvAddr=a:9876\n").settings.nameserver_enabled
+    asked = load(tmp_path, "namesrvAddr=a:9876\n", flags={"nameserver_port": 9876})
+    assert asked.settings.nameserver_enabled
+
+
+def test_port_0_turns_name_server_and_http_off(tmp_path: Path) -> None:
+    loaded = load(tmp_path, "", flags={"nameserver_port": 0, "http_port": 0, "listen_port": 0})
+    assert not loaded.settings.nameserver_enabled
+    assert not loaded.settings.http_enabled
+    assert loaded.origins["http_enabled"].source == "rule"
+
+
+def test_telling_everybody_but_listening_on_loopback_warns(tmp_path: Path) -> None:
+    assert any("bindAddress" in line for line in load(tmp_path, "brokerIP1=10.0.0.1\n").warnings)
+    said = load(tmp_path, "brokerIP1=10.0.0.1\nbindAddress=127.0.0.1\n")
+    assert said.warnings == ()
+
+
+def test_relation_between_limits_names_the_line(tmp_path: Path) -> None:
+    error = refused(tmp_path, "\nmaxMessageSize=20000000\n")
+    assert error.where.endswith(":2")
+    assert "would not fit a frame" in error.reason
+
+
+def test_small_segments_shrink_the_default_message_size(tmp_path: Path) -> None:
+    loaded = load(tmp_path, "mappedFileSizeCommitLog=1048576\n")
+    assert loaded.settings.max_message_bytes < 1_048_576
+    assert any("messages are limited to" in line for line in loaded.warnings)
+    chosen = refused(tmp_path, "mappedFileSizeCommitLog=1048576\nmaxMessageSize=4000000\n")
+    assert "would not fit a commit log segment" in chosen.reason
+
+
+def test_secrets_do_not_appear_in_errors(tmp_path: Path) -> None:
+    error = refused(tmp_path, "tls.server.keyPassword=hunter\\u00012\n")
+    assert "hunter" not in str(error)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere.toml: cannot read: No such file"):
+        load_settings(tmp_path / "nowhere.toml", environ={})
+
+
+def test_broken_toml_names_the_line(tmp_path: Path) -> None:
+    assert refused(tmp_path, "[broker]\nname = \n").where.endswith("broker.conf:2")
+
+
+def test_set_needs_an_equals_sign() -> None:
+    with pytest.raises(ConfigError, match="must be KEY=VALUE"):
+        load_settings(environ={}, overrides=["listenPort"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "toml"),
+        ("# only a comment\n", "toml"),
+        ("[broker]\nlisten_port = 1\n", "toml"),
+        ("broker.listen_port = 1\n", "toml"),
+        ("listen_port = 1\n", "toml"),
+        ("listenPort=1\nbrokerId=0\n", "properties"),
+        ("brokerName broker-a\n", "properties"),
+        ("namesrvAddr=[::1]:9876\n", "properties"),
+        ("log.level=ERROR\n", "properties"),
+    ],
+)
+def test_formats_are_told_apart_by_content(text: str, expected: str) -> None:
+    assert detect_format(text.encode()) == expected
+
+
+def test_format_can_be_said(tmp_path: Path) -> None:
+    assert load(tmp_path, "brokerId=0\n", format="properties").format == "properties"
+    assert refused(tmp_path, "brokerId=0\n", format="toml").key == "brokerId"

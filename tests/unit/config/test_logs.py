@@ -1,0 +1,129 @@
+"""Log forms, the queue, and summing of repeated events."""
+
+import io
+import json
+import logging
+import threading
+
+from aerobee.config.logs import (
+    JournalFormatter,
+    JsonFormatter,
+    Logging,
+    Repeats,
+    TextFormatter,
+    formatter_for,
+)
+
+LOG = logging.getLogger("aerobee.test")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Stuck(io.StringIO):
+    """A reader that takes nothing until told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached = threading.Event()
+        self.go = threading.Event()
+
+    def write(self, text: str) -> int:
+        self.reached.set()
+        self.go.wait(10)
+        return super().write(text)
+
+
+def record(text: str, *arguments: object) -> logging.LogRecord:
+    return logging.LogRecord("aerobee.store", logging.WARNING, "", 0, text, arguments, None)
+
+
+def test_json_lines_hold_event_and_fields() -> None:
+    line = JsonFormatter().format(record('store damaged offset=%d path="a b" n=1', 7))
+    fields = json.loads(line)
+    assert fields["event"] == "store damaged"
+    assert (fields["offset"], fields["path"], fields["n"]) == ("7", "a b", "1")
+    assert (fields["level"], fields["logger"]) == ("warning", "aerobee.store")
+    assert fields["ts"].endswith("Z")
+
+
+def test_fields_of_an_event_cannot_replace_ours() -> None:
+    fields = json.loads(JsonFormatter().format(record("x level=debug")))
+    assert fields["level"] == "warning"
+
+
+def test_a_line_break_from_outside_cannot_forge_an_event() -> None:
+    for formatter in (TextFormatter(colour=False), JournalFormatter(), JsonFormatter()):
+        assert "\n" not in formatter.format(record("name=%s", "a\n<0>forged\x1b[2J"))
+        assert "\x1b" not in formatter.format(record("name=%s", "a\n<0>forged\x1b[2J"))
+
+
+def test_journal_lines_start_with_their_priority() -> None:
+    assert JournalFormatter().format(record("full")) == "<4>store: full"
+
+
+def test_every_line_of_a_traceback_has_the_priority() -> None:
+    try:
+        raise RuntimeError("boom")
+    except RuntimeError as error:
+        event = record("failed")
+        event.exc_info = (RuntimeError, error, error.__traceback__)
+    lines = JournalFormatter().format(event).split("\n")
+    assert len(lines) > 2
+    assert all(line.startswith("<4>") for line in lines)
+
+
+def test_auto_is_colour_on_a_terminal_and_json_otherwise() -> None:
+    coloured = formatter_for("auto", Terminal(), {})
+    plain = formatter_for("auto", Terminal(), {"NO_COLOR": "1"})
+    assert "\x1b[" in coloured.format(record("x"))
+    assert "\x1b[" not in plain.format(record("x"))
+    assert isinstance(formatter_for("auto", io.StringIO(), {}), JsonFormatter)
+
+
+def test_events_arrive_in_order_and_the_end_writes_out_everything() -> None:
+    stream = io.StringIO()
+    with Logging("INFO", "text", stream):
+        for number in range(5):
+            LOG.info("event n=%d", number)
+        LOG.debug("not this one")
+    lines = stream.getvalue().splitlines()
+    assert [line.rpartition("n=")[2] for line in lines] == ["0", "1", "2", "3", "4"]
+
+
+def test_a_slow_reader_loses_events_but_holds_nobody_up() -> None:
+    stream = Stuck()
+    with Logging("INFO", "text", stream, queue_events=100) as logging_now:
+        LOG.info("first")
+        assert stream.reached.wait(10)
+        for number in range(200):
+            LOG.info(f"other {number}")
+        dropped = logging_now.dropped
+        stream.go.set()
+    assert dropped == 100
+    assert "other 99" in stream.getvalue()
+
+
+def test_repeated_events_are_counted_not_written() -> None:
+    repeats = Repeats(burst=2, window_s=10.0)
+    event = record("refused peer=%s", "a")
+    assert [repeats.admit(event, now) for now in (0.0, 1.0, 2.0, 3.0)] == [0, 0, -1, -1]
+    assert repeats.admit(event, 11.0) == 2
+    assert repeats.admit(record("another"), 11.0) == 0
+
+
+def test_tracebacks_are_never_held_back() -> None:
+    repeats = Repeats(burst=0)
+    event = record("failed")
+    event.exc_info = (RuntimeError, RuntimeError("x"), None)
+    assert repeats.admit(event, 0.0) == 0
+
+
+def test_handlers_of_before_come_back() -> None:
+    root = logging.getLogger()
+    before = root.handlers[:]
+    with Logging("INFO", "json", io.StringIO()):
+        assert root.handlers != before
+    assert root.handlers == before
