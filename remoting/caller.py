@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 
 from aerobee.protocol.command import Command
@@ -70,7 +71,8 @@ class Caller:
                 f"cannot connect to {where}: no answer in {timeout_s:g} s"
             ) from error
         except OSError as error:
-            reason = error.strerror or str(error)
+            # The loops word the same failure differently; the system's words are for people.
+            reason = os.strerror(error.errno) if error.errno else str(error)
             raise RemotingConnectError(f"cannot connect to {where}: {reason}") from error
         if caller.closed:
             raise RemotingConnectError(f"cannot connect to {where}: closed at once")

@@ -1,0 +1,102 @@
+"""A server with a scripted handler, and waiting on conditions."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from aerobee.protocol.command import Command, encode_response
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.limits import RemotingLimits
+from aerobee.remoting.server import RemotingServer
+
+Answer = Callable[[Connection, Command], bytes | None]
+
+
+class ScriptedHandler:
+    """Keeps what it was told; answers each request with what `answer` makes of it."""
+
+    def __init__(self) -> None:
+        self.opened: list[Connection] = []
+        self.closed: list[tuple[Connection, str]] = []
+        self.lists: list[list[Command]] = []
+        self.answer: Answer = lambda _connection, command: encode_response(command, 0)
+
+    @property
+    def commands(self) -> list[Command]:
+        return [command for commands in self.lists for command in commands]
+
+    @property
+    def reasons(self) -> list[str]:
+        return [reason for _, reason in self.closed]
+
+    def connection_opened(self, connection: Connection) -> None:
+        self.opened.append(connection)
+
+    def commands_received(self, connection: Connection, commands: list[Command]) -> None:
+        self.lists.append(commands)
+        frames = [frame for c in commands if (frame := self.answer(connection, c)) is not None]
+        if frames:
+            connection.write(b"".join(frames))
+
+    def connection_closed(self, connection: Connection, reason: str) -> None:
+        self.closed.append((connection, str(reason)))
+
+
+class Bench:
+    """Starts servers on free ports; everything is stopped at the end of the test."""
+
+    def __init__(self) -> None:
+        self.handler = ScriptedHandler()
+        self.servers: list[RemotingServer] = []
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def server(self, host: str = "127.0.0.1", **limits: float) -> RemotingServer:
+        limits.setdefault("sweep_interval_s", 0.02)
+        server = RemotingServer(self.handler, RemotingLimits(**limits))  # type: ignore[arg-type]
+        self.servers.append(server)
+        await server.start(host, 0)
+        return server
+
+    async def stream(
+        self, server: RemotingServer, host: str = "127.0.0.1"
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(host, server.port)
+        self.writers.append(writer)
+        return reader, writer
+
+    async def close(self) -> None:
+        for writer in self.writers:
+            writer.close()
+        for server in self.servers:
+            await server.close()
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    yield bench
+    await bench.close()
+
+
+async def eventually(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    """Return once `condition` holds; fail after `timeout_s`."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - any condition, not an event
+            await asyncio.sleep(0.002)
+
+
+@pytest.fixture
+def until() -> Callable[..., Awaitable[None]]:
+    return eventually
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,223 @@
+"""Order, answers, closing: what a connection promises its owner."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+
+import pytest
+
+from aerobee.protocol.command import Command, encode_response, make_request
+from aerobee.protocol.frame import FrameDecoder
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.errors import RemotingBusy, RemotingClosed, RemotingTimeout
+
+pytestmark = pytest.mark.both_loops
+
+
+async def answers(reader: asyncio.StreamReader, count: int) -> list[Command]:
+    decoder, found = FrameDecoder(), []
+    async with asyncio.timeout(5):
+        while len(found) < count:
+            data = await reader.read(65536)
+            assert data, f"closed after {len(found)} of {count} answers"
+            found += decoder.feed(data)
+    assert not decoder.buffered
+    return found
+
+
+async def test_frames_of_one_read_reach_the_handler_as_one_list(bench, until):
+    server = await bench.server()
+    reader, writer = await bench.stream(server)
+    requests = [make_request(code) for code in (10, 11, 12)]
+    writer.write(b"".join(request.encode() for request in requests))
+    replies = await answers(reader, 3)
+    assert [c.code for c in bench.handler.commands] == [10, 11, 12]
+    assert len(bench.handler.lists) == 1
+    assert [r.opaque for r in replies] == [r.opaque for r in requests]
+    assert server.stats.commands_in == 3
+    assert server.stats.bytes_in > 0
+
+
+async def test_a_frame_cut_anywhere_is_put_together(bench):
+    server = await bench.server()
+    reader, writer = await bench.stream(server)
+    writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    frame = make_request(10, {"a": "b"}, b"body").encode()
+    for position in range(1, len(frame), 7):
+        writer.write(frame[:position])
+        await writer.drain()
+        await asyncio.sleep(0)
+        writer.write(frame[position:])
+        (reply,) = await answers(reader, 1)
+        assert reply.code == 0
+    assert all(c.body == b"body" and c.ext == {"a": "b"} for c in bench.handler.commands)
+    assert server.stats.inbound_bytes == 0
+
+
+async def test_a_frame_larger_than_the_read_buffer_arrives_whole(bench):
+    server = await bench.server(read_buffer_bytes=4096)
+    reader, writer = await bench.stream(server)
+    body = bytes(range(256)) * 4000
+    writer.write(make_request(10, body=body).encode() + make_request(11).encode())
+    await answers(reader, 2)
+    assert bench.handler.commands[0].body == body
+
+
+async def test_long_lists_are_delivered_in_slices_in_order(bench):
+    server = await bench.server(commands_per_call=10)
+    reader, writer = await bench.stream(server)
+    requests = [make_request(10) for _ in range(95)]
+    writer.write(b"".join(request.encode() for request in requests))
+    replies = await answers(reader, 95)
+    assert [r.opaque for r in replies] == [r.opaque for r in requests]
+    assert max(len(commands) for commands in bench.handler.lists) <= 10
+
+
+async def test_a_call_to_the_peer_gets_the_answer_with_its_opaque(bench, until):
+    server = await bench.server()
+    reader, writer = await bench.stream(server)
+    await until(lambda: bool(bench.handler.opened))
+    connection = bench.handler.opened[0]
+    first = connection.call(make_request(40), 5)
+    second = connection.call(make_request(39), 5)
+    asked = await answers(reader, 2)
+    # Answered the other way round, among requests and an answer nobody waits for.
+    stray = make_request(99)
+    writer.write(
+        encode_response(asked[1], 2)
+        + make_request(10).encode()
+        + encode_response(stray, 0)
+        + encode_response(asked[0], 1)
+    )
+    assert (await first).code == 1
+    assert (await second).code == 2
+    assert [c.code for c in bench.handler.commands] == [10]
+
+
+async def test_calls_fail_on_time_out_and_on_close(bench, until):
+    server = await bench.server(pending_calls=2)
+    _, writer = await bench.stream(server)
+    await until(lambda: bool(bench.handler.opened))
+    connection = bench.handler.opened[0]
+    late = connection.call(make_request(40), 0.02)
+    waiting = connection.call(make_request(40), 60)
+    with pytest.raises(RemotingBusy):
+        connection.call(make_request(40), 60)
+    with pytest.raises(RemotingTimeout, match="request 40"):
+        await late
+    writer.close()
+    with pytest.raises(RemotingClosed, match="closed by peer"):
+        await waiting
+    with pytest.raises(RemotingClosed):
+        connection.call(make_request(40), 60)
+
+
+async def test_good_frames_before_a_bad_one_are_answered(bench):
+    server = await bench.server()
+    reader, writer = await bench.stream(server)
+    writer.write(make_request(10).encode() + b"\x7f\xff\xff\xff" + b"x" * 100)
+    await answers(reader, 1)
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+    assert bench.handler.reasons == ["bad frame"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "looks like HTTP"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64), "looks like TLS"),
+        (struct.pack(">iI", 0x7FFFFFFF, 100), "bad frame"),
+        (struct.pack(">iI", -5, 100), "bad frame"),
+        (struct.pack(">iI", 16_777_213, 100), "bad frame"),
+        (struct.pack(">iI", 50, 60), "bad frame"),
+        (struct.pack(">iI", 30, 3 << 24 | 10) + bytes(26), "bad frame"),
+        (struct.pack(">iI", 8, 4) + b"null", "bad frame"),
+    ],
+)
+async def test_what_is_no_frame_closes_at_once_and_is_counted(bench, caplog, sent, reason):
+    caplog.set_level(logging.INFO, "aerobee.remoting")
+    server = await bench.server()
+    reader, writer = await bench.stream(server)
+    writer.write(sent)
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+    assert bench.handler.reasons == [reason]
+    assert server.stats.closed == {reason: 1}
+    assert server.stats.bad_frames == 1
+    assert reason in caplog.text
+
+
+async def test_a_failing_handler_ends_its_own_connection_only(bench, caplog):
+    def answer(connection: Connection, command: Command) -> bytes:
+        if command.code == 666:
+            raise RuntimeError("a bug")
+        return encode_response(command, 0)
+
+    bench.handler.answer = answer
+    server = await bench.server()
+    good_reader, good_writer = await bench.stream(server)
+    reader, writer = await bench.stream(server)
+    writer.write(make_request(666).encode())
+    with pytest.raises((ConnectionResetError, AssertionError)):
+        await answers(reader, 1)
+    assert bench.handler.reasons == ["handler failed"]
+    assert "a bug" in caplog.text
+    good_writer.write(make_request(10).encode())
+    await answers(good_reader, 1)
+
+
+async def test_writes_after_closing_are_dropped_and_what_was_written_leaves(bench):
+    def answer(connection: Connection, command: Command) -> None:
+        connection.writelines([encode_response(command, 7), b""])
+        connection.close("client expired")
+        connection.write(encode_response(command, 8))
+
+    bench.handler.answer = answer
+    server = await bench.server()
+    reader, writer = await bench.stream(server)
+    writer.write(make_request(10).encode())
+    (reply,) = await answers(reader, 1)
+    assert reply.code == 7
+    assert await reader.read() == b""
+    assert bench.handler.reasons == ["client expired"]
+    assert bench.handler.opened[0].closed
+
+
+async def test_reading_held_by_the_owner_resumes_in_order(bench, until):
+    server = await bench.server(idle_s=0.05, commands_per_call=2)
+    reader, writer = await bench.stream(server)
+    await until(lambda: bool(bench.handler.opened))
+    connection = bench.handler.opened[0]
+
+    def answer(connection: Connection, command: Command) -> bytes:
+        if command.code == 2:
+            connection.hold_reading()
+        return encode_response(command, 0)
+
+    bench.handler.answer = answer
+    writer.write(b"".join(make_request(code).encode() for code in range(1, 6)))
+    await answers(reader, 2)
+    started = asyncio.get_running_loop().time()
+    # Longer than the idle limit, which does not run while the owner holds.
+    await until(lambda: asyncio.get_running_loop().time() > started + 0.15)
+    assert len(bench.handler.commands) == 2
+    assert not connection.closed
+    connection.release_reading()
+    await answers(reader, 3)
+    assert [c.code for c in bench.handler.commands] == [1, 2, 3, 4, 5]
+
+
+async def test_connections_know_their_ends(bench, until):
+    server = await bench.server()
+    _, writer = await bench.stream(server)
+    await until(lambda: bool(bench.handler.opened))
+    connection = bench.handler.opened[0]
+    ip, port = writer.get_extra_info("sockname")
+    assert connection.peer == (ip, port)
+    assert connection.packed_peer == socket.inet_aton(ip) + struct.pack(">i", port)
+    assert connection.local_port == server.port
+    assert {connection: 1}[connection] == 1
