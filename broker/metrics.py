@@ -11,10 +11,7 @@ broker nobody scrapes should not pay.
 
 Names beginning `rocketmq_` are RocketMQ 5's and carry its labels (`cluster`, `node_type`,
 `node_id` and the configured ones); names beginning `aerobee_` are ours, in seconds and bytes.
-
-Cardinality: label values come from configured topics and groups only. Past `series_limit` a family
-adds everything further up in one series whose labels read `__other__`, and says so in
-`aerobee_metrics_folded_series`.
+Label values come from configured topics and groups only.
 """
 
 from __future__ import annotations
@@ -22,14 +19,12 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import accumulate
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING
 
 from aerobee.broker.http import Request, Response
-from aerobee.broker.stats import OTHER, Buckets
+from aerobee.broker.metrics_page import Fill, MetricsOptions, Page, Section
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -37,144 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("aerobee.broker.metrics")
 
-ROCKETMQ_PREFIX = "rocketmq_"
 # Smaller pages are sent faster than they are packed.
 _GZIP_FROM_BYTES = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsOptions:
-    """What every series of RocketMQ's names carries, and what is shown at all."""
-
-    cluster: str
-    broker_name: str
-    labels: tuple[tuple[str, str], ...] = ()
-    rocketmq_names: bool = True
-    series_limit: int = 50_000
-
-
-class Family:
-    """One metric family being filled; label values in the order of its names."""
-
-    def __init__(self, kind: str, name: str, help_text: str, labels: Sequence[str]) -> None:
-        self.kind = kind
-        self.name = name
-        self.help_text = help_text
-        self.labels = tuple(labels)
-        self.plain: dict[tuple[str, ...], float] = {}
-        self.buckets: dict[tuple[str, ...], Buckets] = {}
-        self.folded = 0
-        self.limit = 0
-
-    def add(self, value: float, *label_values: str) -> None:
-        """Add to the series of these label values (new ones begin at 0)."""
-        key = self._key(label_values, self.plain)
-        self.plain[key] = self.plain.get(key, 0) + value
-
-    def add_buckets(self, buckets: Buckets, *label_values: str, scale: float = 1.0) -> None:
-        """Add a histogram; `scale` turns the unit of its bounds into the family's."""
-        key = self._key(label_values, self.buckets)
-        known = self.buckets.get(key)
-        if known is None:
-            known = self.buckets[key] = Buckets([bound * scale for bound in buckets.bounds])
-        known.counts = [a + b for a, b in zip(known.counts, tuple(buckets.counts), strict=True)]
-        known.total += buckets.total * scale
-
-    def _key(
-        self, values: tuple[str, ...], series: Mapping[tuple[str, ...], object]
-    ) -> tuple[str, ...]:
-        assert len(values) == len(self.labels), f"{self.name} has labels {self.labels}"
-        if values in series or len(series) < self.limit or not values:
-            return values
-        self.folded += 1
-        return (OTHER,) * len(values)
-
-
-class Page:
-    """Collects the families of one scrape."""
-
-    def __init__(self, options: MetricsOptions) -> None:
-        self._options = options
-        self._families: dict[str, Family] = {}
-        self._base = (
-            ("cluster", options.cluster),
-            ("node_type", "broker"),
-            ("node_id", options.broker_name),
-            *options.labels,
-        )
-
-    def counter(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Family:
-        """A counter family; the name ends in `_total`."""
-        assert name.endswith("_total"), name
-        return self._family("counter", name, help_text, labels)
-
-    def gauge(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Family:
-        return self._family("gauge", name, help_text, labels)
-
-    def histogram(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Family:
-        return self._family("histogram", name, help_text, labels)
-
-    def collect(self) -> Iterator[Metric]:
-        """Everything as prometheus-client's families, in the order of first use."""
-        folded = self.gauge(
-            "aerobee_metrics_folded_series",
-            "Series beyond the limit of their family, added up as __other__ in this scrape",
-            ["family"],
-        )
-        for family in list(self._families.values()):
-            if family.folded:
-                folded.add(family.folded, family.name)
-        for family in self._families.values():
-            if self._options.rocketmq_names or not family.name.startswith(ROCKETMQ_PREFIX):
-                yield self._metric(family)
-
-    def _family(self, kind: str, name: str, help_text: str, labels: Sequence[str]) -> Family:
-        family = self._families.get(name)
-        if family is None:
-            family = self._families[name] = Family(kind, name, help_text, labels)
-            family.limit = self._options.series_limit
-        assert (family.kind, family.labels) == (kind, tuple(labels)), name
-        return family
-
-    def _metric(self, family: Family) -> Metric:
-        from prometheus_client import metrics_core
-        from prometheus_client.utils import floatToGoString
-
-        base = self._base if family.name.startswith(ROCKETMQ_PREFIX) else ()
-        names = [*(name for name, _ in base), *family.labels]
-        values = [value for _, value in base]
-        if family.kind == "histogram":
-            histogram = metrics_core.HistogramMetricFamily(
-                family.name, family.help_text, labels=names
-            )
-            for key, buckets in family.buckets.items():
-                edges = [*map(floatToGoString, buckets.bounds), "+Inf"]
-                steps = zip(edges, map(float, accumulate(buckets.counts)), strict=True)
-                histogram.add_metric([*values, *key], list(steps), buckets.total)
-            return histogram
-        kind = (
-            metrics_core.CounterMetricFamily
-            if family.kind == "counter"
-            else metrics_core.GaugeMetricFamily
-        )
-        metric = kind(family.name, family.help_text, labels=names)
-        for key, value in family.plain.items():
-            metric.add_metric([*values, *key], value)
-        return metric
-
-
-Fill: TypeAlias = Callable[[Page], None]
-
-
-class Section(Protocol):
-    """A group of families with one subject."""
-
-    async def take(self) -> Fill:
-        """On the loop: copy what only the loop may touch.
-
-        May let the loop turn in between. The returned function runs in the worker thread.
-        """
-        ...
 
 
 class Metrics:
@@ -224,6 +83,18 @@ class Metrics:
         )
         from prometheus_client.exposition import generate_latest as plain_encoder
 
+        page = self._page(fills)
+        try:
+            encoder, content_type = choose_encoder(accept)
+        except (ValueError, TypeError):  # an Accept header with a version that is no number
+            encoder, content_type = plain_encoder, CONTENT_TYPE_PLAIN_0_0_4
+        body = encoder(_Both(page, self._process_registry()))
+        if len(body) >= _GZIP_FROM_BYTES and gzip_accepted(packed):
+            body = gzip.compress(body, compresslevel=1)
+            return Response(200, body, content_type, (("Content-Encoding", "gzip"),))
+        return Response(200, body, content_type)
+
+    def _page(self, fills: Mapping[str, Fill]) -> Page:
         page = Page(self._options)
         for name, fill in fills.items():
             try:
@@ -237,15 +108,7 @@ class Metrics:
         )
         for name, count in list(self.section_failures.items()):
             failures.add(count, name)
-        try:
-            encoder, content_type = choose_encoder(accept)
-        except (ValueError, TypeError):  # an Accept header with a version that is no number
-            encoder, content_type = plain_encoder, CONTENT_TYPE_PLAIN_0_0_4
-        body = encoder(_Both(page, self._process_registry()))
-        if len(body) >= _GZIP_FROM_BYTES and gzip_accepted(packed):
-            body = gzip.compress(body, compresslevel=1)
-            return Response(200, body, content_type, (("Content-Encoding", "gzip"),))
-        return Response(200, body, content_type)
+        return page
 
     def _process_registry(self) -> CollectorRegistry:
         """prometheus-client's own collectors: process_*, python_gc_*, python_info."""

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from aerobee.broker.health import Health
 from aerobee.broker.loop_monitor import LoopMonitor
-from aerobee.broker.metrics import Fill, Page
+from aerobee.broker.metrics_page import Fill, Page
 from aerobee.broker.stats import BrokerStats, RequestStats
 from aerobee.protocol.codes import ResponseCode, request_name
 from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_GROUP_PREFIX

@@ -15,8 +15,8 @@ from time import perf_counter
 from typing import NamedTuple, Protocol
 
 from aerobee.broker.health import used_ratio
-from aerobee.broker.metrics import Fill, Page
 from aerobee.broker.metrics_broker import word, yes_no
+from aerobee.broker.metrics_page import Fill, Page
 from aerobee.broker.stats import Buckets
 from aerobee.protocol.names import SYSTEM_GROUP_PREFIX, is_retry_topic
 from aerobee.store.stats import BOUNDS_S, Histogram, StoreStats

@@ -14,8 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pla
 from aerobee.broker.health import Health
 from aerobee.broker.http import Request, Response
 from aerobee.broker.loop_monitor import LoopMonitor
-from aerobee.broker.metrics import Fill, Metrics, MetricsOptions, Page
+from aerobee.broker.metrics import Metrics
 from aerobee.broker.metrics_broker import Connections, Requests, Runtime, Tables, Traffic
+from aerobee.broker.metrics_page import Fill, MetricsOptions, Page
 from aerobee.broker.metrics_store import Lag, Store
 from aerobee.broker.stats import OTHER, BrokerStats
 from aerobee.remoting.stats import ServerStats
