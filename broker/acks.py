@@ -23,7 +23,6 @@ from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.command import Command
 from aerobee.remoting.connection import Connection
 
-
 # Only at stop, where a few milliseconds more do not matter.
 _DRAIN_POLL_S = 0.005
 
@@ -171,7 +170,5 @@ class Acks:
         if item.connection.closed:
             return
         item.connection.write(
-            self._answer(
-                item.request, code, item.msg_id, item.queue_id, item.queue_offset, remark
-            )
+            self._answer(item.request, code, item.msg_id, item.queue_id, item.queue_offset, remark)
         )

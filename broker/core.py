@@ -263,8 +263,7 @@ class BrokerCore:
         self.appended()
 
     def _dispatch_failed(self, error: Exception) -> None:
-        log.critical("consume queue or index cannot be written, no message reaches consumers "
-                     "why=%s", error)
+        log.critical(
+            "consume queue or index cannot be written, no message reaches consumers why=%s", error
+        )
         self.stats.events.bump("dispatch_failed")
-
-

@@ -88,7 +88,7 @@ class Daemon:
             what, undo = self._undo.pop()
             try:
                 await undo()
-            except Exception as error:  # noqa: BLE001 - collected and raised below
+            except Exception as error:
                 log.exception("stop failed what=%s", what)
                 failures.append(error)
         if failures:

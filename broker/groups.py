@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from aerobee.broker.data_version import DataVersion
 from aerobee.broker.state_file import JsonStateFile, pretty
@@ -76,6 +76,9 @@ _DEFAULTS: dict[str, bool | int] = {
 }
 
 
+_Stored: TypeAlias = tuple[DataVersion | None, dict[str, GroupConfig]]
+
+
 class GroupTable:
     """All groups of this broker. Loop thread only."""
 
@@ -92,7 +95,8 @@ class GroupTable:
         self._limit = limit
         self._clock_ms = clock_ms
         self._groups: dict[str, GroupConfig] = {name: GroupConfig(name) for name in BUILT_IN_GROUPS}
-        version, stored = file.load(lambda content: _parse(content, clock_ms()), (None, {}))
+        nothing: _Stored = (None, {})
+        version, stored = file.load(lambda content: _parse(content, clock_ms()), nothing)
         self._groups.update(stored)
         self.data_version = version or DataVersion(clock_ms(), 0)
 
@@ -150,7 +154,7 @@ class GroupTable:
         self._file.save(pretty(self.to_json()))
 
 
-def _parse(content: bytes, now_ms: int) -> tuple[DataVersion | None, dict[str, GroupConfig]]:
+def _parse(content: bytes, now_ms: int) -> _Stored:
     document = loads(content)
     groups: dict[str, GroupConfig] = {}
     for name, value in document["subscriptionGroupTable"].items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from aerobee.protocol.filters import java_hash
+from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.properties import (
     PROPERTY_CLUSTER,
     PROPERTY_DELAY,
@@ -36,10 +36,6 @@ _WATCHED = frozenset(
     )
 )
 
-# Tag texts repeat; the cache is emptied when full, so a client inventing tags costs it nothing else.
-_TAG_CACHE_ENTRIES = 10_000
-_tag_hashes: dict[str, int] = {}
-
 
 class Intake(NamedTuple):
     """Stored property text of a message, and what was read from it on the way."""
@@ -50,18 +46,6 @@ class Intake(NamedTuple):
     wait: bool
     delay_level: int
     transactional: bool
-
-
-def tag_hash(tags: str) -> int:
-    """Signed 32-bit Java hash of a TAGS text, 0 for none (spec/wire.md 6.7)."""
-    if not tags:
-        return 0
-    code = _tag_hashes.get(tags)
-    if code is None:
-        if len(_tag_hashes) >= _TAG_CACHE_ENTRIES:
-            _tag_hashes.clear()
-        code = _tag_hashes[tags] = java_hash(tags)
-    return code
 
 
 def index_keys(unique_key: str, keys: str) -> tuple[str, ...]:
@@ -93,7 +77,7 @@ def take_in(text: str, cluster: str, *, keep_wait: bool = False) -> Intake:
     get = found.get
     return Intake(
         ENTRY_SEPARATOR.join(kept).encode("utf-8", "surrogatepass"),
-        tag_hash(get(PROPERTY_TAGS, "")),
+        tag_code(get(PROPERTY_TAGS, "")),
         index_keys(get(PROPERTY_UNIQUE_KEY, ""), get(PROPERTY_KEYS, "")),
         get(PROPERTY_WAIT, "true").lower() == "true",
         delay_level(get(PROPERTY_DELAY, "0")),

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 
-from aerobee.broker.intake import tag_hash
 from aerobee.protocol.bodies import MessageQueue, dumps
+from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.headers import PullMessageHeader
 from aerobee.protocol.names import OFFSET_MOVED_TOPIC
 from aerobee.protocol.properties import (
@@ -48,6 +48,6 @@ def offset_moved_message(
         0,
         body,
         encode_properties(properties).encode(),
-        tag_hash(group),
+        tag_code(group),
         (group,),
     )

@@ -41,7 +41,7 @@ def run(loaded: Loaded) -> int:
         return runner.run(_serve(loaded, started))
 
 
-def _loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
+def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     """uvloop's loop where it is installed: 10-20 % more requests a second, never required."""
     try:
         import uvloop

@@ -157,7 +157,8 @@ class PullProcessor:
             )
         if not topic.perm & _PERM_READ:
             raise BadRequest(
-                ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden"
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{header.topic}] pulling message is forbidden",
             )
         if not 0 <= header.queue_id < topic.read_queues:
             raise BadRequest(

@@ -11,13 +11,14 @@ import random
 from collections.abc import Callable
 
 from aerobee.broker.groups import GroupConfig, GroupTable
-from aerobee.broker.intake import index_keys, tag_hash
+from aerobee.broker.intake import index_keys
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topics import TopicTable
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.command import Command, encode_response
 from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.headers import SendBackHeader
 from aerobee.protocol.names import dlq_topic, retry_topic
 from aerobee.protocol.properties import (
@@ -137,8 +138,6 @@ class RetryProcessor:
             0,
             message.body,
             encode_properties(properties).encode(),
-            tag_hash(properties.get(PROPERTY_TAGS, "")),
-            index_keys(
-                properties.get(PROPERTY_UNIQUE_KEY, ""), properties.get(PROPERTY_KEYS, "")
-            ),
+            tag_code(properties.get(PROPERTY_TAGS, "")),
+            index_keys(properties.get(PROPERTY_UNIQUE_KEY, ""), properties.get(PROPERTY_KEYS, "")),
         )

@@ -97,7 +97,7 @@ class Router:
             return self._refuse(command, error.code, error.remark, started)
         except store_errors.StoreError as error:
             return self._refuse(command, store_error_code(error), str(error), started)
-        except Exception as error:  # noqa: BLE001 - the top of a request; see the module's story
+        except Exception as error:
             log.exception("request failed code=%d peer=%s:%s", command.code, *connection.peer)
             self._stats.handler_failures += 1
             remark = f"the broker failed on this request ({type(error).__name__}); see its log"

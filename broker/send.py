@@ -253,9 +253,7 @@ class SendProcessor:
         if not self._sync_flush:
             self._appended()
         elif wait:
-            self._acks.wait(
-                result.end, connection, command, msg_id, queue_id, result.queue_offset
-            )
+            self._acks.wait(result.end, connection, command, msg_id, queue_id, result.queue_offset)
             return None
         else:
             self._store.request_flush()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from aerobee.broker.data_version import DataVersion
 from aerobee.broker.state_file import JsonStateFile, pretty
@@ -94,6 +94,9 @@ class TopicOptions:
     auto_create_per_minute: int
 
 
+_Stored: TypeAlias = tuple[DataVersion | None, dict[str, TopicConfig]]
+
+
 class TopicTable:
     """All topics of this broker. Loop thread only."""
 
@@ -106,7 +109,8 @@ class TopicTable:
         built_in = _built_in(options)
         self._system = SYSTEM_TOPICS | {topic.name for topic in built_in}
         self._topics = {topic.name: topic for topic in built_in}
-        version, stored = file.load(lambda content: _parse(content, clock_ms()), (None, {}))
+        nothing: _Stored = (None, {})
+        version, stored = file.load(lambda content: _parse(content, clock_ms()), nothing)
         self._topics.update(stored)
         if not options.auto_create:
             # A template left over from before must not go on creating topics.
@@ -240,7 +244,7 @@ def _built_in(options: TopicOptions) -> list[TopicConfig]:
     return topics
 
 
-def _parse(content: bytes, now_ms: int) -> tuple[DataVersion | None, dict[str, TopicConfig]]:
+def _parse(content: bytes, now_ms: int) -> _Stored:
     document = loads(content)
     topics: dict[str, TopicConfig] = {}
     for name, value in document["topicConfigTable"].items():

@@ -1,0 +1,69 @@
+"""Duties run again and again, also after they failed, and end with the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from aerobee.broker.housekeeping import Housekeeping
+
+
+async def until(condition: asyncio.Event) -> None:
+    async with asyncio.timeout(5):
+        await condition.wait()
+
+
+async def test_a_duty_that_raises_is_tried_again_and_counted() -> None:
+    housekeeping = Housekeeping(asyncio.get_running_loop())
+    third = asyncio.Event()
+    runs: list[int] = []
+
+    def duty() -> None:
+        runs.append(1)
+        if len(runs) == 3:
+            third.set()
+        raise RuntimeError("on purpose")
+
+    housekeeping.every(0.001, "failing", duty)
+    await until(third)
+    await housekeeping.stop()
+    assert housekeeping.failures >= 2
+
+
+async def test_stop_waits_for_a_blocking_duty_and_nothing_runs_after_it() -> None:
+    loop = asyncio.get_running_loop()
+    housekeeping = Housekeeping(loop)
+    entered, leave = asyncio.Event(), threading.Event()
+    ended: list[int] = []
+
+    def duty() -> None:
+        loop.call_soon_threadsafe(entered.set)
+        assert leave.wait(5)
+        ended.append(1)
+
+    housekeeping.every(0.001, "blocking", duty, blocking=True)
+    await until(entered)
+    stopping = loop.create_task(housekeeping.stop())
+    await asyncio.sleep(0)
+    assert not stopping.done()
+    leave.set()
+    await stopping
+    assert ended == [1]
+
+
+async def test_a_blocking_duty_that_raises_is_counted() -> None:
+    loop = asyncio.get_running_loop()
+    housekeeping = Housekeeping(loop)
+    twice = asyncio.Event()
+    runs: list[int] = []
+
+    def duty() -> None:
+        runs.append(1)
+        if len(runs) == 2:
+            loop.call_soon_threadsafe(twice.set)
+        raise OSError("on purpose")
+
+    housekeeping.every(0.001, "failing", duty, blocking=True)
+    await until(twice)
+    await housekeeping.stop()
+    assert housekeeping.failures >= 1

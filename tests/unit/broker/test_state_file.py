@@ -1,0 +1,66 @@
+"""State files: RocketMQ's form, replaced whole, never lost to a crash in between."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aerobee.broker.state_file import JsonStateFile, StateFileError, pretty
+
+
+def parse(content: bytes) -> dict[str, int]:
+    value = json.loads(content)
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return value
+
+
+def test_pretty_writes_bare_whole_number_keys_on_one_line_as_rocketmq_does() -> None:
+    table = {"offsetTable": {"%RETRY%g1@g1": {0: 5}, "T@g1": {0: 0, 1: 10}, "E@g": {}}}
+    assert pretty(table) == (
+        '{\n\t"offsetTable":{\n\t\t"%RETRY%g1@g1":{0:5\n\t\t},\n'
+        '\t\t"T@g1":{0:0,1:10\n\t\t},\n\t\t"E@g":{}\n\t}\n}'
+    )
+
+
+def test_pretty_escapes_controls_and_leaves_other_text_as_it_is() -> None:
+    assert pretty({"k": 'a"b\\\u0001\t\u4e2d'}) == '{\n\t"k":"a\\"b\\\\\\u0001\\t\u4e2d"\n}'
+
+
+def test_a_missing_file_gives_the_default(tmp_path: Path) -> None:
+    assert JsonStateFile(tmp_path / "x.json").load(parse, {"default": 1}) == {"default": 1}
+
+
+def test_what_was_saved_is_loaded_and_the_one_before_is_the_backup(tmp_path: Path) -> None:
+    file = JsonStateFile(tmp_path / "config" / "x.json")
+    file.save('{"a":1}')
+    file.save('{"a":2}')
+    assert file.load(parse, {}) == {"a": 2}
+    assert parse(file.backup.read_bytes()) == {"a": 1}
+    assert not file.path.with_name("x.json.tmp").exists()
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[1]"])
+def test_a_damaged_file_falls_back_to_its_backup(tmp_path: Path, damage: bytes) -> None:
+    file = JsonStateFile(tmp_path / "x.json")
+    file.save('{"a":1}')
+    file.save('{"a":2}')
+    file.path.write_bytes(damage)
+    assert file.load(parse, {}) == {"a": 1}
+
+
+def test_a_crash_between_keeping_the_old_and_renaming_leaves_the_backup(tmp_path: Path) -> None:
+    file = JsonStateFile(tmp_path / "x.json")
+    file.backup.write_bytes(b'{"a":1}')
+    file.path.with_name("x.json.tmp").write_bytes(b'{"a"')
+    assert file.load(parse, {}) == {"a": 1}
+
+
+def test_file_and_backup_both_damaged_stop_the_start_and_name_both(tmp_path: Path) -> None:
+    file = JsonStateFile(tmp_path / "x.json")
+    file.path.write_bytes(b"{")
+    file.backup.write_bytes(b"{")
+    with pytest.raises(StateFileError, match=r"x\.json\.bak"):
+        file.load(parse, {})
