@@ -59,8 +59,8 @@ def index_keys(unique_key: str, keys: str) -> tuple[str, ...]:
 def take_in(text: str, cluster: str, *, keep_wait: bool = False) -> Intake:
     """Stored text and derived values of one message's properties.
 
-    Entries without a name or value are dropped, as every reader would (spec/wire.md 6.3); a client's
-    own CLUSTER is replaced by the broker's. `keep_wait` leaves WAIT in the stored text (batches).
+    Entries without a name or value are dropped, as every reader would (spec/wire.md 6.3); a
+    client's own CLUSTER is replaced by the broker's. `keep_wait` leaves WAIT in the stored text (batches).
     """
     kept: list[str] = []
     found: dict[str, str] = {}
@@ -94,7 +94,7 @@ def delay_level(text: str) -> int:
 
 
 def batch_item_properties(own: bytes, shared: bytes) -> bytes:
-    """Stored text of a message in a batch: its own entries, then the batch's (spec/store.md 2.6)."""
+    """Stored text of a batched message: its own entries, then the batch's (spec/store.md 2.6)."""
     if not own:
         return shared
     if not shared:

@@ -158,7 +158,7 @@ class PullProcessor:
         if not topic.perm & _PERM_READ:
             raise BadRequest(
                 ResponseCode.NO_PERMISSION,
-                f"the topic[{header.topic}] pulling message is forbidden",
+                f"the topic[{header.topic}] pulling is forbidden",
             )
         if not 0 <= header.queue_id < topic.read_queues:
             raise BadRequest(
