@@ -1,0 +1,62 @@
+# Everything a newcomer types. Nothing has to be done before: each target makes .venv first, which
+# takes a minute once and no time afterwards.
+
+STORE ?= .run/store
+ARGS ?=
+
+PYTHON_IN_VENV := .venv/bin/python
+PYTEST := $(PYTHON_IN_VENV) -m pytest
+# Suites beside the unit tests; `make crash` runs tests/crash, and so on.
+SUITES := contract interop crash sim fuzz service spark
+
+.PHONY: help setup run test check lint types unit peers bench manual clean $(SUITES)
+
+help:
+	@echo 'make run     a broker with its name server, ready to send and pull (STORE=DIR, ARGS="--port 10911")'
+	@echo 'make test    everything, with the real clients of other languages (brings them first)'
+	@echo 'make check   ruff, types, unit and contract tests: under two minutes, before each commit'
+	@echo 'make bench   benchmarks'
+	@echo 'make setup   .venv with Aerobee installed; also: unit lint types manual clean $(SUITES)'
+
+setup:
+	@.ci/setup
+
+run: setup
+	exec .venv/bin/aerobee serve --store "$(STORE)" $(ARGS)
+
+# One pytest run over all suites, so that its closing line speaks for all of them.
+test: setup lint types peers
+	$(PYTEST) tests --durations=20 $(ARGS)
+
+check: lint types unit contract
+
+lint: setup
+	.venv/bin/ruff check .
+	$(PYTHON_IN_VENV) -m aerobee.config.manual --check
+
+types: setup
+	.venv/bin/mypy -p aerobee
+
+unit: setup
+	$(PYTEST) tests/unit tests/test_layers.py --durations=5 $(ARGS)
+
+peers: setup
+	@if [ -x tests/interop/setup.sh ]; then tests/interop/setup.sh; fi
+
+interop: peers
+
+# A suite that does not exist yet is said, not failed.
+$(SUITES): setup
+	@if [ -d tests/$@ ]; then $(PYTEST) tests/$@ --durations=10 $(ARGS); \
+	else echo "tests/$@: no such suite yet"; fi
+
+bench: peers
+	@if [ -f tests/bench/__main__.py ]; then $(PYTHON_IN_VENV) -m tests.bench $(ARGS); \
+	else echo "tests/bench: no benchmarks yet"; fi
+
+# The manual of all settings, made from their declarations.
+manual: setup
+	$(PYTHON_IN_VENV) -m aerobee.config.manual
+
+clean:
+	rm -rf .run .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

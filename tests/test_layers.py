@@ -1,0 +1,200 @@
+"""The layers as a test: who may import whom, how large a module may be, what is banned.
+
+Read from the sources by their syntax trees, so that lazy imports inside functions count as well.
+The sentences behind the rules are in docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "protocol": frozenset(),
+    "config": frozenset(),
+    "remoting": frozenset({"protocol"}),
+    "store": frozenset({"protocol", "config"}),
+    "nameserver": frozenset({"protocol", "config", "remoting"}),
+    "broker": frozenset({"protocol", "config", "store", "nameserver", "remoting"}),
+    "client": frozenset({"protocol", "remoting"}),
+    "cli": frozenset({"protocol", "config", "remoting", "store", "nameserver", "broker", "client"}),
+}
+# `import aerobee.x` works because of the links in aerobee/; these names alone mean something else
+# on a machine that has other packages of the same plain names.
+FOLDERS = frozenset(MAY_IMPORT) | {"pipeline", "deploy"}
+
+MODULE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+
+# Input from clients must never become a command or code (reliability.md 8).
+HARDENED = ("protocol", "config", "remoting", "store", "nameserver", "broker")
+BANNED_MODULES = frozenset(
+    {"subprocess", "pickle", "marshal", "shelve", "dill", "cloudpickle", "importlib", "runpy"}
+    | {"imp", "pty", "code", "codeop", "commands", "yaml"}
+)
+BANNED_CALLS = frozenset({"eval", "exec", "compile", "__import__"})
+BANNED_OS = ("system", "popen", "exec", "spawn", "posix_spawn", "fork")
+
+# Protocol code does no I/O and knows no clock; the socket module is only there for inet_pton.
+IMPURE = frozenset({"asyncio", "logging", "threading", "time", "os", "ssl", "select", "random"})
+PURE_SOCKET = frozenset({"inet_pton", "inet_ntop", "AF_INET", "AF_INET6"})
+
+
+def modules(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+ALL = modules(*MAY_IMPORT)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imports(path: Path) -> Iterator[tuple[int, int, str]]:
+    """(line, level, dotted name) of every import; `from a import b` gives both a and a.b."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, 0, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            yield node.lineno, node.level, node.module or ""
+            for alias in node.names:
+                yield node.lineno, node.level, f"{node.module or ''}.{alias.name}"
+
+
+@pytest.mark.parametrize("folder", sorted(MAY_IMPORT))
+def test_folders_import_only_downwards(folder: str) -> None:
+    wrong = []
+    for path in modules(folder):
+        for line, _, name in imports(path):
+            parts = name.split(".")
+            if parts[0] != "aerobee" or len(parts) < 2 or parts[1] not in FOLDERS:
+                continue
+            if parts[1] != folder and parts[1] not in MAY_IMPORT[folder]:
+                wrong.append(f"{name_of(path)}:{line} imports {name}")
+    assert wrong == []
+
+
+def test_the_layers_have_no_circle() -> None:
+    done: set[str] = set()
+    while len(done) < len(MAY_IMPORT):
+        ready = {name for name, lower in MAY_IMPORT.items() if lower <= done} - done
+        assert ready, f"a circle among {set(MAY_IMPORT) - done}"
+        done |= ready
+
+
+def test_nothing_of_ours_is_imported_bare_or_relatively() -> None:
+    wrong = []
+    for path in [*ALL, *modules("tests"), *(ROOT / "aerobee").glob("*.py")]:
+        for line, level, name in imports(path):
+            inside_tests = path.is_relative_to(ROOT / "tests")
+            if (level and not inside_tests) or (not level and name.split(".")[0] in FOLDERS):
+                wrong.append(f"{name_of(path)}:{line} imports {'.' * level}{name}")
+    assert wrong == []
+
+
+def test_only_the_command_line_knows_the_command_line() -> None:
+    assert all("cli" not in lower for lower in MAY_IMPORT.values())
+
+
+def test_no_code_or_command_is_made_of_data() -> None:
+    wrong = []
+    for path in modules(*HARDENED):
+        wrong += [
+            f"{name_of(path)}:{line} imports {name}"
+            for line, _, name in imports(path)
+            if name.split(".")[0] in BANNED_MODULES
+        ]
+        wrong += [
+            f"{name_of(path)}:{line} calls {call}" for line, call in _banned_calls(tree_of(path))
+        ]
+    assert wrong == []
+
+
+def _banned_calls(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func
+        if isinstance(function, ast.Name) and function.id in BANNED_CALLS:
+            yield node.lineno, function.id
+        if (
+            isinstance(function, ast.Attribute)
+            and isinstance(function.value, ast.Name)
+            and function.value.id == "os"
+            and function.attr.startswith(BANNED_OS)
+        ):
+            yield node.lineno, f"os.{function.attr}"
+
+
+def test_protocol_is_bytes_in_and_values_out() -> None:
+    wrong = []
+    for path in modules("protocol"):
+        wrong += [
+            f"{name_of(path)}:{line} imports {name}"
+            for line, _, name in imports(path)
+            if name.split(".")[0] in IMPURE
+        ]
+        wrong += [
+            f"{name_of(path)}:{node.lineno} uses socket.{node.attr}"
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "socket"
+            and node.attr not in PURE_SOCKET
+        ]
+    assert wrong == []
+
+
+def test_the_store_knows_no_event_loop() -> None:
+    wrong = [
+        f"{name_of(path)}:{line} imports {name}"
+        for path in modules("store")
+        for line, _, name in imports(path)
+        if name.split(".")[0] in ("asyncio", "uvloop", "socket")
+    ]
+    assert wrong == []
+
+
+def test_modules_can_be_read_in_one_sitting() -> None:
+    lengths = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in ALL}
+    assert {name: lines for name, lines in lengths.items() if lines > MODULE_LINES_MAX} == {}
+
+
+def test_functions_fit_a_screen() -> None:
+    wrong = {
+        f"{name_of(path)}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for path in ALL
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
+    }
+    assert wrong == {}
+
+
+def test_every_module_opens_with_its_story() -> None:
+    silent = [
+        name_of(path)
+        for path in ALL
+        if path.name != "__init__.py" and not ast.get_docstring(tree_of(path))
+    ]
+    assert silent == []
+
+
+def test_every_folder_is_linked_into_the_package() -> None:
+    for folder in MAY_IMPORT:
+        link = ROOT / "aerobee" / folder
+        assert link.is_symlink(), folder
+        assert link.readlink() == Path("..") / folder
