@@ -12,7 +12,7 @@ that the caller may choose. Nothing but JsonError leaves `loads`, whatever the b
 
 Writing. No white space, members sorted, null members dropped (null elements stay), integer keys
 quoted, which every client reads, objects as keys real objects, which the old ones insist on.
-Objects that have `json_members()` are written as objects, as values and as keys.
+What has a `json_members()` is written as the object it returns, as a value and as a key.
 """
 
 import base64
@@ -21,7 +21,7 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 from json.encoder import encode_basestring
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import msgspec
 
@@ -57,15 +57,6 @@ _ALSO_ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029]")
 
 class JsonError(ValueError):
     """The bytes are not JSON in any dialect read here, or break a bound."""
-
-
-@runtime_checkable
-class JsonObject(Protocol):
-    """Something written as a JSON object, in a value's place or in a key's."""
-
-    def json_members(self) -> Mapping[str, Any]:
-        """The members, before sorting and before null ones are dropped."""
-        ...
 
 
 def loads(data: bytes | str, max_values: int = MAX_VALUES) -> Any:
@@ -279,10 +270,10 @@ def _text(value: Any) -> str:
         return str(int(value))
     if isinstance(value, float):
         return _double_text(value)
-    if isinstance(value, JsonObject):
-        return _object_text(value.json_members())
     if isinstance(value, Mapping):
         return _object_text(value)
+    if hasattr(value, "json_members"):
+        return _object_text(value.json_members())
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_text, value))}]"
     if isinstance(value, set | frozenset):
@@ -311,7 +302,7 @@ def _key_text(key: Any) -> str:
         return quote(key)
     if isinstance(key, int):
         return f'"{int(key)}"'
-    if isinstance(key, JsonObject):
+    if hasattr(key, "json_members"):
         return _object_text(key.json_members())
     raise TypeError(f"{type(key).__name__} cannot be a JSON key")
 

@@ -1,0 +1,75 @@
+"""What a consumer wants of a topic, and how a broker tells it from a message's tag hash.
+
+A TAG expression is `*` (or nothing) for all messages, else tags joined by `||`; blanks around a tag
+do not count (wire spec 4.2). The broker compares the 32-bit hash in the consume queue with the
+hashes of the tags (6.7); the client compares the tags themselves, so a collision costs one useless
+delivery to the client and no more.
+
+Hashes are always derived here from the tags: clients exist that send tags only, or wrong hashes.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.hashing import java_hash as java_hash
+from aerobee.protocol.hashing import java_hash_with_prefix as java_hash_with_prefix
+from aerobee.protocol.hashing import tag_code as tag_code
+
+ALL_MESSAGES = "*"
+TAG_TYPE = "TAG"
+SQL_TYPE = "SQL92"
+
+# An expression of nothing but blanks names no tag and matches nothing (what the reference does):
+# its one code is no 32-bit number, so no message has it.
+_MATCHES_NOTHING = frozenset({1 << 40})
+# What Java's trim takes off.
+_BLANKS = "".join(map(chr, range(33)))
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """One topic of a consumer group. Empty `codes` means every message; `version` is client ms."""
+
+    topic: str
+    expression: str = ALL_MESSAGES
+    type: str = TAG_TYPE
+    version: int = 0
+    tags: frozenset[str] = frozenset()
+    codes: frozenset[int] = frozenset()
+    class_filter: bool = False
+
+    def matches(self, tags_code: int) -> bool:
+        """Whether a message with this tag hash may be wanted."""
+        return not self.codes or tags_code in self.codes
+
+
+def parse_tag_expression(topic: str, expression: str | None, version: int = 0) -> Subscription:
+    """The subscription that a TAG expression means.
+
+    Raises BadRequest (SUBSCRIPTION_PARSE_FAILED) for an expression of separators alone.
+    """
+    if expression is None or expression in ("", ALL_MESSAGES):
+        return Subscription(topic, ALL_MESSAGES, TAG_TYPE, version)
+    parts = expression.split("||")
+    if not any(parts):
+        raise BadRequest(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"parse the consumer's subscription failed: {expression[:64]!r} names no tag",
+        )
+    return tag_subscription(topic, expression, parts, version)
+
+
+def tag_subscription(
+    topic: str, expression: str, parts: Iterable[str], version: int
+) -> Subscription:
+    """The subscription to some tags; blank ones are dropped."""
+    tags = frozenset(tag for part in parts if (tag := part.strip(_BLANKS)))
+    codes = frozenset(map(tag_code, tags)) if tags else _MATCHES_NOTHING
+    return Subscription(topic, expression, TAG_TYPE, version, tags, codes)
+
+
+def tag_codes(expression: str | None) -> frozenset[int] | None:
+    """The hashes an expression lets through, None for all; BadRequest as `parse_tag_expression`."""
+    return parse_tag_expression("", expression).codes or None
