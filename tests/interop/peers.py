@@ -16,12 +16,17 @@ JAVA_FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One client of one version. `ordered` are the modes whose sends leave in order."""
+    """One client of one version.
+
+    `ordered` are the modes whose sends leave in order. `broken_on_java` are those that its users
+    cannot use with the Java broker (the C++ batch is stored there as one empty message).
+    """
 
     name: str
     argv: tuple[str, ...]
     modes: tuple[str, ...]
     ordered: frozenset[str] = frozenset({"sync", "batch"})
+    broken_on_java: frozenset[str] = frozenset()
     orderly: bool = True
     env: tuple[tuple[str, str], ...] = ()
 
@@ -60,7 +65,10 @@ PEERS: dict[str, Peer] = {
     **{f"java-{version}": _java(version) for version in JAVA_CLIENTS},
     "go": Peer("go", (str(CACHE / "go-peer"),), ALL_MODES),
     "cpp": Peer(
-        "cpp", (str(CACHE / "cpp" / "bin" / "python"), str(HERE / "cpp" / "peer.py")), ALL_MODES
+        "cpp",
+        (str(CACHE / "cpp" / "bin" / "python"), str(HERE / "cpp" / "peer.py")),
+        ALL_MODES,
+        broken_on_java=frozenset({"batch"}),
     ),
     "node": Peer(
         "node",

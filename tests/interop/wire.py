@@ -101,13 +101,14 @@ class Wire:
             },
         )  # fmt: skip
 
-    def send(self, topic: str, queue: int, body: bytes, key: str = "") -> Answer:
-        properties = f"KEYS\x01{key}\x02WAIT\x01true" if key else "WAIT\x01true"
+    def send(self, topic: str, queue: int, body: bytes, **properties: str) -> Answer:
+        """Sends with properties by their stored names (KEYS, TAGS, UNIQ_KEY...)."""
+        text = "\x02".join(f"{k}\x01{v}" for k, v in {"WAIT": "true", **properties}.items())
         return self.call(
             SEND_MESSAGE_V2,
             {
                 "a": "wire", "b": topic, "c": "TBW102", "d": 4, "e": queue, "f": 0, "g": 0, "h": 0,
-                "i": properties, "j": 0, "k": "false", "m": "false",
+                "i": text, "j": 0, "k": "false", "m": "false",
             },
             body,
         )  # fmt: skip

@@ -129,6 +129,10 @@ class Produce:
         return message
 
 
+class Refused(Exception):
+    """Not this time."""
+
+
 class Consume:
     def __init__(self, options: argparse.Namespace, output: Output) -> None:
         self.options = options
@@ -151,6 +155,8 @@ class Consume:
         consumer.shutdown()
 
     def received(self, message: RecvMessage) -> None:
+        if self.options.reject_first == "yes" and message.reconsume_times == 0:
+            raise Refused  # the wrapper turns any exception into "consume later"
         body = message.body
         self.output.say(
             queue=message.queue_id,
@@ -183,6 +189,7 @@ def main() -> None:
     parser.add_argument("--producer", default="cpp")
     parser.add_argument("--tag", default="*")
     parser.add_argument("--keys", default="no", choices=["yes", "no"])
+    parser.add_argument("--reject-first", default="no", choices=["yes", "no"])
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--queues", type=int, default=8)
     parser.add_argument("--interval-ms", type=int, default=0)

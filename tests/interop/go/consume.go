@@ -29,7 +29,7 @@ func consume(o options) {
 		selector = consumer.MessageSelector{Type: consumer.TAG, Expression: o.tag}
 	}
 	enough := make(chan struct{})
-	if err := c.Subscribe(o.topic, selector, collector(o.count, enough)); err != nil {
+	if err := c.Subscribe(o.topic, selector, collector(o, enough)); err != nil {
 		log.Fatal(err)
 	}
 	if err := c.Start(); err != nil {
@@ -51,17 +51,20 @@ func consume(o options) {
 
 type listener = func(context.Context, ...*primitive.MessageExt) (consumer.ConsumeResult, error)
 
-func collector(count int, enough chan struct{}) listener {
+func collector(o options, enough chan struct{}) listener {
 	var lock sync.Mutex
 	seen := map[string]bool{}
 	return func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 		lock.Lock()
 		defer lock.Unlock()
 		for _, m := range messages {
+			if o.rejectFirst == "yes" && m.ReconsumeTimes == 0 {
+				return consumer.ConsumeRetryLater, nil
+			}
 			say(map[string]any{"queue": m.Queue.QueueId, "offset": m.QueueOffset, "body": string(m.Body),
 				"keys": m.GetKeys(), "id": m.MsgId, "reconsume": m.ReconsumeTimes})
-			if count > 0 && len(seen) < count {
-				if seen[string(m.Body)] = true; len(seen) == count {
+			if o.count > 0 && len(seen) < o.count {
+				if seen[string(m.Body)] = true; len(seen) == o.count {
 					close(enough)
 				}
 			}

@@ -13,7 +13,7 @@ import (
 )
 
 type options struct {
-	namesrv, topic, group, modes, mode, prefix, producer, tag, keys string
+	namesrv, topic, group, modes, mode, prefix, producer, tag, keys, rejectFirst string
 	count, intervalMs, retrySeconds, timeout                        int
 }
 
@@ -29,6 +29,7 @@ func parse(arguments []string) options {
 	flags.StringVar(&o.producer, "producer", "go", "second part of the bodies")
 	flags.StringVar(&o.tag, "tag", "", "tag to send with, or to subscribe to")
 	flags.StringVar(&o.keys, "keys", "no", "yes: each body is its message's key too")
+	flags.StringVar(&o.rejectFirst, "reject-first", "no", "yes: consume at the second delivery only")
 	flags.IntVar(&o.count, "count", 0, "messages; when consuming, 0: until stopped")
 	flags.IntVar(&o.intervalMs, "interval-ms", 0, "pause between synchronous sends")
 	flags.IntVar(&o.retrySeconds, "retry-seconds", 0, "how long a failing send is tried again")

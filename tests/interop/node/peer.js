@@ -11,7 +11,7 @@ const { values: options, positionals: [ command ] } = parseArgs({
   allowPositionals: true,
   options: {
     namesrv: text(''), topic: text(''), group: text('peers'), modes: text('sync'), mode: text('concurrent'),
-    prefix: text('m'), producer: text('node'), tag: text('*'), keys: text('no'), count: text('0'),
+    prefix: text('m'), producer: text('node'), tag: text('*'), keys: text('no'), 'reject-first': text('no'), count: text('0'),
     queues: text('8'), 'interval-ms': text('0'), 'retry-seconds': text('0'), timeout: text('60'),
   },
 });
@@ -75,6 +75,7 @@ async function consume() {
     process.once('SIGTERM', resolve);
     setTimeout(resolve, number('timeout') * 1000);
     consumer.subscribe(options.topic, options.tag, async (message) => {
+      if (options['reject-first'] === 'yes' && message.reconsumeTimes === 0) return Consumer.ACTION_RETRY;
       const body = message.body.toString();
       say({
         queue: message.queueId, offset: Number(message.queueOffset), body, keys: message.keys,

@@ -16,12 +16,14 @@ import org.apache.rocketmq.common.message.MessageExt;
 final class Consume {
     private final Options options;
     private final int count;
+    private final boolean rejectFirst;
     private final Set<String> seen = new HashSet<>();
     private final CountDownLatch enough = new CountDownLatch(1);
 
     Consume(Options options) {
         this.options = options;
         this.count = options.number("count", 0);
+        this.rejectFirst = options.yes("reject-first");
     }
 
     void run() throws Exception {
@@ -37,8 +39,12 @@ final class Consume {
             });
         } else {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-                received(messages);
-                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+                boolean refused = rejectFirst && messages.get(0).getReconsumeTimes() == 0;
+                if (!refused) {
+                    received(messages);
+                }
+                return refused ? ConsumeConcurrentlyStatus.RECONSUME_LATER
+                    : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
         }
         consumer.start();
