@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -21,8 +20,9 @@ from aerobee.broker.addresses import decide_advertised
 from aerobee.broker.core import BrokerCore, Identity
 from aerobee.broker.health import Health, disk_probe, health_routes, registered_probe, store_probe
 from aerobee.broker.housekeeping import Housekeeping
-from aerobee.broker.http import HttpServer
-from aerobee.broker.metrics import metrics_route
+from aerobee.broker.http import HttpLimits, HttpServer
+from aerobee.broker.loop_monitor import LoopMonitor
+from aerobee.broker.metrics_setup import add_broker, add_servers, metrics_of_process
 from aerobee.broker.notify import Notifier
 from aerobee.broker.registration import Registrar
 from aerobee.broker.stats import BrokerStats
@@ -36,7 +36,6 @@ log = logging.getLogger("aerobee.daemon")
 
 _PORT_TRIES = 50
 _VIP_OFFSET = 2
-_LOOP_BEAT_S = 0.5
 # At stop, sends that wait for their sync get this long: many times what a healthy sync takes.
 _DRAIN_S = 5.0
 
@@ -62,8 +61,12 @@ class Daemon:
         self._limits = Limits(settings)
         self._notifier = notifier or Notifier({})
         self._undo: list[tuple[str, Callable[[], Awaitable[None]]]] = []
-        self._beat = time.monotonic()
-        self.loop_lag_max_s = 0.0
+        self._serving = False
+        self.health.add(
+            "serving",
+            lambda: None if self._serving else "the broker is starting or stopping",
+            "wait; the log shows how far it is",
+        )
         self.store: MessageStore
         self.core: BrokerCore
         self.registrar: Registrar | None = None
@@ -82,6 +85,7 @@ class Daemon:
 
     async def stop(self) -> None:
         """Stop what was started, in reverse; every step is tried even if one before it failed."""
+        self._serving = False
         self._notifier.stopping("stopping")
         failures: list[Exception] = []
         while self._undo:
@@ -99,7 +103,9 @@ class Daemon:
         settings = self.settings
         self._housekeeping = Housekeeping(loop)
         self._undo.append(("timers", self._housekeeping.stop))
-        self._housekeeping.every(_LOOP_BEAT_S, "loop beat", self._turned)
+        self._loop_monitor = LoopMonitor(loop)
+        self._loop_monitor.start()
+        self._undo.append(("loop monitor", self._stop_loop_monitor))
         http = await self._start_http()
         advertised = decide_advertised(settings.advertised_host, settings.listen_host)
         self.warnings = advertised.warnings
@@ -108,6 +114,7 @@ class Daemon:
         port = settings.listen_port or _free_port(settings.listen_host)
         self.core = BrokerCore(settings, self.store, Identity(advertised, port), self.stats, loop)
         self._undo.append(("broker core", self._close_core))
+        add_broker(self._metrics, settings, self.store, self.core, self.stats)
         name_server = await self._start_name_server()
         vip = await self._start_client_ports(port)
         await self._register(name_server)
@@ -120,18 +127,22 @@ class Daemon:
         )
         self.core.start_duties(self._housekeeping)
         self._start_watch()
+        self._serving = True
 
     async def _start_http(self) -> str:
-        settings = self.settings
+        settings, monitor = self.settings, self._loop_monitor
+        self._metrics = metrics_of_process(settings, self.stats, self.health, monitor)
         if not settings.http_enabled or not settings.http_port:
             return ""
         routes = {
-            **health_routes(self.health, lambda: time.monotonic() - self._beat),
-            "/metrics": metrics_route(self),
+            **health_routes(self.health, monitor.stuck_s),
+            "/metrics": self._metrics.route,
         }
-        server = HttpServer(settings.http_host, settings.http_port, routes)
+        limits = HttpLimits(connections=settings.http_connections)
+        server = HttpServer(settings.http_host, settings.http_port, routes, limits)
         await server.start()
         self._undo.append(("http", server.close))
+        self._undo.append(("metrics", self._close_metrics))
         return f"{settings.http_host}:{server.port}"
 
     async def _open_store(self, loop: asyncio.AbstractEventLoop) -> MessageStore:
@@ -170,6 +181,7 @@ class Daemon:
         self.main_server = RemotingServer(self.core.main_router, limits, "broker")
         self.vip_server = RemotingServer(self.core.vip_router, limits, "broker vip")
         self._undo.append(("client ports", self._close_client_ports))
+        add_servers(self._metrics, {"broker": self.main_server.stats, "vip": self.vip_server.stats})
         await self.main_server.start(settings.listen_host, port)
         if not settings.vip_port_enabled:
             return 0
@@ -220,10 +232,11 @@ class Daemon:
         if self.store.threads_alive():
             self._notifier.watchdog()
 
-    def _turned(self) -> None:
-        now = time.monotonic()
-        self.loop_lag_max_s = max(self.loop_lag_max_s, now - self._beat - _LOOP_BEAT_S)
-        self._beat = now
+    async def _stop_loop_monitor(self) -> None:
+        self._loop_monitor.stop()
+
+    async def _close_metrics(self) -> None:
+        self._metrics.close()
 
     async def _close_core(self) -> None:
         self.core.close()

@@ -101,11 +101,12 @@ class Page:
         self._options = options
         self._families: dict[str, Family] = {}
         self._pace = _Pace()
+        # Built-in labels win over configured ones of the same name, here and in `_labels`.
         self._base = {
+            **dict(options.labels),
             "cluster": options.cluster,
             "node_type": "broker",
             "node_id": options.broker_name,
-            **dict(options.labels),
         }
 
     def counter(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Family:
