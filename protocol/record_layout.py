@@ -1,0 +1,82 @@
+"""Byte positions of the stored message: nobody else counts bytes (wire spec 6.1, store spec 2).
+
+A record is the same bytes in the commit log, in a pull's answer and in a query's answer. All
+integers are big-endian. B and S are the born and store host lengths: 8 for IPv4 (4 + port i32), 20
+for IPv6, told by bits 4 and 5 of the sysFlag; L body, T topic, P properties length in bytes.
+
+    0 total size    4 magic       8 body CRC        12 queue id      16 flag
+    20 queue offset 28 log offset 36 sysFlag        40 born time     48 born host (B)
+    48+B store time               56+B store host (S)
+    56+B+S reconsume times        60+B+S prepared transaction offset
+    68+B+S body length, body      72+B+S+L topic length (i8), topic
+    73+B+S+L+T properties length (i16), properties
+"""
+
+import struct
+
+MESSAGE_MAGIC = 0xDAA320A7
+BLANK_MAGIC = 0xCBD43194
+
+TOTAL_SIZE_POSITION = 0
+MAGIC_POSITION = 4
+BODY_CRC_POSITION = 8
+QUEUE_ID_POSITION = 12
+FLAG_POSITION = 16
+QUEUE_OFFSET_POSITION = 20
+LOG_OFFSET_POSITION = 28
+SYS_FLAG_POSITION = 36
+BORN_TIMESTAMP_POSITION = 40
+BORN_HOST_POSITION = 48
+
+V4_HOST_BYTES = 8
+V6_HOST_BYTES = 20
+# Everything but hosts, body, topic and properties.
+FIXED_BYTES = 75
+MIN_RECORD_BYTES = FIXED_BYTES + 2 * V4_HOST_BYTES
+# Size and magic; this much always stays free behind the last record of a segment.
+BLANK_BYTES = 8
+
+MAX_TOPIC_BYTES = 127
+MAX_PROPERTIES_BYTES = 32767
+
+SYS_COMPRESSED = 0x1
+SYS_MULTI_TAGS = 0x2
+SYS_TRANSACTION_MASK = 0xC
+SYS_TRANSACTION_PREPARED = 0x4
+SYS_TRANSACTION_COMMIT = 0x8
+SYS_TRANSACTION_ROLLBACK = 0xC
+SYS_BORN_HOST_V6 = 0x10
+SYS_STORE_HOST_V6 = 0x20
+SYS_COMPRESSION_MASK = 0x700
+SYS_COMPRESSION_LZ4 = 0x100
+SYS_COMPRESSION_ZSTD = 0x200
+SYS_COMPRESSION_ZLIB = 0x300
+
+
+def _head_struct(born_bytes: int, store_bytes: int) -> struct.Struct:
+    return struct.Struct(f">iIiiiqqiq{born_bytes}sq{store_bytes}siqi")
+
+
+# By the two host bits (0x00, 0x10, 0x20, 0x30): all fields up to and with the body length.
+HEADS: dict[int, struct.Struct] = {
+    born_bit | store_bit: _head_struct(
+        V6_HOST_BYTES if born_bit else V4_HOST_BYTES,
+        V6_HOST_BYTES if store_bit else V4_HOST_BYTES,
+    )
+    for born_bit in (0, SYS_BORN_HOST_V6)
+    for store_bit in (0, SYS_STORE_HOST_V6)
+}
+HOST_BITS = {
+    (V4_HOST_BYTES, V4_HOST_BYTES): 0,
+    (V6_HOST_BYTES, V4_HOST_BYTES): SYS_BORN_HOST_V6,
+    (V4_HOST_BYTES, V6_HOST_BYTES): SYS_STORE_HOST_V6,
+    (V6_HOST_BYTES, V6_HOST_BYTES): SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6,
+}
+
+SIZE_AND_MAGIC = struct.Struct(">iI")
+PROPERTIES_LENGTH = struct.Struct(">h")
+
+
+def store_timestamp_position(sys_flag: int) -> int:
+    """Where the store time (i64) lies in a record with this sysFlag."""
+    return BORN_HOST_POSITION + (V6_HOST_BYTES if sys_flag & SYS_BORN_HOST_V6 else V4_HOST_BYTES)
