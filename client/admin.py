@@ -1,0 +1,275 @@
+"""Administration: topics, routes, progress of groups, and finding messages.
+
+Every call looks up the brokers it concerns and asks their masters; what spans several brokers is
+merged here. Changes go to the brokers first and to the name servers after, as RocketMQ's tools do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Final, Self
+
+from aerobee.client.errors import CallerError, ClientError, NoRoute, reading
+from aerobee.client.message import MessageQueue, ReceivedMessage, received
+from aerobee.client.options import Addresses, ClientOptions
+from aerobee.client.route import MASTER_ID
+from aerobee.client.session import Session
+from aerobee.protocol.admin_headers import (
+    ConsumeStatsHeader,
+    CreateTopicHeader,
+    DeleteTopicHeader,
+    TopicHeader,
+)
+from aerobee.protocol.bodies import parse_kv_table, parse_topic_list
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.headers import ConsumerListHeader, QueryMessageHeader, ViewMessageHeader
+from aerobee.protocol.ids import parse_offset_msg_id
+from aerobee.protocol.names import check_topic_name, retry_topic
+from aerobee.protocol.record import decode_record, decode_records
+from aerobee.protocol.route_bodies import BrokerRoute, ClusterInfo, TopicRoute
+from aerobee.protocol.stats_bodies import (
+    ConnectionData,
+    ConsumeStats,
+    GroupProgress,
+    QueueOffsets,
+    parse_connections,
+    parse_topic_stats,
+)
+
+_FAR_FUTURE_MS: Final = 2**63 - 1
+_TEMPLATE_TOPIC: Final = "TBW102"
+
+
+class Admin:
+    """Administers brokers and looks into them. Belongs to the loop it was started on."""
+
+    def __init__(self, name_servers: Addresses, options: ClientOptions | None = None) -> None:
+        self._session = Session(name_servers, options or ClientOptions())
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def start(self) -> None:
+        """Get ready; connections are made by the first call."""
+        self._session.start()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._session.close()
+
+    # Clusters and topics
+
+    async def cluster(self) -> ClusterInfo:
+        """All brokers by name, and the clusters they form."""
+        self._session.check_running()
+        answer = await self._session.call_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
+        with reading("name server"):
+            return ClusterInfo.parse(answer.body)
+
+    async def topics(self) -> list[str]:
+        """The names of all topics that a broker registered, sorted; system topics included."""
+        self._session.check_running()
+        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        answer = await self._session.call_name_server(code)
+        with reading("name server"):
+            return sorted(parse_topic_list(answer.body))
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Where a topic lives, as the name server says now; raises NoRoute."""
+        self._session.check_running()
+        return await self._session.routes.route(topic, refresh=True)
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 8,
+        perm: int = 6,
+        cluster: str | None = None,
+        broker: str | None = None,
+    ) -> None:
+        """Create or change a topic on every master, or those of one cluster, or one broker's.
+
+        Returns when the brokers have it; the name servers hear of it from them, a moment later.
+        `perm` adds up 4 read, 2 write, 1 inherit.
+        """
+        try:
+            check_topic_name(topic)
+        except BadRequest as error:
+            raise CallerError(error.remark) from error
+        header = CreateTopicHeader(
+            topic=topic,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=perm,
+            default_topic=_TEMPLATE_TOPIC,
+        )
+        info = await self.cluster()
+        for address in _masters(info, cluster, broker):
+            await self._session.call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext())
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic on every broker that has it, then at every name server."""
+        route = await self.route(topic)
+        ext = TopicHeader(topic).to_ext()
+        for address in _master_addresses(route.brokers):
+            await self._session.call(address, RequestCode.DELETE_TOPIC_IN_BROKER, ext)
+        ext = DeleteTopicHeader(topic).to_ext()
+        for address in self._session.name_servers:
+            await self._session.call(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, ext)
+
+    async def topic_stats(self, topic: str) -> dict[MessageQueue, QueueOffsets]:
+        """The offsets at both ends of each queue, and the time of its last message."""
+        route = await self.route(topic)
+        stats: dict[MessageQueue, QueueOffsets] = {}
+        ext = TopicHeader(topic).to_ext()
+        for address in _master_addresses(route.brokers):
+            answer = await self._session.call(address, RequestCode.GET_TOPIC_STATS_INFO, ext)
+            with reading(address):
+                stats |= parse_topic_stats(answer.body)
+        return dict(sorted(stats.items()))
+
+    # Groups
+
+    async def consume_progress(
+        self, group: str, topic: str | None = None
+    ) -> dict[MessageQueue, GroupProgress]:
+        """How far a group has consumed each queue, of one topic or of all it ever consumed.
+
+        The group is found by the route of its retry topic, which exists once it was online.
+        """
+        route = await self.route(retry_topic(group))
+        progress: dict[MessageQueue, GroupProgress] = {}
+        ext = ConsumeStatsHeader(group, topic or "").to_ext()
+        for address in _master_addresses(route.brokers):
+            answer = await self._session.call(address, RequestCode.GET_CONSUME_STATS, ext)
+            with reading(address):
+                progress |= ConsumeStats.parse(answer.body).queues
+        return dict(sorted(progress.items()))
+
+    async def consumers(self, group: str) -> list[ConnectionData]:
+        """The members of a consumer group that are online, sorted by client id."""
+        route = await self.route(retry_topic(group))
+        found: dict[str, ConnectionData] = {}
+        for address in _master_addresses(route.brokers):
+            answer = await self._session.call(
+                address,
+                RequestCode.GET_CONSUMER_CONNECTION_LIST,
+                ConsumerListHeader(group).to_ext(),
+                accept=(ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE),
+            )
+            if answer.code == ResponseCode.SUCCESS:
+                with reading(address):
+                    found |= {data.client_id: data for data in parse_connections(answer.body)}
+        return [found[client_id] for client_id in sorted(found)]
+
+    # Messages
+
+    async def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_messages: int = 64,
+        begin_ms: int = 0,
+        end_ms: int = _FAR_FUTURE_MS,
+    ) -> list[ReceivedMessage]:
+        """Messages of a topic that carry a key and were stored within a time range, oldest first.
+
+        Brokers look keys up by hash; what merely shares the hash is left out here.
+        """
+        header = QueryMessageHeader(topic, key, max_messages, begin_ms, end_ms)
+        found = await self._query(header)
+        return [message for message in found if key in message.keys][:max_messages]
+
+    async def query_by_unique_key(self, topic: str, msg_id: str) -> list[ReceivedMessage]:
+        """Messages sent under one unique id: one, or more when a producer had to retry."""
+        header = QueryMessageHeader(topic, msg_id, 32, 0, _FAR_FUTURE_MS, unique_key_query=True)
+        return [message for message in await self._query(header) if message.msg_id == msg_id]
+
+    async def _query(self, header: QueryMessageHeader) -> list[ReceivedMessage]:
+        route = await self.route(header.topic)
+        calls = [self._query_broker(broker, header) for broker in route.brokers]
+        parts = await asyncio.gather(*calls)
+        found = [message for part in parts for message in part if message.topic == header.topic]
+        return sorted(found, key=lambda message: (message.store_timestamp_ms, message.log_offset))
+
+    async def _query_broker(
+        self, broker: BrokerRoute, header: QueryMessageHeader
+    ) -> list[ReceivedMessage]:
+        address = self._session.routes.readable_address(broker.name, MASTER_ID)
+        if address is None:
+            return []
+        answer = await self._session.call(
+            address,
+            RequestCode.QUERY_MESSAGE,
+            header.to_ext(),
+            accept=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            return []
+        with reading(address):
+            return [received(stored, broker.name) for stored in decode_records(answer.body)]
+
+    async def view(self, offset_msg_id: str) -> ReceivedMessage:
+        """The message a broker's id names; the broker's address is part of the id.
+
+        Raises CallerError for what is no such id, PeerFailed when no message is there (any more).
+        """
+        self._session.check_running()
+        try:
+            host, port, log_offset = parse_offset_msg_id(offset_msg_id)
+        except BadRequest as error:
+            raise CallerError(error.remark) from error
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        ext = ViewMessageHeader(log_offset).to_ext()
+        answer = await self._session.call(address, RequestCode.VIEW_MESSAGE_BY_ID, ext)
+        with reading(address):
+            return received(decode_record(answer.body), await self._broker_name(address))
+
+    async def _broker_name(self, address: str) -> str:
+        try:
+            info = await self.cluster()
+        except ClientError:
+            return ""
+        for broker in info.brokers.values():
+            if address in broker.addresses.values():
+                return broker.name
+        return ""
+
+    # Brokers
+
+    async def runtime_info(self, address: str) -> dict[str, str]:
+        """A broker's own figures by name (wire spec 4.8)."""
+        self._session.check_running()
+        answer = await self._session.call(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        with reading(address):
+            return parse_kv_table(answer.body)
+
+
+def _master_addresses(brokers: Iterable[BrokerRoute]) -> list[str]:
+    return [broker.addresses[MASTER_ID] for broker in brokers if MASTER_ID in broker.addresses]
+
+
+def _masters(info: ClusterInfo, cluster: str | None, broker: str | None) -> list[str]:
+    names = info.brokers if cluster is None else info.clusters.get(cluster, [])
+    chosen = [info.brokers[name] for name in names if name in info.brokers]
+    if broker is not None:
+        chosen = [one for one in chosen if one.name == broker]
+    addresses = _master_addresses(chosen)
+    if not addresses:
+        what = f"broker {broker!r}" if broker else f"cluster {cluster!r}" if cluster else "broker"
+        raise NoRoute(f"no name server knows a master of {what}")
+    return addresses

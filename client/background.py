@@ -1,0 +1,132 @@
+"""The owner of a client's background tasks: the only place in this folder that creates any.
+
+A task that fails is logged with its traceback and remembered in `failures`; it never vanishes, and
+it never takes the others with it: a push consumer whose heartbeat loop met a bug keeps consuming.
+`close()` cancels what is left and waits for it, so nothing runs after it returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from aerobee.client.errors import ClientClosed
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+AnyTask = asyncio.Task[Any]
+
+
+class TaskOwner:
+    """Creates, watches and ends the tasks of one client; belongs to one event loop."""
+
+    def __init__(self, name: str) -> None:
+        self.failures: list[BaseException] = []
+        self._name = name
+        self._tasks: set[AnyTask] = set()
+        self._closed = False
+
+    def spawn(
+        self,
+        work: Coroutine[Any, Any, T],
+        name: str,
+        *,
+        expected: type[BaseException] | tuple[type[BaseException], ...] = (),
+    ) -> asyncio.Task[T]:
+        """Run `work` as a task of this owner; after `close()` it is cancelled at once.
+
+        `expected` errors are not logged: somebody awaits the task and handles them.
+        """
+        task = asyncio.get_running_loop().create_task(work, name=f"{self._name}:{name}")
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._ended, expected))
+        if self._closed:
+            task.cancel()
+        return task
+
+    def _ended(
+        self, expected: type[BaseException] | tuple[type[BaseException], ...], task: AnyTask
+    ) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if isinstance(error, expected):
+            return
+        self.failures.append(error)
+        log.error("background task failed task=%s", task.get_name(), exc_info=error)
+
+    async def close(self) -> None:
+        """Cancel every task and wait until all of them ended."""
+        self._closed = True
+        current = asyncio.current_task()
+        while waiting := [task for task in self._tasks if task is not current]:
+            for task in waiting:
+                task.cancel()
+            await asyncio.wait(waiting)
+
+
+async def wait_shared(task: asyncio.Task[T]) -> T:
+    """The result of a task that several callers wait for; a caller's own end does not end it.
+
+    Raises ClientClosed when the owner of the task was closed meanwhile.
+    """
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        caller = asyncio.current_task()
+        if task.cancelled() and caller is not None and not caller.cancelling():
+            raise ClientClosed("the client was closed meanwhile") from None
+        raise
+
+
+async def settle(tasks: Sequence[asyncio.Task[T]]) -> list[T]:
+    """The results of all tasks once every one has ended; the first error is raised then.
+
+    When the waiting caller is cancelled, so are the tasks. ClientClosed as in `wait_shared`.
+    """
+    if not tasks:
+        return []
+    try:
+        await asyncio.wait(tasks)
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        raise
+    if any(task.cancelled() for task in tasks):
+        raise ClientClosed("the client was closed meanwhile")
+    return [task.result() for task in tasks]
+
+
+class Periodic:
+    """Calls `work` every `interval_s` seconds, and at once when `wake()` is called.
+
+    Wakes that come while `work` runs are folded into one further run. An exception of `work` is
+    logged and the rhythm goes on: the next round may find the network healed.
+    """
+
+    def __init__(self, interval_s: float, work: Callable[[], Awaitable[None]], name: str) -> None:
+        assert interval_s > 0
+        self.name = name
+        self._interval_s = interval_s
+        self._work = work
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Run the work as soon as the current round, if any, has ended."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """The loop; give it to `TaskOwner.spawn`."""
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), self._interval_s)
+            self._woken.clear()
+            try:
+                await self._work()
+            except Exception:  # top of a task: one failed round must not end the rhythm
+                log.exception("periodic work failed name=%s", self.name)

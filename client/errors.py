@@ -1,0 +1,160 @@
+"""What can go wrong in a client, named by whose fault it is.
+
+Every error of this folder is a `ClientError`; anything else that escapes is a bug. The tree answers
+the one question a caller has, "what do I do now":
+
+    ClientError
+      CallerError          the program using the client must change
+        ClientClosed       used before start or after close
+        BadMessage         this message can never be sent
+        OffsetFileInUse    two broadcasting consumers share one local offset file
+      NoRoute              no name server knows a broker for the topic
+      PeerError            the peer answered, with a code that is not success
+        RequestRefused     this request is wrong for that peer, now and next time
+        PeerBusy           the same request may pass later
+        PeerFailed         something broke over there
+      BadAnswer            the peer answered with something that cannot be read
+      NetworkError         nothing was answered; the peer may or may not have acted
+        ConnectFailed      surely not acted
+        CallTimeout
+        ConnectionLost
+      ClientBusy           too much is in flight already on one connection; nothing was sent
+      SendFailed           all attempts of a send were used up; `attempts` says how each ended
+
+`code` is the response code (wire spec 2.3) and `remark` the peer's own words, where there are any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.command import Command
+from aerobee.protocol.errors import ProtocolError
+
+
+class ClientError(Exception):
+    """Base of all errors raised by `aerobee.client`; carries the peer's `code` and `remark`."""
+
+    def __init__(self, message: str, *, code: int | None = None, remark: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.remark = remark
+
+
+class CallerError(ClientError):
+    """The calling program is at fault; repeating the call cannot help."""
+
+
+class ClientClosed(CallerError):
+    """The client was not started, or is closed."""
+
+
+class BadMessage(CallerError):
+    """The message breaks a rule of the format or a limit; nothing was sent."""
+
+
+class OffsetFileInUse(CallerError):
+    """Another process on this machine holds the local offset file of the same group."""
+
+
+class NoRoute(ClientError):
+    """No name server knows a broker that serves the topic with the right asked for."""
+
+
+class PeerError(ClientError):
+    """The peer answered with a code other than success; `address` is the peer's."""
+
+    def __init__(self, message: str, *, address: str, code: int, remark: str | None) -> None:
+        super().__init__(message, code=code, remark=remark)
+        self.address = address
+
+
+class RequestRefused(PeerError):
+    """The peer found the request wrong: unknown topic, no permission, illegal message..."""
+
+
+class PeerBusy(PeerError):
+    """The peer is overloaded or not serving at the moment."""
+
+
+class PeerFailed(PeerError):
+    """The peer met an error of its own."""
+
+
+class BadAnswer(ClientError):
+    """The peer answered success, but its answer lacks a field or cannot be decoded."""
+
+
+class NetworkError(ClientError):
+    """No answer came; whether the peer acted on the request is unknown."""
+
+
+class ConnectFailed(NetworkError):
+    """No connection could be made, so nothing was sent."""
+
+
+class CallTimeout(NetworkError):
+    """The answer did not come in time."""
+
+
+class ConnectionLost(NetworkError):
+    """The connection broke while the answer was awaited."""
+
+
+class ClientBusy(ClientError):
+    """Too many calls await their answers on one connection; nothing was sent."""
+
+
+class SendFailed(ClientError):
+    """Every attempt of a send failed; `attempts` are (broker name, error) in order."""
+
+    def __init__(self, message: str, attempts: tuple[tuple[str, ClientError], ...]) -> None:
+        last = attempts[-1][1]
+        super().__init__(message, code=last.code, remark=last.remark)
+        self.attempts = attempts
+
+
+_BUSY: Final = frozenset(
+    {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL}
+)
+_FAILED: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)
+
+
+@contextmanager
+def reading(address: str) -> Iterator[None]:
+    """Around the reading of an answer: what cannot be read is the fault of its sender."""
+    try:
+        yield
+    except (ProtocolError, ValueError, LookupError, TypeError, AttributeError) as error:
+        text = f"the answer of {address} cannot be read: {type(error).__name__}: {error}"
+        raise BadAnswer(text) from error
+
+
+def code_name(code: int) -> str:
+    """The name of a response code, or the number when wire spec 2.3 does not list it."""
+    try:
+        return ResponseCode(code).name
+    except ValueError:
+        return str(code)
+
+
+def peer_error(address: str, response: Command) -> PeerError:
+    """The error for an answer that is not success, of the class that says whose fault it is."""
+    code, remark = response.code, response.remark
+    kind: type[PeerError] = RequestRefused
+    if code in _BUSY:
+        kind = PeerBusy
+    elif code in _FAILED:
+        kind = PeerFailed
+    text = f"{address} answered {code} {code_name(code)}: {remark or 'no remark'}"
+    return kind(text, address=address, code=code, remark=remark)

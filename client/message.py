@@ -1,0 +1,188 @@
+"""Messages as a program sees them: what it sends and what it receives.
+
+A `Message` is checked before anything is sent (`check`), so that a wrong one costs no round trip.
+The body of a large message is compressed here, not by the broker, and a received one is inflated
+here, with a bound: a few kilobytes may claim to be gigabytes. What cannot be inflated (LZ4, ZSTD, a
+broken stream, over the bound) is handed on as it was stored, with `compressed` true; dropping it
+would lose a message for want of a codec. Sources: wire spec 6.1-6.4, 6.8.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import Final
+
+from aerobee.client.errors import BadMessage
+from aerobee.protocol import properties as names
+from aerobee.protocol import record
+from aerobee.protocol.bodies import MessageQueue as MessageQueue
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.ids import offset_msg_id
+from aerobee.protocol.names import check_topic_name
+
+COMPRESS_FROM_BYTES: Final = 4096
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+# Inflated size a consumer accepts: a compressed 4 MiB body of plain text seldom exceeds ten times.
+MAX_INFLATED_BYTES: Final = 64 * 1024 * 1024
+MAX_DELAY_LEVEL: Final = 18
+
+_ZLIB_TYPES: Final = frozenset({0, record.SYS_COMPRESSION_ZLIB})
+_COMPRESS_LEVEL: Final = 5
+
+
+@dataclass(slots=True)
+class Message:
+    """A message to be sent.
+
+    `keys` find it again (`Admin.query_by_key`), `tags` is the one tag consumers filter on,
+    `delay_level` 1-18 asks the broker to hold it back, `wait_store` false waives the wait for a
+    disk flush on a broker with SYNC_FLUSH. `flag` and `properties` are the program's own.
+    """
+
+    topic: str
+    body: bytes
+    tags: str = ""
+    keys: tuple[str, ...] | str = ()
+    properties: dict[str, str] = field(default_factory=dict)
+    flag: int = 0
+    delay_level: int = 0
+    wait_store: bool = True
+
+    def check(self, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+        """Raise BadMessage if no broker could take this message."""
+        try:
+            check_topic_name(self.topic)
+        except BadRequest as error:
+            raise BadMessage(error.remark) from error
+        if not self.body:
+            raise BadMessage(f"the body of a message for topic {self.topic!r} is empty")
+        if len(self.body) > max_body_bytes:
+            raise BadMessage(f"body of {len(self.body)} bytes is over the limit {max_body_bytes}")
+        if not 0 <= self.delay_level <= MAX_DELAY_LEVEL:
+            raise BadMessage(f"delay_level must be 0 to {MAX_DELAY_LEVEL}, got {self.delay_level}")
+        for key in () if isinstance(self.keys, str) else self.keys:
+            if not key or any(letter.isspace() for letter in key):
+                raise BadMessage(f"a key must be a word without blanks, got {key!r}")
+
+    def all_properties(self) -> dict[str, str]:
+        """The program's properties and those that carry the other fields; BadMessage if illegal."""
+        result = dict(self.properties)
+        keys = self.keys if isinstance(self.keys, str) else " ".join(self.keys)
+        if keys:
+            result[names.PROPERTY_KEYS] = keys
+        if self.tags:
+            result[names.PROPERTY_TAGS] = self.tags
+        if self.delay_level:
+            result[names.PROPERTY_DELAY] = str(self.delay_level)
+        if not self.wait_store:
+            result[names.PROPERTY_WAIT] = "false"
+        for name, value in result.items():
+            _check_property(name, value)
+        return result
+
+
+def _check_property(name: str, value: str) -> None:
+    # Both separators end a field, and readers drop a property whose value is empty (wire spec 6.3).
+    if not name or not value:
+        raise BadMessage(f"property {name!r} must have a name and a value")
+    if not names.is_clean_text(name + value):
+        raise BadMessage(f"property {name!r} holds U+0001 or U+0002, which separate properties")
+
+
+def property_text(properties: dict[str, str]) -> str:
+    """The text a send header carries; BadMessage when longer than the broker stores."""
+    text = names.encode_properties(properties)
+    size = len(text.encode())
+    if size > names.MAX_PROPERTIES_BYTES:
+        limit = names.MAX_PROPERTIES_BYTES
+        raise BadMessage(f"properties of {size} bytes are over the limit {limit}")
+    return text
+
+
+def compress_body(body: bytes) -> tuple[bytes, int]:
+    """(body to send, sysFlag bits): zlib from 4096 bytes on, when that makes it smaller.
+
+    Only bit 0 is set, not the compression type of newer clients: every consumer ever released
+    reads that as zlib (wire spec 6.4).
+    """
+    if len(body) < COMPRESS_FROM_BYTES:
+        return body, 0
+    packed = zlib.compress(body, _COMPRESS_LEVEL)
+    return (packed, record.SYS_COMPRESSED) if len(packed) < len(body) else (body, 0)
+
+
+def inflate_body(body: bytes, sys_flag: int) -> bytes | None:
+    """The plain body, or None when this build cannot inflate it within the bound."""
+    if sys_flag & record.SYS_COMPRESSION_MASK not in _ZLIB_TYPES:
+        return None
+    stream = zlib.decompressobj()
+    try:
+        plain = stream.decompress(body, MAX_INFLATED_BYTES)
+    except zlib.error:
+        return None
+    return plain if stream.eof else None
+
+
+@dataclass(slots=True)
+class ReceivedMessage:
+    """A message as it came from a broker.
+
+    `msg_id` is the sender's unique id where it gave one, else `offset_msg_id`, the address of the
+    record in the broker's log. For a message on its way through a retry topic, `topic` is the
+    original topic, `queue` the retry queue it was read from and `reconsume_times` how often it
+    failed before. Times are milliseconds since 1970, hosts are (ip, port), `size` is that of the
+    stored record in bytes.
+    """
+
+    topic: str
+    body: bytes
+    tags: str
+    keys: tuple[str, ...]
+    properties: dict[str, str]
+    msg_id: str
+    queue: MessageQueue
+    queue_offset: int
+    log_offset: int
+    flag: int
+    sys_flag: int
+    compressed: bool
+    reconsume_times: int
+    born_timestamp_ms: int
+    born_host: tuple[str, int]
+    store_timestamp_ms: int
+    store_host: tuple[str, int]
+    size: int
+
+    @property
+    def offset_msg_id(self) -> str:
+        """The id by which the broker itself knows the message (wire spec 6.6)."""
+        return offset_msg_id(record.pack_host(*self.store_host), self.log_offset)
+
+
+def received(stored: record.Message, broker_name: str) -> ReceivedMessage:
+    """A decoded record as the program sees it; `broker_name` is where it was read."""
+    body, compressed = stored.body, bool(stored.sys_flag & record.SYS_COMPRESSED)
+    if compressed and (plain := inflate_body(body, stored.sys_flag)) is not None:
+        body, compressed = plain, False
+    properties = stored.properties
+    return ReceivedMessage(
+        topic=stored.topic,
+        body=body,
+        tags=properties.get(names.PROPERTY_TAGS, ""),
+        keys=tuple(properties.get(names.PROPERTY_KEYS, "").split()),
+        properties=properties,
+        msg_id=properties.get(names.PROPERTY_UNIQUE_KEY) or stored.msg_id,
+        queue=MessageQueue(stored.topic, broker_name, stored.queue_id),
+        queue_offset=stored.queue_offset,
+        log_offset=stored.log_offset,
+        flag=stored.flag,
+        sys_flag=stored.sys_flag,
+        compressed=compressed,
+        reconsume_times=stored.reconsume_times,
+        born_timestamp_ms=stored.born_timestamp_ms,
+        born_host=stored.born_host,
+        store_timestamp_ms=stored.store_timestamp_ms,
+        store_host=stored.store_host,
+        size=stored.size,
+    )

@@ -1,0 +1,140 @@
+"""What a client may be told: one frozen object per role, every value with unit and reason.
+
+The defaults are RocketMQ's own where it has one, so that a group of mixed clients behaves alike.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from aerobee.client.assign import Strategy, average
+from aerobee.client.errors import CallerError
+from aerobee.client.message import MAX_BODY_BYTES
+
+Addresses = str | Sequence[str]
+"""`"host:port"`, several joined by `;`, or a sequence of them."""
+
+
+class HeaderForm(enum.IntEnum):
+    """How request headers are written (wire spec 1.2, 1.3); answers are read in either form."""
+
+    JSON = 0
+    BINARY = 1
+
+
+class ConsumeFrom(enum.Enum):
+    """Where a group without a stored offset starts; values are the heartbeat's names."""
+
+    LAST = "CONSUME_FROM_LAST_OFFSET"
+    FIRST = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+class Model(enum.Enum):
+    """Clustering: each message to one member of the group; broadcasting: to every member."""
+
+    CLUSTERING = "CLUSTERING"
+    BROADCASTING = "BROADCASTING"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """Options of every role."""
+
+    header_form: HeaderForm = HeaderForm.JSON
+    instance_name: str = ""  # "" makes one unique to this client: pid#clock
+    connect_timeout_s: float = 3.0
+    call_timeout_s: float = 5.0
+    heartbeat_interval_s: float = 30.0  # the broker forgets a client after 120 s of silence
+    route_refresh_interval_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions(ClientOptions):
+    """Options of a producer."""
+
+    send_timeout_s: float = 3.0  # of one attempt
+    retries: int = 2  # further attempts, on another broker where there is one
+    retry_when_not_flushed: bool = False  # stored but flush timed out: retrying may duplicate
+    max_in_flight: int = 1000  # sends that wait for answers at the same time
+    max_body_bytes: int = MAX_BODY_BYTES
+    default_topic: str = "TBW102"  # the template of topics made by their first message
+    default_topic_queues: int = 4
+    avoid_failed_broker_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushOptions(ClientOptions):
+    """Options of a push consumer."""
+
+    model: Model = Model.CLUSTERING
+    consume_from: ConsumeFrom = ConsumeFrom.LAST
+    # For ConsumeFrom.TIMESTAMP; RocketMQ's default is likewise half an hour before the start.
+    consume_timestamp_ms: int = field(
+        default_factory=lambda: int(time.time() * 1000) - 30 * 60 * 1000
+    )
+    orderly: bool = False
+    strategy: Strategy = average
+    concurrency: int = 20  # listeners at work at the same time (concurrent) or threads (both)
+    consume_batch: int = 1  # most messages in one call of the listener
+    pull_batch: int = 32
+    suspend_ms: int = 15_000  # how long the broker may hold an empty pull
+    max_reconsume: int = 16  # concurrent: to the dead-letter topic after that many redeliveries
+    max_orderly_reconsume: int = 2**31 - 1  # orderly: block on a bad message rather than skip it
+    orderly_suspend_ms: int = 1000
+    cached_messages_per_queue: int = 1000
+    cached_bytes_per_queue: int = 100 * 1024 * 1024
+    cached_span_per_queue: int = 2000  # oldest to newest offset; concurrent mode only
+    rebalance_interval_s: float = 20.0
+    offset_store_interval_s: float = 5.0
+    lock_interval_s: float = 20.0  # the broker's lease is 60 s
+    pull_retry_delay_s: float = 3.0
+    close_timeout_s: float = 10.0  # how long close() waits for listeners at work
+    offset_directory: Path = Path.home() / ".aerobee_offsets"  # broadcasting only
+
+
+def parse_addresses(addresses: Addresses) -> tuple[str, ...]:
+    """The addresses one by one, in order and without repeats; CallerError when there is none."""
+    parts = addresses.split(";") if isinstance(addresses, str) else list(addresses)
+    found = tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
+    if not found:
+        raise CallerError(f"no name server address in {addresses!r}")
+    for address in found:
+        split_address(address)
+    return found
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port` -> (host, port); CallerError when it is neither."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise CallerError(f"an address must be host:port, got {address!r}")
+    return host.strip("[]"), int(port)
+
+
+def local_ip(peer: str) -> str:
+    """The address this machine would use towards `peer`; nothing is sent (a UDP connect)."""
+    host, port = split_address(peer)
+    try:
+        kind, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(kind, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+
+
+_UNIQUE: Final = "{pid}#{clock}"
+
+
+def make_client_id(options: ClientOptions, name_server: str) -> str:
+    """`ip@instance`: by it the broker tells the members of a group apart, so it must be unique."""
+    instance = options.instance_name or _UNIQUE.format(pid=os.getpid(), clock=time.monotonic_ns())
+    return f"{local_ip(name_server)}@{instance}"

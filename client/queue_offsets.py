@@ -1,0 +1,92 @@
+"""Questions about one queue's offsets, asked of the broker that holds it (wire spec 3.3, 3.4)."""
+
+from __future__ import annotations
+
+from aerobee.client.errors import reading
+from aerobee.client.message import MessageQueue
+from aerobee.client.session import Session
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.command import Command
+from aerobee.protocol.header_fields import Header
+from aerobee.protocol.headers import (
+    OffsetResponse,
+    QueryConsumerOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    TimestampResponse,
+    UpdateConsumerOffsetHeader,
+)
+
+_FOUND_OR_NOT = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+
+
+async def _master(session: Session, queue: MessageQueue) -> str:
+    if session.routes.address(queue.broker_name) is None:
+        await session.routes.route(queue.topic, refresh=True)
+    return session.master(queue.broker_name)
+
+
+async def _offset(session: Session, queue: MessageQueue, code: RequestCode, header: Header) -> int:
+    address = await _master(session, queue)
+    answer = await session.call(address, code, header.to_ext())
+    return _read_offset(address, answer)
+
+
+def _read_offset(address: str, answer: Command) -> int:
+    with reading(address):
+        return OffsetResponse.from_ext(answer.ext).offset
+
+
+async def min_offset(session: Session, queue: MessageQueue) -> int:
+    """The oldest offset that can still be read."""
+    header = QueueHeader(queue.topic, queue.queue_id)
+    return await _offset(session, queue, RequestCode.GET_MIN_OFFSET, header)
+
+
+async def max_offset(session: Session, queue: MessageQueue) -> int:
+    """The offset the next message will get."""
+    header = QueueHeader(queue.topic, queue.queue_id)
+    return await _offset(session, queue, RequestCode.GET_MAX_OFFSET, header)
+
+
+async def offset_at(session: Session, queue: MessageQueue, timestamp_ms: int) -> int:
+    """The offset whose store time is nearest to `timestamp_ms`, as the broker defines nearest."""
+    header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
+    return await _offset(session, queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+
+
+async def earliest_store_time(session: Session, queue: MessageQueue) -> int:
+    """The store time in ms of the oldest message, or -1 when there is none."""
+    header = QueueHeader(queue.topic, queue.queue_id)
+    address = await _master(session, queue)
+    answer = await session.call(address, RequestCode.GET_EARLIEST_MSG_STORETIME, header.to_ext())
+    with reading(address):
+        return TimestampResponse.from_ext(answer.ext).timestamp
+
+
+async def committed_offset(session: Session, group: str, queue: MessageQueue) -> int | None:
+    """The group's stored offset, or None when the broker has none (code 22).
+
+    A broker may answer 0 for a group it never saw, when the queue still has its first message
+    (wire spec 3.3): such a group starts at the beginning, whatever its consume-from policy.
+    """
+    header = QueryConsumerOffsetHeader(group, queue.topic, queue.queue_id)
+    address = await _master(session, queue)
+    answer = await session.call(
+        address, RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext(), accept=_FOUND_OR_NOT
+    )
+    found = answer.code == ResponseCode.SUCCESS
+    return _read_offset(address, answer) if found else None
+
+
+async def commit_offset(
+    session: Session, group: str, queue: MessageQueue, offset: int, *, wait: bool = True
+) -> None:
+    """Store the group's offset at the broker; without `wait` nobody learns whether it arrived."""
+    address = await _master(session, queue)
+    ext = UpdateConsumerOffsetHeader(group, queue.topic, queue.queue_id, offset).to_ext()
+    if wait:
+        await session.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+        return
+    command = session.command(RequestCode.UPDATE_CONSUMER_OFFSET, ext, oneway=True)
+    await session.pool.push(address, command)
