@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.config.limits import Limits
 from aerobee.config.model import Settings
 from aerobee.nameserver.server import NameServer
+from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.server import RemotingServer
 from aerobee.store.message_store import MessageStore
 
@@ -58,7 +60,8 @@ class Daemon:
         self.settings = settings
         self.stats = BrokerStats()
         self.health = Health()
-        self._limits = Limits(settings)
+        limits = Limits.of(settings)
+        self._limits = remoting_limits(limits)
         self._notifier = notifier or Notifier({})
         self._undo: list[tuple[str, Callable[[], Awaitable[None]]]] = []
         self._serving = False
@@ -71,7 +74,7 @@ class Daemon:
         self.core: BrokerCore
         self.registrar: Registrar | None = None
         self.addresses: Addresses
-        self.warnings: tuple[str, ...] = ()
+        self.warnings: tuple[str, ...] = limits.warnings
 
     async def start(self) -> None:
         """Start everything. What fails is undone and raised: `StoreError`, `RemotingListenError`,
@@ -108,7 +111,7 @@ class Daemon:
         self._undo.append(("loop monitor", self._stop_loop_monitor))
         http = await self._start_http()
         advertised = decide_advertised(settings.advertised_host, settings.listen_host)
-        self.warnings = advertised.warnings
+        self.warnings += advertised.warnings
         self.store = await self._open_store(loop)
         self._undo.append(("store", self._close_store))
         port = settings.listen_port or _free_port(settings.listen_host)
@@ -171,13 +174,16 @@ class Daemon:
         settings = self.settings
         if not settings.nameserver_enabled:
             return ""
-        server = NameServer.from_settings(settings, self._limits.remoting())
+        kv_path = settings.nameserver_kv_path or os.path.join(
+            settings.store_path, "namesrv", "kvConfig.json"
+        )
+        server = NameServer(settings.nameserver_host, settings.nameserver_port, kv_path)
         await server.start()
         self._undo.append(("name server", server.close))
         return f"{_reachable(settings.nameserver_host)}:{server.port}"
 
     async def _start_client_ports(self, port: int) -> int:
-        settings, limits = self.settings, self._limits.remoting()
+        settings, limits = self.settings, self._limits
         self.main_server = RemotingServer(self.core.main_router, limits, "broker")
         self.vip_server = RemotingServer(self.core.vip_router, limits, "broker vip")
         self._undo.append(("client ports", self._close_client_ports))
@@ -244,6 +250,24 @@ class Daemon:
     async def _close_store(self) -> None:
         # Closing flushes; on its own thread the loop goes on answering probes meanwhile.
         await asyncio.get_running_loop().run_in_executor(None, self.store.close)
+
+
+def remoting_limits(limits: Limits) -> RemotingLimits:
+    """The limits of the client ports, as the connection layer takes them."""
+    return RemotingLimits(
+        frame_bytes=limits.frame_bytes,
+        header_bytes=limits.header_bytes,
+        connections=limits.connections,
+        connections_per_address=limits.connections_per_address,
+        idle_s=limits.idle_s,
+        frame_grace_s=limits.frame_grace_s,
+        frame_bytes_per_s=limits.frame_bytes_per_s,
+        inbound_total_bytes=limits.inbound_total_bytes,
+        outbound_high_water_bytes=limits.outbound_high_water_bytes,
+        outbound_connection_bytes=limits.outbound_connection_bytes,
+        outbound_total_bytes=limits.outbound_total_bytes,
+        pending_calls=limits.pending_calls,
+    )
 
 
 def _reachable(host: str) -> str:

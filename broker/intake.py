@@ -60,7 +60,7 @@ def take_in(text: str, cluster: str, *, keep_wait: bool = False) -> Intake:
     """Stored text and derived values of one message's properties.
 
     Entries without a name or value are dropped, as every reader would (spec/wire.md 6.3); a
-    client's own CLUSTER is replaced by the broker's. `keep_wait` leaves WAIT in the stored text (batches).
+    client's own CLUSTER is replaced by the broker's. `keep_wait` keeps WAIT (batches).
     """
     kept: list[str] = []
     found: dict[str, str] = {}

@@ -21,7 +21,7 @@ from aerobee.broker.topics import TopicConfig, TopicTable
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.command import Command, encode_response
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.filters import Subscription, parse_tag_expression
+from aerobee.protocol.filters import Subscription, tag_codes
 from aerobee.protocol.headers import PullMessageHeader, PullMessageResponse
 from aerobee.remoting.connection import Connection
 from aerobee.store.message_store import GetResult, GetStatus, MessageStore
@@ -171,17 +171,10 @@ class PullProcessor:
         """Tag codes to serve, None for all."""
         if header.sys_flag & SUBSCRIPTION:
             _check_expression_type(header.expression_type)
-            try:
-                codes = parse_tag_expression(header.topic, header.subscription or "*").codes
-            except ValueError as error:
-                raise BadRequest(
-                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                    f"parse the consumer's subscription failed: {error}",
-                ) from error
-            return codes or None
+            return tag_codes(header.subscription)
         subscription = self._live_subscription(header, group)
         _check_expression_type(subscription.type)
-        if header.sys_flag & CLASS_FILTER:
+        if subscription.class_filter or header.sys_flag & CLASS_FILTER:
             return None
         return subscription.codes or None
 
