@@ -172,10 +172,12 @@ class RouteTable:
             )
         return None if broker_id == MASTER_ID else self._master_of(group)
 
-    def known_version(self, address: str) -> DataVersion | None:
-        """The version last registered for `address`, None when unknown."""
+    def known_version(self, name: str, broker_id: int, address: str) -> DataVersion | None:
+        """The version this broker last registered at `address`, None when it is unknown there."""
         live = self.live.get(address)
-        return None if live is None else live.data_version
+        if live is None or live.name != name or live.broker_id != broker_id:
+            return None
+        return live.data_version
 
     def renew(self, address: str) -> None:
         """A broker has shown that its table is unchanged: it is alive (spec/wire.md 5.2)."""
@@ -190,7 +192,7 @@ class RouteTable:
 
     def connection_closed(self, owner: object, reason: str) -> None:
         """Drop the brokers that registered last on this connection."""
-        for live in [live for live in self.live.values() if live.owner is owner]:
+        for live in [live for live in self.live.values() if live.owner == owner]:
             self._remove(live, f"its connection ended ({reason})")
 
     def expire(self) -> list[LiveBroker]:

@@ -1,0 +1,307 @@
+"""What each request to a name server does (spec/wire.md 5.1). Pure: no sockets, no files.
+
+One table from request code to a plain function. `owner` is the connection a request came on; it is
+only kept and compared, so that a broker goes when its connection does.
+
+Apart from the reference on purpose:
+- an unknown code is answered with code 3; 4.9.8 stays silent and the caller waits for its time-out;
+- 318 (change configuration from afar) is refused whatever it asks: no remote request may name a
+  path or a host here (reliability 8);
+- 104 takes only the address that holds the broker id;
+- the remark of a missing route (17) says which of the causes it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from aerobee.nameserver.bodies import (
+    cluster_body,
+    data_version_json,
+    encode,
+    is_plain_name,
+    kv_body,
+    read_data_version,
+    read_registration,
+    read_topics,
+    route_body,
+    topic_list_body,
+)
+from aerobee.nameserver.kv import ORDER_TOPIC_NAMESPACE, KvTable
+from aerobee.nameserver.routes import (
+    UNIT,
+    UNIT_SUB,
+    DataVersion,
+    Registration,
+    RouteLimitReached,
+    RouteTable,
+)
+from aerobee.protocol.admin_headers import (
+    AddWritePermResponse,
+    BrokerIdentityHeader,
+    BrokerNameHeader,
+    ClusterHeader,
+    DeleteTopicHeader,
+    KvHeader,
+    KvNamespaceHeader,
+    KvValueResponse,
+    PutKvHeader,
+    QueryDataVersionResponse,
+    RegisterBrokerHeader,
+    RegisterBrokerResponse,
+    RouteHeader,
+    WipeWritePermResponse,
+)
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.command import Command, encode_response
+from aerobee.protocol.errors import BadRequest
+
+log = logging.getLogger("aerobee.nameserver")
+
+_CRC_MASK = 0x7FFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """What the answers depend on besides the tables."""
+
+    # Give clients the order configuration with a route (`orderMessageEnable`, off upstream).
+    order_messages: bool = False
+    max_inflated_bytes: int = 32 * 1024 * 1024
+    # Shown to GET_NAMESRV_CONFIG; never a path or a secret.
+    shown: Mapping[str, str] | None = None
+
+
+class Requests:
+    """Serves one name server's requests from its two tables. Loop thread only."""
+
+    def __init__(
+        self, routes: RouteTable, kv: KvTable, options: RequestOptions | None = None
+    ) -> None:
+        self._routes = routes
+        self._kv = kv
+        self._options = options or RequestOptions()
+        self._handlers: dict[int, Callable[[object, Command], bytes]] = {
+            RequestCode.PUT_KV_CONFIG: self._put_kv,
+            RequestCode.GET_KV_CONFIG: self._get_kv,
+            RequestCode.DELETE_KV_CONFIG: self._delete_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._kv_namespace,
+            RequestCode.REGISTER_BROKER: self._register,
+            RequestCode.UNREGISTER_BROKER: self._unregister,
+            RequestCode.QUERY_DATA_VERSION: self._query_data_version,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self._unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._unit_sub_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._unit_sub_only_topics,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
+            RequestCode.GET_NAMESRV_CONFIG: self._get_config,
+        }
+
+    def handles(self, code: int) -> bool:
+        """Whether a request code means anything here."""
+        return code in self._handlers
+
+    def handle(self, owner: object, command: Command) -> bytes | None:
+        """The encoded answer, None when none is wanted. Bad input never raises."""
+        handler = self._handlers.get(command.code)
+        try:
+            if handler is None:
+                answer = encode_response(
+                    command,
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    f" request type {command.code} not supported",
+                )
+            else:
+                answer = handler(owner, command)
+        except BadRequest as error:
+            answer = encode_response(command, error.code, error.remark)
+        except RouteLimitReached as error:
+            log.warning("registration refused why=%s", error)
+            answer = encode_response(command, ResponseCode.SYSTEM_ERROR, str(error))
+        return None if command.is_oneway else answer
+
+    # --- brokers
+
+    def _register(self, owner: object, command: Command) -> bytes:
+        header = RegisterBrokerHeader.from_ext(command.ext)
+        _check_names(
+            brokerName=header.broker_name,
+            brokerAddr=header.broker_addr,
+            clusterName=header.cluster_name,
+        )
+        if header.body_crc32 and zlib.crc32(command.body) & _CRC_MASK != header.body_crc32:
+            raise BadRequest.system_error("crc32 not match")
+        body = read_registration(
+            command.body,
+            compressed=header.compressed,
+            max_inflated_bytes=self._options.max_inflated_bytes,
+        )
+        known = self._known_version(header)
+        # An unchanged table is not even read: this comes every 30 s with every topic.
+        topics = {} if known == body.data_version else read_topics(body.topics)
+        master = self._routes.register(
+            Registration(
+                cluster=header.cluster_name,
+                name=header.broker_name,
+                broker_id=header.broker_id,
+                address=header.broker_addr,
+                ha_address=header.ha_server_addr,
+                data_version=body.data_version,
+                topics=topics,
+                filter_servers=body.filter_servers,
+                owner=owner,
+            )
+        )
+        answer = RegisterBrokerResponse()
+        if master is not None:
+            answer = RegisterBrokerResponse(master.ha_address, master.address)
+        order_topics = self._kv.namespace(ORDER_TOPIC_NAMESPACE)
+        return _ok(command, answer.to_ext(), b"" if order_topics is None else kv_body(order_topics))
+
+    def _unregister(self, _owner: object, command: Command) -> bytes:
+        header = BrokerIdentityHeader.from_ext(command.ext)
+        self._routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
+        return _ok(command)
+
+    def _query_data_version(self, _owner: object, command: Command) -> bytes:
+        header = BrokerIdentityHeader.from_ext(command.ext)
+        known = self._known_version(header)
+        changed = known is None or known != read_data_version(command.body)
+        if not changed:
+            self._routes.renew(header.broker_addr)
+        body = b"" if known is None else encode(data_version_json(known))
+        return _ok(command, QueryDataVersionResponse(changed).to_ext(), body)
+
+    def _known_version(
+        self, header: RegisterBrokerHeader | BrokerIdentityHeader
+    ) -> DataVersion | None:
+        return self._routes.known_version(header.broker_name, header.broker_id, header.broker_addr)
+
+    def _wipe_write_perm(self, _owner: object, command: Command) -> bytes:
+        name = BrokerNameHeader.from_ext(command.ext).broker_name
+        count = self._routes.set_write_perm(name, False)
+        log.info("write permission taken broker=%r topics=%d", name, count)
+        return _ok(command, WipeWritePermResponse(count).to_ext())
+
+    def _add_write_perm(self, _owner: object, command: Command) -> bytes:
+        name = BrokerNameHeader.from_ext(command.ext).broker_name
+        count = self._routes.set_write_perm(name, True)
+        log.info("write permission given broker=%r topics=%d", name, count)
+        return _ok(command, AddWritePermResponse(count).to_ext())
+
+    # --- routes and lists
+
+    def _route(self, _owner: object, command: Command) -> bytes:
+        topic = RouteHeader.from_ext(command.ext).topic
+        routes = self._routes
+        found = routes.find(topic)
+        if found is None:
+            raise BadRequest(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"No topic route info in name server for the topic: {topic[:255]} "
+                f"({routes.why_missing(topic)})",
+            )
+        queues, groups = found
+        order_conf = None
+        if self._options.order_messages:
+            order_conf = self._kv.get(ORDER_TOPIC_NAMESPACE, topic)
+        body = route_body(queues, groups, routes.filter_servers(groups), order_conf)
+        return _ok(command, body=body)
+
+    def _cluster_info(self, _owner: object, command: Command) -> bytes:
+        return _ok(command, body=cluster_body(self._routes.groups, self._routes.clusters))
+
+    def _all_topics(self, _owner: object, command: Command) -> bytes:
+        return _ok(command, body=topic_list_body(self._routes.topics))
+
+    def _topics_by_cluster(self, _owner: object, command: Command) -> bytes:
+        cluster = ClusterHeader.from_ext(command.ext).cluster
+        return _ok(command, body=topic_list_body(self._routes.topics_of_cluster(cluster)))
+
+    def _system_topics(self, _owner: object, command: Command) -> bytes:
+        routes = self._routes
+        names = dict.fromkeys((*routes.clusters, *routes.groups))
+        return _ok(command, body=topic_list_body(names, routes.any_address()))
+
+    def _unit_topics(self, _owner: object, command: Command) -> bytes:
+        return _ok(command, body=topic_list_body(self._routes.topics_with_flags(UNIT)))
+
+    def _unit_sub_topics(self, _owner: object, command: Command) -> bytes:
+        return _ok(command, body=topic_list_body(self._routes.topics_with_flags(UNIT_SUB)))
+
+    def _unit_sub_only_topics(self, _owner: object, command: Command) -> bytes:
+        topics = self._routes.topics_with_flags(UNIT_SUB, unwanted=UNIT)
+        return _ok(command, body=topic_list_body(topics))
+
+    def _delete_topic(self, _owner: object, command: Command) -> bytes:
+        header = DeleteTopicHeader.from_ext(command.ext)
+        self._routes.delete_topic(header.topic, header.cluster_name or None)
+        log.info("topic deleted name=%r cluster=%r", header.topic, header.cluster_name)
+        return _ok(command)
+
+    # --- key-value configuration
+
+    def _put_kv(self, _owner: object, command: Command) -> bytes:
+        header = PutKvHeader.from_ext(command.ext)
+        self._kv.put(header.namespace, header.key, header.value)
+        return _ok(command)
+
+    def _get_kv(self, _owner: object, command: Command) -> bytes:
+        header = KvHeader.from_ext(command.ext)
+        value = self._kv.get(header.namespace, header.key)
+        if value is None:
+            raise BadRequest(
+                ResponseCode.QUERY_NOT_FOUND,
+                f"No config item, Namespace: {header.namespace} Key: {header.key}",
+            )
+        return _ok(command, KvValueResponse(value).to_ext())
+
+    def _delete_kv(self, _owner: object, command: Command) -> bytes:
+        header = KvHeader.from_ext(command.ext)
+        self._kv.delete(header.namespace, header.key)
+        return _ok(command)
+
+    def _kv_namespace(self, _owner: object, command: Command) -> bytes:
+        namespace = KvNamespaceHeader.from_ext(command.ext).namespace
+        table = self._kv.namespace(namespace)
+        if table is None:
+            raise BadRequest(
+                ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}"
+            )
+        return _ok(command, body=kv_body(table))
+
+    # --- the name server's own configuration
+
+    def _update_config(self, _owner: object, _command: Command) -> bytes:
+        raise BadRequest(
+            ResponseCode.NO_PERMISSION,
+            "the configuration of a name server cannot be changed by a request; change it where "
+            "the name server is started",
+        )
+
+    def _get_config(self, _owner: object, command: Command) -> bytes:
+        shown = self._options.shown or {}
+        text = "".join(f"{key}={value}\n" for key, value in shown.items())
+        return _ok(command, body=text.encode())
+
+
+def _ok(command: Command, ext: Mapping[str, str] | None = None, body: bytes = b"") -> bytes:
+    return encode_response(command, ResponseCode.SUCCESS, None, ext, body)
+
+
+def _check_names(**names: str) -> None:
+    for field, text in names.items():
+        if not is_plain_name(text):
+            raise BadRequest.system_error(
+                f"the field {field} must be 1 to 255 printable characters"
+            )

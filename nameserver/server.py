@@ -1,0 +1,207 @@
+"""The name server: routes and KV table behind a port.
+
+Used alone (`aerobee nameserver`) and inside a broker process, where the broker registers over TCP
+like any other. Everything is answered at once on the loop, except a change of the KV table: it is
+answered when it is on disk. Saving runs on another thread, one save at a time; changes that come
+meanwhile share the next one, so that no flood of changes can stall the loop with syncs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from aerobee.nameserver.kv import KvFile
+from aerobee.nameserver.requests import RequestOptions, Requests
+from aerobee.nameserver.routes import RouteLimits, RouteTable
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.command import Command, encode_response
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.limits import KIB, MIB, RemotingLimits
+from aerobee.remoting.server import RemotingServer
+from aerobee.remoting.stats import ServerStats
+
+log = logging.getLogger("aerobee.nameserver")
+
+DEFAULT_PORT = 9876
+# Requests are small, registrations come once in 30 s: a small buffer, and less memory in all than
+# the broker beside it may take.
+NAME_SERVER_LIMITS = RemotingLimits(read_buffer_bytes=64 * KIB, inbound_total_bytes=64 * MIB)
+
+
+@dataclass(frozen=True, slots=True)
+class NameServerOptions:
+    """Limits and times of a name server; the defaults are the reference's."""
+
+    remoting: RemotingLimits = NAME_SERVER_LIMITS
+    routes: RouteLimits = field(default_factory=RouteLimits)
+    order_messages: bool = False
+    max_inflated_bytes: int = 32 * MIB
+    # Looking for silent brokers: first after 5 s, then every 10 s (spec/wire.md 5.2).
+    first_scan_s: float = 5.0
+    scan_interval_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class NameServerCounts:
+    """For metrics."""
+
+    brokers: int
+    topics: int
+    requests: dict[int, int]
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class NameServer:
+    """A name server on one port. Loop thread only."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        kv_path: str | os.PathLike[str],
+        options: NameServerOptions | None = None,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        """`kv_path`: file of the KV table, made on the first change. Raises `KvFileDamaged`."""
+        self._host = host
+        self._asked_port = port
+        self._options = options or NameServerOptions()
+        self._kv_file = KvFile(kv_path)
+        self._kv = self._kv_file.load()
+        self.routes = RouteTable(clock_ms, self._options.routes)
+        self._requests = Requests(self.routes, self._kv, self._request_options())
+        self._server = RemotingServer(self, self._options.remoting, "nameserver")
+        self._scan: asyncio.TimerHandle | None = None
+        self._saving: asyncio.Future[None] | None = None
+        # Answers to changes of the KV table that the next save will cover.
+        self._unsaved: list[tuple[Connection, Command, bytes | None]] = []
+        self._request_counts: dict[int, int] = {}
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    @property
+    def stats(self) -> ServerStats:
+        return self._server.stats
+
+    def counts(self) -> NameServerCounts:
+        """What is registered, and requests served by code."""
+        return NameServerCounts(
+            len(self.routes.live), len(self.routes.topics), dict(self._request_counts)
+        )
+
+    async def start(self) -> None:
+        """Listen. Raises `RemotingListenError`."""
+        await self._server.start(self._host, self._asked_port)
+        loop = asyncio.get_running_loop()
+        self._scan = loop.call_later(self._options.first_scan_s, self._expire)
+        log.info("name server listens host=%s port=%d", self._host or "*", self.port)
+
+    async def close(self) -> None:
+        """Stop listening, finish saving, end the connections."""
+        if self._scan is not None:
+            self._scan.cancel()
+            self._scan = None
+        await self._server.stop_listening()
+        while self._saving is not None:
+            await asyncio.wait([self._saving])
+            # Its callback, which may begin the next save, runs right after.
+            await asyncio.sleep(0)
+        await self._server.close()
+
+    # --- the server's handler
+
+    def connection_opened(self, connection: Connection) -> None:
+        """Nothing is known of it yet."""
+
+    def commands_received(self, connection: Connection, commands: list[Command]) -> None:
+        frames: list[bytes] = []
+        for command in commands:
+            answer = self._serve(connection, command)
+            if answer is not None:
+                frames.append(answer)
+        if frames:
+            connection.write(b"".join(frames))
+
+    def connection_closed(self, connection: Connection, reason: str) -> None:
+        self.routes.connection_closed(connection, reason)
+
+    # --- inside
+
+    def _serve(self, connection: Connection, command: Command) -> bytes | None:
+        counts = self._request_counts
+        known = self._requests.handles(command.code)
+        # Codes nobody knows are counted together: a stranger must not grow the table.
+        code = command.code if known else -1
+        counts[code] = counts.get(code, 0) + 1
+        before = self._kv.changes
+        try:
+            answer = self._requests.handle(connection, command)
+        except Exception:
+            # A bug of ours costs the one request, not the brokers registered on this connection.
+            log.exception("request failed code=%d", command.code)
+            if command.is_oneway:
+                return None
+            return encode_response(
+                command, ResponseCode.SYSTEM_ERROR, "internal error, see the name server's log"
+            )
+        if self._kv.changes == before:
+            return answer
+        self._unsaved.append((connection, command, answer))
+        if self._saving is None:
+            self._save()
+        return None
+
+    def _save(self) -> None:
+        covered, self._unsaved = self._unsaved, []
+        loop = asyncio.get_running_loop()
+        saving = loop.run_in_executor(None, self._kv_file.save, self._kv.to_json())
+        saving.add_done_callback(lambda done: self._saved(done, covered))
+        self._saving = saving
+
+    def _saved(
+        self,
+        done: asyncio.Future[None],
+        covered: list[tuple[Connection, Command, bytes | None]],
+    ) -> None:
+        error = done.exception()
+        if error is not None:
+            log.error("KV table not saved path=%s why=%s", self._kv_file.path, error)
+        for connection, command, answer in covered:
+            if answer is None:
+                continue
+            if error is not None:
+                answer = encode_response(
+                    command,
+                    ResponseCode.SYSTEM_ERROR,
+                    "the change holds until the name server stops, it could not be written to disk",
+                )
+            connection.write(answer)
+        self._saving = None
+        if self._unsaved:
+            self._save()
+
+    def _expire(self) -> None:
+        for broker in self.routes.expire():
+            if isinstance(broker.owner, Connection):
+                broker.owner.close("broker expired")
+        loop = asyncio.get_running_loop()
+        self._scan = loop.call_later(self._options.scan_interval_s, self._expire)
+
+    def _request_options(self) -> RequestOptions:
+        options = self._options
+        shown = {
+            "listenPort": str(self._asked_port),
+            "orderMessageEnable": str(options.order_messages).lower(),
+            "serverChannelMaxIdleTimeSeconds": str(int(options.remoting.idle_s)),
+        }
+        return RequestOptions(options.order_messages, options.max_inflated_bytes, shown)

@@ -1,0 +1,174 @@
+"""The name server over sockets: connections, expiry, the KV file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from aerobee.nameserver.server import NameServer, NameServerOptions
+from aerobee.protocol.command import make_request
+from aerobee.remoting.caller import Caller
+from aerobee.remoting.errors import RemotingListenError
+from aerobee.remoting.limits import RemotingLimits
+
+pytestmark = pytest.mark.both_loops
+
+REGISTRATION = {
+    "brokerName": "b-a",
+    "brokerAddr": "10.0.0.1:10911",
+    "clusterName": "C1",
+    "brokerId": "0",
+    "haServerAddr": "",
+}
+BODY = json.dumps(
+    {"topicConfigSerializeWrapper": {"topicConfigTable": {"T1": {"readQueueNums": 4}}}}
+).encode()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ms = 0
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+class Running:
+    def __init__(self, server: NameServer, clock: Clock) -> None:
+        self.server = server
+        self.clock = clock
+        self.callers: list[Caller] = []
+
+    async def caller(self) -> Caller:
+        caller = await Caller.connect("127.0.0.1", self.server.port, 5)
+        self.callers.append(caller)
+        return caller
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[Running]:
+    clock = Clock()
+    options = NameServerOptions(
+        remoting=RemotingLimits(sweep_interval_s=0.02), first_scan_s=0.01, scan_interval_s=0.01
+    )
+    server = NameServer("127.0.0.1", 0, tmp_path / "kv.json", options, clock)
+    await server.start()
+    running = Running(server, clock)
+    yield running
+    for caller in running.callers:
+        caller.close()
+    await server.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - any condition, not an event
+            await asyncio.sleep(0.002)
+
+
+async def test_a_broker_is_dropped_the_moment_its_connection_closes(running):
+    broker, client = await running.caller(), await running.caller()
+    answer = await broker.call(make_request(103, REGISTRATION, BODY), 5)
+    assert answer.code == 0
+    assert (await client.call(make_request(105, {"topic": "T1"}), 5)).code == 0
+    broker.close()
+    await until(lambda: not running.server.routes.live)
+    answer = await client.call(make_request(105, {"topic": "T1"}), 5)
+    assert answer.code == 17
+    assert "closed by peer" in answer.remark
+
+
+async def test_a_silent_broker_is_dropped_and_its_connection_closed(running):
+    broker, client = await running.caller(), await running.caller()
+    await broker.call(make_request(103, REGISTRATION, BODY), 5)
+    running.clock.ms = 120_001
+    await until(lambda: broker.closed)
+    assert not client.closed
+    answer = await client.call(make_request(105, {"topic": "T1"}), 5)
+    assert "did not register for 120 s" in answer.remark
+
+
+async def test_many_requests_of_one_read_are_answered_in_order(running):
+    client = await running.caller()
+    codes = [206, 9999, 105, 106]
+    answers = await asyncio.gather(*(client.call(make_request(code), 5) for code in codes))
+    assert [answer.code for answer in answers] == [0, 3, 1, 0]
+    assert running.server.counts().requests == {206: 1, -1: 1, 105: 1, 106: 1}
+
+
+async def test_a_change_of_the_kv_table_is_answered_when_it_is_on_disk(running, tmp_path):
+    client = await running.caller()
+    ext = {"namespace": "N", "key": "k", "value": "v"}
+    assert (await client.call(make_request(100, ext), 5)).code == 0
+    assert json.loads((tmp_path / "kv.json").read_bytes()) == {"configTable": {"N": {"k": "v"}}}
+    again = NameServer("127.0.0.1", 0, tmp_path / "kv.json")
+    await again.start()
+    caller = await Caller.connect("127.0.0.1", again.port, 5)
+    assert (await caller.call(make_request(101, ext), 5)).ext == {"value": "v"}
+    caller.close()
+    await again.close()
+
+
+async def test_a_flood_of_changes_shares_few_saves_and_loses_none(running, tmp_path, monkeypatch):
+    client = await running.caller()
+    saves = 0
+    save = running.server._kv_file.save
+
+    def counted(text: str) -> None:
+        nonlocal saves
+        saves += 1
+        save(text)
+
+    monkeypatch.setattr(running.server._kv_file, "save", counted)
+    puts = [make_request(100, {"namespace": "N", "key": str(n), "value": "v"}) for n in range(300)]
+    answers = await asyncio.gather(*(client.call(put, 5) for put in puts))
+    assert all(answer.code == 0 for answer in answers)
+    stored = json.loads((tmp_path / "kv.json").read_bytes())["configTable"]["N"]
+    assert len(stored) == 300
+    assert saves < 100
+
+
+async def test_a_change_that_cannot_be_saved_is_an_error(running, monkeypatch):
+    client = await running.caller()
+
+    def fails(_text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(running.server._kv_file, "save", fails)
+    ext = {"namespace": "N", "key": "k", "value": "v"}
+    answer = await client.call(make_request(100, ext), 5)
+    assert answer.code == 1
+    assert "could not be written" in answer.remark
+
+
+async def test_closing_waits_for_the_save(tmp_path):
+    server = NameServer("127.0.0.1", 0, tmp_path / "kv.json")
+    await server.start()
+    client = await Caller.connect("127.0.0.1", server.port, 5)
+    ext = {"namespace": "N", "key": "k", "value": "v"}
+    call = asyncio.create_task(client.call(make_request(100, ext), 5))
+    await until(lambda: server.counts().requests.get(100) == 1)
+    await server.close()
+    assert (await call).code == 0
+    assert (tmp_path / "kv.json").exists()
+
+
+async def test_a_bug_in_one_request_does_not_cost_the_connection(running, monkeypatch, caplog):
+    client = await running.caller()
+    monkeypatch.setattr(running.server.routes, "find", lambda _topic: 1 / 0)
+    answer = await client.call(make_request(105, {"topic": "T1"}), 5)
+    assert answer.code == 1
+    assert "ZeroDivision" not in answer.remark
+    assert "ZeroDivision" in caplog.text
+    assert (await client.call(make_request(206), 5)).code == 0
+
+
+async def test_a_taken_port_is_a_clear_error(running, tmp_path):
+    second = NameServer("127.0.0.1", running.server.port, tmp_path / "kv2.json")
+    with pytest.raises(RemotingListenError, match="Address already in use"):
+        await second.start()
+    await second.close()

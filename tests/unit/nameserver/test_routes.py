@@ -1,0 +1,266 @@
+"""The route table against spec/wire.md 5.2 and 5.4, with a clock of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+
+import pytest
+
+from aerobee.nameserver.routes import (
+    DataVersion,
+    Master,
+    QueueData,
+    Registration,
+    RouteLimitReached,
+    RouteLimits,
+    RouteTable,
+)
+
+V1, V2 = DataVersion(1000, 1), DataVersion(2000, 2)
+QUEUES = QueueData(4, 4, 6, 0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def table(clock: Clock) -> RouteTable:
+    return RouteTable(clock)
+
+
+def broker(name: str = "b-a", **changes: object) -> Registration:
+    values: dict[str, object] = {
+        "cluster": "C1",
+        "name": name,
+        "broker_id": 0,
+        "address": f"{name}:10911",
+        "ha_address": f"{name}:10912",
+        "data_version": V1,
+        "topics": {"T1": QUEUES},
+        "filter_servers": (),
+        "owner": f"connection of {name}",
+    }
+    values.update(changes)
+    return Registration(**values)  # type: ignore[arg-type]
+
+
+def test_a_registered_topic_has_a_route(table):
+    assert table.register(broker()) is None
+    queues, groups = table.find("T1")
+    assert queues == {"b-a": QUEUES}
+    assert [(g.name, g.cluster, g.addresses) for g in groups] == [("b-a", "C1", {0: "b-a:10911"})]
+    assert table.clusters == {"C1": {"b-a"}}
+
+
+def test_an_unchanged_version_changes_no_queues_and_a_new_one_upserts(table):
+    table.register(broker())
+    table.register(broker(topics={"T1": QUEUES._replace(perm=4), "T2": QUEUES}))
+    assert table.find("T1")[0]["b-a"].perm == 6
+    assert table.find("T2") is None
+    table.register(broker(data_version=V2, topics={"T2": QUEUES}))
+    # Topics that a registration does not name stay.
+    assert table.find("T1")[0]["b-a"].perm == 6
+    assert table.find("T2") is not None
+
+
+def test_slaves_never_change_queues_and_learn_their_master(table):
+    slave = broker(broker_id=1, address="slave:10911", ha_address="slave:10912")
+    assert table.register(slave) is None
+    assert table.find("T1") is None
+    table.register(broker())
+    assert table.register(slave) == Master("b-a:10911", "b-a:10912")
+    table.register(slave._replace(data_version=V2, topics={"T9": QUEUES}))
+    assert table.find("T9") is None
+    assert table.find("T1")[1][0].addresses == {0: "b-a:10911", 1: "slave:10911"}
+
+
+def test_a_slave_that_becomes_master_leaves_its_old_id(table):
+    table.register(broker(broker_id=1))
+    assert table.known_version("b-a", 0, "b-a:10911") is None
+    table.register(broker(broker_id=0))
+    assert table.groups["b-a"].addresses == {0: "b-a:10911"}
+    assert table.find("T1") is not None
+
+
+def test_a_broker_goes_with_its_connection_and_takes_its_queues(table):
+    table.register(broker("b-a"))
+    table.register(broker("b-b", topics={"T1": QUEUES, "T2": QUEUES}))
+    table.connection_closed("connection of b-b", "reset")
+    assert list(table.find("T1")[0]) == ["b-a"]
+    assert table.find("T2") is None
+    assert table.clusters == {"C1": {"b-a"}}
+    table.connection_closed("connection of b-a", "reset")
+    assert not table.groups | table.clusters | table.topics | table.live
+
+
+def test_an_older_connection_of_the_same_broker_may_close(table):
+    table.register(broker(owner="first"))
+    table.register(broker(owner="second"))
+    table.connection_closed("first", "idle")
+    assert table.find("T1") is not None
+    table.connection_closed("second", "idle")
+    assert table.find("T1") is None
+
+
+def test_silence_of_two_minutes_drops_a_broker_and_a_renewal_keeps_it(table, clock):
+    table.register(broker("b-a"))
+    table.register(broker("b-b"))
+    clock.ms += 120_000
+    assert table.expire() == []
+    table.renew("b-a:10911")
+    clock.ms += 1
+    assert [live.name for live in table.expire()] == ["b-b"]
+    assert list(table.live) == ["b-a:10911"]
+
+
+def test_the_master_leaving_keeps_the_name_for_its_slaves(table):
+    table.register(broker())
+    table.register(broker(broker_id=1, address="slave:10911", owner="slave"))
+    table.unregister("b-a", 0, "b-a:10911")
+    assert table.find("T1")[1][0].addresses == {1: "slave:10911"}
+    table.unregister("b-a", 1, "slave:10911")
+    assert table.find("T1") is None
+
+
+def test_a_late_unregistration_does_not_take_the_successor_away(table):
+    table.register(broker(address="old:10911", owner="old"))
+    table.register(broker(address="new:10911", owner="new"))
+    table.unregister("b-a", 0, "old:10911")
+    table.connection_closed("old", "reset")
+    assert table.find("T1")[1][0].addresses == {0: "new:10911"}
+    table.unregister("b-a", 5, "new:10911")
+    table.unregister("b-x", 0, "new:10911")
+    assert list(table.live) == ["new:10911"]
+
+
+def test_one_address_under_two_names_keeps_the_last_and_warns(table, caplog):
+    table.register(broker("b-a", address="same:10911"))
+    table.register(broker("b-b", address="same:10911"))
+    assert list(table.groups) == ["b-b"]
+    assert "brokerIP1" in caplog.text
+
+
+def test_write_permission_is_taken_and_given_until_the_next_version(table):
+    table.register(broker(topics={"T1": QUEUES, "T2": QueueData(4, 4, 7, 0)}))
+    table.register(broker("b-b"))
+    assert table.set_write_perm("b-a", False) == 2
+    assert [table.find(t)[0]["b-a"].perm for t in ("T1", "T2")] == [4, 5]
+    assert table.find("T1")[0]["b-b"].perm == 6
+    table.register(broker())
+    assert table.find("T1")[0]["b-a"].perm == 4
+    assert table.set_write_perm("b-a", True) == 2
+    assert table.find("T2")[0]["b-a"].perm == 6
+    table.set_write_perm("b-a", False)
+    table.register(broker(data_version=V2))
+    assert table.find("T1")[0]["b-a"].perm == 6
+    assert table.set_write_perm("nobody", False) == 0
+
+
+def test_topics_are_deleted_everywhere_or_in_one_cluster(table):
+    table.register(broker("b-a"))
+    table.register(broker("b-b", cluster="C2"))
+    table.delete_topic("T1", "C2")
+    assert list(table.find("T1")[0]) == ["b-a"]
+    table.delete_topic("T1", "C9")
+    assert list(table.find("T1")[0]) == ["b-a"]
+    table.delete_topic("T1", None)
+    assert table.find("T1") is None
+    table.delete_topic("never", None)
+
+
+def test_lists_by_cluster_and_by_unit_flags(table):
+    topics = {f"T{flags}": QUEUES._replace(sys_flag=flags) for flags in range(4)}
+    table.register(broker(topics=topics))
+    assert table.topics_of_cluster("C1") == ["T0", "T1", "T2", "T3"]
+    assert table.topics_of_cluster("C2") == []
+    assert table.topics_with_flags(1) == ["T1", "T3"]
+    assert table.topics_with_flags(2) == ["T2", "T3"]
+    assert table.topics_with_flags(2, unwanted=1) == ["T2"]
+
+
+def test_a_missing_route_says_why(table, clock):
+    assert table.why_missing("T1") == "no broker is registered here"
+    table.register(broker("b-a"))
+    table.register(broker("b-b", topics={"T2": QUEUES}))
+    assert table.why_missing("T9") == "none of the 2 registered brokers has this topic"
+    table.connection_closed("connection of b-b", "idle")
+    clock.ms += 12_000
+    assert table.why_missing("T2") == (
+        "its broker b-b is gone since 12 s: its connection ended (idle)"
+    )
+    table.register(broker("b-b", topics={"T2": QUEUES}))
+    assert "gone" not in table.why_missing("T2")
+
+
+def test_registrations_above_the_limits_change_nothing(clock):
+    table = RouteTable(clock, RouteLimits(brokers=2, queue_entries=3))
+    table.register(broker("b-a", topics={"T1": QUEUES, "T2": QUEUES}))
+    with pytest.raises(RouteLimitReached, match="3"):
+        table.register(broker("b-b", topics={"T1": QUEUES, "T2": QUEUES}))
+    assert list(table.groups) == ["b-a"]
+    table.register(broker("b-b", topics={"T1": QUEUES}))
+    with pytest.raises(RouteLimitReached, match="2 brokers"):
+        table.register(broker("b-c", topics={}))
+    # Known topics and known brokers are always welcome.
+    table.register(broker("b-a", data_version=V2, topics={"T1": QUEUES, "T2": QUEUES}))
+    table.connection_closed("connection of b-a", "reset")
+    table.register(broker("b-c", topics={"T1": QUEUES, "T2": QUEUES}))
+
+
+def test_any_history_leaves_the_tables_consistent(clock):
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    source = random.Random(seed)
+    table = RouteTable(clock, RouteLimits(brokers=8, queue_entries=25))
+    for _ in range(3000):
+        clock.ms += source.randrange(20_000)
+        name = f"b-{source.randrange(4)}"
+        address = f"{name}:{source.randrange(3)}"
+        number = source.randrange(3)
+        match source.randrange(6):
+            case 0 | 1 | 2:
+                topics = {f"T{source.randrange(9)}": QUEUES for _ in range(4)}
+                version = DataVersion(source.randrange(3), 0)
+                with contextlib.suppress(RouteLimitReached):
+                    table.register(
+                        broker(
+                            name,
+                            cluster=f"C{source.randrange(2)}",
+                            broker_id=number,
+                            address=address,
+                            topics=topics,
+                            data_version=version,
+                            owner=source.randrange(5),
+                        )
+                    )
+            case 3:
+                table.unregister(name, number, address)
+            case 4:
+                table.connection_closed(source.randrange(5), "x")
+            case 5:
+                table.expire()
+        check_consistent(table)
+
+
+def check_consistent(table: RouteTable) -> None:
+    held = {(g.name, i): a for g in table.groups.values() for i, a in g.addresses.items()}
+    live = {(b.name, b.broker_id): b.address for b in table.live.values()}
+    assert held == live
+    assert all(group.addresses for group in table.groups.values())
+    assert {n for names in table.clusters.values() for n in names} == set(table.groups)
+    assert all(table.clusters.values())
+    names_with_queues = {name for queues in table.topics.values() for name in queues}
+    assert names_with_queues <= set(table.groups)
+    assert all(table.topics.values())
+    assert table._queue_entries == sum(len(queues) for queues in table.topics.values())
