@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from aerobee.store.message_store import Arrival
+from aerobee.store.results import Arrival
 
 
 class Dispatching(Protocol):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from aerobee.protocol.command import Command
 from aerobee.protocol.headers import PullMessageHeader
 from aerobee.remoting.connection import Connection
-from aerobee.store.message_store import Arrival
+from aerobee.store.results import Arrival
 
 MAX_HOLD_S = 120.0
 

@@ -24,7 +24,8 @@ from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters import Subscription, tag_codes
 from aerobee.protocol.headers import PullMessageHeader, PullMessageResponse
 from aerobee.remoting.connection import Connection
-from aerobee.store.message_store import GetResult, GetStatus, MessageStore
+from aerobee.store.message_store import MessageStore
+from aerobee.store.results import GetResult, GetStatus
 
 log = logging.getLogger("aerobee.broker.pull")
 

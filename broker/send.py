@@ -34,7 +34,8 @@ from aerobee.protocol.names import (
 )
 from aerobee.protocol.record import StoreMessage
 from aerobee.remoting.connection import Connection
-from aerobee.store.message_store import MessageStore, PutResult
+from aerobee.store.message_store import MessageStore
+from aerobee.store.results import PutResult
 
 log = logging.getLogger("aerobee.broker.send")
 
