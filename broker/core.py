@@ -143,6 +143,7 @@ class BrokerCore:
                 self.identity.store_host,
                 settings.sync_flush,
                 settings.start_accept_send_timestamp_ms,
+                settings.max_message_bytes,
                 wall_clock_ms,
                 lambda: bool(settings.broker_permission & PERM_WRITE),
                 endpoint,

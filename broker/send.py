@@ -54,6 +54,7 @@ class SendOptions:
     store_host: bytes
     sync_flush: bool
     accept_from_ms: int
+    max_message_bytes: int
     clock_ms: Callable[[], int]
     broker_writable: Callable[[], bool]
     advertised: str
@@ -202,7 +203,12 @@ class SendProcessor:
             raise BadRequest(
                 ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry topics"
             )
-        self._store.check_batch_size(len(command.body))
+        if len(command.body) > self._options.max_message_bytes:
+            raise BadRequest(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the batch has {len(command.body)} bytes, the limit is "
+                f"{self._options.max_message_bytes} (maxMessageSize)",
+            )
         messages = self._batch_messages(connection, command, header, shared, queue_id)
         result = self._store.put_batch(messages)
         self._stats.stored(self._stats.topic(header.topic), result.count, result.size)
