@@ -9,7 +9,7 @@ PYTEST := $(PYTHON_IN_VENV) -m pytest
 # Suites beside the unit tests; `make crash` runs tests/crash, and so on.
 SUITES := contract interop crash sim fuzz service spark
 
-.PHONY: help setup run test check lint types unit peers bench manual clean $(SUITES)
+.PHONY: help setup run test check lint types unit peers monitors bench manual clean $(SUITES)
 
 help:
 	@echo 'make run     a broker with its name server, ready to send and pull (STORE=DIR, ARGS="--port 10911")'
@@ -40,10 +40,16 @@ types: setup
 unit: setup
 	$(PYTEST) tests/unit tests/test_layers.py --durations=5 $(ARGS)
 
-peers: setup
+peers: setup monitors
 	@if [ -x tests/interop/setup.sh ]; then tests/interop/setup.sh; fi
 
+# Prometheus, for the tests of /metrics.
+monitors:
+	@tests/service/setup.sh
+
 interop: peers
+
+service: monitors
 
 # A suite that does not exist yet is said, not failed.
 $(SUITES): setup
