@@ -17,6 +17,8 @@ from aerobee.broker.health import (
 )
 from aerobee.broker.http import HttpLimits, HttpServer, Request, Response
 
+pytestmark = pytest.mark.both_loops
+
 Starter = Callable[..., Awaitable[HttpServer]]
 
 
