@@ -39,7 +39,7 @@ from aerobee.protocol.stats_bodies import (
     parse_topic_stats,
 )
 
-_FAR_FUTURE_MS: Final = 2**63 - 1
+FAR_FUTURE_MS: Final = 2**63 - 1
 _TEMPLATE_TOPIC: Final = "TBW102"
 
 
@@ -184,7 +184,7 @@ class Admin:
         *,
         max_messages: int = 64,
         begin_ms: int = 0,
-        end_ms: int = _FAR_FUTURE_MS,
+        end_ms: int = FAR_FUTURE_MS,
     ) -> list[ReceivedMessage]:
         """Messages of a topic that carry a key and were stored within a time range, oldest first.
 
@@ -196,7 +196,7 @@ class Admin:
 
     async def query_by_unique_key(self, topic: str, msg_id: str) -> list[ReceivedMessage]:
         """Messages sent under one unique id: one, or more when a producer had to retry."""
-        header = QueryMessageHeader(topic, msg_id, 32, 0, _FAR_FUTURE_MS, unique_key_query=True)
+        header = QueryMessageHeader(topic, msg_id, 32, 0, FAR_FUTURE_MS, unique_key_query=True)
         return [message for message in await self._query(header) if message.msg_id == msg_id]
 
     async def _query(self, header: QueryMessageHeader) -> list[ReceivedMessage]:

@@ -1,0 +1,76 @@
+"""One event loop in a thread of its own, shared by all blocking clients of a process.
+
+It starts with the first client and ends with the last; `run` hands a coroutine over and waits for
+its result. The only place of the client where threads meet the loop, and what it promises:
+coroutines handed over by one thread start in that order; one that is still running when its caller
+gives up (a key press) is cancelled; a call from the loop's own thread is refused, since it would
+wait for itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from aerobee.client.errors import CallerError
+
+T = TypeVar("T")
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop  # a good deal faster, and optional
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+class LoopThread:
+    """A counted loop thread; see `acquire` and `release`."""
+
+    _lock = threading.Lock()
+    _current: LoopThread | None = None
+
+    def __init__(self) -> None:
+        self._users = 0
+        self._loop = _new_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="aerobee-client", daemon=True
+        )
+
+    @classmethod
+    def acquire(cls) -> LoopThread:
+        """The process's loop thread, started if there is none; pair with `release`."""
+        with cls._lock:
+            if cls._current is None:
+                cls._current = cls()
+                cls._current._thread.start()
+            cls._current._users += 1
+            return cls._current
+
+    def release(self) -> None:
+        """One user less; the last one ends the thread."""
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+            LoopThread._current = None
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` on the loop and return its result, or raise what it raised."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise CallerError("a blocking client cannot be called from its own event loop")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
