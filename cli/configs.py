@@ -1,0 +1,127 @@
+"""`aerobee config`: what counts, where it comes from, whether a file is right."""
+
+import argparse
+
+from aerobee.cli.output import OK, print_json, print_table, say
+from aerobee.config.errors import ConfigError
+from aerobee.config.load import Loaded, load_settings
+from aerobee.config.model import SETTINGS, Settings
+from aerobee.config.setting import Setting, Value
+
+_HIDDEN = "***"
+
+# What mqbroker -m prints, as far as it has a counterpart.
+_IMPORTANT = (
+    "broker_name",
+    "cluster_name",
+    "broker_id",
+    "advertised_host",
+    "name_servers",
+    "listen_port",
+    "broker_permission",
+    "default_topic_queues",
+    "auto_create_topic",
+    "auto_create_group",
+    "store_path",
+    "commit_log_path",
+    "flush_disk_type",
+    "broker_role",
+    "max_message_bytes",
+)
+
+
+def show(parsed: argparse.Namespace) -> int:
+    """Every setting with its value; `--origin` adds unit, source and effect."""
+    loaded = load_settings(
+        parsed.config, overrides=parsed.set, format=parsed.format, strict=parsed.strict
+    )
+    _warn(loaded)
+    shown = [
+        setting
+        for setting in SETTINGS
+        if not parsed.changed or loaded.origins[setting.name].source != "default"
+    ]
+    if parsed.json:
+        print_json([_fields(setting, loaded) for setting in shown])
+    elif parsed.origin:
+        print_table(
+            ("setting", "value", "unit", "from", "effect"),
+            [
+                (
+                    setting.full_key,
+                    _text(setting, loaded.settings),
+                    setting.unit,
+                    loaded.origins[setting.name].text,
+                    "" if setting.effect == "now" else setting.effect,
+                )
+                for setting in shown
+            ],
+        )
+    else:
+        print_table(
+            ("setting", "value"),
+            [(setting.full_key, _text(setting, loaded.settings)) for setting in shown],
+        )
+    return OK
+
+
+def check(parsed: argparse.Namespace) -> int:
+    """Read a file as `serve` would, without the environment; says what it found."""
+    loaded = load_settings(parsed.config, environ={}, format=parsed.format, strict=parsed.strict)
+    _warn(loaded)
+    given = loaded.given()
+    if parsed.json:
+        print_json(
+            {
+                "file": str(loaded.file),
+                "format": loaded.format,
+                "settings": len(given),
+                "warnings": list(loaded.warnings),
+            }
+        )
+    else:
+        say(
+            f"{loaded.file}: {loaded.format}, {len(given)} settings, "
+            f"{len(loaded.warnings)} warnings"
+        )
+    if parsed.strict and loaded.warnings:
+        return ConfigError.EXIT_CODE
+    return OK
+
+
+def print_as_broker_conf(loaded: Loaded, *, important: bool) -> int:
+    """`-p` and `-m` of mqbroker: RocketMQ's keys with the values that count, as a broker.conf."""
+    for setting in SETTINGS:
+        if setting.rocketmq_key and (not important or setting.name in _IMPORTANT):
+            print(f"{setting.rocketmq_key}={_text(setting, loaded.settings)}")
+    return OK
+
+
+def _warn(loaded: Loaded) -> None:
+    for warning in loaded.warnings:
+        say(f"warning: {warning}")
+
+
+def _value(setting: Setting, settings: Settings) -> Value:
+    value = settings.value_of(setting)
+    return _HIDDEN if setting.secret and value else value
+
+
+def _text(setting: Setting, settings: Settings) -> str:
+    value = _value(setting, settings)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _fields(setting: Setting, loaded: Loaded) -> dict[str, object]:
+    origin = loaded.origins[setting.name]
+    return {
+        "setting": setting.full_key,
+        "value": _value(setting, loaded.settings),
+        "default": setting.default,
+        "unit": setting.unit,
+        "range": setting.range_text,
+        "source": origin.source,
+        "origin": origin.text,
+        "rocketmq_key": setting.rocketmq_key,
+        "effect": setting.effect,
+    }

@@ -1,0 +1,134 @@
+"""`aerobee`: one command for the daemon and for the first half hour with it.
+
+The parser alone is built at the start; what a command needs is imported when it runs, so that
+`aerobee --help` answers at once. Exit codes: 0 done, 1 refused or not found, 2 usage, 3 cannot
+connect (or the port is in use), 78 configuration.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from aerobee.cli.parser import build_parser
+
+_INTERRUPTED: Final = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code of the process."""
+    parsed = build_parser().parse_args(arguments)
+    try:
+        code = _COMMANDS[parsed.command](parsed)
+        # Now, while a broken pipe can still be handled.
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _silence_stdout()
+        return 0
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the top of the process; bugs are raised again
+        return _explain(error)
+    return code
+
+
+def _explain(error: Exception) -> int:
+    """Say an error meant for people and give its exit code; a bug keeps its traceback."""
+    from aerobee.cli.output import CommandFailed, say
+    from aerobee.config.errors import ConfigError
+
+    if isinstance(error, ConfigError):
+        code = ConfigError.EXIT_CODE
+    elif isinstance(error, CommandFailed):
+        code = error.code
+    else:
+        raise error
+    say(f"aerobee: {error}")
+    return code
+
+
+def _silence_stdout() -> None:
+    """The reader of our output has seen enough (`| head`); the exit must not write there again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _serve(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.serve import serve
+
+    return serve(parsed)
+
+
+def _nameserver(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.serve import nameserver
+
+    return nameserver(parsed)
+
+
+def _config_show(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.configs import show
+
+    return show(parsed)
+
+
+def _config_check(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.configs import check
+
+    return check(parsed)
+
+
+def _topic_list(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.topics import list_topics
+
+    return list_topics(parsed)
+
+
+def _topic_create(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.topics import create_topic
+
+    return create_topic(parsed)
+
+
+def _topic_describe(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.topics import describe_topic
+
+    return describe_topic(parsed)
+
+
+def _message_send(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.sending import send
+
+    return send(parsed)
+
+
+def _message_pull(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.messages import pull
+
+    return pull(parsed)
+
+
+def _message_tail(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.messages import tail
+
+    return tail(parsed)
+
+
+def _message_query(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.messages import query
+
+    return query(parsed)
+
+
+_COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
+    "serve": _serve,
+    "nameserver": _nameserver,
+    "config show": _config_show,
+    "config check": _config_check,
+    "topic list": _topic_list,
+    "topic create": _topic_create,
+    "topic describe": _topic_describe,
+    "message send": _message_send,
+    "message pull": _message_pull,
+    "message tail": _message_tail,
+    "message query": _message_query,
+}

@@ -1,0 +1,132 @@
+"""What commands print: data on standard output, everything else on standard error.
+
+People get tables, `--json` gives what scripts can rely on: one JSON document for a listing, one
+object a line for a stream of messages. Rich draws the tables of a terminal and is imported only
+then; into a pipe goes plain aligned text, never cut to a width nobody has.
+
+Texts from outside (bodies, remarks, names) are escaped before they reach a terminal: a message
+must not be able to move somebody's cursor.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+OK: Final = 0
+REFUSED: Final = 1  # the broker said no, or there is no such thing
+USAGE: Final = 2
+CANNOT_CONNECT: Final = 3
+CONFIGURATION: Final = 78
+
+_UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e]")
+_NUMERIC: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?%?")
+
+
+class CommandFailed(Exception):
+    """Ends the command with a text on standard error and an exit code."""
+
+    def __init__(self, text: str, code: int = REFUSED) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def say(text: str) -> None:
+    """One line for people, on standard error."""
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def print_json(value: object, *, compact: bool = False) -> None:
+    """A document, or with `compact` one line of a stream, which is flushed at once."""
+    text = json.dumps(value, ensure_ascii=False, indent=None if compact else 2)
+    print(text, flush=compact)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table for people; an empty one prints nothing at all."""
+    texts = [[printable(_text(cell)) for cell in row] for row in rows]
+    if not texts:
+        return
+    if sys.stdout.isatty():
+        _print_rich(columns, texts)
+    else:
+        _print_plain(columns, texts)
+
+
+def print_pairs(pairs: Mapping[str, object]) -> None:
+    """Names and values, one a line."""
+    width = max((len(name) for name in pairs), default=0)
+    for name, value in pairs.items():
+        print(f"{name:<{width}}  {printable(_text(value))}".rstrip())
+
+
+def printable(text: str) -> str:
+    """`text` with control and direction characters written as escapes."""
+    return _UNPRINTABLE.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def _text(cell: object) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    return str(cell)
+
+
+def _numeric_columns(rows: Sequence[Sequence[str]], count: int) -> list[bool]:
+    """Columns of numbers only; they stand to the right."""
+    return [
+        all(_NUMERIC.fullmatch(row[index]) for row in rows if row[index]) for index in range(count)
+    ]
+
+
+def _print_plain(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    numeric = _numeric_columns(rows, len(columns))
+    lines: list[Sequence[str]] = [[name.upper() for name in columns], *rows]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    for line in lines:
+        cells = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name, right in zip(columns, _numeric_columns(rows, len(columns)), strict=True):
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console(no_color=bool(os.environ.get("NO_COLOR"))).print(table)
+
+
+def body_fields(body: bytes) -> dict[str, Any]:
+    """A message body in JSON: `body` is the text, or null with `body_base64` when it is none."""
+    try:
+        return {"body": body.decode("utf-8")}
+    except UnicodeDecodeError:
+        import base64
+
+        return {"body": None, "body_base64": base64.b64encode(body).decode("ascii")}
+
+
+def body_text(body: bytes, limit: int) -> str:
+    """A message body for people: text if it is text, else its size and first bytes."""
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError:
+        return f"{len(body)} bytes 0x{body[: limit // 2].hex()}"
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(body)} bytes)"

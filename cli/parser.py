@@ -1,0 +1,239 @@
+"""The arguments of `aerobee`, all of them. Nothing is run from here: each leaf sets `command`."""
+
+import argparse
+from typing import TYPE_CHECKING, Final
+
+from aerobee import __version__
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+    Commands = _SubParsersAction[argparse.ArgumentParser]
+
+_EPILOG: Final = """\
+first steps:
+  aerobee serve                                   a broker with its name server
+  aerobee message send orders "one coffee"        in another terminal
+  aerobee message pull orders
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole parser; every leaf sets `command` to its words, such as "topic list"."""
+    parser = argparse.ArgumentParser(
+        prog="aerobee",
+        description="A message broker that speaks RocketMQ 4.9's protocol.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"aerobee {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_serve(commands)
+    _add_nameserver(commands)
+    _add_config(commands)
+    _add_topic(commands)
+    _add_message(commands)
+    return parser
+
+
+# The daemons
+
+
+def _add_serve(commands: "Commands") -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="run the broker (with its name server) in the foreground",
+        description="Run the broker. Port 0 for the name server or HTTP turns that part off.",
+    )
+    _add_settings(parser)
+    add = parser.add_argument
+    add("-n", "--name-servers", metavar="HOST:PORT;...", help="name servers to register with")
+    add("--store", metavar="DIR", help="directory of everything the broker keeps")
+    add("--host", metavar="ADDR", help="address to listen on (default: loopback)")
+    add("--port", type=_port, metavar="N", help="port for clients (10911)")
+    add("--nameserver-port", type=_port, metavar="N", help="embedded name server (9876)")
+    add("--http-port", type=_port, metavar="N", help="metrics and health (5557)")
+    add("--dev", action="store_true", help="free ports and a store that is deleted at the end")
+    add("-p", "--print-config", action="store_true", help="print all settings and exit")
+    add("-m", "--print-important", action="store_true", help="print the important ones and exit")
+    parser.set_defaults(command="serve")
+
+
+def _add_nameserver(commands: "Commands") -> None:
+    parser = commands.add_parser("nameserver", help="run a name server alone, in the foreground")
+    _add_settings(parser)
+    parser.add_argument("--host", metavar="ADDR", help="address to listen on (default: loopback)")
+    parser.add_argument("--port", type=_port, metavar="N", help="port (9876; 0: a free one)")
+    parser.set_defaults(command="nameserver")
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("-c", "--config", metavar="FILE", help="TOML, or a RocketMQ broker.conf")
+    add("--format", choices=("toml", "properties"), help="of FILE, if its content does not tell")
+    add("--strict", action="store_true", help="unknown keys of a broker.conf are errors")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting, repeatable")
+
+
+# Configuration
+
+
+def _add_config(commands: "Commands") -> None:
+    group = _group(commands, "config", "what is configured, and whether a file is right")
+    show = group.add_parser("show", help="every setting that counts, and why")
+    _add_settings(show)
+    show.add_argument("--origin", action="store_true", help="where each value comes from")
+    show.add_argument("--changed", action="store_true", help="only what somebody set")
+    _add_json(show)
+    show.set_defaults(command="config show")
+    check = group.add_parser("check", help="read a file as serve would, and say what is wrong")
+    check.add_argument("config", metavar="FILE")
+    check.add_argument("--format", choices=("toml", "properties"), help="if FILE does not tell")
+    check.add_argument("--strict", action="store_true", help="warnings fail as well")
+    _add_json(check)
+    check.set_defaults(command="config check")
+
+
+# Topics and messages
+
+
+def _add_topic(commands: "Commands") -> None:
+    group = _group(commands, "topic", "list, create and describe topics")
+    listing = group.add_parser("list", help="topics the name server knows")
+    listing.add_argument(
+        "--all", action="store_true", help="system, retry and dead letter ones too"
+    )
+    _add_client(listing)
+    listing.set_defaults(command="topic list")
+    create = group.add_parser("create", help="create a topic, or change its queues and rights")
+    create.add_argument("topic")
+    create.add_argument(
+        "--queues", type=_count, default=8, metavar="N", help="to read and write (8)"
+    )
+    create.add_argument("--perm", choices=("r", "w", "rw"), default="rw", help="rights (rw)")
+    create.add_argument("--cluster", metavar="NAME", help="only in this cluster")
+    create.add_argument("--broker", metavar="NAME", help="only on this broker (default: on all)")
+    _add_client(create)
+    create.set_defaults(command="topic create")
+    describe = group.add_parser("describe", help="queues and offsets of a topic, by broker")
+    describe.add_argument("topic")
+    _add_client(describe)
+    describe.set_defaults(command="topic describe")
+
+
+def _add_message(commands: "Commands") -> None:
+    group = _group(commands, "message", "send, read, follow and find messages")
+    _add_send(group)
+    _add_reading(group)
+    query = group.add_parser("query", help="find messages by key or id")
+    query.add_argument("topic", nargs="?", help="needed with --key, and with a client's unique id")
+    what = query.add_mutually_exclusive_group(required=True)
+    what.add_argument("--key", help="one of the message's keys")
+    what.add_argument("--id", help="message id: the broker's (offset) or the client's (unique)")
+    query.add_argument("--max", type=_count, default=32, metavar="N", help="most results (32)")
+    query.add_argument("--begin", metavar="TIME", help="stored at or after: ISO time or ms")
+    query.add_argument("--end", metavar="TIME", help="stored at or before")
+    query.add_argument("--full", action="store_true", help="whole bodies and all properties")
+    _add_client(query)
+    query.set_defaults(command="message query")
+
+
+def _add_send(group: "Commands") -> None:
+    send = group.add_parser("send", help="send messages")
+    add = send.add_argument
+    add("topic")
+    add("body", nargs="?", help="text of the message (default: standard input)")
+    add("--lines", action="store_true", help="each line of standard input is a message")
+    add("--tags", default="", metavar="TAG", help="the tag consumers filter by")
+    add("--keys", action="append", default=[], metavar="KEY", help="to find it again, repeatable")
+    add("--property", action="append", default=[], metavar="NAME=VALUE", help="repeatable")
+    add("--order-key", metavar="TEXT", help="messages of one order key share a queue")
+    add("--queue", type=_number, metavar="N", help="number of the queue to send to")
+    add("--broker", metavar="NAME", help="with --queue, where several brokers have the topic")
+    add("--repeat", type=_count, default=1, metavar="N", help="send it N times")
+    add("--oneway", action="store_true", help="do not wait for an answer")
+    _add_client(send)
+    send.set_defaults(command="message send")
+
+
+def _add_reading(group: "Commands") -> None:
+    """`pull` reads what is there, `tail` goes on; they differ in their defaults."""
+    for name, start, text in (
+        ("pull", "earliest", "print messages that are there, leaving no trace"),
+        ("tail", "latest", "print messages as they arrive, until Ctrl-C"),
+    ):
+        parser = group.add_parser(name, help=text)
+        add = parser.add_argument
+        add("topic")
+        add(
+            "--from",
+            dest="start",
+            default=start,
+            metavar="WHERE",
+            help=f"earliest, latest, an offset, or a time (ISO or ms); default {start}",
+        )
+        add(
+            "--count",
+            type=_count,
+            default=32 if name == "pull" else None,
+            metavar="N",
+            help="most messages" + (" (32)" if name == "pull" else " (no end)"),
+        )
+        add("--tags", default="*", metavar="EXPR", help="such as 'A || B' (all)")
+        add("--queue", type=_number, metavar="N", help="only this queue")
+        add("--broker", metavar="NAME", help="only this broker")
+        add("--full", action="store_true", help="whole bodies and all properties")
+        _add_client(parser)
+        parser.set_defaults(command=f"message {name}")
+
+
+def _group(commands: "Commands", name: str, text: str) -> "Commands":
+    parser = commands.add_parser(name, help=text, description=text)
+    return parser.add_subparsers(metavar="COMMAND", required=True)
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="JSON for scripts")
+
+
+def _add_client(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "-n",
+        "--name-servers",
+        metavar="HOST:PORT;...",
+        help="default: NAMESRV_ADDR of the environment, or 127.0.0.1:9876",
+    )
+    add("--timeout", type=_seconds, default=5.0, metavar="SECONDS", help="for one answer (5)")
+    _add_json(parser)
+
+
+# Argument types: ValueError and ArgumentTypeError become usage errors
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65_535:
+        raise argparse.ArgumentTypeError(f"a port is 0 to 65535, not {text}")
+    return port
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    return count
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"must not be negative: {text}")
+    return number
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 3600, not {text}")
+    return seconds

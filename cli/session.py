@@ -1,0 +1,54 @@
+"""Running one client command: which name servers, one event loop, errors to exit codes."""
+
+import argparse
+import asyncio
+import logging
+import os
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from aerobee.cli.output import CANNOT_CONNECT, REFUSED, USAGE, CommandFailed
+from aerobee.client.errors import (
+    CallerError,
+    ClientError,
+    ConnectFailed,
+    NetworkError,
+    NoRoute,
+    SendFailed,
+)
+
+DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
+
+
+def name_servers(parsed: argparse.Namespace) -> str:
+    """The flag, else NAMESRV_ADDR as with RocketMQ's tools, else the embedded one's address."""
+    return parsed.name_servers or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAME_SERVER
+
+
+def run_client(work: Coroutine[Any, Any, int]) -> int:
+    """Run a command's coroutine; what the client raises ends it with a text and an exit code."""
+    # The client's own events would repeat the error that is about to be printed.
+    logging.getLogger("aerobee").addHandler(logging.NullHandler())
+    logging.getLogger("aerobee").propagate = False
+    try:
+        return asyncio.run(work)
+    except ClientError as error:
+        raise CommandFailed(_text(error), exit_code(error)) from error
+
+
+def exit_code(error: ClientError) -> int:
+    """Nobody answered, the command was wrong, or the broker said no."""
+    if isinstance(error, NetworkError):
+        return CANNOT_CONNECT
+    if isinstance(error, SendFailed):
+        unreachable = all(isinstance(cause, NetworkError) for _, cause in error.attempts)
+        return CANNOT_CONNECT if unreachable else REFUSED
+    return USAGE if isinstance(error, CallerError) else REFUSED
+
+
+def _text(error: ClientError) -> str:
+    if isinstance(error, NoRoute):
+        return f"{error} (aerobee topic list shows the topics there are)"
+    if isinstance(error, ConnectFailed):
+        return f"{error} (is a broker running? -n names its name server)"
+    return str(error)

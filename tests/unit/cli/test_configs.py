@@ -1,0 +1,149 @@
+"""`aerobee config` and the settings flags of `serve`, without starting anything."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from aerobee.cli.main import main
+from aerobee.config.load import load_settings
+from aerobee.config.model import SETTINGS
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    monkeypatch.delenv("ROCKETMQ_HOME", raising=False)
+
+
+def conf(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "broker.conf"
+    file.write_text(text)
+    return str(file)
+
+
+def test_show_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [item["setting"] for item in shown] == [setting.full_key for setting in SETTINGS]
+
+
+def test_show_with_origin_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = conf(tmp_path, "brokerName=bee\n")
+    arguments = ["config", "show", "-c", file, "--set", "listenPort=5", "--origin", "--changed"]
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["SETTING", "VALUE", "UNIT", "FROM", "EFFECT"]
+    assert lines[1].split() == ["broker.listen_port", "5", "--set"]
+    assert lines[2].split() == ["broker.name", "bee", f"{file}:1"]
+
+
+def test_secrets_are_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = conf(tmp_path, "tls.server.keyPassword=hunter2\n")
+    for arguments in (["show", "-c", file], ["show", "-c", file, "--json"], ["check", file]):
+        assert main(["config", *arguments]) == 0
+    assert main(["serve", "-c", file, "-p"]) == 0
+    captured = capsys.readouterr()
+    assert "hunter2" not in captured.out + captured.err
+    assert "***" in captured.out
+
+
+def test_check_accepts_a_good_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "check", conf(tmp_path, "brokerName=bee\n")]) == 0
+    assert "properties, 1 settings, 0 warnings" in capsys.readouterr().err
+
+
+def test_check_stops_at_a_wrong_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = conf(tmp_path, "listenPort=many\n")
+    assert main(["config", "check", file]) == 78
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"{file}:1: listenPort = many: must be a whole number" in captured.err
+
+
+def test_check_strict_fails_on_warnings(tmp_path: Path) -> None:
+    file = conf(tmp_path, "brokerId=3\n")
+    assert main(["config", "check", file]) == 0
+    assert main(["config", "check", "--strict", file]) == 78
+
+
+def test_check_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "check", "--json", conf(tmp_path, "brokerId=3\n")]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["format"], report["settings"], len(report["warnings"])) == ("properties", 1, 1)
+
+
+def test_p_prints_a_broker_conf_that_reads_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "-p", "--port", "5000", "--store", "/data/bee"]) == 0
+    printed = capsys.readouterr().out
+    assert "listenPort=5000\n" in printed
+    loaded = load_settings(conf(tmp_path, printed), environ={}, format="properties", strict=True)
+    assert loaded.settings.store_path == "/data/bee"
+
+
+def test_m_prints_the_important_ones_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "-m", "-n", "a:9876;b:9876"]) == 0
+    printed = capsys.readouterr().out
+    assert "namesrvAddr=a:9876;b:9876\n" in printed
+    assert "sendMessageThreadPoolNums" not in printed
+
+
+def test_wrong_settings_stop_serve_with_78(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--set", "broker.listen_prot=1"]) == 78
+    assert "did you mean broker.listen_port?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["serve", "--port", "70000"],
+        ["serve", "--port", "x"],
+        ["topic", "create"],
+        ["topic", "create", "a", "--queues", "0"],
+        ["message", "pull", "a", "--count", "-1"],
+        ["message", "query", "a"],
+        ["message", "query", "a", "--key", "k", "--id", "i"],
+        ["message", "tail", "a", "--timeout", "0"],
+        ["frobnicate"],
+    ],
+)
+def test_wrong_usage_exits_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+
+
+def test_the_command_answers_at_once() -> None:
+    """150 ms is the promise; the best of five tells the command's own time from the machine's."""
+    times = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", "aerobee.cli", "--version"], check=True, capture_output=True
+        )
+        times.append(time.perf_counter() - begin)
+    assert min(times) < 0.15
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom aerobee.cli.parser import build_parser\nbuild_parser()\n"
+        "import aerobee.cli.main\n"
+        "heavy = {'asyncio','rich','msgspec','logging','json'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = f"'{sys.executable}' -m aerobee.cli config show | head -1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,133 @@
+"""Tables, JSON, and texts that come from outside."""
+
+import io
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from aerobee.cli import output
+from aerobee.cli.message_text import json_fields, line
+from aerobee.cli.output import CommandFailed, body_fields, body_text, print_table, printable
+from aerobee.cli.times import parse_time, time_text
+from aerobee.client.message import MessageQueue, ReceivedMessage
+
+
+def message(body: bytes = b"hello", **changes: object) -> ReceivedMessage:
+    fields: dict[str, object] = {
+        "topic": "orders",
+        "body": body,
+        "tags": "new",
+        "keys": ("k1", "k2"),
+        "properties": {"TAGS": "new", "KEYS": "k1 k2"},
+        "msg_id": "ID",
+        "queue": MessageQueue("orders", "broker-a", 3),
+        "queue_offset": 15,
+        "log_offset": 4096,
+        "flag": 0,
+        "sys_flag": 0,
+        "compressed": False,
+        "reconsume_times": 0,
+        "born_timestamp_ms": 1_700_000_000_000,
+        "born_host": ("::1", 1),
+        "store_timestamp_ms": 1_700_000_000_123,
+        "store_host": ("127.0.0.1", 10911),
+        "size": 200,
+    }
+    return ReceivedMessage(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_plain_tables_align_numbers_right_and_cut_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_table(("topic", "queues"), [("a" * 200, 4), ("b", 1024)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "a" * 200 + "       4"
+    assert lines[2].endswith(" 1024")
+
+
+def test_an_empty_table_is_no_output(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("topic",), [])
+    assert capsys.readouterr().out == ""
+
+
+def test_tables_of_a_terminal_obey_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    texts = []
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for value in ("", "1"):
+        monkeypatch.setenv("NO_COLOR", value)
+        terminal = Terminal()
+        monkeypatch.setattr(output.sys, "stdout", terminal)
+        print_table(("topic", "queues"), [("[red]orders", 4)])
+        texts.append(terminal.getvalue())
+    assert "[red]orders" in texts[1]
+    assert "\x1b[3" not in texts[1]
+
+
+def test_control_characters_do_not_reach_a_terminal() -> None:
+    assert printable("a\x1b[2J\nb\u202e") == "a\\x1b[2J\\x0ab\\u202e"
+    assert "\x1b" not in line(message(b"\x1b[2J"))
+
+
+def test_a_line_shows_time_place_tag_keys_and_body() -> None:
+    text = line(message())
+    assert text.endswith(".123  broker-a/3@15  [new]  (k1 k2)  hello")
+
+
+def test_long_bodies_are_shortened_and_binary_ones_named() -> None:
+    assert body_text("ä".encode() * 300, 200).endswith("… (600 bytes)")
+    assert body_text(b"\xff\x00", 200) == "2 bytes 0xff00"
+
+
+def test_json_bodies_are_text_or_base64() -> None:
+    assert body_fields(b"hi") == {"body": "hi"}
+    assert body_fields(b"\xff") == {"body": None, "body_base64": "/w=="}
+
+
+def test_json_of_a_message_is_complete() -> None:
+    fields = json.loads(json.dumps(json_fields(message())))
+    assert fields["born_host"] == "[::1]:1"
+    assert (fields["broker"], fields["queue"], fields["offset"]) == ("broker-a", 3, 15)
+
+
+def test_times_are_iso_or_milliseconds() -> None:
+    assert parse_time("1700000000123") == 1_700_000_000_123
+    assert parse_time("2023-11-14T22:13:20+00:00") == 1_700_000_000_000
+    assert parse_time("2023-11-14T22:13:20Z") == 1_700_000_000_000
+    with pytest.raises(CommandFailed) as caught:
+        parse_time("yesterday")
+    assert caught.value.code == 2
+
+
+def test_no_time_is_no_text() -> None:
+    assert time_text(0) == time_text(-1) == ""
+    assert time_text(1 << 62) == str(1 << 62)
+
+
+def test_exit_codes_tell_who_is_at_fault() -> None:
+    from aerobee.cli.session import exit_code
+    from aerobee.client import errors
+
+    refused = errors.RequestRefused("no", address="a:1", code=1, remark=None)
+    assert exit_code(errors.ConnectFailed("x")) == 3
+    assert exit_code(errors.CallTimeout("x")) == 3
+    assert exit_code(errors.SendFailed("x", (("b", errors.ConnectionLost("y")),))) == 3
+    assert exit_code(errors.SendFailed("x", (("b", refused),))) == 1
+    assert exit_code(errors.NoRoute("x")) == exit_code(refused) == 1
+    assert exit_code(errors.CallerError("x")) == 2
+
+
+def test_name_servers_come_from_flag_environment_or_loopback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from aerobee.cli.session import name_servers
+
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    assert name_servers(SimpleNamespace(name_servers=None)) == "127.0.0.1:9876"  # type: ignore[arg-type]
+    monkeypatch.setenv("NAMESRV_ADDR", "env:1")
+    assert name_servers(SimpleNamespace(name_servers=None)) == "env:1"  # type: ignore[arg-type]
+    assert name_servers(SimpleNamespace(name_servers="flag:1")) == "flag:1"  # type: ignore[arg-type]
