@@ -5,8 +5,6 @@ address; both count as ready when a real request says so.
 """
 
 import re
-import shutil
-import signal
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -83,14 +81,21 @@ class Broker(ABC):
         return self.children[-1].process.pid
 
     def start(self) -> "Broker":
+        self.launch()
+        self.wait_ready()
+        return self
+
+    def launch(self) -> None:
+        """The first half of `start`: the processes run, and are not ready yet."""
         assert not self.children, "started twice"
         self._launch()
+
+    def wait_ready(self) -> None:
         try:
             wait_until(self._ready, READY_S, f"{self.kind} broker is ready")
         except BaseException:
             self.kill()
             raise
-        return self
 
     @abstractmethod
     def _launch(self) -> None:
@@ -120,9 +125,6 @@ class Broker(ABC):
             child.end()
         self.children = []
 
-    def suspend(self) -> None:
-        self.children[-1].process.send_signal(signal.SIGSTOP)
-
     def wire(self) -> Wire:
         return Wire(self.address)
 
@@ -138,11 +140,8 @@ class Broker(ABC):
         return topic
 
     def resident_bytes(self) -> int:
-        """Resident memory of the process that owns the store."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        found = re.search(r"VmRSS:\s+(\d+) kB", status)
-        assert found is not None
-        return int(found[1]) * 1024
+        """Resident memory of all processes, touched pages of the store's maps among it."""
+        return sum(_resident_bytes(child.process.pid) for child in self.children)
 
 
 class OurBroker(Broker):
@@ -230,8 +229,7 @@ def _properties(settings: dict[str, str]) -> str:
     return "".join(f"{key}={value}\n" for key, value in settings.items())
 
 
-def copy_store(source: Broker, target: Path) -> Path:
-    """A closed broker's store directory, copied for another broker to open."""
-    assert not source.children, "the store is still open"
-    shutil.copytree(source.store, target)
-    return target
+def _resident_bytes(pid: int) -> int:
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024

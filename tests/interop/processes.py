@@ -129,12 +129,14 @@ class Dialogue(Child):
         self.wait(30)
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+def wait_until(
+    condition: Callable[[], bool], timeout_s: float, what: str, every_s: float = 0.05
+) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
             raise AssertionError(f"gave up after {timeout_s} s: {what}")
-        time.sleep(0.05)
+        time.sleep(every_s)
 
 
 def free_ports() -> Iterator[int]:

@@ -1,0 +1,101 @@
+"""The table of docs/benchmarks.md: medians, spreads and ratios of the runs."""
+
+import datetime
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from .loads import LOADS, Load
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- bench: table begins -->", "<!-- bench: table ends -->"
+Results = dict[str, dict[str, list[dict[str, Any]]]]  # broker -> load -> runs
+
+
+def middle(values: Sequence[float]) -> str:
+    """Median and spread, in thousands where that reads better: `24.1 k (22.9-25.0)`."""
+    low, mid, high = min(values), median(values), max(values)
+    if mid >= 10_000:
+        return f"{mid / 1000:.1f} k ({low / 1000:.1f}-{high / 1000:.1f})"
+    digits = 0 if mid >= 100 else 1 if mid >= 10 else 2
+    return f"{mid:,.{digits}f} ({low:,.{digits}f}-{high:,.{digits}f})"
+
+
+def column(results: Results, broker: str, name: str, figure: str) -> list[float]:
+    return [float(run[figure]) for run in results.get(broker, {}).get(name, [])]
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    return f"**{median(ours) / median(theirs):.2f}**" if ours and theirs else "-"
+
+
+def load_row(results: Results, load: Load) -> str | None:
+    ours, theirs = (column(results, kind, load.name, "messages_per_s") for kind in ("our", "java"))
+    if not ours and not theirs:
+        return None
+    cells = [load.name, load.what]
+    cells += [middle(one) if one else "-" for one in (ours, theirs)]
+    cells.append(ratio(ours, theirs))
+    for figure in ("p50_us", "p99_us", "cpu_us"):
+        pair = [column(results, kind, load.name, figure) for kind in ("our", "java")]
+        digits = 1 if figure == "cpu_us" else 0
+        cells.append(" / ".join(f"{median(one):,.{digits}f}" if one else "-" for one in pair))
+    return "| " + " | ".join(cells) + " |"
+
+
+def life_row(results: Results, name: str, what: str, figure: str, unit: str) -> str | None:
+    ours, theirs = (column(results, kind, "life", figure) for kind in ("our", "java"))
+    if not ours and not theirs:
+        return None
+    cells = [name, what, *(f"{middle(one)} {unit}" if one else "-" for one in (ours, theirs))]
+    return "| " + " | ".join([*cells, ratio(ours, theirs)]) + " |"
+
+
+def table(results: Results, calibration: list[dict[str, float]], command: str) -> str:
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    figures = {name: middle([run[name] for run in calibration]) for name in calibration[0]}
+    lines = [
+        f"{now}, `{command}`, on {machine()}. Calibration: loopback round trip "
+        f"{figures['round_trip_us']} us, memcpy {figures['memcpy_gb_per_s']} GB/s, "
+        f"{figures['fdatasync_per_s']} fdatasync/s.",
+        "",
+        "| # | load | Aerobee, messages/s | Java, messages/s | ratio | p50 us | p99 us | CPU us a message |",
+        "|---|---|---|---|---|---|---|---|",
+        *filter(None, (load_row(results, load) for load in LOADS)),
+        "",
+        "| # | what | Aerobee | Java | ratio |",
+        "|---|---|---|---|---|",
+        *filter(
+            None,
+            (
+                life_row(results, "P13", "start on an empty store to first acknowledged send", "ready_s", "s"),
+                life_row(results, "P14", "resident memory, idle, all processes", "idle_mb", "MB"),
+            ),
+        ),
+    ]
+    return "\n".join(lines)
+
+
+def machine() -> str:
+    names = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    memory_kb = int(Path("/proc/meminfo").read_text().split()[1])
+    cpu = names[0] if names else platform.machine()
+    return (
+        f"{os.cpu_count()} cores ({cpu}), {memory_kb / 2**20:.0f} GiB, Linux {platform.release()}, "
+        f"Python {platform.python_version()}"
+    )
+
+
+def write(text: str) -> None:
+    """Replaces the table of the last run."""
+    page = PAGE.read_text()
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
