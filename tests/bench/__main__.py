@@ -1,6 +1,6 @@
 """`make bench`: our broker and the Java broker under the same loads, in turn, on this machine.
 
-    python -m tests.bench.run [--runs 5] [--secs 3] [--warmup 1] [--loads P1,P2] [--only our|java]
+    python -m tests.bench [--runs 5] [--secs 3] [--warmup 1] [--loads P1,P2] [--only our|java]
                               [--dry]                             (--dry: print, leave the page alone)
 
 Each turn starts a broker on an empty store, measures its start and its idle memory, warms it up, runs
