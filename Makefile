@@ -56,9 +56,9 @@ $(SUITES): setup
 	@if [ -d tests/$@ ]; then $(PYTEST) tests/$@ --durations=10 $(ARGS); \
 	else echo "tests/$@: no such suite yet"; fi
 
-bench: peers
-	@if [ -f tests/bench/__main__.py ]; then $(PYTHON_IN_VENV) -m tests.bench $(ARGS); \
-	else echo "tests/bench: no benchmarks yet"; fi
+bench: setup
+	tests/interop/setup.sh java
+	$(PYTHON_IN_VENV) -m tests.bench.run $(ARGS)
 
 # The manual of all settings, made from their declarations.
 manual: setup
