@@ -197,6 +197,10 @@ class ClientTable:
         for name, members in self._producers.items():
             yield name, list(members.values())
 
+    def silent_ms(self, member: Member) -> int:
+        """Milliseconds since a member's last heartbeat."""
+        return round((self._clock() - member.last_heartbeat) * 1000)
+
     def __len__(self) -> int:
         """Connections that are in some group."""
         return len(self._groups_of)

@@ -1,0 +1,294 @@
+"""GET_BROKER_RUNTIME_INFO and GET_BROKER_CONFIG: what mqadmin and dashboards show of a broker
+(spec/wire.md 3.5, 4.8).
+
+The runtime table has every key of the reference, because tools look them up without asking whether
+they are there. What has no counterpart here (thread pools and their queues) says 0. The
+configuration is the settings under RocketMQ's names, those marked secret left out.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from aerobee.broker.stats import BrokerStats, rate_text
+from aerobee.broker.topics import TopicTable
+from aerobee.config.model import SETTINGS, Settings
+from aerobee.protocol.bodies import encode_kv_table
+from aerobee.protocol.codes import (
+    PROTOCOL_VERSION,
+    PROTOCOL_VERSION_NAME,
+    RequestCode,
+    ResponseCode,
+)
+from aerobee.protocol.command import Command, encode_response
+from aerobee.protocol.fastjson import dumps, text_of
+from aerobee.protocol.record import SYS_FLAG_POSITION, store_timestamp_position
+from aerobee.remoting.connection import Connection
+from aerobee.store.stats import BOUNDS_S, Histogram, StoreStats
+
+Handler = Callable[[Connection, Command], bytes | None]
+
+# Upper bounds in seconds of the reference's put time ranges, and their names.
+_PUT_RANGES = (
+    (0.001, "<=0ms"),
+    (0.010, "0~10ms"),
+    (0.050, "10~50ms"),
+    (0.100, "50~100ms"),
+    (0.200, "100~200ms"),
+    (0.500, "200~500ms"),
+    (1.0, "500ms~1s"),
+    (2.0, "1~2s"),
+    (3.0, "2~3s"),
+    (4.0, "3~4s"),
+    (5.0, "4~5s"),
+    (10.0, "5~10s"),
+    (float("inf"), "10s~"),
+)
+# Queues of thread pools that do not exist here, by the names their sizes have.
+_POOLS = ("sendThreadPool", "pullThreadPool", "queryThreadPool")
+
+
+class RuntimeStore(Protocol):
+    """What is asked of the store."""
+
+    @property
+    def stats(self) -> StoreStats:
+        """Its counters."""
+        ...
+
+    @property
+    def written(self) -> int:
+        """End of what was appended."""
+        ...
+
+    @property
+    def durable(self) -> int:
+        """End of what was synced."""
+        ...
+
+    @property
+    def dispatched(self) -> int:
+        """End of what consume queues and index know."""
+        ...
+
+    @property
+    def min_log_offset(self) -> int:
+        """Start of the log."""
+        ...
+
+    def record_at(self, log_offset: int, /) -> bytes | None:
+        """A record of the log."""
+        ...
+
+
+class RuntimeRequests:
+    """Serves administrators. Loop thread only."""
+
+    def __init__(
+        self, settings: Settings, topics: TopicTable, store: RuntimeStore, stats: BrokerStats
+    ) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._store = store
+        self._stats = stats
+
+    def handlers(self) -> dict[int, Handler]:
+        """The handlers by request code."""
+        return {
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+            RequestCode.GET_BROKER_CONFIG: self.config,
+        }
+
+    def runtime_info(self, _connection: Connection, command: Command) -> bytes:
+        """The runtime table."""
+        body = encode_kv_table(self.runtime_table())
+        return encode_response(command, ResponseCode.SUCCESS, None, None, body)
+
+    def config(self, _connection: Connection, command: Command) -> bytes:
+        """The settings as `broker.conf` lines, with the topic table's version in the header."""
+        body = "".join(f"{line}\n" for line in config_lines(self._settings)).encode()
+        ext = {"version": dumps(self._topics.data_version.to_json()).decode()}
+        return encode_response(command, ResponseCode.SUCCESS, None, ext, body)
+
+    def runtime_table(self) -> dict[str, str]:
+        """Every key of the reference's table with its text."""
+        return {
+            **self._versions(),
+            **self._put_figures(),
+            **self._rates_and_totals(),
+            **self._pools(),
+            **self._log_figures(),
+            **self._disks(),
+        }
+
+    def _versions(self) -> dict[str, str]:
+        started_ms = self._stats.started_ms
+        return {
+            "bootTimestamp": str(started_ms),
+            "brokerVersion": str(PROTOCOL_VERSION),
+            "brokerVersionDesc": PROTOCOL_VERSION_NAME,
+            "runtime": _duration_text(max(_now_ms() - started_ms, 0) // 1000),
+            "startAcceptSendRequestTimeStamp": str(self._settings.start_accept_send_timestamp_ms),
+        }
+
+    def _put_figures(self) -> dict[str, str]:
+        stats = self._store.stats
+        times = stats.append_times
+        messages = max(stats.appended_messages, 1)
+        return {
+            "getMessageEntireTimeMax": str(round(self._stats.get_time_max_s * 1000)),
+            "pageCacheLockTimeMills": "0",
+            "putLatency99": f"{_percentile_ms(times, 0.99):.2f}",
+            "putLatency999": f"{_percentile_ms(times, 0.999):.2f}",
+            "putMessageAverageSize": text_of(stats.appended_bytes / messages),
+            "putMessageDistributeTime": _put_ranges_text(times),
+            "putMessageEntireTimeMax": str(round(times.max_s * 1000)),
+            "putMessageFailedTimes": str(sum(stats.put_failures.values())),
+            "putMessageSizeTotal": str(stats.appended_bytes),
+            # 1 when there are none: tools divide by it.
+            "putMessageTimesTotal": str(messages),
+        }
+
+    def _rates_and_totals(self) -> dict[str, str]:
+        stats = self._stats
+        rates = stats.rates()
+        return {
+            "getFoundTps": rate_text(rates.get_found),
+            "getMissTps": rate_text(rates.get_miss),
+            "getTotalTps": rate_text(rates.get_total),
+            "getTransferedTps": rate_text(rates.get_transferred),
+            "msgGetTotalTodayMorning": str(stats.get_messages_today_morning),
+            "msgGetTotalTodayNow": str(stats.get_transferred),
+            "msgGetTotalYesterdayMorning": str(stats.get_messages_yesterday_morning),
+            "msgPutTotalTodayMorning": str(stats.put_messages_today_morning),
+            "msgPutTotalTodayNow": str(stats.put_messages),
+            "msgPutTotalYesterdayMorning": str(stats.put_messages_yesterday_morning),
+            "putTps": rate_text(rates.put),
+        }
+
+    def _pools(self) -> dict[str, str]:
+        settings = self._settings
+        capacities = (
+            settings.send_queue_capacity,
+            settings.held_pulls,
+            settings.query_queue_capacity,
+        )
+        table = {
+            "EndTransactionQueueSize": "0",
+            "EndTransactionThreadPoolQueueCapacity": str(settings.end_transaction_queue_capacity),
+            "dispatchMaxBuffer": "0",
+        }
+        for pool, capacity in zip(_POOLS, capacities, strict=True):
+            table[f"{pool}QueueSize"] = "0"
+            table[f"{pool}QueueCapacity"] = str(capacity)
+            table[f"{pool}QueueHeadWaitTimeMills"] = "0"
+        return table
+
+    def _log_figures(self) -> dict[str, str]:
+        store = self._store
+        return {
+            "commitLogMaxOffset": str(store.written),
+            "commitLogMinOffset": str(store.min_log_offset),
+            "dispatchBehindBytes": str(max(store.written - store.dispatched, 0)),
+            "earliestMessageTimeStamp": str(self._earliest_ms()),
+            "remainHowManyDataToFlush": size_text(max(store.written - store.durable, 0)),
+            # What a transient pool that is switched off reports.
+            "remainTransientStoreBufferNumbs": str(2**31 - 1),
+        }
+
+    def _earliest_ms(self) -> int:
+        """Store time of the log's first record, -1 without one."""
+        store = self._store
+        if store.written <= store.min_log_offset:
+            return -1
+        record = store.record_at(store.min_log_offset)
+        if record is None:
+            return -1
+        sys_flag = int.from_bytes(record[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], "big")
+        position = store_timestamp_position(sys_flag)
+        return int.from_bytes(record[position : position + 8], "big")
+
+    def _disks(self) -> dict[str, str]:
+        settings = self._settings
+        log_path = settings.commit_log_path or os.path.join(settings.store_path, "commitlog")
+        total, free = _disk_space(log_path)
+        ratio = _ratio_text(total, free)
+        queue_ratio = _ratio_text(*_disk_space(os.path.join(settings.store_path, "consumequeue")))
+        return {
+            "commitLogDirCapacity": f"Total : {size_text(total)}, Free : {size_text(free)}.",
+            "commitLogDiskRatio": ratio,
+            f"commitLogDiskRatio_{log_path}": ratio,
+            "consumeQueueDiskRatio": queue_ratio,
+        }
+
+
+def config_lines(settings: Settings) -> Iterator[str]:
+    """`key=value` for each setting that has a RocketMQ name and is no secret, sorted by key."""
+    for setting in sorted(SETTINGS, key=lambda setting: setting.rocketmq_key):
+        if setting.rocketmq_key and not setting.secret:
+            value = text_of(settings.value_of(setting)).replace("\\", "\\\\")
+            yield f"{setting.rocketmq_key}={value}"
+
+
+def size_text(size: int) -> str:
+    """`0 B`, `1.5 KiB`, ... as the reference writes sizes."""
+    if size < 1024:
+        return f"{size} B"
+    value = float(size)
+    for unit in "KMGTPE":
+        value /= 1024
+        if value < 1024 or unit == "E":
+            break
+    return f"{value:.1f} {unit}iB"
+
+
+def _duration_text(seconds: int) -> str:
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def _put_ranges_text(times: Histogram) -> str:
+    """Our power-of-two buckets in the reference's ranges, each by its upper bound."""
+    counts = [0] * len(_PUT_RANGES)
+    bounds = (*BOUNDS_S, float("inf"))
+    for bound, count in zip(bounds, times.counts, strict=True):
+        # The bucket up to 1.024 ms is the one that whole milliseconds call 0.
+        place = next(i for i, (end, _) in enumerate(_PUT_RANGES) if bound <= end * 1.03)
+        counts[place] += count
+    return "".join(
+        f"[{name}]:{count} " for (_, name), count in zip(_PUT_RANGES, counts, strict=True)
+    )
+
+
+def _percentile_ms(times: Histogram, share: float) -> float:
+    """Upper bound of the bucket in which the share is reached; 0 without observations."""
+    wanted = times.count * share
+    if not wanted:
+        return 0.0
+    seen = 0
+    for bound, count in zip(BOUNDS_S, times.counts, strict=False):
+        seen += count
+        if seen >= wanted:
+            return min(bound, times.max_s) * 1000
+    return times.max_s * 1000
+
+
+def _disk_space(path: str) -> tuple[int, int]:
+    """Total and available bytes of the file system that holds `path`, or would hold it."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path) or "/"
+    space = os.statvfs(path)
+    return space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
+
+
+def _ratio_text(total: int, free: int) -> str:
+    return text_of(round(1 - free / total, 4) if total else 0.0)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
