@@ -77,7 +77,14 @@ class NameServer:
         self._kv_file = KvFile(kv_path)
         self._kv = self._kv_file.load()
         self.routes = RouteTable(clock_ms, self._options.routes)
-        self._requests = Requests(self.routes, self._kv, self._request_options())
+        self._shown = self._shown_configuration()
+        self._requests = Requests(
+            self.routes,
+            self._kv,
+            RequestOptions(
+                self._options.order_messages, self._options.max_inflated_bytes, self._shown
+            ),
+        )
         self._server = RemotingServer(self, self._options.remoting, "nameserver")
         self._scan: asyncio.TimerHandle | None = None
         self._saving: asyncio.Future[None] | None = None
@@ -102,6 +109,7 @@ class NameServer:
     async def start(self) -> None:
         """Listen. Raises `RemotingListenError`."""
         await self._server.start(self._host, self._asked_port)
+        self._shown["listenPort"] = str(self.port)
         loop = asyncio.get_running_loop()
         self._scan = loop.call_later(self._options.first_scan_s, self._expire)
         log.info("name server listens host=%s port=%d", self._host or "*", self.port)
@@ -197,11 +205,10 @@ class NameServer:
         loop = asyncio.get_running_loop()
         self._scan = loop.call_later(self._options.scan_interval_s, self._expire)
 
-    def _request_options(self) -> RequestOptions:
+    def _shown_configuration(self) -> dict[str, str]:
         options = self._options
-        shown = {
+        return {
             "listenPort": str(self._asked_port),
             "orderMessageEnable": str(options.order_messages).lower(),
             "serverChannelMaxIdleTimeSeconds": str(int(options.remoting.idle_s)),
         }
-        return RequestOptions(options.order_messages, options.max_inflated_bytes, shown)

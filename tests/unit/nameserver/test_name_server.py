@@ -100,6 +100,12 @@ async def test_many_requests_of_one_read_are_answered_in_order(running):
     assert running.server.counts().requests == {206: 1, -1: 1, 105: 1, 106: 1}
 
 
+async def test_the_shown_configuration_has_the_real_port(running):
+    client = await running.caller()
+    answer = await client.call(make_request(319), 5)
+    assert f"listenPort={running.server.port}" in answer.body.decode().splitlines()
+
+
 async def test_a_change_of_the_kv_table_is_answered_when_it_is_on_disk(running, tmp_path):
     client = await running.caller()
     ext = {"namespace": "N", "key": "k", "value": "v"}
