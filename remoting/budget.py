@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aerobee.remoting.holds import MEMORY
 from aerobee.remoting.stats import ServerStats
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class InboundBudget:
             self._big[connection] = None
             if stats.inbound_bytes > self._limit and connection is not next(iter(self._big)):
                 self._paused[connection] = None
-                connection.pause_for_memory()
+                connection.hold_reading(MEMORY)
         elif connection in self._big:
             del self._big[connection]
             self._paused.pop(connection, None)
@@ -64,9 +65,9 @@ class InboundBudget:
         if self._stats.inbound_bytes <= self._resume_below:
             going, self._paused = self._paused, {}
             for connection in going:
-                connection.resume_for_memory()
+                connection.release_reading(MEMORY)
             return
         first = next(iter(self._big))
         if first in self._paused:
             del self._paused[first]
-            first.resume_for_memory()
+            first.release_reading(MEMORY)

@@ -26,13 +26,11 @@ from aerobee.protocol.record import pack_host
 from aerobee.remoting.calls import PendingCalls
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.errors import RemotingClosed
+from aerobee.remoting.holds import MEMORY, OUTPUT, OWNER
 from aerobee.remoting.peers import address_text, plain_address, stranger
 from aerobee.remoting.stats import CloseReason
 
 log = logging.getLogger("aerobee.remoting")
-
-# Why reading is held.
-_OUTPUT, _MEMORY, _OWNER = 1, 2, 4
 
 
 class Handler(Protocol):
@@ -121,6 +119,11 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes written here that the operating system has not taken yet."""
         return self._transport.get_write_buffer_size()
 
+    @property
+    def overloaded(self) -> bool:
+        """Unsent output of the whole server is near its limit: refuse what makes large answers."""
+        return self._shared.overloaded
+
     def write(self, data: bytes) -> None:
         """Send whole frames. After `closed` this does nothing. Never waits; see `full`."""
         if self.closed:
@@ -171,21 +174,26 @@ class Connection(asyncio.BufferedProtocol):
             self._drain_waiters.append(waiter)
             await waiter
 
-    def hold_reading(self) -> None:
+    def hold_reading(self, why: int = OWNER) -> None:
         """Stop reading from this peer until `release_reading`; idle time does not run."""
-        self._hold(_OWNER)
+        before = self._holds
+        self._holds = before | why
+        if not before and not self.closed:
+            self._held_since = self._shared.now
+            self._transport.pause_reading()
 
-    def release_reading(self) -> None:
-        """End `hold_reading`."""
-        self._release(_OWNER)
-
-    def pause_for_memory(self) -> None:
-        """For the inbound budget."""
-        self._hold(_MEMORY)
-
-    def resume_for_memory(self) -> None:
-        """For the inbound budget."""
-        self._release(_MEMORY)
+    def release_reading(self, why: int = OWNER) -> None:
+        """End a hold; what was put aside is delivered when it was the last."""
+        if not self._holds & why:
+            return
+        self._holds &= ~why
+        if self._holds or self.closed:
+            return
+        if self._frame_since:
+            self._frame_since += self._shared.now - self._held_since
+        self.last_active = self._shared.now
+        # Later in the loop: this may be called from within another connection's read.
+        asyncio.get_running_loop().call_soon(self._deliver_aside)
 
     def close(self, reason: str = CloseReason.LOCAL, *, abort: bool = False) -> None:
         """End the connection: what was written still leaves, within the grace; with `abort` not.
@@ -264,12 +272,12 @@ class Connection(asyncio.BufferedProtocol):
         self.full = True
         self._shared.stats.paused += 1
         if self._shared.full_stops_reading:
-            self._hold(_OUTPUT)
+            self.hold_reading(OUTPUT)
 
     def resume_writing(self) -> None:
         self.full = False
         self.last_active = self._shared.now
-        self._release(_OUTPUT)
+        self.release_reading(OUTPUT)
         self._wake_drain_waiters()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -297,7 +305,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._close_reason and now - self._closing_since > limits.close_grace_s:
                 self._transport.abort()
             return
-        if self._holds & (_MEMORY | _OWNER):
+        if self._holds & (MEMORY | OWNER):
             return
         if self._frame_since and not self._holds:
             allowed_s = limits.frame_grace_s + self.held_bytes / limits.frame_bytes_per_s
@@ -359,25 +367,6 @@ class Connection(asyncio.BufferedProtocol):
         elif finished_one or not self._frame_since:
             self._frame_since = self._shared.now
         self._shared.inbound.changed(self, waiting + self._aside_bytes)
-
-    def _hold(self, why: int) -> None:
-        before = self._holds
-        self._holds = before | why
-        if not before and not self.closed:
-            self._held_since = self._shared.now
-            self._transport.pause_reading()
-
-    def _release(self, why: int) -> None:
-        if not self._holds & why:
-            return
-        self._holds &= ~why
-        if self._holds or self.closed:
-            return
-        if self._frame_since:
-            self._frame_since += self._shared.now - self._held_since
-        self.last_active = self._shared.now
-        # Later in the loop: this may be called from within another connection's read.
-        asyncio.get_running_loop().call_soon(self._deliver_aside)
 
     def _wake_drain_waiters(self) -> None:
         waiters, self._drain_waiters = self._drain_waiters, []
