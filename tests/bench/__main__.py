@@ -1,11 +1,12 @@
 """`make bench`: our broker and the Java broker under the same loads, in turn, on this machine.
 
     python -m tests.bench [--runs 5] [--secs 3] [--warmup 1] [--loads P1,P2] [--only our|java]
-                              [--dry]                             (--dry: print, leave the page alone)
+                          [--dry]
 
-Each turn starts a broker on an empty store, measures its start and its idle memory, warms it up, runs
-the loads, checks after each that every acknowledged message is stored, and removes the store. Turns
-alternate between the two, so that a slow minute of the machine hurts both; medians are compared.
+Each turn starts a broker on an empty store, measures its start and its idle memory, warms it up,
+runs the loads, checks after each that every acknowledged message is stored, and removes the store.
+Turns alternate between the two, so that a slow minute of the machine hurts both; medians are
+compared.
 """
 
 import argparse
@@ -37,7 +38,7 @@ KINDS: dict[str, type[Broker]] = {"our": OurBroker, "java": BenchJavaBroker}
 
 
 def shape(flush: str) -> StoreShape:
-    """Production sizes but for the segments, which are small enough to be removed after each turn."""
+    """Production sizes but for the segments, small enough to be removed after each turn."""
     return StoreShape(
         flush=flush,
         segment_bytes=SEGMENT_BYTES,
@@ -48,7 +49,7 @@ def shape(flush: str) -> StoreShape:
 
 
 def start(kind: str, flush: str) -> tuple[Broker, float]:
-    """A broker on an empty store, and the seconds from its launch to its first acknowledged send."""
+    """A broker on an empty store, and the seconds from launch to first acknowledged send."""
     root = CACHE / kind
     shutil.rmtree(root, ignore_errors=True)
     broker = KINDS[kind](root, shape(flush))
@@ -73,7 +74,9 @@ def idle_mb(broker: Broker) -> float:
     return broker.resident_bytes() / MB
 
 
-def turn(kind: str, loads: list[Load], options: argparse.Namespace, results: report.Results) -> None:
+def turn(
+    kind: str, loads: list[Load], options: argparse.Namespace, results: report.Results
+) -> None:
     """One broker through its loads: once for each flush mode that they need."""
     runs = results.setdefault(kind, {})
     for sync in (False, True):

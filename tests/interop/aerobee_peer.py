@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
 from aerobee.client.errors import ClientError
 from aerobee.client.listener import Consumed
@@ -53,7 +54,7 @@ class Sending:
 
     async def sync(self, sequences: range) -> None:
         for n in sequences:
-            await self.insist(n, lambda n=n: self.send("sync", n))  # type: ignore[misc]
+            await self.insist(n, partial(self.send, "sync", n))
             await asyncio.sleep(self.options.interval_ms / 1000)
 
     async def concurrent(self, sequences: range) -> None:
@@ -61,7 +62,7 @@ class Sending:
 
         async def one(n: int) -> None:
             async with window:
-                await self.insist(n, lambda: self.send("async", n))
+                await self.insist(n, partial(self.send, "async", n))
 
         async with asyncio.TaskGroup() as group:
             for n in sequences:
@@ -77,7 +78,7 @@ class Sending:
 
     async def batch(self, sequences: range) -> None:
         for number, part in enumerate(parts(sequences)):
-            await self.insist(part[0], lambda part=part, number=number: self.send_batch(part, number))  # type: ignore[misc]
+            await self.insist(part[0], partial(self.send_batch, part, number))
 
     async def send_batch(self, part: range, number: int) -> None:
         messages = [self.message(n) for n in part]

@@ -53,12 +53,14 @@ class StoreShape:
 
 
 class Broker(ABC):
-    """One name server and one broker over one store directory; may be started again after its end."""
+    """One name server and one broker over one store directory; may be started more than once."""
 
     kind: str
     children: list[Child]
 
-    def __init__(self, root: Path, shape: StoreShape | None = None, store: Path | None = None) -> None:
+    def __init__(
+        self, root: Path, shape: StoreShape | None = None, store: Path | None = None
+    ) -> None:
         self.root = root
         self.store = store or root / "store"
         self.shape = shape or StoreShape()
@@ -193,13 +195,13 @@ class JavaBroker(Broker):
         }
         config.write_text(_properties(settings))
         self.children = [
-            self._java("namesrv", ("-Xms64m", "-Xmx64m"), "namesrv.NamesrvStartup", name_server, home),
+            self._java(
+                "namesrv", ("-Xms64m", "-Xmx64m"), "namesrv.NamesrvStartup", name_server, home
+            ),
             self._java("broker", self.heap, "broker.BrokerStartup", config, home),
         ]
 
-    def _java(
-        self, name: str, heap: tuple[str, ...], main: str, config: Path, home: Path
-    ) -> Child:
+    def _java(self, name: str, heap: tuple[str, ...], main: str, config: Path, home: Path) -> Child:
         argv = [
             "java", *heap, *self.compiler, *self.flags, "-cp",
             str(CACHE / "java" / f"broker-{JAVA_BROKER}" / "*"), f"-Duser.home={self.root}",

@@ -14,7 +14,6 @@ from .kit import missing, must_not_skip
 from .peers import PEERS, Peer
 from .processes import Child
 
-
 # The broker under test; `java` shows what the real one does with the same clients.
 AGAINST = os.environ.get("AEROBEE_INTEROP_AGAINST", "our")
 

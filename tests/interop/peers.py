@@ -30,10 +30,16 @@ class Peer:
     orderly: bool = True
     env: tuple[tuple[str, str], ...] = ()
 
-    def produce(self, broker: Broker, log: Path, topic: str, count: int, **options: object) -> Child:
-        return self._run("produce", broker, log, topic=topic, count=count, producer=self.name, **options)
+    def produce(
+        self, broker: Broker, log: Path, topic: str, count: int, **options: object
+    ) -> Child:
+        return self._run(
+            "produce", broker, log, topic=topic, count=count, producer=self.name, **options
+        )
 
-    def consume(self, broker: Broker, log: Path, topic: str, group: str, **options: object) -> Child:
+    def consume(
+        self, broker: Broker, log: Path, topic: str, group: str, **options: object
+    ) -> Child:
         return self._run("consume", broker, log, topic=topic, group=group, **options)
 
     def _run(self, command: str, broker: Broker, log: Path, **options: object) -> Child:

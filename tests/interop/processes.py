@@ -140,7 +140,7 @@ def wait_until(
 
 
 def free_ports() -> Iterator[int]:
-    """Ports P such that P-2 (the VIP port), P and P+1 (the HA port) are free, none handed out twice."""
+    """Ports P with P-2 (the VIP port) and P+1 (the HA port) free too; none is handed out twice."""
     taken: set[int] = set()
     for base in range(21_000 + os.getpid() % 500 * 16, 60_000, 4):
         trio = {base - 2, base, base + 1}

@@ -123,7 +123,9 @@ class Wire:
         ext = {"topic": topic, "queueId": queue, "timestamp": time_ms}
         return int(self.done(SEARCH_OFFSET, ext).ext["offset"])
 
-    def by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, *, unique: bool = False) -> list[Stored]:
+    def by_key(
+        self, topic: str, key: str, begin_ms: int, end_ms: int, *, unique: bool = False
+    ) -> list[Stored]:
         ext: dict[str, Any] = {
             "topic": topic, "key": key, "maxNum": 64, "beginTimestamp": begin_ms,
             "endTimestamp": end_ms,
@@ -137,14 +139,17 @@ class Wire:
         (found,) = records(self.done(VIEW_MESSAGE, {"offset": log_offset}).body)
         return found
 
-    def pull(self, topic: str, queue: int, queue_offset: int) -> tuple[list[Stored], int]:
-        """Messages from an offset on, and the offset to go on with."""
+    def pull(
+        self, topic: str, queue: int, queue_offset: int, suspend_ms: int = 0
+    ) -> tuple[list[Stored], int]:
+        """Messages from an offset on, and the offset to go on with; may wait for the first."""
         answer = self.call(
             PULL_MESSAGE,
             {
                 "consumerGroup": "wire", "topic": topic, "queueId": queue,
-                "queueOffset": queue_offset, "maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0,
-                "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
+                "queueOffset": queue_offset, "maxMsgNums": 32,
+                "sysFlag": 6 if suspend_ms else 4, "commitOffset": 0,
+                "suspendTimeoutMillis": suspend_ms, "subscription": "*", "subVersion": 0,
                 "expressionType": "TAG",
             },
         )  # fmt: skip
@@ -179,7 +184,8 @@ def records(body: bytes) -> list[Stored]:
 
 
 def _record(body: bytes, start: int) -> Stored:
-    queue, _flag, queue_offset, log_offset, sys_flag = struct.unpack_from(">iiqqi", body, start + 12)
+    fields = struct.unpack_from(">iiqqi", body, start + 12)
+    queue, _flag, queue_offset, log_offset, sys_flag = fields
     position = start + 48
     born_host, position = _host(body, position, v6=bool(sys_flag & BORN_V6))
     (store_ms,) = struct.unpack_from(">q", body, position)

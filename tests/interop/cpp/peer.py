@@ -2,7 +2,8 @@
 
 Run by the interpreter of a virtual environment of its own, never by the project's. Its command line
 and its output are those of every other peer (tests/interop/README.md). Queues can be chosen for
-synchronous sends only, and the client's answers do not name the queue otherwise: those lines lack it.
+synchronous and one-way sends only, and the client's answers do not name the queue: where it is not
+known, the lines lack it.
 """
 
 import argparse
@@ -13,8 +14,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from rocketmq.client import Message, Producer, PushConsumer, RecvMessage, SendResult, SendStatus
+from rocketmq.exceptions import RocketMQException
 
 BATCH = 32
 ASYNC_WINDOW = 128
@@ -46,27 +49,29 @@ class Produce:
         count = self.options.count
         for i, mode in enumerate(modes):
             sequences = range(count * i // len(modes), count * (i + 1) // len(modes))
-            {"sync": self.sync, "async": self.asynchronous, "oneway": self.oneway, "batch": self.batch}[
-                mode
-            ](sequences)
+            {
+                "sync": self.sync,
+                "async": self.asynchronous,
+                "oneway": self.oneway,
+                "batch": self.batch,
+            }[mode](sequences)
         self.output.say(done=count, failed=self.failed)
         self.producer.shutdown()
 
     def sync(self, sequences: Iterable[int]) -> None:
         for sequence in sequences:
             queue = sequence % self.options.queues
-            message = self.message(sequence)
-            self.insist(
-                sequence,
-                lambda message=message, queue=queue, sequence=sequence: self.acknowledged(
-                    "sync", sequence, self.producer.send_orderly(message, queue, retry_times=0), queue
-                ),
-            )
+            self.insist(sequence, partial(self.send, sequence, queue))
             time.sleep(self.options.interval_ms / 1000)
+
+    def send(self, sequence: int, queue: int) -> None:
+        result = self.producer.send_orderly(self.message(sequence), queue, retry_times=0)
+        self.acknowledged("sync", sequence, result, queue)
 
     def oneway(self, sequences: Iterable[int]) -> None:
         for sequence in sequences:
-            self.producer.send_oneway_orderly(self.message(sequence), sequence % self.options.queues)
+            queue = sequence % self.options.queues
+            self.producer.send_oneway_orderly(self.message(sequence), queue)
             self.output.say(sent=sequence, mode="oneway")
 
     def batch(self, sequences: Iterable[int]) -> None:
@@ -98,7 +103,7 @@ class Produce:
         while True:
             try:
                 return attempt()
-            except Exception as cause:  # the wrapper raises bare Exception subclasses of many kinds
+            except RocketMQException as cause:
                 self.fail(sequence, cause)
                 if time.monotonic() >= deadline:
                     return None
