@@ -59,8 +59,9 @@ async def _serve(loaded: Loaded, started: float) -> int:
     code = await _start(daemon)
     if code is not None:
         return code
-    for line in banner(daemon, time.monotonic() - started):
-        print(line, file=sys.stderr, flush=True)
+    # One write: the log's own thread writes there too, and would come between the lines.
+    sys.stderr.write("\n".join(banner(daemon, time.monotonic() - started)) + "\n")
+    sys.stderr.flush()
     notifier.ready(f"ready at {daemon.addresses.broker}")
     await stop.wait()
     log.info("stopping")

@@ -3,11 +3,10 @@
 import asyncio
 import logging
 import signal
-import sys
 from pathlib import Path
 
 from aerobee import __version__
-from aerobee.cli.output import CANNOT_CONNECT, CONFIGURATION, CommandFailed
+from aerobee.cli.output import CANNOT_CONNECT, CONFIGURATION, CommandFailed, say
 from aerobee.config.limits import Limits, raise_open_files
 from aerobee.config.model import Settings
 from aerobee.nameserver.kv import KvFileDamaged
@@ -39,8 +38,8 @@ async def _run(settings: Settings) -> int:
         raise CommandFailed(f"cannot start: {error}", CONFIGURATION) from error
     host = settings.nameserver_host
     shown = f"[{host}]" if ":" in host else host
-    print(f"aerobee {__version__}  name server at {shown}:{server.port}", file=sys.stderr)
-    print("ready", file=sys.stderr, flush=True)
+    say(f"aerobee {__version__}  name server at {shown}:{server.port}")
+    say("ready")
     await stop.wait()
     await server.close()
     return 0

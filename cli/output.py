@@ -34,8 +34,9 @@ class CommandFailed(Exception):
 
 
 def say(text: str) -> None:
-    """One line for people, on standard error."""
-    print(printable(text), file=sys.stderr, flush=True)
+    """One line for people, on standard error; one write, because the log is written there too."""
+    sys.stderr.write(printable(text) + "\n")
+    sys.stderr.flush()
 
 
 def print_json(value: object, *, compact: bool = False) -> None:

@@ -1,0 +1,214 @@
+"""Topic and message commands against a real broker in the process."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from aerobee import testing
+from aerobee.cli.main import main
+from aerobee.testing import RunningBroker
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[RunningBroker]:
+    with testing.broker(broker_name="bee") as broker:
+        yield broker
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(running: RunningBroker, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a client command against the broker: (exit code, standard output, standard error)."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main([*arguments, "-n", running.name_server])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def lines(text: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_created_topic_is_listed_and_described(run: Run) -> None:
+    assert run("topic", "create", "made", "--queues", "3")[0] == 0
+    code, out, _ = run("topic", "list", "--json")
+    assert code == 0
+    made = {item["topic"]: item["brokers"] for item in json.loads(out)}["made"]
+    assert made == [{"broker": "bee", "read_queues": 3, "write_queues": 3, "rights": "rw"}]
+    code, out, _ = run("topic", "describe", "made", "--json")
+    assert code == 0
+    assert [queue["queue"] for queue in json.loads(out)["queues"]] == [0, 1, 2]
+
+
+def test_system_topics_are_listed_only_when_asked_for(run: Run) -> None:
+    run("topic", "create", "mine")
+    plain, everything = run("topic", "list")[1], run("topic", "list", "--all")[1]
+    assert "mine" in plain
+    assert "TBW102" not in plain
+    assert "TBW102" in everything
+
+
+def test_what_was_sent_is_pulled_and_found(run: Run) -> None:
+    sent = run(
+        *("message", "send", "orders", "one coffee", "--tags", "hot", "--keys", "k1"),
+        *("--keys", "k2", "--property", "table=7", "--json"),
+    )
+    assert sent[0] == 0
+    result = json.loads(sent[1])
+    assert (result["status"], result["broker"], result["offset"]) == ("OK", "bee", 0)
+
+    pulled = lines(run("message", "pull", "orders", "--json")[1])
+    assert [message["body"] for message in pulled] == ["one coffee"]
+    assert pulled[0]["keys"] == ["k1", "k2"]
+    assert pulled[0]["properties"]["table"] == "7"  # type: ignore[index]
+
+    for query in (
+        ("orders", "--key", "k2"),
+        ("orders", "--id", result["msg_id"]),
+        ("orders", "--id", result["offset_msg_id"]),
+        ("--id", result["offset_msg_id"]),
+    ):
+        code, out, _ = run("message", "query", *query, "--json")
+        assert code == 0
+        assert [message["msg_id"] for message in lines(out)] == [result["msg_id"]]
+
+
+def test_people_get_a_table_and_lines(run: Run) -> None:
+    out = run("message", "send", "plain", "two teas", "--tags", "t")[1]
+    assert out.splitlines()[0].split() == ["STATUS", "BROKER", "QUEUE", "OFFSET", "MESSAGE", "ID"]
+    out = run("message", "pull", "plain")[1]
+    assert out.rstrip().endswith("[t]  two teas")
+    out = run("message", "pull", "plain", "--full")[1]
+    assert "property TAGS" in out
+
+
+def test_lines_of_standard_input_keep_their_order_by_order_key(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "".join(f"line {number}\n" for number in range(100))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    code, out, _ = run("message", "send", "log", "--lines", "--order-key", "x", "--json")
+    assert code == 0
+    assert len({message["queue"] for message in lines(out)}) == 1
+    pulled = lines(run("message", "pull", "log", "--count", "1000", "--json")[1])
+    assert [message["body"] for message in pulled] == text.splitlines()
+
+
+def test_pull_merges_queues_by_time_and_stops_at_the_count(run: Run) -> None:
+    for number in range(20):
+        run("message", "send", "merged", str(number))
+    pulled = lines(run("message", "pull", "merged", "--count", "15", "--json")[1])
+    assert [message["body"] for message in pulled] == [str(number) for number in range(15)]
+    assert len({message["queue"] for message in pulled}) > 1
+
+
+def test_pull_filters_by_tags_queue_and_start(run: Run) -> None:
+    run("topic", "create", "filtered", "--queues", "2")
+    for number in range(6):
+        tag = "even" if number % 2 == 0 else "odd"
+        run("message", "send", "filtered", str(number), "--queue", "1", "--tags", tag)
+
+    def bodies(*arguments: str) -> list[object]:
+        return [
+            m["body"] for m in lines(run("message", "pull", "filtered", "--json", *arguments)[1])
+        ]
+
+    assert bodies("--tags", "even") == ["0", "2", "4"]
+    assert bodies("--tags", "even || odd", "--from", "4") == ["4", "5"]
+    assert bodies("--from", "latest") == []
+    assert bodies("--queue", "0") == []
+    assert bodies("--from", "2001-01-01T00:00") == [str(number) for number in range(6)]
+
+
+def test_what_is_not_there_exits_1(run: Run) -> None:
+    assert run("topic", "describe", "nowhere")[0] == 1
+    assert run("message", "pull", "nowhere")[0] == 1
+    run("topic", "create", "empty")
+    assert run("message", "query", "empty", "--key", "nothing") == (
+        *(1, ""),
+        "aerobee: no message with key nothing\n",
+    )
+    assert run("message", "send", "empty", "x", "--queue", "99")[0] == 1
+
+
+def test_an_empty_topic_is_no_error(run: Run) -> None:
+    run("topic", "create", "bare")
+    code, out, err = run("message", "pull", "bare")
+    assert (code, out) == (0, "")
+    assert "no messages in bare" in err
+
+
+def test_wrong_use_exits_2(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("message", "send", "a topic", "x")[0] == 2
+    assert run("message", "send", "t", "x", "--lines")[0] == 2
+    assert run("message", "send", "t", "x", "--property", "nonsense")[0] == 2
+    assert run("message", "send", "t", "x", "--queue", "1", "--order-key", "k")[0] == 2
+    assert run("message", "query", "--key", "k")[0] == 2
+    assert run("message", "query", "--id", "zz")[0] == 2
+
+
+def test_nobody_there_exits_3(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topic", "list", "-n", "127.0.0.1:1", "--timeout", "2"]) == 3
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "is a broker running?" in captured.err
+
+
+def test_tail_prints_what_arrives_and_ends_at_the_count(run: Run, running: RunningBroker) -> None:
+    run("topic", "create", "followed")
+    command = [sys.executable, "-m", "aerobee.cli", "message", "tail", "followed", "--json"]
+    environment = {**os.environ, "NAMESRV_ADDR": running.name_server}
+    with subprocess.Popen(
+        [*command, "--count", "2", "--from", "earliest"],
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+    ) as tail:
+        watchdog = threading.Timer(30, tail.kill)
+        watchdog.start()
+        assert tail.stdout is not None
+        run("message", "send", "followed", "first")
+        assert json.loads(tail.stdout.readline())["body"] == "first"
+        run("message", "send", "followed", "second")
+        assert json.loads(tail.stdout.readline())["body"] == "second"
+        assert tail.wait(30) == 0
+        watchdog.cancel()
+
+
+def test_ctrl_c_ends_tail_without_a_traceback(run: Run, running: RunningBroker) -> None:
+    run("topic", "create", "interrupted")
+    run("message", "send", "interrupted", "x")
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "aerobee.cli",
+            "message",
+            "tail",
+            "interrupted",
+            "--from",
+            "earliest",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "NAMESRV_ADDR": running.name_server},
+        text=True,
+    ) as tail:
+        assert tail.stdout is not None
+        assert tail.stdout.readline()
+        tail.send_signal(signal.SIGINT)
+        _, err = tail.communicate(timeout=30)
+        assert (tail.returncode, err) == (130, "")

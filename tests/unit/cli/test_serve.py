@@ -1,0 +1,159 @@
+"""`aerobee serve` and `aerobee nameserver` as processes."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+class Served:
+    """A daemon started by its command; `lines` are what it said on standard error until ready."""
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        kept = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "aerobee.cli", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**kept, **environment},
+            text=True,
+        )
+        self._watchdog = threading.Timer(60, self.process.kill)
+        self._watchdog.start()
+        self.lines: list[str] = []
+
+    def wait_ready(self) -> str:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip())
+            if line.startswith("ready"):
+                return "\n".join(self.lines)
+        raise AssertionError("\n".join(self.lines))
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        self.process.communicate(timeout=60)
+        return self.process.returncode
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+        self._watchdog.cancel()
+
+
+@contextmanager
+def served(*arguments: str, **environment: str) -> Iterator[Served]:
+    daemon = Served(*arguments, **environment)
+    try:
+        yield daemon
+    finally:
+        daemon.end()
+
+
+def client(name_server: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "aerobee.cli", *arguments, "-n", name_server],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout
+
+
+def name_server_of(text: str) -> str:
+    match = re.search(r"name servers\s+(\S+:\d+)", text)
+    assert match, text
+    return match[1]
+
+
+def test_dev_says_its_addresses_works_and_leaves_nothing(tmp_path: Path) -> None:
+    with served("serve", "--dev", TMPDIR=str(tmp_path)) as daemon:
+        text = daemon.wait_ready()
+        address = name_server_of(text)
+        client(address, "message", "send", "first", "hello")
+        assert "hello" in client(address, "message", "pull", "first")
+        assert str(tmp_path) in text
+        assert daemon.stop() == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_messages_outlive_the_process(tmp_path: Path) -> None:
+    arguments = ("serve", "--dev", "--store", str(tmp_path / "store"))
+    with served(*arguments) as daemon:
+        client(name_server_of(daemon.wait_ready()), "message", "send", "kept", "still here")
+        assert daemon.stop(signal.SIGINT) == 0
+    with served(*arguments) as daemon:
+        address = name_server_of(daemon.wait_ready())
+        assert "still here" in client(address, "message", "pull", "kept")
+        assert daemon.stop() == 0
+
+
+def test_port_0_turns_a_part_off(tmp_path: Path) -> None:
+    with served(
+        *("serve", "--store", str(tmp_path), "--port", "0", "--nameserver-port", "0"),
+        *("--http-port", "0", "--set", "store.commit_log_segment_bytes=16777216"),
+    ) as daemon:
+        text = daemon.wait_ready()
+        assert "name servers" not in text
+        assert "http://" not in text
+        assert daemon.stop() == 0
+
+
+def test_a_port_in_use_exits_3_and_names_it(tmp_path: Path) -> None:
+    with served("serve", "--dev") as first:
+        text = first.wait_ready()
+        port = re.search(r"clients are told\s+\S+:(\d+)", text)
+        assert port, text
+        with served("serve", "--dev", "--port", port[1], TMPDIR=str(tmp_path)) as second:
+            _, err = second.process.communicate(timeout=60)
+            assert second.process.returncode == 3
+            assert port[1] in err
+            assert "Traceback" not in err
+
+
+def test_a_store_in_use_exits_1_and_names_it(tmp_path: Path) -> None:
+    arguments = ("serve", "--dev", "--store", str(tmp_path))
+    with served(*arguments) as first:
+        first.wait_ready()
+        with served(*arguments) as second:
+            _, err = second.process.communicate(timeout=60)
+            assert second.process.returncode == 1
+            assert str(tmp_path) in err
+            assert "Traceback" not in err
+
+
+def test_a_wrong_broker_conf_exits_78(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerRole=SLAVE\n")
+    with served("serve", "-c", str(file)) as daemon:
+        _, err = daemon.process.communicate(timeout=60)
+        assert daemon.process.returncode == 78
+        assert f"{file}:1: brokerRole = SLAVE: is not supported yet" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_name_server_runs_alone(tmp_path: Path, number: signal.Signals) -> None:
+    with served("nameserver", "--port", "0", "--set", f"store.path={tmp_path}") as daemon:
+        match = re.search(r"name server at (127\.0\.0\.1:\d+)", daemon.wait_ready())
+        assert match
+        assert client(match[1], "topic", "list", "--all") == ""
+        assert daemon.stop(number) == 0
+
+
+def test_a_broker_registers_with_a_name_server_elsewhere(tmp_path: Path) -> None:
+    with served("nameserver", "--port", "0", "--set", f"store.path={tmp_path}") as alone:
+        match = re.search(r"name server at (\S+)", alone.wait_ready())
+        assert match
+        with served("serve", "--dev", "-n", match[1]) as broker:
+            assert name_server_of(broker.wait_ready()).rstrip(";") == match[1]
+            client(match[1], "message", "send", "far", "away")
+            assert broker.stop() == 0
+        assert alone.stop() == 0
