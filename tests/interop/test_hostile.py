@@ -17,7 +17,8 @@ from .wire import SUCCESS
 
 MEMORY_BYTES = 60 << 20
 IDLE = 1_000
-PATIENCE_S = 1.0  # a good client's slowest request meanwhile
+# A good client's slowest request meanwhile. Java misses a waking now and then, and looks every 5 s.
+PATIENCE_S = {"our": 1.0, "Java": 6.0}
 SEED = 20_190_917
 
 
@@ -53,7 +54,7 @@ class GoodClient:
         goal = self.sent + 100
         wait_until(lambda: self.sent >= goal or self.failure is not None, 20, "good client served")
         assert self.failure is None
-        assert self.slowest_s < PATIENCE_S
+        assert self.slowest_s < PATIENCE_S[self.broker.kind]
 
 
 @contextmanager

@@ -201,7 +201,8 @@ def main() -> None:
     parser.add_argument("--retry-seconds", type=int, default=0)
     parser.add_argument("--timeout", type=int, default=60)
     options = parser.parse_args()
-    {"produce": Produce, "consume": Consume}[options.command](options, Output()).run()
+    command = Produce if options.command == "produce" else Consume
+    command(options, Output()).run()
     os._exit(0)  # the library's threads outlive its shutdown
 
 
