@@ -155,7 +155,7 @@ class OurBroker(Broker):
         config = self.root / "broker.conf"
         config.write_text(_properties(self.shape.settings(self.store)))
         argv = [
-            sys.executable, "-m", "aerobee.cli.main", "serve", "-c", str(config),
+            sys.executable, "-m", "aerobee.cli", "serve", "-c", str(config),
             "--port", str(self.port), "--nameserver-port", str(self.name_server_port),
             "--http-port", "0",
         ]  # fmt: skip
