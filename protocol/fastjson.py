@@ -71,25 +71,27 @@ def loads(data: bytes | str, max_values: int = MAX_VALUES) -> Any:
 
 def _check_bounds(root: Any, max_values: int) -> None:
     level: list[Any] = [root]
-    seen = 0
-    # Depth counts containers: a scalar at the root is level 0.
-    for _depth in range(MAX_DEPTH + 1):
-        below: list[Any] = []
-        for value in level:
-            kind = type(value)
-            if kind is dict:
-                below.extend(value.values())
-            elif kind is list:
-                below.extend(value)
-            elif kind is int and not _I64_MIN <= value <= _I64_MAX:
-                raise JsonError("an integer does not fit 64 bits")
+    seen = depth = 0
+    while level:
         seen += len(level)
         if seen > max_values:
             raise JsonError(f"more than {max_values} values")
-        if not below:
-            return
+        below: list[Any] = []
+        containers = False
+        for value in level:
+            kind = type(value)
+            if kind is dict:
+                containers = True
+                below.extend(value.values())
+            elif kind is list:
+                containers = True
+                below.extend(value)
+            elif kind is int and not _I64_MIN <= value <= _I64_MAX:
+                raise JsonError("an integer does not fit 64 bits")
+        depth += containers
+        if depth > MAX_DEPTH:
+            raise JsonError(f"more than {MAX_DEPTH} levels")
         level = below
-    raise JsonError(f"more than {MAX_DEPTH} levels")
 
 
 def _read_dialect(data: bytes | str, max_values: int) -> Any:

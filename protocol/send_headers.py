@@ -51,8 +51,8 @@ _SHORT_CODES = frozenset(
         int(RequestCode.SEND_REPLY_MESSAGE_V2),
     }
 )
-# Packing the six numbers is the cheapest test that each fits its width.
-_check_widths = struct.Struct(">iiiqii").pack
+# Packing the numbers is the cheapest test that each fits its width.
+_check_widths = struct.Struct(">iiiqiii").pack
 
 
 class SendMessageHeader(msgspec.Struct, gc=False):
@@ -104,8 +104,9 @@ class SendMessageHeader(msgspec.Struct, gc=False):
             born = int(ext[born_timestamp])
             user_flag = int(ext[flag])
             times = int(ext.get(reconsume_times, 0))
-            _check_widths(queue_count, queue, flags, born, user_flag, times)
-            most_times = ext.get(max_reconsume_times)
+            most_text = ext.get(max_reconsume_times)
+            most_times = None if most_text is None else int(most_text)
+            _check_widths(queue_count, queue, flags, born, user_flag, times, most_times or 0)
             unit_text = ext.get(unit_mode, "false")
             batch_text = ext.get(batch, "false")
             return cls(
@@ -120,7 +121,7 @@ class SendMessageHeader(msgspec.Struct, gc=False):
                 ext.get(properties, ""),
                 times,
                 unit_text != "false" and parse_bool(unit_text),
-                None if most_times is None else int(most_times),
+                most_times,
                 batch_text != "false" and is_batch_mark(batch_text),
             )
         except (KeyError, ValueError, struct.error):

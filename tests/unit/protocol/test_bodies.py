@@ -1,0 +1,252 @@
+"""Bodies: what each client sends is understood, what is wrong or too much is named."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from aerobee.protocol import bodies, stats_bodies
+from aerobee.protocol.checksum import body_crc
+from aerobee.protocol.client_bodies import (
+    LIMIT,
+    CheckClientConfig,
+    HeartbeatData,
+    LockBatch,
+    parse_subscription,
+    subscription_members,
+)
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.filters import Subscription, parse_tag_expression
+from aerobee.protocol.route_bodies import TopicRoute
+from aerobee.protocol.topic_bodies import (
+    MAX_INFLATED_BYTES,
+    RegistrationBody,
+    TopicData,
+    VersionStamp,
+    parse_topic_table,
+)
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(BadRequest) as caught:
+        call()
+    assert caught.value.code == ResponseCode.SYSTEM_ERROR
+    return caught.value.remark
+
+
+def heartbeat(**members: Any) -> HeartbeatData:
+    return HeartbeatData.parse(json.dumps({"clientID": "c@1", **members}).encode())
+
+
+def test_cpp_sends_ordinals_and_only_an_expression() -> None:
+    data = heartbeat(
+        consumerDataSet=[
+            {
+                "consumeType": 1,
+                "messageModel": 1,
+                "consumeFromWhere": 0,
+                "groupName": "g",
+                "subscriptionDataSet": [{"topic": "T", "subString": "A || B", "subVersion": 9}],
+            }
+        ]
+    )
+    [consumer] = data.consumers
+    assert consumer.consume_type == "CONSUME_PASSIVELY"
+    assert consumer.message_model == "CLUSTERING"
+    assert consumer.consume_from_where == "CONSUME_FROM_LAST_OFFSET"
+    [subscription] = consumer.subscriptions
+    assert subscription.tags == {"A", "B"}
+    assert subscription.codes == {65, 66}
+    assert subscription.version == 9
+
+
+def test_wrong_hashes_are_not_believed() -> None:
+    subscription = parse_subscription(
+        {"topic": "T", "subString": "A", "tagsSet": ["A"], "codeSet": [1059]}
+    )
+    assert subscription.codes == {65}
+
+
+def test_sql_and_class_filters_carry_no_tags() -> None:
+    sql = parse_subscription({"topic": "T", "subString": "a > 1", "expressionType": "SQL92"})
+    assert (sql.type, sql.expression, len(sql.codes)) == ("SQL92", "a > 1", 0)
+    filtered = parse_subscription({"topic": "T", "subString": "x", "classFilterMode": True})
+    assert filtered.class_filter
+    assert filtered.matches(5)
+
+
+def test_unknown_enums_take_defaults_and_unknown_members_are_ignored() -> None:
+    [consumer] = heartbeat(
+        consumerDataSet=[{"groupName": "g", "messageModel": "LITE", "consumeType": 99, "x": {}}],
+        heartbeatFingerprint=5,
+        withoutSub=False,
+    ).consumers
+    assert (consumer.message_model, consumer.consume_type) == ("CLUSTERING", "CONSUME_PASSIVELY")
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        (b"", "no body"),
+        (b"[]", "not an object"),
+        (b"{", "cannot be read"),
+        (b"{}", "clientID"),
+        (b'{"clientID":5}', "clientID"),
+        (b'{"clientID":""}', "clientID"),
+        (b'{"clientID":"a\\u0001"}', "clientID"),
+        (json.dumps({"clientID": "x" * 600}).encode(), "clientID"),
+        (b'{"clientID":"c","producerDataSet":5}', "producerDataSet"),
+        (b'{"clientID":"c","producerDataSet":[{}]}', "groupName"),
+        (b'{"clientID":"c","producerDataSet":[7]}', "producer"),
+        (
+            b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{}]}]}',
+            "topic",
+        ),
+        (json.dumps({"clientID": "c", "producerDataSet": [{}] * (LIMIT + 1)}).encode(), "limit"),
+        (b'{"clientID":"c","x":' + b"[" * 10_000, "cannot be read"),
+    ],
+)
+def test_broken_heartbeats_are_named(body: bytes, named: str) -> None:
+    assert named in refusal(lambda: HeartbeatData.parse(body))
+
+
+def test_subscriptions_survive_their_json() -> None:
+    for subscription in (
+        parse_tag_expression("T", "A||B", 7),
+        parse_tag_expression("T", "*", 7),
+        Subscription("T", "a = 1", "SQL92", 3),
+    ):
+        assert parse_subscription(subscription_members(subscription)) == subscription
+
+
+def test_a_client_check_may_come_without_subscription() -> None:
+    assert CheckClientConfig.parse(b'{"clientId":"c","group":"g"}').subscription is None
+    check = CheckClientConfig.parse(b'{"subscriptionData":{"topic":"T","expressionType":"SQL92"}}')
+    assert check.subscription is not None
+    assert check.subscription.type == "SQL92"
+
+
+def test_lock_requests_name_what_is_wrong() -> None:
+    batch = {"clientId": "c", "consumerGroup": "g", "mqSet": [{"topic": "T", "queueId": "1"}]}
+    assert LockBatch.parse(json.dumps(batch).encode()).queues[0].queue_id == 1
+    batch["mqSet"] = [{"topic": "T"}]
+    assert "queueId" in refusal(lambda: LockBatch.parse(json.dumps(batch).encode()))
+
+
+def compact(*topics: bytes, version: bytes = b'{"counter":1,"timestamp":2}') -> bytes:
+    parts = [struct.pack(">i", len(version)), version, struct.pack(">i", len(topics))]
+    for topic in topics:
+        parts += [struct.pack(">i", len(topic)), topic]
+    return b"".join([*parts, struct.pack(">i", 2), b"[]"])
+
+
+def register_compact(data: bytes) -> RegistrationBody:
+    return RegistrationBody.parse(zlib.compress(data), compressed=True)
+
+
+def test_compact_registrations_are_read() -> None:
+    body = register_compact(compact(b"T 8 4 6 SINGLE_TAG", b"U 1 1 2 MULTI_TAG"))
+    assert body.table.version == VersionStamp(2, 1)
+    assert body.table.topics["T"] == TopicData("T", 8, 4)
+    assert body.table.topics["U"].filter_type == "MULTI_TAG"
+    assert RegistrationBody.parse(body.encode(compressed=True), compressed=True) == body
+
+
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        (b"", "ends too early"),
+        (compact(b"T 8 4 6"), "five words"),
+        (compact(b"T x 4 6 SINGLE_TAG"), "number"),
+        (compact(b"../T 8 4 6 SINGLE_TAG"), "topic"),
+        (compact(b"T -1 4 6 SINGLE_TAG"), "queues"),
+        (compact(version=b"[]"), "data version"),
+        (struct.pack(">i", -5), "piece"),
+        (struct.pack(">i", 2**31 - 1) + b"x", "piece"),
+        (struct.pack(">i", 2) + b"{}" + struct.pack(">i", 2**31 - 1), "limit"),
+    ],
+)
+def test_broken_compact_registrations_are_named(data: bytes, named: str) -> None:
+    assert named in refusal(lambda: register_compact(data))
+
+
+def test_inflating_is_bounded() -> None:
+    bomb = zlib.compress(bytes(MAX_INFLATED_BYTES + 1), 9)
+    assert "larger" in refusal(lambda: RegistrationBody.parse(bomb, compressed=True))
+    cut = zlib.compress(compact(b"T 8 4 6 SINGLE_TAG"))[:-8]
+    assert "cut off" in refusal(lambda: RegistrationBody.parse(cut, compressed=True))
+    assert "inflated" in refusal(lambda: RegistrationBody.parse(b"junk", compressed=True))
+
+
+def test_registrations_are_checked_against_their_sum() -> None:
+    body = RegistrationBody.parse(b"{}", crc32=body_crc(b"{}"))
+    assert body.table.topics == {}
+    assert refusal(lambda: RegistrationBody.parse(b"{}", crc32=1)) == "crc32 not match"
+
+
+def test_a_registration_without_body_is_an_empty_table() -> None:
+    body = RegistrationBody.parse(b"")
+    assert (body.table.version, body.table.topics) == (VersionStamp(), {})
+
+
+def test_topic_tables_take_defaults_and_check_names() -> None:
+    table = parse_topic_table(b'{"topicConfigTable":{"T":{"attributes":{}}}}')
+    assert table.topics["T"] == TopicData("T", 16, 16, 6, "SINGLE_TAG", 0, False)
+    assert "topic" in refusal(lambda: parse_topic_table(b'{"topicConfigTable":{"a/b":{}}}'))
+    assert "queues" in refusal(
+        lambda: parse_topic_table(b'{"topicConfigTable":{"T":{"readQueueNums":70000}}}')
+    )
+
+
+def test_five_x_data_versions_survive() -> None:
+    version = VersionStamp.from_json({"counter": 1, "timestamp": 2, "stateVersion": 3})
+    assert version == (2, 1, 3)
+    assert bodies.dumps(version) == b'{"counter":1,"stateVersion":3,"timestamp":2}'
+
+
+def test_routes_name_what_is_missing() -> None:
+    assert "perm" in refusal(
+        lambda: TopicRoute.parse(
+            b'{"queueDatas":[{"brokerName":"b","readQueueNums":1,"writeQueueNums":1}]}'
+        )
+    )
+    assert "list" in refusal(lambda: TopicRoute.parse(b'{"queueDatas":{}}'))
+
+
+def test_statistics_of_the_whole_broker_sum_the_lag() -> None:
+    queue = bodies.MessageQueue("T", "b", 0)
+    stats = stats_bodies.ConsumeStats({queue: stats_bodies.GroupProgress(10, 4, 0)})
+    data = stats_bodies.encode_broker_consume_stats("1.1.1.1:1", {"g": [stats, stats]})
+    assert data.startswith(b'{"brokerAddr":"1.1.1.1:1","consumeStatsList":[{"g":[{"consumeTps"')
+    assert data.endswith(b'"totalDiff":12}')
+
+
+def test_connection_lists_survive() -> None:
+    connection = stats_bodies.ConnectionData("c", "1.2.3.4:5", "JAVA", 409)
+    data = stats_bodies.encode_consumer_connections(
+        [connection], "CONSUME_PASSIVELY", "CLUSTERING", "X", [parse_tag_expression("T", "A")]
+    )
+    assert stats_bodies.parse_connections(data) == [connection]
+    assert json.loads(data)["subscriptionTable"]["T"]["codeSet"] == [65]
+    data = stats_bodies.encode_producer_connections([connection])
+    assert stats_bodies.parse_connections(data) == [connection]
+    assert stats_bodies.parse_group_list(stats_bodies.encode_group_list(["a"])) == ["a"]
+
+
+def test_numbers_may_come_as_text_and_are_bounded() -> None:
+    members: dict[str, Any] = {"a": "5", "b": "", "c": None, "d": 2**31, "e": "x", "f": [1]}
+    assert bodies.int_member(members, "a") == 5
+    assert bodies.int_member(members, "b", 7) == 7
+    assert bodies.int_member(members, "c", 7) == 7
+    assert bodies.long_member(members, "d") == 2**31
+    for name in "def":
+        assert name in refusal(partial(bodies.int_member, members, name))
+    for value, truth in ((True, True), ("true", True), ("no", False), (1, True), (None, False)):
+        assert bodies.bool_member({"x": value}, "x", False) is truth
