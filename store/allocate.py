@@ -1,0 +1,164 @@
+"""Makes commit log segments ahead of need, on a thread of its own.
+
+When the writer takes segment N, N+1 is asked for at once ("next and next-next"), so at the next
+roll it only has to be handed over. Making one reserves all its blocks: a full disk is an error
+here, before any message is accepted for it, and never a fault in the middle of an append
+(reliability 3.1). The directory is synced before the segment is handed over, so no message is ever
+acknowledged in a file whose name a power cut could take away.
+
+Invariants
+- A segment exists either in `_ready` (made, nobody's) or at the writer; `close` removes the first
+  kind, recovery removes what a crash left of them.
+- A failure is kept until the next request for the same segment, which tries again, though not more
+  often than once a second: on a full disk every send comes asking.
+
+Threads: `take`, `prepare` and `close` belong to the writer (under the put lock) and the owner; all
+state is guarded by one condition. Making happens outside of it.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from aerobee.store.errors import SegmentCreateFailed, StoreError, StoreNotWritable
+from aerobee.store.files import Clock, Files, is_full, is_refused
+from aerobee.store.mapped_file import MappedFile
+
+log = logging.getLogger("aerobee.store.allocate")
+
+#: How long a writer waits for a segment that is not ready yet (store spec 1.3).
+TAKE_TIMEOUT_S = 5.0
+_RETRY_PAUSE_S = 1.0
+
+
+class AllocateMappedFileService:
+    """Segments of `segment_bytes`, at the paths that `path_of(start)` gives."""
+
+    def __init__(
+        self,
+        files: Files,
+        clock: Clock,
+        segment_bytes: int,
+        path_of: Callable[[int], str],
+        directory: str,
+    ) -> None:
+        self._files = files
+        self._clock = clock
+        self._segment_bytes = segment_bytes
+        self._path_of = path_of
+        self._directory = directory
+        self._changed = threading.Condition()
+        self._wanted: deque[int] = deque()
+        self._making: int | None = None
+        self._ready: dict[int, MappedFile] = {}
+        self._failed: dict[int, tuple[float, OSError]] = {}
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def prepare(self, start: int) -> None:
+        """Have the segment that begins at `start` made, without waiting for it."""
+        with self._changed:
+            self._want(start)
+
+    def take(self, start: int, timeout_s: float = TAKE_TIMEOUT_S) -> MappedFile:
+        """The segment that begins at `start`, mapped for writing; also has the next one made.
+
+        Waits if it is not ready. Raises StoreNotWritable (disk full, or not ours to write) or
+        SegmentCreateFailed; the caller may come again.
+        """
+        deadline = self._clock.monotonic() + timeout_s
+        with self._changed:
+            self._want(start)
+            while start not in self._ready:
+                if start in self._failed and not self._pending(start):
+                    raise refusal(self._path_of(start), self._failed[start][1])
+                left = deadline - self._clock.monotonic()
+                if left <= 0 or self._stopping:
+                    raise SegmentCreateFailed(
+                        f"{self._path_of(start)} was not made within {timeout_s:g} s; the disk is "
+                        "too slow, or stuck"
+                    )
+                self._changed.wait(left)
+            segment = self._ready.pop(start)
+            self._want(start + self._segment_bytes)
+            return segment
+
+    def close(self) -> None:
+        """Stop the thread and remove the segments that nobody took."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        for segment in self._ready.values():
+            segment.close()
+            self._files.remove(segment.path)
+        self._ready.clear()
+
+    def _pending(self, start: int) -> bool:
+        return start in self._wanted or start == self._making
+
+    def _want(self, start: int) -> None:
+        if start in self._ready or self._pending(start) or self._stopping:
+            return
+        failed = self._failed.get(start)
+        if failed is not None and self._clock.monotonic() - failed[0] < _RETRY_PAUSE_S:
+            return
+        self._failed.pop(start, None)
+        self._wanted.append(start)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="aerobee-allocate", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._wanted and not self._stopping:
+                    self._changed.wait()
+                if self._stopping:
+                    return
+                start = self._making = self._wanted.popleft()
+            self._make(start)
+
+    def _make(self, start: int) -> None:
+        path = self._path_of(start)
+        segment: MappedFile | None = None
+        failure: OSError | None = None
+        try:
+            segment = self._create(path, start)
+        except OSError as error:
+            failure = error
+            log.warning("segment not made path=%s error=%s", path, error)
+        with self._changed:
+            self._making = None
+            if segment is not None:
+                self._ready[start] = segment
+            if failure is not None:
+                self._failed[start] = (self._clock.monotonic(), failure)
+            self._changed.notify_all()
+
+    def _create(self, path: str, start: int) -> MappedFile:
+        for directory in self._files.make_directories(self._directory):
+            self._files.sync_directory(directory)
+        segment = MappedFile.create(self._files, path, start, self._segment_bytes)
+        try:
+            self._files.sync_directory(self._directory)
+        except OSError:
+            segment.close()
+            self._files.remove(path)
+            raise
+        return segment
+
+
+def refusal(path: str, error: OSError) -> StoreError:
+    """What a put is refused with when a segment cannot be made or reserved."""
+    if is_full(error):
+        return StoreNotWritable(
+            f"the disk is full: {path} cannot be reserved ({error.strerror}). Sends resume by "
+            "themselves when there is room."
+        )
+    if is_refused(error):
+        return StoreNotWritable(f"{path} cannot be made: {error.strerror}")
+    return SegmentCreateFailed(f"{path} cannot be made: {error}")

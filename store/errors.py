@@ -1,0 +1,57 @@
+"""Faults of the store, named by whose fault they are.
+
+Raised while opening: `StoreInUse`, `StoreSizeMismatch`, `StoreLayoutError`, `StoreNotWritable`.
+Raised by a put: `MessageIllegal`, `PropertiesTooLarge` (the sender's fault, nothing was changed);
+`StoreNotWritable`, `PageCacheBusy`, `SegmentCreateFailed` (the store cannot take it now);
+`StoreBroken` (a sync or write failed: only a restart heals), `StoreClosed`.
+Every text says what was found, where, and what a person can do about it.
+"""
+
+
+class StoreError(Exception):
+    """Base of everything the store raises on purpose; `remark` may be shown to a client."""
+
+    @property
+    def remark(self) -> str:
+        """The text for a person."""
+        return str(self)
+
+
+class StoreInUse(StoreError):
+    """Another process, or this one, already has the store directory open."""
+
+
+class StoreSizeMismatch(StoreError):
+    """A file has another size than the settings say; nothing was changed."""
+
+
+class StoreLayoutError(StoreError):
+    """The files do not make up one store (a segment missing, queues without a log); unchanged."""
+
+
+class StoreNotWritable(StoreError):
+    """The directory or disk does not take writes now; reads go on."""
+
+
+class MessageIllegal(StoreError):
+    """The message breaks a limit of the format or of the settings."""
+
+
+class PropertiesTooLarge(StoreError):
+    """The stored properties are longer than 32,767 bytes."""
+
+
+class PageCacheBusy(StoreError):
+    """An append has been holding the put lock for too long."""
+
+
+class SegmentCreateFailed(StoreError):
+    """The next commit log segment could not be made (in time)."""
+
+
+class StoreBroken(StoreError):
+    """A sync or write failed. Memory and disk may differ now, so only a restart heals it."""
+
+
+class StoreClosed(StoreError):
+    """The store is closed or closing."""

@@ -1,0 +1,133 @@
+"""Whether the store takes writes, and if not, why and for how long.
+
+Three kinds of no. Reasons that pass by themselves (a full disk): set and cleared by whoever
+watches, several may hold at once. Broken: a sync or write failed, what memory and disk hold may
+differ, and only a restart with recovery heals it (reliability 3.2); the first failure wins and
+stays. Closed.
+
+`refusing` sums it up in one attribute for the append path.
+
+Threads: any may set and clear; the lock guards the table, readers look at `refusing` and `broken`
+without it.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from aerobee.store.errors import StoreBroken, StoreClosed, StoreError, StoreNotWritable
+from aerobee.store.files import Clock, Files
+
+log = logging.getLogger("aerobee.store")
+
+DISK_FULL = "disk full"
+DISK_USED = "disk used"
+_LOOK_S = 10.0
+
+
+class Health:
+    """The state of one store."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reasons: dict[str, str] = {}
+        self.refusing = False
+        self.broken: StoreBroken | None = None
+        self.closed = False
+        # Called once, on the thread that saw the failure.
+        self.on_broken: Callable[[StoreBroken], None] | None = None
+        # Called first of all when the store breaks; freezes what may still be read.
+        self.freeze: Callable[[], None] | None = None
+
+    def poison(self, what: str, error: OSError) -> None:
+        """A sync or write failed: no more writes until a restart."""
+        with self._lock:
+            if self.broken is not None:
+                return
+            if self.freeze is not None:
+                self.freeze()
+            self.broken = StoreBroken(
+                f"{what} failed: {error}. The store has stopped, because what it holds in memory "
+                "may differ from the disk; check the disk, then restart."
+            )
+            self.refusing = True
+        log.critical("store broken what=%s error=%s", what, error)
+        if self.on_broken is not None:
+            self.on_broken(self.broken)
+
+    def refuse(self, kind: str, reason: str) -> None:
+        """Take no writes for `reason` until `allow(kind)`."""
+        with self._lock:
+            known = kind in self._reasons
+            self._reasons[kind] = reason
+            self.refusing = True
+        if not known:
+            log.error("store refuses writes kind=%s reason=%s", kind, reason)
+
+    def allow(self, kind: str) -> None:
+        """What `refuse(kind)` said is over."""
+        with self._lock:
+            if self._reasons.pop(kind, None) is None:
+                return
+            self.refusing = bool(self._reasons or self.closed or self.broken is not None)
+        log.warning("store takes writes again kind=%s", kind)
+
+    def close(self) -> None:
+        """No more writes, for good."""
+        with self._lock:
+            self.closed = self.refusing = True
+
+    @property
+    def refused_for_now(self) -> bool:
+        """Whether there is a reason that may pass by itself."""
+        return bool(self._reasons)
+
+    def error(self) -> StoreError | None:
+        """What a put is refused with now, None when it is not."""
+        if self.broken is not None:
+            return StoreBroken(str(self.broken))
+        if self.closed:
+            return StoreClosed("the store is closed")
+        with self._lock:
+            if self._reasons:
+                return StoreNotWritable("; ".join(self._reasons.values()))
+        return None
+
+    def reason(self) -> str | None:
+        """The same as text."""
+        error = self.error()
+        return None if error is None else str(error)
+
+
+class DiskWatch:
+    """Refuses puts while the file system of the log is fuller than `warning_ratio` (0 to 1)."""
+
+    def __init__(
+        self, files: Files, clock: Clock, health: Health, directory: str, warning_ratio: float
+    ) -> None:
+        self._files = files
+        self._clock = clock
+        self._health = health
+        self._directory = directory
+        self._warning_ratio = warning_ratio
+        self._looked_at: float | None = None
+
+    def look(self, *, at_once: bool = False) -> None:
+        """Ask the system, if the last time is ten seconds ago or `at_once`. Any thread."""
+        now = self._clock.monotonic()
+        if not at_once and self._looked_at is not None and now - self._looked_at < _LOOK_S:
+            return
+        self._looked_at = now
+        try:
+            ratio = self._files.used_ratio(self._directory)
+        except OSError as error:
+            log.warning("cannot tell how full the disk is path=%s %s", self._directory, error)
+            return
+        if ratio > self._warning_ratio:
+            self._health.refuse(
+                DISK_USED,
+                f"the disk of {self._directory} is {ratio:.1%} full, sends are refused above "
+                f"{self._warning_ratio:.0%} (disk_warning_ratio)",
+            )
+        else:
+            self._health.allow(DISK_USED)

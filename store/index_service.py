@@ -1,0 +1,268 @@
+"""The run of index files: keys go into the newest, queries walk back from it (store spec 6.3, 6.4).
+
+A dispatch first calls `reserve` with the number of keys it brings, which makes the next file and
+asks the disk for blocks as needed and may fail with nothing stored; then `put_keys` for each
+message, which cannot fail; then `finish`.
+
+A file that has become full is handed to the flush thread (`flush`), which syncs it and only then
+lets the checkpoint know. Unlike the reference's, the newest file is synced too, now and then and at
+close.
+
+Threads: the store's caller, except `flush`.
+"""
+
+import os
+import re
+import time
+from typing import NamedTuple
+
+from aerobee.protocol.hashing import java_hash, java_hash_with_prefix
+from aerobee.store.checkpoint import Checkpoint
+from aerobee.store.errors import StoreLayoutError
+from aerobee.store.files import Clock, Files
+from aerobee.store.index_check import repair_index_file
+from aerobee.store.index_file import IndexFile, index_file_bytes, slot_hash
+from aerobee.store.mapped_file_queue import check_file_size
+from aerobee.store.stats import StoreStats
+
+_SIZE_KEYS = "index_slots and index_entries (maxHashSlotNum, maxIndexNum)"
+_FILE_NAME = re.compile(r"[0-9]{17}", re.ASCII)
+_NAME_FORMAT = "%Y%m%d%H%M%S"
+_PREFIXES_KEPT = 4096
+
+
+class IndexHits(NamedTuple):
+    """Log offsets a look-up found, newest first, and how far the newest file has got."""
+
+    log_offsets: list[int]
+    last_ms: int
+    last_offset: int
+
+
+class IndexService:
+    """Index files of `slots` and `entries` in `directory`."""
+
+    def __init__(
+        self,
+        files: Files,
+        clock: Clock,
+        stats: StoreStats,
+        checkpoint: Checkpoint,
+        directory: str,
+        slots: int,
+        entries: int,
+    ) -> None:
+        self._files = files
+        self._clock = clock
+        self._stats = stats
+        self._checkpoint = checkpoint
+        self._directory = directory
+        self._slots = slots
+        self._entries = entries
+        self.files: list[IndexFile] = []
+        # Made ahead by `reserve` for the dispatch that is going on.
+        self._spare: list[IndexFile] = []
+        # Full files the flush thread has not synced yet.
+        self._sealed: list[IndexFile] = []
+        self._prefixes: dict[str, int] = {}
+        self._new_names = False
+        self.foreign: list[str] = []
+        self.damaged: list[str] = []
+
+    # --- loading ----------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Open the files, oldest first. Raises StoreSizeMismatch; changes nothing.
+
+        From the first file with a nonsensical header on, files are left out and named in `damaged`.
+        """
+        expected = index_file_bytes(self._slots, self._entries)
+        for name in self._files.names(self._directory):
+            path = os.path.join(self._directory, name)
+            if _FILE_NAME.fullmatch(name) is None or self._files.is_directory(path):
+                self.foreign.append(path)
+                continue
+            size = self._files.size_of(path)
+            if size:
+                check_file_size(path, size, expected, _SIZE_KEYS)
+            if self.damaged or size == 0:
+                self.damaged.append(path)
+                continue
+            try:
+                self.files.append(IndexFile.load(self._files, path, self._slots, self._entries))
+            except StoreLayoutError:
+                self.damaged.append(path)
+
+    def sound(self, log_end: int, synced_ms: int | None) -> int:
+        """How many of the oldest files can be relied on, judged by `log_end` and after a crash.
+
+        Not those that name records at or above `log_end`. After a crash (`synced_ms` given) files
+        with younger entries than that were perhaps not synced: they are read through. Raises
+        OSError when the disk refuses.
+        """
+        for number, file in enumerate(self.files):
+            if file.end_offset >= max(log_end, 1):
+                return number
+            if synced_ms is not None and file.end_ms > synced_ms:
+                file.distrust_cache()
+                if not repair_index_file(file):
+                    return number
+        return len(self.files)
+
+    def drop_from(self, number: int) -> list[str]:
+        """Remove all but the oldest `number` files, and those that could not be read; the paths."""
+        removed = [file.path for file in self.files[number:]] + self.damaged
+        for file in self.files[number:]:
+            file.close()
+        for path in removed:
+            self._files.remove(path)
+        self.files = self.files[:number]
+        self.damaged = []
+        self._new_names = self._new_names or bool(removed)
+        return removed
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def reserve(self, keys: int) -> None:
+        """Make room for `keys` more. Raises OSError with nothing stored."""
+        if not keys:
+            return
+        current = self.files[-1] if self.files else None
+        room = 0
+        if current is not None and not current.full:
+            current.reserve(keys)
+            room = current.room
+        for spare in self._spare:
+            spare.reserve(keys)
+            room += spare.room
+        while room < keys:
+            spare = self._create()
+            self._spare.append(spare)
+            spare.reserve(keys)
+            room += spare.room
+
+    def put_keys(self, topic: str, keys: tuple[str, ...], log_offset: int, store_ms: int) -> None:
+        """Index a message under its keys; room for them was reserved."""
+        prefix = self._prefixes.get(topic)
+        if prefix is None:
+            prefix = self._prefix(topic)
+        file = self.files[-1] if self.files else self._roll()
+        for key in keys:
+            if file.count >= file.entries:
+                file = self._roll()
+            file.put(slot_hash(java_hash_with_prefix(prefix, key)), log_offset, store_ms)
+
+    def put_missing_keys(
+        self, topic: str, keys: tuple[str, ...], log_offset: int, store_ms: int
+    ) -> None:
+        """As `put_keys` for a record that may be indexed already, wholly or in part."""
+        file = self.files[-1] if self.files else None
+        if file is not None and log_offset <= file.end_offset and file.count > 1:
+            if log_offset < file.end_offset:
+                return
+            prefix = self._prefix(topic)
+            keys = tuple(
+                key
+                for key in keys
+                if not any(
+                    near.holds(slot_hash(java_hash_with_prefix(prefix, key)), log_offset)
+                    for near in self.files[-2:]
+                )
+            )
+        self.put_keys(topic, keys, log_offset, store_ms)
+
+    def finish(self) -> None:
+        """End of a dispatch: headers up to date."""
+        if self.files:
+            self.files[-1].write_header()
+
+    def _roll(self) -> IndexFile:
+        file = self._spare.pop(0)
+        if self.files:
+            full = self.files[-1]
+            full.write_header()
+            file.begin_after(full)
+            self._sealed.append(full)
+        self.files.append(file)
+        return file
+
+    def _create(self) -> IndexFile:
+        for directory in self._files.make_directories(self._directory):
+            self._files.sync_directory(directory)
+        path = os.path.join(self._directory, self._next_name())
+        file = IndexFile.create(self._files, path, self._slots, self._entries)
+        self._new_names = True
+        self._stats.index_files_created += 1
+        return file
+
+    def _next_name(self) -> str:
+        """Local wall time to the millisecond, and always above the newest name."""
+        name = _time_name(self._clock.now_ms())
+        files = self._spare or self.files
+        last = os.path.basename(files[-1].path) if files else ""
+        if name > last:
+            return name
+        last_s = int(time.mktime(time.strptime(last[:14], _NAME_FORMAT)))
+        following = last_s * 1000 + int(last[14:]) + 1
+        name = _time_name(following)
+        # Where the local clock was put back by an hour, names of that hour exist twice.
+        return name if name > last else _time_name(following + 3_600_000)
+
+    def _prefix(self, topic: str) -> int:
+        prefix = self._prefixes.get(topic)
+        if prefix is None:
+            if len(self._prefixes) >= _PREFIXES_KEPT:
+                self._prefixes.clear()
+            prefix = self._prefixes[topic] = java_hash(topic + "#")
+        return prefix
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def find(self, topic: str, key: str, most: int, begin_ms: int, end_ms: int) -> IndexHits:
+        """Log offsets of at most `most` records with (very likely) that key and time."""
+        files = self.files
+        found: list[int] = []
+        key_hash = slot_hash(java_hash_with_prefix(self._prefix(topic), key))
+        for file in reversed(files):
+            if file.covers(begin_ms, end_ms):
+                found += file.select(key_hash, most - len(found), begin_ms, end_ms)
+            if file.begin_ms < begin_ms or len(found) >= most:
+                break
+        # A record may have been indexed twice over a restart.
+        found = list(dict.fromkeys(found))
+        if not files:
+            return IndexHits(found, 0, 0)
+        return IndexHits(found, files[-1].end_ms, files[-1].end_offset)
+
+    # --- the flush thread -------------------------------------------------------------------
+
+    def flush(self, *, all_files: bool) -> None:
+        """Sync the full files, and the newest one too with `all_files`. Raises OSError."""
+        if self._new_names:
+            self._new_names = False
+            self._files.sync_directory(self._directory)
+        while self._sealed:
+            file = self._sealed[0]
+            end_ms = file.end_ms
+            file.sync()
+            self._checkpoint.index_ms = end_ms
+            self._sealed.pop(0)
+        if all_files and self.files and self.files[-1].dirty:
+            self.files[-1].sync()
+
+    def seal(self) -> None:
+        """At close, all dispatched and the owner alone: sync all, and let the checkpoint say so."""
+        self.flush(all_files=True)
+        if self.files:
+            self._checkpoint.index_ms = self.files[-1].end_ms
+
+    def close(self) -> None:
+        """Close all files; those made ahead and never used are removed."""
+        for file in self._spare:
+            file.remove()
+        for file in self.files:
+            file.close()
+
+
+def _time_name(now_ms: int) -> str:
+    return f"{time.strftime(_NAME_FORMAT, time.localtime(now_ms // 1000))}{now_ms % 1000:03d}"

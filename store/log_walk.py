@@ -1,0 +1,123 @@
+"""Reads the commit log from a position to its end, and tells damage from a torn tail.
+
+A record that does not check out above the `floor` is where the log ends: a crash left it, nothing
+behind it was promised to anybody. Below the floor, where sound records are known to follow, it is
+damage: what stands behind it must not be lost with it, as it is in the reference (reliability B1).
+
+Finding the next sound record (reliability 4, step 4):
+(a) the record's own lengths add up and a sound one follows there: only its content is damaged;
+(b) else the next position that a consume queue unit names and that names the unit back, or the end
+    of the segment: every segment begins with a record;
+(c) and in between, records that no unit names (half messages; all, if the queues are gone): by
+    their magic, if a chain of sound records leads from there exactly to (b). A message body may
+    hold a forged record made for its own position; a chain to a known boundary it cannot hold.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.record import BLANK, MAGIC_POSITION, MESSAGE_MAGIC, RecordHead, check_record
+from aerobee.store.dispatcher import Placed
+from aerobee.store.mapped_file import MappedFile
+from aerobee.store.mapped_file_queue import MappedFileQueue
+
+_MAGIC_BYTES = MESSAGE_MAGIC.to_bytes(4, "big")
+
+
+class Gap(NamedTuple):
+    """Log offsets [start, end) that hold no readable record, and why."""
+
+    start: int
+    end: int
+    reason: str
+
+
+def check_at(segment: MappedFile, log_offset: int, check_crc: bool) -> RecordHead:
+    """The head of the record or blank at `log_offset`; CorruptRecord if there is none."""
+    position = log_offset - segment.start
+    head = check_record(segment.view, position, log_offset, segment.size, check_crc)
+    if head.kind == BLANK and position + head.size != segment.size:
+        raise CorruptRecord(f"blank at {log_offset} does not end with its segment")
+    return head
+
+
+class LogWalk:
+    """One walk. `named_after(p, limit)` gives the next boundary of (b) above p, at most `limit`."""
+
+    def __init__(
+        self,
+        segments: MappedFileQueue,
+        floor: int,
+        named_after: Callable[[int, int], int],
+        check_crc: bool,
+    ) -> None:
+        self._segments = segments
+        self._floor = floor
+        self._named_after = named_after
+        self._check_crc = check_crc
+        self.gaps: list[Gap] = []
+        # Where the walk ended, and why there: None for the end of the last segment.
+        self.end = floor
+        self.end_reason: str | None = None
+
+    def records(self, start: int) -> Iterator[Placed]:
+        """Sound records from `start` on, in order; sets `end` at last."""
+        log_offset = start
+        while (segment := self._segments.find(log_offset)) is not None:
+            try:
+                head = check_at(segment, log_offset, self._check_crc)
+            except CorruptRecord as error:
+                if log_offset >= self._floor:
+                    self.end_reason = str(error)
+                    break
+                following = self._resynchronise(segment, log_offset)
+                self.gaps.append(Gap(log_offset, following, str(error)))
+                log_offset = following
+                continue
+            if head.kind == BLANK:
+                segment.forget_pages()
+                log_offset = segment.end
+                continue
+            yield Placed(log_offset, segment, head)
+            log_offset += head.size
+        self.end = log_offset
+
+    def _resynchronise(self, segment: MappedFile, bad: int) -> int:
+        limit = min(self._floor, segment.end)
+        behind = self._behind_itself(segment, bad, limit)
+        if behind is not None:
+            return behind
+        known = self._named_after(bad, limit)
+        position = bad
+        while (position := self._next_magic(segment, position + 1, known)) >= 0:
+            if self._chain_leads(segment, position, known):
+                return position
+        return known
+
+    def _behind_itself(self, segment: MappedFile, bad: int, limit: int) -> int | None:
+        """(a): where the next record begins if only this one's body is damaged."""
+        try:
+            following = bad + check_at(segment, bad, check_crc=False).size
+            if following == limit:
+                return following
+            check_at(segment, following, self._check_crc)
+        except CorruptRecord:
+            return None
+        return following if following < limit else None
+
+    def _next_magic(self, segment: MappedFile, start: int, end: int) -> int:
+        """The next log offset in [start, end) with a record's magic in its place, or -1."""
+        position = start - segment.start + MAGIC_POSITION
+        found = segment.find(_MAGIC_BYTES, position, end - segment.start)
+        return -1 if found < 0 else segment.start + found - MAGIC_POSITION
+
+    def _chain_leads(self, segment: MappedFile, start: int, target: int) -> bool:
+        """Whether sound records follow each other from `start` exactly to `target`."""
+        log_offset = start
+        while log_offset < target:
+            try:
+                log_offset += check_at(segment, log_offset, self._check_crc).size
+            except CorruptRecord:
+                return False
+        return log_offset == target

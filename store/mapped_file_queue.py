@@ -1,0 +1,138 @@
+"""The run of segments that makes up the commit log: ordered, contiguous, all of one size.
+
+Readers on any thread work on one immutable tuple, so a roll or a removal never shows them a list in
+between (reliability B9). Finding the segment of a log offset is a division.
+
+Loading is strict. A file of another length means other settings, and going on would misread
+everything: `StoreSizeMismatch` names the file, both sizes and the key. Names that are no segment's
+(`lost+found`, an editor's left-over) are left alone and reported. A hole in the run is refused: the
+missing part may still be on some disk.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+from aerobee.store.errors import StoreLayoutError, StoreSizeMismatch
+from aerobee.store.files import Files
+from aerobee.store.mapped_file import MappedFile, segment_name
+
+_SEGMENT_NAME = re.compile(r"[0-9]{20}", re.ASCII)
+
+
+def check_file_size(path: str, found: int, expected: int, keys: str) -> None:
+    """Raise StoreSizeMismatch unless `found` is `expected`; `keys` are the settings to look at."""
+    if found != expected:
+        raise StoreSizeMismatch(
+            f"{path} has {found} bytes, but the settings make it {expected}. The sizes of existing "
+            f"files cannot be changed: set {keys} to what this directory was written with, or "
+            "point the broker at another directory."
+        )
+
+
+class MappedFileQueue:
+    """Segments of `segment_bytes` each in one directory."""
+
+    def __init__(self, files: Files, directory: str, segment_bytes: int) -> None:
+        self._files = files
+        self.directory = directory
+        self.segment_bytes = segment_bytes
+        self.segments: tuple[MappedFile, ...] = ()
+        # Zero-length files a crash left at the end; recovery removes them.
+        self.unfinished: list[str] = []
+        # Names in the directory that are not ours.
+        self.foreign: list[str] = []
+
+    def load(self, size_keys: str) -> None:
+        """Read the directory. Raises StoreSizeMismatch or StoreLayoutError; changes nothing."""
+        found: list[MappedFile] = []
+        names = self._files.names(self.directory)
+        for name in names:
+            path = os.path.join(self.directory, name)
+            if _SEGMENT_NAME.fullmatch(name) is None or self._files.is_directory(path):
+                self.foreign.append(path)
+                continue
+            size = self._files.size_of(path)
+            if size == 0 and name == _last_segment_name(names):
+                # A crash between making and lengthening the file.
+                self.unfinished.append(path)
+                continue
+            check_file_size(path, size, self.segment_bytes, size_keys)
+            found.append(MappedFile.load(self._files, path, int(name), self.segment_bytes))
+        for before, segment in pairwise(found):
+            if segment.start != before.end:
+                raise StoreLayoutError(
+                    f"the commit log goes from {before.path} to {segment.path}: the segments "
+                    f"between {before.end} and {segment.start} are missing. Restore them, or "
+                    "move the part before or after the hole away."
+                )
+        if found and found[0].start % self.segment_bytes:
+            raise StoreLayoutError(
+                f"{found[0].path} does not begin at a multiple of {self.segment_bytes} bytes"
+            )
+        self.segments = tuple(found)
+
+    def path_of(self, start: int) -> str:
+        """Where the segment that begins at `start` is, or would be."""
+        return os.path.join(self.directory, segment_name(start))
+
+    @property
+    def min_offset(self) -> int:
+        """First log offset; 0 when there is no segment."""
+        segments = self.segments
+        return segments[0].start if segments else 0
+
+    @property
+    def max_offset(self) -> int:
+        """Log offset behind the last written byte; 0 when there is no segment."""
+        segments = self.segments
+        return segments[-1].start + segments[-1].wrote if segments else 0
+
+    @property
+    def last(self) -> MappedFile | None:
+        """The segment that is written, None when there is none."""
+        segments = self.segments
+        return segments[-1] if segments else None
+
+    def find(self, log_offset: int) -> MappedFile | None:
+        """The segment that holds `log_offset`, None outside of the log."""
+        segments = self.segments
+        if not segments:
+            return None
+        index = (log_offset - segments[0].start) // self.segment_bytes
+        return segments[index] if 0 <= index < len(segments) else None
+
+    def between(self, start: int, end: int) -> Iterator[MappedFile]:
+        """Segments that hold bytes of [start, end), in order."""
+        for segment in self.segments:
+            if segment.end > start and segment.start < end:
+                yield segment
+
+    def append(self, segment: MappedFile) -> None:
+        """Make `segment` the last one."""
+        assert not self.segments or segment.start == self.segments[-1].end
+        self.segments = (*self.segments, segment)
+
+    def drop_from(self, log_offset: int) -> list[str]:
+        """Remove segments that begin at or above `log_offset`, last to first; their paths.
+
+        The first segment stays whatever it holds: its name is where numbering goes on.
+        """
+        removed: list[str] = []
+        while len(self.segments) > 1 and self.segments[-1].start >= log_offset:
+            segment = self.segments[-1]
+            self.segments = self.segments[:-1]
+            segment.close()
+            self._files.remove(segment.path)
+            removed.append(segment.path)
+        return removed
+
+    def close(self) -> None:
+        """Close all segments."""
+        for segment in self.segments:
+            segment.close()
+
+
+def _last_segment_name(names: list[str]) -> str:
+    return max((name for name in names if _SEGMENT_NAME.fullmatch(name)), default="")

@@ -1,0 +1,308 @@
+"""The store of one broker: opens its parts in order, wires them, closes them in order.
+
+    put -> CommitLog -> (written) -> flush thread -> (durable) -> on_durable
+              `-> pending -> dispatch -> consume queues, index -> (dispatched) -> get, query
+
+`open` locks and recovers (`opening.py`), then wires and starts the rest. It raises, or returns a
+store that works; nothing is half there.
+
+Nothing here is on a request's path: `put`, `put_batch`, `get` and the rest are the parts' own
+methods, under one name.
+
+Threads: one thread (in the broker: the event loop's) calls everything except `wait_durable` and the
+callbacks' side; flushing, allocation of segments and nothing else happen on threads of the store.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+
+from aerobee.config.model import Settings
+from aerobee.store.commit_log import CommitLog
+from aerobee.store.errors import MessageIllegal, StoreBroken
+from aerobee.store.files import Clock, Files
+from aerobee.store.flush import (
+    CommitLogSync,
+    ConsumeQueueFlushService,
+    FlushRealTimeService,
+    FlushService,
+    GroupCommitService,
+)
+from aerobee.store.health import DiskWatch, Health
+from aerobee.store.opening import StoreParts, open_parts
+from aerobee.store.put_checks import body_too_large
+from aerobee.store.reader import Reader, ReadLimits, physical_memory_bytes
+from aerobee.store.recovery import Progress, RecoveryReport
+from aerobee.store.reput import Reput
+from aerobee.store.results import Arrival, GetResult, GetStatus, PutResult, QueryResult
+from aerobee.store.search import Search
+
+__all__ = [
+    "Arrival",
+    "GetResult",
+    "GetStatus",
+    "MessageStore",
+    "PutResult",
+    "QueryResult",
+    "RecoveryReport",
+]
+
+log = logging.getLogger("aerobee.store")
+
+_RETRY_S = 1.0
+
+
+class MessageStore:
+    """An open store. Made by `open`; see the module's story."""
+
+    def __init__(self, settings: Settings, parts: StoreParts) -> None:
+        self._parts = parts
+        self._clock = parts.clock
+        self._queues = parts.queues
+        self._sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
+        self._max_message_bytes = settings.max_message_bytes
+        self._retried_at = 0.0
+        self._kept_arrivals: list[Arrival] = []
+        self._closed = False
+        self.stats = parts.stats
+        self.recovery = parts.recovery
+        self._health = Health()
+        self._disk = DiskWatch(
+            parts.files,
+            parts.clock,
+            self._health,
+            parts.log_directory,
+            settings.disk_warning_ratio,
+        )
+        self._log = CommitLog(
+            parts.segments,
+            parts.allocator,
+            parts.queues,
+            parts.levels,
+            self._health,
+            parts.stats,
+            parts.clock,
+            settings.max_message_bytes,
+            settings.page_cache_busy_timeout_ms,
+        )
+        self._log.resume(parts.recovery.log_end, parts.last_store_ms)
+        self._log.before_refusal = self._try_again
+        self._sync = CommitLogSync(self._log, parts.checkpoint, self._health, parts.stats)
+        self._reput = Reput(self._log, parts.dispatcher, parts.index, self._health, parts.stats)
+        self._reput.dispatched_ms = parts.last_store_ms
+        self._reader = Reader(self._log, parts.queues, parts.stats, _read_limits(settings))
+        self._health.freeze = lambda: self._reader.freeze(self._sync.durable)
+        self._flusher = self._make_flusher(settings)
+        self._queue_flusher = self._make_queue_flusher(settings)
+        self._expose(settings)
+
+    @classmethod
+    def open(
+        cls,
+        settings: Settings,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        progress: Progress | None = None,
+    ) -> "MessageStore":
+        """Lock, recover and start the store below `settings.store_path`.
+
+        Raises StoreInUse, StoreSizeMismatch, StoreLayoutError or StoreNotWritable, whose texts say
+        what to do; nothing was changed then. Raises StoreBroken when the disk refuses to be read or
+        synced.
+        """
+        store = cls(settings, open_parts(settings, files or Files(), clock or Clock(), progress))
+        store._start()
+        return store
+
+    def _expose(self, settings: Settings) -> None:
+        """The request path: the parts' own methods, not one call more."""
+        search = Search(self._queues, self._parts.index, self._reader, settings.query_max_messages)
+        self.put = self._log.put
+        self.put_batch = self._log.put_batch
+        self.get = self._reader.get
+        self.record_at = self._reader.record_at
+        self.is_in_memory = self._reader.is_in_memory
+        self.query = search.query
+        self.offset_by_time = search.offset_by_time
+        self.store_time = search.store_time
+        self.earliest_store_time = search.earliest_store_time
+        self.wait_durable = self._sync.wait
+        self.request_flush = self._flusher.wake
+
+    def _make_flusher(self, settings: Settings) -> FlushService:
+        if self._sync_flush:
+            return GroupCommitService(self._sync, settings.flush_interval_ms)
+        return FlushRealTimeService(
+            self._sync,
+            self._clock,
+            settings.flush_interval_ms,
+            settings.flush_least_pages,
+            settings.flush_thorough_interval_ms,
+            settings.flush_timed,
+        )
+
+    def _make_queue_flusher(self, settings: Settings) -> ConsumeQueueFlushService:
+        return ConsumeQueueFlushService(
+            self._queues,
+            self._parts.index,
+            self._parts.checkpoint,
+            self._health,
+            self.stats,
+            self._clock,
+            lambda: self._reput.dispatched_ms,
+            self._disk.look,
+            settings.consume_queue_flush_interval_ms,
+            settings.consume_queue_flush_least_pages,
+            settings.consume_queue_flush_thorough_interval_ms,
+        )
+
+    def _start(self) -> None:
+        error = self._log.prepare()
+        if error is not None:
+            log.error("the last segment cannot be written now reason=%s", error)
+        self._disk.look()
+        self._flusher.start()
+        self._queue_flusher.start()
+
+    # --- marks and callbacks ----------------------------------------------------------------
+
+    @property
+    def written(self) -> int:
+        """Log offset behind the last appended byte."""
+        return self._log.written
+
+    @property
+    def durable(self) -> int:
+        """Log offset up to which a completed sync has reached."""
+        return self._sync.durable
+
+    @property
+    def dispatched(self) -> int:
+        """Log offset up to which messages are visible."""
+        return self._reput.dispatched
+
+    @property
+    def min_log_offset(self) -> int:
+        """First log offset there is."""
+        return self._log.min_offset
+
+    @property
+    def on_durable(self) -> Callable[[int], None] | None:
+        """Called on the flush thread with the new durable mark after each sync that moved it."""
+        return self._sync.on_durable
+
+    @on_durable.setter
+    def on_durable(self, callback: Callable[[int], None] | None) -> None:
+        self._sync.on_durable = callback
+
+    @property
+    def on_broken(self) -> Callable[[StoreBroken], None] | None:
+        """Called once when the store breaks, on the thread that saw the failure."""
+        return self._health.on_broken
+
+    @on_broken.setter
+    def on_broken(self, callback: Callable[[StoreBroken], None] | None) -> None:
+        self._health.on_broken = callback
+
+    def dispatch(self) -> list[Arrival]:
+        """Make visible what may be: everything written, under SYNC_FLUSH everything durable.
+
+        Returns the messages that became visible, in log order. Cheap when there is nothing to do.
+        Does not raise: a full disk refuses puts and is tried again, other failures break the store.
+        """
+        arrivals = self._reput.dispatch(
+            self._sync.durable if self._sync_flush else self._log.written
+        )
+        if self._kept_arrivals:
+            arrivals = self._kept_arrivals + arrivals
+            self._kept_arrivals = []
+        return arrivals
+
+    def _try_again(self) -> None:
+        """Before a put is refused: perhaps the disk has room again."""
+        now = self._clock.monotonic()
+        if self._health.refused_for_now and now - self._retried_at >= _RETRY_S:
+            self._retried_at = now
+            self._disk.look(at_once=True)
+            self._kept_arrivals = self.dispatch()
+
+    # --- queues -----------------------------------------------------------------------------
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """First queue offset there is; 0 for an unknown queue."""
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Queue offset behind the last visible message; 0 for an unknown queue."""
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def queues(self) -> Iterator[tuple[str, int]]:
+        """(topic, queue id) of all queues that hold or held messages."""
+        return iter(list(self._queues.queues))
+
+    def delete_topic(self, topic: str) -> int:
+        """Remove the topic's consume queues; their number. Its messages stay in the log unseen,
+        and numbering begins at 0 if the topic is used again. Raises OSError."""
+        self._kept_arrivals = self.dispatch()
+        self._log.forget_queue_of(topic)
+        return self._queues.delete_topic(topic)
+
+    def check_batch_size(self, body_bytes: int) -> None:
+        """Raise MessageIllegal if a batch's body of that length is too large to be looked at."""
+        error = body_too_large(body_bytes, self._max_message_bytes)
+        if error is not None:
+            raise MessageIllegal(str(error))
+
+    # --- state ------------------------------------------------------------------------------
+
+    def not_writable_reason(self) -> str | None:
+        """Why puts are refused now, None when they are not."""
+        return self._health.reason() or self._log.problem
+
+    def is_page_cache_busy(self) -> bool:
+        """Whether an append has been waiting for memory for too long."""
+        return self._log.busy()
+
+    # --- closing ----------------------------------------------------------------------------
+
+    def close(self) -> bool:
+        """Stop in order: puts, log flush, dispatch, queue flush, allocation, checkpoint, lock.
+
+        True if all is durable and dispatched; then the next start trusts it. Otherwise `abort`
+        stays and the next start recovers. Idempotent.
+        """
+        if self._closed:
+            return True
+        self._closed = True
+        self._health.close()
+        self._flusher.stop()
+        self.dispatch()
+        self._queue_flusher.stop()
+        clean = self._seal()
+        self._parts.let_go(clean=clean)
+        return clean
+
+    def _seal(self) -> bool:
+        if self._health.broken is not None:
+            return False
+        parts = self._parts
+        try:
+            parts.queues.flush(0)
+            if parts.index is not None:
+                parts.index.seal()
+            parts.checkpoint.flush()
+        except OSError as error:
+            self._health.poison("the last sync of queues, index and checkpoint", error)
+            return False
+        return self.durable == self.dispatched == self.written
+
+
+def _read_limits(settings: Settings) -> ReadLimits:
+    return ReadLimits(
+        physical_memory_bytes() * settings.memory_ratio_percent // 100,
+        settings.transfer_bytes_memory,
+        settings.transfer_count_memory,
+        settings.transfer_bytes_disk,
+        settings.transfer_count_disk,
+    )

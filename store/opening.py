@@ -1,0 +1,185 @@
+"""Opens a store directory: lock, load, recover; all that the running store is then made of.
+
+The order is what keeps a directory safe. The lock comes before anything is read (the reference
+recovers first and locks after, reliability B14). Everything is loaded and checked before anything
+is changed: a wrong size, a missing segment, a log that is not there raise with nothing touched. The
+`abort` mark is made before the first change. Delay levels are parsed before queues are rebuilt.
+"""
+
+import logging
+import os
+from dataclasses import dataclass
+
+from aerobee.config.model import Settings
+from aerobee.store.allocate import AllocateMappedFileService
+from aerobee.store.checkpoint import Checkpoint
+from aerobee.store.delay_levels import DelayLevels
+from aerobee.store.dispatcher import Dispatcher
+from aerobee.store.errors import StoreBroken, StoreError, StoreNotWritable
+from aerobee.store.files import Clock, Files, is_full, is_refused
+from aerobee.store.index_service import IndexService
+from aerobee.store.mapped_file_queue import MappedFileQueue
+from aerobee.store.queue_table import ConsumeQueueTable
+from aerobee.store.recovery import Progress, Recovery, RecoveryReport
+from aerobee.store.stats import StoreStats
+from aerobee.store.store_lock import StoreLock
+
+log = logging.getLogger("aerobee.store")
+
+_LOG_SIZE_KEYS = "commit_log_segment_bytes (mappedFileSizeCommitLog)"
+
+
+@dataclass(slots=True)
+class StoreParts:
+    """What a store is made of below its commit log; `recovery` says what opening found."""
+
+    files: Files
+    clock: Clock
+    root: str
+    log_directory: str
+    stats: StoreStats
+    levels: DelayLevels
+    checkpoint: Checkpoint
+    segments: MappedFileQueue
+    queues: ConsumeQueueTable
+    index: IndexService | None
+    allocator: AllocateMappedFileService
+    dispatcher: Dispatcher
+    lock: StoreLock
+    recovery: RecoveryReport
+    # Store time of the newest record, 0 without one.
+    last_store_ms: int = 0
+
+    def let_go(self, *, clean: bool) -> None:
+        """Give everything back, the lock last; `clean` lets the next start trust what is there."""
+        try:
+            self.allocator.close()
+            if clean:
+                self.lock.mark_clean()
+        except OSError as error:
+            log.error("closing the store path=%s error=%s", self.root, error)
+        self.queues.close()
+        if self.index is not None:
+            self.index.close()
+        self.segments.close()
+        self.lock.release()
+
+
+def open_parts(
+    settings: Settings, files: Files, clock: Clock, progress: Progress | None
+) -> StoreParts:
+    """Lock and recover the store below `settings.store_path`.
+
+    Raises StoreInUse, StoreSizeMismatch, StoreLayoutError or StoreNotWritable, whose texts say what
+    to do; nothing was changed then. Raises StoreBroken when the disk refuses to be read or synced.
+    """
+    parts = _make_parts(settings, files, clock)
+    opened = False
+    try:
+        parts.lock.take()
+        _recover(parts, settings, progress)
+        opened = True
+    except OSError as error:
+        raise _opening_failed(parts.root, error) from error
+    finally:
+        if not opened:
+            parts.let_go(clean=False)
+    return parts
+
+
+def _make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
+    root = settings.store_path
+    log_directory = _commit_log_directory(settings)
+    stats = StoreStats()
+    levels = _delay_levels(settings)
+    checkpoint = Checkpoint(files, os.path.join(root, "checkpoint"))
+    segments = MappedFileQueue(files, log_directory, settings.commit_log_segment_bytes)
+    queues = ConsumeQueueTable(
+        files, os.path.join(root, "consumequeue"), settings.consume_queue_segment_bytes
+    )
+    index: IndexService | None = None
+    if settings.index_enabled:
+        index = IndexService(
+            files,
+            clock,
+            stats,
+            checkpoint,
+            os.path.join(root, "index"),
+            settings.index_slots,
+            settings.index_entries,
+        )
+    return StoreParts(
+        files,
+        clock,
+        root,
+        log_directory,
+        stats,
+        levels,
+        checkpoint,
+        segments,
+        queues,
+        index,
+        AllocateMappedFileService(
+            files, clock, settings.commit_log_segment_bytes, segments.path_of, log_directory
+        ),
+        Dispatcher(queues, index, levels),
+        StoreLock(files, root),
+        RecoveryReport(),
+    )
+
+
+def _recover(parts: StoreParts, settings: Settings, progress: Progress | None) -> None:
+    clean_stop = not parts.lock.was_left_open()
+    parts.segments.load(_LOG_SIZE_KEYS)
+    parts.queues.load()
+    parts.checkpoint.load()
+    if parts.index is not None:
+        parts.index.load()
+    recovery = Recovery(
+        parts.files,
+        parts.clock,
+        parts.segments,
+        parts.queues,
+        parts.index,
+        parts.checkpoint,
+        parts.dispatcher,
+        clean_stop=clean_stop,
+        check_crc=settings.check_crc_on_recover,
+        progress=progress,
+    )
+    recovery.check()
+    parts.lock.mark_open()
+    for directory in (parts.log_directory, os.path.join(parts.root, "consumequeue")):
+        for changed in parts.files.make_directories(directory):
+            parts.files.sync_directory(changed)
+    parts.recovery = recovery.run()
+    parts.last_store_ms = recovery.last_store_ms
+
+
+def _commit_log_directory(settings: Settings) -> str:
+    path = settings.commit_log_path or os.path.join(settings.store_path, "commitlog")
+    if "," in path:
+        raise StoreNotWritable(
+            f"commit_log_path (storePathCommitLog) names several directories ({path}); this "
+            "version writes to one only"
+        )
+    return path
+
+
+def _delay_levels(settings: Settings) -> DelayLevels:
+    try:
+        return DelayLevels(settings.message_delay_levels)
+    except ValueError as error:
+        raise StoreNotWritable(f"message_delay_levels (messageDelayLevel): {error}") from error
+
+
+def _opening_failed(root: str, error: OSError) -> StoreError:
+    where = error.filename or root
+    if is_refused(error):
+        return StoreNotWritable(
+            f"{where} cannot be written: {error.strerror}. The store needs a directory that "
+            f"belongs to the user it runs as; look at the owner and mode of {root}."
+        )
+    if is_full(error):
+        return StoreNotWritable(f"the disk is full: {where}: {error.strerror}")
+    return StoreBroken(f"the store at {root} cannot be opened: {error}")

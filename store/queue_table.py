@@ -1,0 +1,123 @@
+"""All consume queues of a store, by (topic, queue id).
+
+`obtain` is on the append path: a queue that nobody wrote to yet exists in memory only, and its
+numbering starts at 0. Asking for a queue never makes one: a hostile pull leaves no trace. Topic
+names become directory names here, so a name that could leave the directory is refused, wherever it
+came from.
+
+Threads: the store's caller changes the table (under the put lock where numbering is concerned); the
+flush thread works on a snapshot of the dirty files.
+"""
+
+import os
+from collections.abc import Iterator
+
+from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.descriptors import DescriptorCache
+from aerobee.store.errors import MessageIllegal
+from aerobee.store.files import Files
+
+MAX_TOPIC_BYTES = 127
+_I32_MAX = 0x7FFFFFFF
+
+
+class ConsumeQueueTable:
+    """The queues below `directory`, their files `segment_bytes` each."""
+
+    def __init__(self, files: Files, directory: str, segment_bytes: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._segment_bytes = segment_bytes
+        self.cache = DescriptorCache(files)
+        self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        # Names found at load that are none of ours, and unfinished files.
+        self.foreign: list[str] = []
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(list(self.queues.values()))
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, None if nothing was ever put into it."""
+        return self.queues.get((topic, queue_id))
+
+    def obtain(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made in memory if need be. MessageIllegal when the name cannot be a path."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            check_topic(topic)
+            if not 0 <= queue_id <= _I32_MAX:
+                raise MessageIllegal(f"queue id {queue_id} is out of range")
+            queue = self.queues[topic, queue_id] = self._make(topic, queue_id)
+        return queue
+
+    def load(self) -> None:
+        """Read the directory: topics, queues, their files. Raises as ConsumeQueue.load."""
+        for topic in self._files.names(self._directory):
+            topic_directory = os.path.join(self._directory, topic)
+            if not self._files.is_directory(topic_directory):
+                self.foreign.append(topic_directory)
+                continue
+            for name in self._files.names(topic_directory):
+                path = os.path.join(topic_directory, name)
+                if not name.isdecimal() or not self._files.is_directory(path):
+                    self.foreign.append(path)
+                    continue
+                queue = self.queues[topic, int(name)] = self._make(topic, int(name))
+                self.foreign += queue.load(self._files.names(path))
+
+    def delete_topic(self, topic: str) -> int:
+        """Remove all queues of a topic with their files; how many there were."""
+        gone = [key for key in self.queues if key[0] == topic]
+        for key in gone:
+            self.queues.pop(key).close()
+        if gone:
+            self._files.remove_tree(os.path.join(self._directory, topic))
+            self._files.sync_directory(self._directory)
+        return len(gone)
+
+    def flush(self, least_pages: int) -> int:
+        """Flush thread: sync the files with that many new pages (0: all); how many were synced.
+
+        Names of new files are made durable first. Raises OSError.
+        """
+        self._sync_directories()
+        synced = 0
+        for file in list(self.cache.dirty):
+            pages = (file.high >> 12) - (file.synced_high >> 12)
+            if least_pages == 0 or pages >= least_pages or file.high == self._segment_bytes:
+                synced += self.cache.sync(file)
+        return synced
+
+    def _sync_directories(self) -> None:
+        changed: dict[str, None] = {}
+        for queue in list(self.queues.values()):
+            if queue.new_directories:
+                directories, queue.new_directories = queue.new_directories, []
+                changed.update(dict.fromkeys(directories))
+        for directory in changed:
+            if self._files.exists(directory):  # its topic may have been deleted meanwhile
+                self._files.sync_directory(directory)
+
+    def distrust_caches(self) -> None:
+        """Before a recovery: see the queues' last files as the disk has them. Raises OSError."""
+        for queue in self:
+            queue.distrust_cache()
+
+    def close(self) -> None:
+        """Close all files; what is unsynced stays with the kernel."""
+        self.cache.close()
+
+    def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        directory = os.path.join(self._directory, topic, str(queue_id))
+        return ConsumeQueue(
+            self._files, self.cache, directory, topic, queue_id, self._segment_bytes
+        )
+
+
+def check_topic(topic: str) -> None:
+    """Raise MessageIllegal unless the topic can be a record's topic and a directory's name."""
+    if not topic or topic in (".", "..") or "/" in topic or "\0" in topic:
+        raise MessageIllegal(f"the topic name {topic!r} is not allowed")
+    size = len(topic.encode("utf-8", "surrogatepass"))
+    if size > MAX_TOPIC_BYTES:
+        raise MessageIllegal(f"the topic name has {size} bytes, {MAX_TOPIC_BYTES} are allowed")

@@ -1,0 +1,171 @@
+"""Dispatch: what is in the commit log goes into consume queues and index, and becomes visible.
+
+Two ways to the same bytes. Fed: the append left what is needed in `CommitLog.pending`, nothing is
+read back. Catching up: after an overflow or a failure the log is read from `dispatched` on, and
+what is there already is left alone (`dispatcher.py`, which recovery uses too).
+
+Under SYNC_FLUSH the owner passes the durable mark as the limit: no consumer sees what a power cut
+could still take back, so no queue offset is ever given to two messages (reliability B4).
+
+A round first reserves room in the index, then writes each queue's units with one write, then puts
+the keys (which cannot fail), then moves `dispatched`. A full disk therefore changes nothing that
+trying again would not repeat: the store refuses puts, remembers that it is behind, and tries again.
+Any other failure poisons it: a queue that cannot be written must not be served half.
+
+Threads: the store's caller only; `dispatched` and `dispatched_ms` are read by the flush thread.
+"""
+
+from collections.abc import Iterator
+
+from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.record import BLANK, check_record
+from aerobee.store.commit_log import Appended, CommitLog
+from aerobee.store.consume_queue import UNIT, ConsumeQueue
+from aerobee.store.dispatcher import Dispatcher, Placed
+from aerobee.store.files import is_full
+from aerobee.store.health import DISK_FULL, Health
+from aerobee.store.index_service import IndexService
+from aerobee.store.results import Arrival
+from aerobee.store.stats import StoreStats
+
+_CATCH_UP_BATCH = 4096
+_pack_unit = UNIT.pack
+
+
+class Reput:
+    """Keeps queues and index up with the log."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        dispatcher: Dispatcher,
+        index: IndexService | None,
+        health: Health,
+        stats: StoreStats,
+    ) -> None:
+        self._log = log
+        self._dispatcher = dispatcher
+        self._index = index
+        self._health = health
+        self._stats = stats
+        self.dispatched = log.written
+        # Store time of the newest dispatched record.
+        self.dispatched_ms = 0
+
+    def dispatch(self, limit: int) -> list[Arrival]:
+        """Dispatch what lies below `limit`; the messages that have become visible, in log order.
+
+        Never raises OSError: a failure is the health's affair.
+        """
+        if self.dispatched >= limit or self._health.broken is not None:
+            return []
+        log = self._log
+        if not log.feeding:
+            return self._catch_up(limit)
+        entries = log.take_pending(limit)
+        if not entries:
+            return []
+        try:
+            return self._dispatch_fed(entries)
+        except OSError as error:
+            self._failed(error)
+            return []
+
+    def _dispatch_fed(self, entries: list[Appended]) -> list[Arrival]:
+        index = self._index
+        if index is not None:
+            index.reserve(sum([len(entry[5]) for entry in entries]))
+        arrivals: list[Arrival] = []
+        touched: list[tuple[ConsumeQueue, int]] = []
+        for queue, queue_offset, log_offset, size, tags_code, _, _, _ in entries:
+            if queue is not None:
+                units = queue.pending
+                if not units:
+                    touched.append((queue, queue_offset))
+                units.append(_pack_unit(log_offset, size, tags_code))
+                arrivals.append(Arrival(queue.topic, queue.queue_id, queue_offset, tags_code))
+        try:
+            for queue, first in touched:
+                queue.write_units(first, b"".join(queue.pending))
+        finally:
+            for queue, _ in touched:
+                queue.pending = []
+        if index is not None:
+            for _, _, log_offset, _, _, keys, store_ms, topic in entries:
+                if keys:
+                    index.put_keys(topic, keys, log_offset, store_ms)
+            index.finish()
+        self._done(entries)
+        return arrivals
+
+    def _done(self, entries: list[Appended]) -> None:
+        last = entries[-1]
+        self.dispatched_ms = last[6]
+        self.dispatched = last[2] + last[3]
+        self._stats.dispatched_messages += len(entries)
+
+    # --- catching up ------------------------------------------------------------------------
+
+    def _catch_up(self, limit: int) -> list[Arrival]:
+        arrivals: list[Arrival] = []
+        batch: list[Appended] = []
+        end = self.dispatched
+        try:
+            for placed in self._read(limit):
+                entry = self._dispatcher.entry(placed)
+                end = placed.log_offset + placed.head.size
+                if entry is not None:
+                    batch.append(entry)
+                if len(batch) >= _CATCH_UP_BATCH:
+                    arrivals += self._merge(batch)
+                    batch = []
+            if batch:
+                arrivals += self._merge(batch)
+        except OSError as error:
+            self._failed(error)
+            return arrivals
+        except CorruptRecord as error:
+            self._health.poison("reading back the commit log", OSError(str(error)))
+            return arrivals
+        self.dispatched = max(self.dispatched, end)
+        if self._log.resume_feeding(self.dispatched):
+            self._health.allow(DISK_FULL)
+        return arrivals
+
+    def _merge(self, batch: list[Appended]) -> list[Arrival]:
+        known = {entry[0]: entry[0].max_offset for entry in batch if entry[0] is not None}
+        self._dispatcher.merge(batch, None)
+        self._done(batch)
+        return [
+            Arrival(queue.topic, queue.queue_id, queue_offset, tags_code)
+            for queue, queue_offset, _, _, tags_code, _, _, _ in batch
+            if queue is not None and queue_offset >= known[queue]
+        ]
+
+    def _read(self, limit: int) -> Iterator[Placed]:
+        """Records from `dispatched` up to `limit`; blanks are passed over."""
+        log_offset = self.dispatched
+        while log_offset < limit:
+            segment = self._log.segments.find(log_offset)
+            if segment is None:
+                return
+            position = log_offset - segment.start
+            head = check_record(segment.view, position, log_offset, segment.wrote, False)
+            if head.kind == BLANK:
+                log_offset = segment.end
+                continue
+            if log_offset + head.size > limit:
+                return
+            yield Placed(log_offset, segment, head)
+            log_offset += head.size
+
+    def _failed(self, error: OSError) -> None:
+        self._log.stop_feeding()
+        if is_full(error):
+            self._health.refuse(
+                DISK_FULL,
+                f"the disk is full: consume queues or index cannot be written ({error}). Sends "
+                "resume by themselves when there is room.",
+            )
+        else:
+            self._health.poison("writing consume queues or index", error)

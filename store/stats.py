@@ -1,0 +1,89 @@
+"""Counters of the store: plain ints that the hot path adds to, read once a scrape.
+
+Each counter has one writing thread: the caller's (puts, dispatch, gets), the flush thread's
+(`commit_log_syncs` and its times), the consume queue flush thread's (`queue_syncs`). Readers take
+what they see; a value that is one behind is no harm.
+
+Times are kept in `Histogram`s of powers of two, because finding the bucket is then one shift: at
+100,000 appends a second a search through bounds would cost more than the append's own bookkeeping.
+"""
+
+BUCKETS = 24
+#: Upper bounds in seconds: 1.024 us, 2.048 us, ... 4.3 s; the last bucket takes what is larger.
+BOUNDS_S: tuple[float, ...] = tuple((1024 << power) / 1e9 for power in range(BUCKETS - 1))
+
+
+class Histogram:
+    """Observations of nanoseconds in power-of-two buckets; `counts[i]` is below `BOUNDS_S[i]`."""
+
+    __slots__ = ("counts", "max_ns", "sum_ns")
+
+    def __init__(self) -> None:
+        self.counts = [0] * BUCKETS
+        self.sum_ns = 0
+        self.max_ns = 0
+
+    def add(self, duration_ns: int) -> None:
+        """Count one observation; a negative one (the clock was set back) counts as 0."""
+        if duration_ns < 0:
+            duration_ns = 0
+        self.counts[min((duration_ns >> 10).bit_length(), BUCKETS - 1)] += 1
+        self.sum_ns += duration_ns
+        if duration_ns > self.max_ns:
+            self.max_ns = duration_ns
+
+    @property
+    def count(self) -> int:
+        """Observations so far."""
+        return sum(self.counts)
+
+    @property
+    def sum_s(self) -> float:
+        """Their sum in seconds."""
+        return self.sum_ns / 1e9
+
+    @property
+    def max_s(self) -> float:
+        """The longest one in seconds."""
+        return self.max_ns / 1e9
+
+
+class StoreStats:
+    """All counters of one store; they only grow."""
+
+    __slots__ = (
+        "append_times",
+        "appended_bytes",
+        "appended_messages",
+        "appends",
+        "commit_log_sync_times",
+        "damaged_reads",
+        "dispatched_messages",
+        "get_found",
+        "get_messages",
+        "get_missed",
+        "index_files_created",
+        "put_failures",
+        "queue_syncs",
+        "segments_created",
+    )
+
+    def __init__(self) -> None:
+        self.appends = 0
+        self.appended_messages = 0
+        self.appended_bytes = 0
+        self.append_times = Histogram()
+        self.put_failures: dict[str, int] = {}
+        self.commit_log_sync_times = Histogram()
+        self.queue_syncs = 0
+        self.dispatched_messages = 0
+        self.get_found = 0
+        self.get_missed = 0
+        self.get_messages = 0
+        self.damaged_reads = 0
+        self.segments_created = 0
+        self.index_files_created = 0
+
+    def put_failed(self, kind: str) -> None:
+        """Count a refused or failed put by the name of its error."""
+        self.put_failures[kind] = self.put_failures.get(kind, 0) + 1

@@ -1,0 +1,82 @@
+"""Who has a store open: the `lock` file against others, the `abort` file against crashes.
+
+`lock` holds the word "lock"; byte 0 is locked as RocketMQ locks it, so that it and we exclude each
+other. It is opened once and kept: closing any descriptor of it would give the lock away. Within one
+process the system would grant it twice, hence the set of open directories.
+
+`abort` is an empty file that exists while a store is open. Found at a start it says that the last
+run did not end in order. It is made before the first change and removed as the last thing of a
+clean stop.
+
+Threads: the opener's; the set is guarded by a lock.
+"""
+
+import os
+import threading
+
+from aerobee.store.errors import StoreInUse
+from aerobee.store.files import Files
+
+_CONTENT = b"lock"
+_open_directories: set[str] = set()
+_guard = threading.Lock()
+
+
+class StoreLock:
+    """The two files of one store directory."""
+
+    def __init__(self, files: Files, root: str) -> None:
+        self._files = files
+        self._root = root
+        self._identity = os.path.realpath(root)
+        self._path = os.path.join(root, "lock")
+        self._abort_path = os.path.join(root, "abort")
+        self._fd = -1
+        self._listed = False
+
+    def take(self) -> None:
+        """Lock the directory, which is made if it is not there. Raises StoreInUse or OSError."""
+        with _guard:
+            if self._identity in _open_directories:
+                raise StoreInUse(f"{self._root} is already open in this process")
+            _open_directories.add(self._identity)
+            self._listed = True
+        for changed in self._files.make_directories(self._root):
+            self._files.sync_directory(changed)
+        is_new = not self._files.exists(self._path)
+        self._fd = self._files.open(self._path, create=is_new)
+        if not self._files.try_lock(self._fd):
+            raise StoreInUse(
+                f"{self._root} is in use by another broker (its file 'lock' is locked). Stop that "
+                "one first, or use another directory."
+            )
+        if self._files.read(self._fd, 0, len(_CONTENT) + 1) != _CONTENT:
+            self._files.set_size(self._fd, 0)
+            self._files.write(self._fd, 0, _CONTENT)
+            self._files.sync(self._fd)
+            self._files.sync_directory(self._root)
+
+    def was_left_open(self) -> bool:
+        """Whether the last run ended without `mark_clean`."""
+        return self._files.exists(self._abort_path)
+
+    def mark_open(self) -> None:
+        """From here on a crash is to be noticed."""
+        if not self.was_left_open():
+            self._files.close(self._files.open(self._abort_path, create=True))
+            self._files.sync_directory(self._root)
+
+    def mark_clean(self) -> None:
+        """All is in order; the last change of a clean stop."""
+        self._files.remove(self._abort_path)
+        self._files.sync_directory(self._root)
+
+    def release(self) -> None:
+        """Unlock."""
+        if self._fd >= 0:
+            self._files.close(self._fd)
+            self._fd = -1
+        if self._listed:
+            with _guard:
+                _open_directories.discard(self._identity)
+            self._listed = False
