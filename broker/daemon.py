@@ -23,7 +23,7 @@ from aerobee.broker.health import Health, disk_probe, health_routes, registered_
 from aerobee.broker.housekeeping import Housekeeping
 from aerobee.broker.http import HttpLimits, HttpServer
 from aerobee.broker.loop_monitor import LoopMonitor
-from aerobee.broker.metrics_setup import add_broker, add_servers, metrics_of_process
+from aerobee.broker.metrics_setup import add_broker, add_http, add_network, metrics_of_process
 from aerobee.broker.notify import Notifier
 from aerobee.broker.registration import Registrar
 from aerobee.broker.stats import BrokerStats
@@ -73,6 +73,7 @@ class Daemon:
         self.store: MessageStore
         self.core: BrokerCore
         self.registrar: Registrar | None = None
+        self._name_server: NameServer | None = None
         self.addresses: Addresses
         self.warnings: tuple[str, ...] = limits.warnings
 
@@ -145,6 +146,7 @@ class Daemon:
         server = HttpServer(settings.http_host, settings.http_port, routes, limits)
         await server.start()
         self._undo.append(("http", server.close))
+        add_http(self._metrics, server)
         self._undo.append(("metrics", self._close_metrics))
         return f"{settings.http_host}:{server.port}"
 
@@ -180,6 +182,7 @@ class Daemon:
         server = NameServer(settings.nameserver_host, settings.nameserver_port, kv_path)
         await server.start()
         self._undo.append(("name server", server.close))
+        self._name_server = server
         return f"{_reachable(settings.nameserver_host)}:{server.port}"
 
     async def _start_client_ports(self, port: int) -> int:
@@ -187,7 +190,6 @@ class Daemon:
         self.main_server = RemotingServer(self.core.main_router, limits, "broker")
         self.vip_server = RemotingServer(self.core.vip_router, limits, "broker vip")
         self._undo.append(("client ports", self._close_client_ports))
-        add_servers(self._metrics, {"broker": self.main_server.stats, "vip": self.vip_server.stats})
         await self.main_server.start(settings.listen_host, port)
         if not settings.vip_port_enabled:
             return 0
@@ -210,6 +212,12 @@ class Daemon:
         self.registrar = Registrar(self.settings, self.core, servers)
         self._undo.append(("registration", self.registrar.stop))
         self.core.topics.on_change = self.registrar.topics_changed
+        add_network(
+            self._metrics,
+            {"broker": self.main_server.stats, "vip": self.vip_server.stats},
+            self.registrar.registered,
+            self._name_server,
+        )
         await self.registrar.start()
 
     def _start_watch(self) -> None:

@@ -7,8 +7,8 @@ are (their ints are read there); tables are copied on the loop first.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from aerobee.broker.health import Health
 from aerobee.broker.loop_monitor import LoopMonitor
@@ -235,38 +235,27 @@ def _connection_figures(stats: ServerStats) -> list[tuple[str, str, str, int]]:
     ]
 
 
-class Counted(Protocol):
-    """A table that knows its size."""
+class Figure(NamedTuple):
+    """One number without labels: `read` is called on the loop; a name in `_total` is a counter."""
 
-    def __len__(self) -> int: ...
+    name: str
+    help_text: str
+    read: Callable[[], float]
 
 
-class Tables:
-    """Sizes of the broker's tables and queues, by family name, and its permission."""
+class Figures:
+    """Plain numbers of parts too small for a section of their own."""
 
-    def __init__(
-        self, permission: Callable[[], int], topics: Counted, groups: Counted, held_pulls: Counted,
-        waiting_acks: Counted,
-    ) -> None:  # fmt: skip
-        self._permission = permission
-        self._topics = topics
-        self._groups = groups
-        self._held_pulls = held_pulls
-        self._waiting_acks = waiting_acks
+    def __init__(self, figures: Sequence[Figure]) -> None:
+        self._figures = tuple(figures)
 
     async def take(self) -> Fill:
-        figures = [
-            ("rocketmq_broker_permission", "Registered permission, 2 write + 4 read",
-             self._permission()),
-            ("rocketmq_topic_number", "Topics, system topics included", len(self._topics)),
-            ("rocketmq_consumer_group_number", "Consumer groups", len(self._groups)),
-            ("aerobee_held_pulls", "Pulls waiting for a message", len(self._held_pulls)),
-            ("aerobee_waiting_acks", "Sends waiting for their sync", len(self._waiting_acks)),
-        ]  # fmt: skip
+        values = [(figure, figure.read()) for figure in self._figures]
 
         def fill(page: Page) -> None:
-            for name, help_text, value in figures:
-                page.gauge(name, help_text).add(value)
+            for figure, value in values:
+                make = page.counter if figure.name.endswith("_total") else page.gauge
+                make(figure.name, figure.help_text).add(value)
 
         return fill
 

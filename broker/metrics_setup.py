@@ -13,13 +13,23 @@ from collections.abc import Callable, Mapping
 from aerobee import __version__
 from aerobee.broker.core import BrokerCore
 from aerobee.broker.health import Health
+from aerobee.broker.http import HttpServer
 from aerobee.broker.loop_monitor import LoopMonitor
 from aerobee.broker.metrics import Metrics
-from aerobee.broker.metrics_broker import Connections, Requests, Runtime, Tables, Traffic
+from aerobee.broker.metrics_broker import (
+    Connections,
+    Figure,
+    Figures,
+    Requests,
+    Runtime,
+    Traffic,
+)
+from aerobee.broker.metrics_clients import Clients, HttpPort, NameServers
 from aerobee.broker.metrics_page import MetricsOptions
 from aerobee.broker.metrics_store import Lag, Store
 from aerobee.broker.stats import BrokerStats
 from aerobee.config.model import Settings
+from aerobee.nameserver.server import NameServer
 from aerobee.remoting.stats import ServerStats
 from aerobee.store.message_store import MessageStore
 
@@ -53,16 +63,60 @@ def add_broker(
     metrics.add("store", Store(store, settings.store_path, settings.disk_warning_ratio))
     metrics.add("traffic", Traffic(stats, topics.is_system))
     metrics.add("requests", Requests(stats))
-    metrics.add(
-        "tables",
-        Tables(lambda: settings.broker_permission, topics, core.groups, core.held, core.acks),
-    )
-    metrics.add("lag", Lag(core.offsets, store, _read_queues(core), topics.is_system))
+    metrics.add("figures", Figures(_figures(settings, core)))
+    metrics.add("clients", Clients(core.clients))
+    metrics.add("lag", Lag(core.offsets, store, stats.pulled, _read_queues(core), topics.is_system))
 
 
-def add_servers(metrics: Metrics, servers: Mapping[str, ServerStats]) -> None:
-    """Connections of the listening parts, by the name each gets in label `server`."""
+def add_http(metrics: Metrics, server: HttpServer) -> None:
+    """The HTTP port's own counters."""
+    metrics.add("http", HttpPort(server))
+
+
+def add_network(
+    metrics: Metrics,
+    servers: Mapping[str, ServerStats],
+    registered: Mapping[str, bool],
+    name_server: NameServer | None,
+) -> None:
+    """Connections of the listening parts by their names, and the name servers."""
+    if name_server is not None:
+        servers = {**servers, "nameserver": name_server.stats}
     metrics.add("connections", Connections(servers))
+    metrics.add(
+        "name servers",
+        NameServers(registered, None if name_server is None else name_server.counts),
+    )
+
+
+def _figures(settings: Settings, core: BrokerCore) -> list[Figure]:
+    return [
+        Figure(
+            "rocketmq_broker_permission",
+            "Registered permission, 2 write + 4 read",
+            lambda: settings.broker_permission,
+        ),
+        Figure("rocketmq_topic_number", "Topics, system topics included", core.topics.__len__),
+        Figure("rocketmq_consumer_group_number", "Consumer groups", core.groups.__len__),
+        Figure("aerobee_clients", "Connections that are in some group", core.clients.__len__),
+        Figure("aerobee_held_pulls", "Pulls waiting for a message", core.held.__len__),
+        Figure("aerobee_waiting_acks", "Sends waiting for their sync", core.acks.__len__),
+        Figure(
+            "aerobee_flush_timeouts_total",
+            "Sends answered before their sync, because it took too long",
+            lambda: core.acks.timed_out,
+        ),
+        Figure(
+            "aerobee_topics_created_on_send_total",
+            "Topics made by the first send to them",
+            lambda: core.topics.created_on_send,
+        ),
+        Figure(
+            "aerobee_offsets_refused_total",
+            "Committed offsets beyond the end of their queue",
+            lambda: core.offsets.refused,
+        ),
+    ]
 
 
 def extra_labels(text: str) -> tuple[tuple[str, str], ...]:

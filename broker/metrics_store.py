@@ -173,29 +173,42 @@ class Queues(Protocol):
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int: ...
 
 
+class _Unread(NamedTuple):
+    """One queue with messages that the group has not consumed."""
+
+    queue_id: int
+    begin: int
+    end: int
+    pulled: int  # within begin and end
+
+
 class _Behind(NamedTuple):
     topic: str
     group: str
     messages: int
+    inflight: int
     oldest_ms: int | None  # store time of the oldest unread message, None when not asked
 
 
 class Lag:
     """How many messages, and how old, each group has before it in each topic.
 
-    `read_queues(topic)` gives a topic's number of read queues, 0 when it does not exist (any more).
+    `read_queues(topic)` gives a topic's number of read queues, 0 when it does not exist (any more);
+    `pulled(group, topic)` the offset behind the last message given out, by queue.
     """
 
     def __init__(
         self,
         offsets: CommittedOffsets,
         queues: Queues,
+        pulled: Callable[[str, str], Mapping[int, int]],
         read_queues: Callable[[str], int],
         is_system_topic: Callable[[str], bool],
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._offsets = offsets
         self._queues = queues
+        self._pulled = pulled
         self._read_queues = read_queues
         self._is_system_topic = is_system_topic
         self._wall_clock = wall_clock
@@ -220,23 +233,32 @@ class Lag:
         def fill(page: Page) -> None:
             labels = ["consumer_group", "topic", "is_retry", "is_system"]
             lag = page.gauge("rocketmq_consumer_lag_messages", "Messages not yet consumed", labels)
+            inflight = page.gauge(
+                "rocketmq_consumer_inflight_messages",
+                "Messages given out, not yet consumed",
+                labels,
+            )
+            ready = page.gauge(
+                "rocketmq_consumer_ready_messages", "Messages not yet given out", labels
+            )
             age = page.gauge(
                 "rocketmq_consumer_lag_latency_milliseconds",
                 "Age of the oldest message not yet consumed, 0 when there is none",
                 labels,
             )
-            for topic, group, messages, oldest_ms in behind:
+            for topic, group, messages, given_out, oldest_ms in behind:
                 system = is_system_topic(topic) or group.startswith(SYSTEM_GROUP_PREFIX)
                 values = (group, topic, yes_no(is_retry_topic(topic)), yes_no(system))
                 lag.add(messages, *values)
+                inflight.add(given_out, *values)
+                ready.add(messages - given_out, *values)
                 if oldest_ms is not None:
                     age.add(max(0, now_ms - oldest_ms) if messages else 0, *values)
 
         return fill
 
-    def _unread(self, group: str, topic: str, count: int) -> Iterable[tuple[int, int, int]]:
-        """(queue id, next offset, messages) of each queue with something unread."""
-        committed = self._offsets.of(group, topic)
+    def _unread(self, group: str, topic: str, count: int) -> Iterable[_Unread]:
+        committed, pulled = self._offsets.of(group, topic), self._pulled(group, topic)
         for queue_id in range(count):
             end = self._queues.max_offset(topic, queue_id)
             if end <= 0:
@@ -244,15 +266,15 @@ class Lag:
             # What has expired, or was there before the group, cannot be consumed any more.
             begin = max(committed.get(queue_id, 0), self._queues.min_offset(topic, queue_id))
             if begin < end:
-                yield queue_id, begin, end - begin
+                given_out = min(max(pulled.get(queue_id, begin), begin), end)
+                yield _Unread(queue_id, begin, end, given_out)
 
-    def _behind(
-        self, topic: str, group: str, unread: list[tuple[int, int, int]], may_read: bool
-    ) -> _Behind:
-        messages = sum(count for _, _, count in unread)
+    def _behind(self, topic: str, group: str, unread: list[_Unread], may_read: bool) -> _Behind:
+        messages = sum(queue.end - queue.begin for queue in unread)
+        inflight = sum(queue.pulled - queue.begin for queue in unread)
         if not may_read:
-            return _Behind(topic, group, messages, None)
-        times = [self._queues.store_time(topic, queue, begin) for queue, begin, _ in unread]
+            return _Behind(topic, group, messages, inflight, None)
+        times = [self._queues.store_time(topic, q.queue_id, q.begin) for q in unread]
         known = [stored_ms for stored_ms in times if stored_ms >= 0]
         oldest_ms = min(known) if known else (0 if not messages else None)
-        return _Behind(topic, group, messages, oldest_ms)
+        return _Behind(topic, group, messages, inflight, oldest_ms)

@@ -224,6 +224,7 @@ class PullProcessor:
         if code == ResponseCode.SUCCESS:
             counters = stats.consumer(header.consumer_group, header.topic)
             stats.delivered(counters, result.count, result.size)
+            counters.pulled[header.queue_id] = result.next_offset
             # One copy of what is served: a pull is at most 256 KiB (30 us of memcpy), and the
             # segment's pins end here instead of living as long as a slow reader's socket.
             body = b"".join(result.views)

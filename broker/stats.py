@@ -22,7 +22,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 OTHER = "__other__"
@@ -84,15 +84,21 @@ class TopicStats:
 
 
 class ConsumerStats:
-    """What one consumer group took from one topic, and what it gave back."""
+    """What one consumer group took from one topic, and what it gave back.
 
-    __slots__ = ("bytes_out", "group", "messages_out", "sent_back", "sent_to_dlq", "topic")
+    `pulled` is the queue offset behind the last message given to the group, by queue id.
+    """
+
+    __slots__ = (
+        "bytes_out", "group", "messages_out", "pulled", "sent_back", "sent_to_dlq", "topic",
+    )  # fmt: skip
 
     def __init__(self, group: str, topic: str) -> None:
         self.group = group
         self.topic = topic
         self.messages_out = 0
         self.bytes_out = 0
+        self.pulled: dict[int, int] = {}
         self.sent_back = 0
         self.sent_to_dlq = 0
 
@@ -232,8 +238,8 @@ class BrokerStats:
         served.total += seconds
 
     def request_refused(self, code: int, response_code: int, seconds: float = 0.0) -> None:
-        """A request was answered with an error."""
-        self.request(code, response_code, RESULT_FAILED).add(seconds)
+        """A request was answered with an error code; "success" means that it was answered."""
+        self.request(code, response_code).add(seconds)
 
     def stage(self, name: str) -> Buckets:
         """Buckets of one stage of the send path (decode, append, flush_wait, reply), seconds."""
@@ -259,6 +265,11 @@ class BrokerStats:
         consumer.bytes_out += stored_bytes
         self.get_found += 1
         self.get_transferred += messages
+
+    def pulled(self, group: str, topic: str) -> Mapping[int, int]:
+        """`ConsumerStats.pulled` of a group in a topic, empty when it took nothing yet."""
+        found = self._consumers.get((group, topic))
+        return {} if found is None else found.pulled
 
     # --- tables -----------------------------------------------------------------------------
 

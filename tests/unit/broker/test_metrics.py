@@ -6,24 +6,39 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import cast
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
+from aerobee.broker.clients import ConsumerGroup, Member
 from aerobee.broker.health import Health
-from aerobee.broker.http import Request, Response
+from aerobee.broker.http import HttpServer, Request, Response
 from aerobee.broker.loop_monitor import LoopMonitor
 from aerobee.broker.metrics import Metrics
-from aerobee.broker.metrics_broker import Connections, Requests, Runtime, Tables, Traffic
+from aerobee.broker.metrics_broker import (
+    Connections,
+    Figure,
+    Figures,
+    Requests,
+    Runtime,
+    Traffic,
+)
+from aerobee.broker.metrics_clients import Clients, HttpPort, NameServers
 from aerobee.broker.metrics_page import Fill, MetricsOptions, Page
 from aerobee.broker.metrics_store import Lag, Store
 from aerobee.broker.stats import OTHER, BrokerStats
+from aerobee.nameserver.server import NameServerCounts
+from aerobee.remoting.connection import Connection
 from aerobee.remoting.stats import ServerStats
 from aerobee.store.stats import StoreStats
 
 OPTIONS = MetricsOptions("Cluster", "broker-a", (("zone", "z1"),))
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+TOPICS = Figure("rocketmq_topic_number", "Topics", lambda: 2)
+HELD = Figure("aerobee_held_pulls", "Held pulls", lambda: 0)
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -88,7 +103,7 @@ async def test_traffic_by_topic_and_group(metrics: Metrics) -> None:
 
 
 async def test_rocketmq_names_carry_its_labels_and_ours_do_not(metrics: Metrics) -> None:
-    metrics.add("tables", Tables(lambda: 6, [1, 2], [1], [], []))
+    metrics.add("tables", Figures([TOPICS, HELD]))
     text = (await scrape(metrics)).body.decode()
     labels = 'cluster="Cluster",node_id="broker-a",node_type="broker",zone="z1"'
     assert f"rocketmq_topic_number{{{labels}}} 2.0\n" in text
@@ -97,7 +112,7 @@ async def test_rocketmq_names_carry_its_labels_and_ours_do_not(metrics: Metrics)
 
 async def test_rocketmq_names_can_be_turned_off() -> None:
     metrics = Metrics(MetricsOptions("C", "b", rocketmq_names=False))
-    metrics.add("tables", Tables(lambda: 6, [], [], [], []))
+    metrics.add("tables", Figures([TOPICS, HELD]))
     text = (await scrape(metrics)).body.decode()
     assert "rocketmq_" not in text
     assert "aerobee_held_pulls" in text
@@ -161,6 +176,58 @@ async def test_runtime_shows_health_and_lag_of_the_loop(metrics: Metrics) -> Non
     assert value(page, "aerobee_loop_lag_seconds_count") == 1
     assert any(name == "aerobee_build_info" and ("version", "1.2.3") in labels
                for name, labels in page)  # fmt: skip
+
+
+def member(language: str, version: int, peer: str) -> Member:
+    return Member(cast("Connection", peer), peer, language, version, 0.0)
+
+
+class FakeClients:
+    def producer_groups(self) -> Iterator[tuple[str, list[Member]]]:
+        java = member("JAVA", 409, "p1")
+        yield "P1", [java, member("GO", 123456, "p2")]
+        yield "P2", [java]
+
+    def consumer_groups(self) -> list[ConsumerGroup]:
+        push = ConsumerGroup("G", "CONSUME_PASSIVELY", "CLUSTERING", "")
+        for peer in ("c1", "c2"):
+            consumer = member("JAVA", 409, peer)
+            push.members[consumer.connection] = consumer
+        return [push]
+
+
+async def test_clients_are_counted_by_connection(metrics: Metrics) -> None:
+    metrics.add("clients", Clients(FakeClients()))
+    page = samples(await scrape(metrics))
+    java = {"language": "java", "version": "v4_9_8", "protocol_type": "remoting"}
+    go = {**java, "language": "go", "version": "unknown"}
+    assert value(page, "rocketmq_producer_connections", **java) == 1
+    assert value(page, "rocketmq_producer_connections", **go) == 1
+    group = {"consumer_group": "G", "consume_mode": "push", "is_system": "false"}
+    assert value(page, "rocketmq_consumer_connections", **java, **group) == 2
+
+
+async def test_name_servers_show_registration_and_routes(metrics: Metrics) -> None:
+    counts = NameServerCounts(1, 12, {105: 7, -1: 2})
+    registered = {"127.0.0.1:9876": True, "other:9876": False}
+    metrics.add("name servers", NameServers(registered, lambda: counts))
+    page = samples(await scrape(metrics))
+    assert value(page, "aerobee_registered", name_server="127.0.0.1:9876") == 1
+    assert value(page, "aerobee_registered", name_server="other:9876") == 0
+    assert value(page, "aerobee_nameserver_topics") == 12
+    name = "aerobee_nameserver_requests_total"
+    assert value(page, name, request_code="get_routeinfo_by_topic") == 7
+    assert value(page, name, request_code="unknown") == 2
+
+
+async def test_http_port_counts_its_answers(metrics: Metrics) -> None:
+    server = HttpServer("127.0.0.1", 0, {})
+    server.requests[404] = 3
+    server.refused = 2
+    metrics.add("http", HttpPort(server))
+    page = samples(await scrape(metrics))
+    assert value(page, "aerobee_http_answers_total", status="404") == 3
+    assert value(page, "aerobee_http_connections_refused_total") == 2
 
 
 class FakeStore:
@@ -233,21 +300,26 @@ async def test_lag_counts_what_can_still_be_consumed(metrics: Metrics) -> None:
         ("GONE", "G"): {0: 1},
     })  # fmt: skip
     counts = {"T": 3, "R": 1}
-    metrics.add(
-        "lag", Lag(offsets, queues, lambda topic: counts.get(topic, 0), system, lambda: 2000.0)
-    )
+    stats = BrokerStats()
+    stats.consumer("G", "T").pulled.update({0: 94, 1: 20, 2: 5})
+    read_queues = lambda topic: counts.get(topic, 0)  # noqa: E731
+    metrics.add("lag", Lag(offsets, queues, stats.pulled, read_queues, system, lambda: 2000.0))
     page = samples(await scrape(metrics))
 
     def lag(group: str, topic: str, what: str) -> float:
-        name = f"rocketmq_consumer_lag_{what}"
+        name = f"rocketmq_consumer_{what}"
         labels = {"consumer_group": group, "topic": topic, "is_retry": "false"}
         return value(page, name, is_system="false", **labels)
 
-    assert lag("G", "T", "messages") == 20
-    assert lag("G", "T", "latency_milliseconds") == 2_000_000 - 1_000_050
-    assert lag("NEW", "T", "messages") == 100 + 10 + 5
-    assert lag("DONE", "R", "messages") == 0
-    assert lag("DONE", "R", "latency_milliseconds") == 0
+    assert lag("G", "T", "lag_messages") == 20
+    assert lag("G", "T", "lag_latency_milliseconds") == 2_000_000 - 1_000_050
+    # Of queue 0, 90..94 are on their way; of queue 1 nothing that still counts.
+    assert lag("G", "T", "inflight_messages") == 4
+    assert lag("G", "T", "ready_messages") == 6 + 10
+    assert lag("NEW", "T", "ready_messages") == 100 + 10 + 5
+    assert lag("NEW", "T", "lag_messages") == 100 + 10 + 5
+    assert lag("DONE", "R", "lag_messages") == 0
+    assert lag("DONE", "R", "lag_latency_milliseconds") == 0
     assert not any(("topic", "GONE") in labels for _, labels in page)
 
 
@@ -255,7 +327,7 @@ async def test_lag_of_many_groups_lets_the_loop_turn(metrics: Metrics) -> None:
     ends = {("T", queue): (0, 10) for queue in range(8)}
     offsets = FakeOffsets({("T", f"G{number}"): {0: 1} for number in range(3000)})
     queues = FakeQueues(ends)
-    lag = Lag(offsets, queues, lambda _topic: 8, system)
+    lag = Lag(offsets, queues, BrokerStats().pulled, lambda _topic: 8, system)
     turns = 0
 
     async def count_turns() -> None:
@@ -304,7 +376,7 @@ class BrokenSection:
 @pytest.mark.parametrize("in_thread", [False, True])
 async def test_broken_section_hides_no_other(metrics: Metrics, in_thread: bool) -> None:
     metrics.add("broken", BrokenSection(in_thread))
-    metrics.add("tables", Tables(lambda: 6, [], [], [], []))
+    metrics.add("tables", Figures([TOPICS, HELD]))
     page = samples(await scrape(metrics))
     assert value(page, "aerobee_metrics_section_failures_total", section="broken") == 1
     assert value(page, "aerobee_held_pulls") == 0
