@@ -24,7 +24,7 @@ from aerobee.broker.housekeeping import Housekeeping
 from aerobee.broker.http import HttpLimits, HttpServer
 from aerobee.broker.loop_monitor import LoopMonitor
 from aerobee.broker.metrics_setup import add_broker, add_http, add_network, metrics_of_process
-from aerobee.broker.notify import Notifier
+from aerobee.broker.notify import Notifier, progress_text
 from aerobee.broker.registration import Registrar
 from aerobee.broker.stats import BrokerStats
 from aerobee.config.limits import Limits
@@ -38,6 +38,8 @@ log = logging.getLogger("aerobee.daemon")
 
 _PORT_TRIES = 50
 _VIP_OFFSET = 2
+# More than recovery ever takes from one word about its progress to the next.
+_RECOVERY_EXTENSION_S = 60.0
 # At stop, sends that wait for their sync get this long: many times what a healthy sync takes.
 _DRAIN_S = 5.0
 
@@ -152,25 +154,25 @@ class Daemon:
 
     async def _open_store(self, loop: asyncio.AbstractEventLoop) -> MessageStore:
         """Open and recover on a thread; the supervisor hears how far it is."""
-        recovered = False
+        self._recovering: str | None = "the store is being opened"
+        began = loop.time()
 
-        def progress(text: str) -> None:
-            loop.call_soon_threadsafe(self._recovering, text)
+        def progress(what: str, done_bytes: int, total_bytes: int) -> None:
+            text = progress_text(what, done_bytes, total_bytes, loop.time() - began)
+            loop.call_soon_threadsafe(self._recovery_moved, text)
 
-        self.health.add(
-            "recovered",
-            lambda: None if recovered else "the store is being recovered",
-            "wait; the log shows how far it is",
-        )
+        self.health.add("recovered", lambda: self._recovering, "wait; the log shows how far it is")
         store = await loop.run_in_executor(
             None, lambda: MessageStore.open(self.settings, progress=progress)
         )
-        recovered = True
+        self._recovering = None
         return store
 
-    def _recovering(self, text: str) -> None:
-        self._notifier.status(text)
-        self._notifier.extend_timeout(30)
+    def _recovery_moved(self, text: str) -> None:
+        if self._recovering is not None:
+            self._recovering = text
+            self._notifier.status(text)
+            self._notifier.extend_timeout(_RECOVERY_EXTENSION_S)
 
     async def _start_name_server(self) -> str:
         settings = self.settings

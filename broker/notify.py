@@ -22,6 +22,7 @@ from collections.abc import Mapping
 log = logging.getLogger("aerobee.broker.notify")
 
 _SEND_TIMEOUT_S = 0.5
+_GIB = 1 << 30
 
 
 class Notifier:
@@ -90,6 +91,17 @@ class Notifier:
             self._failed = True
         else:
             self._failed = False
+
+
+def progress_text(what: str, done_bytes: int, total_bytes: int, elapsed_s: float) -> str:
+    """A line such as `reading the commit log 37 % (2.1 of 5.6 GiB), 40 s left`."""
+    if total_bytes <= 0:
+        return what
+    share = done_bytes / total_bytes
+    text = f"{what} {share:.0%} ({done_bytes / _GIB:.1f} of {total_bytes / _GIB:.1f} GiB)"
+    if done_bytes > 0 and elapsed_s > 1.0:
+        text += f", {elapsed_s * (1 / share - 1):.0f} s left"
+    return text
 
 
 def _address(text: str) -> str | bytes | None:

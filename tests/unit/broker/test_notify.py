@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.notify import Notifier
+from aerobee.broker.notify import Notifier, progress_text
 
 Supervisor = tuple[socket.socket, str]
 
@@ -104,3 +104,18 @@ def test_watchdog_is_fed_twice_as_often_as_asked(
     environ: dict[str, str], expected: float | None
 ) -> None:
     assert Notifier({"NOTIFY_SOCKET": "/run/n", **environ}).watchdog_interval_s == expected
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "elapsed_s", "expected"),
+    [
+        (0, 0, 0.0, "reading"),
+        (0, 4 << 30, 9.0, "reading 0% (0.0 of 4.0 GiB)"),
+        (1 << 30, 4 << 30, 10.0, "reading 25% (1.0 of 4.0 GiB), 30 s left"),
+        (4 << 30, 4 << 30, 40.0, "reading 100% (4.0 of 4.0 GiB), 0 s left"),
+    ],
+)
+def test_progress_says_how_far_and_how_long(
+    done: int, total: int, elapsed_s: float, expected: str
+) -> None:
+    assert progress_text("reading", done, total, elapsed_s) == expected
