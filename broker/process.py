@@ -124,7 +124,7 @@ def banner(daemon: Daemon, seconds: float) -> list[str]:
     if addresses.http:
         lines.append(f"  metrics, health   http://{addresses.http}/metrics /live /ready")
     lines.append(f"  store             {settings.store_path}")
-    lines.append(f"  recovery          {daemon.store.recovery}")
+    lines.append(f"  recovery          {daemon.store.recovery.summary()}")
     lines += [f"  warning           {warning}" for warning in daemon.warnings]
     lines.append(f"ready in {seconds:.2f} s")
     return lines

@@ -109,6 +109,11 @@ class FlushService:
         """Start the thread."""
         self._thread.start()
 
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
     def wake(self) -> None:
         """There is something to sync; services that keep to their interval ignore it."""
 

@@ -266,6 +266,12 @@ class MessageStore:
 
     # --- closing ----------------------------------------------------------------------------
 
+    def threads_alive(self) -> bool:
+        """Whether the flush threads run as they should; a broken store has stopped its own."""
+        return self._health.broken is not None or (
+            self._flusher.alive and self._queue_flusher.alive
+        )
+
     def close(self) -> bool:
         """Stop in order: puts, log flush, dispatch, queue flush, allocation, checkpoint, lock.
 

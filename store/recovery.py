@@ -72,6 +72,25 @@ class RecoveryReport:
     foreign_files: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
+    def summary(self) -> str:
+        """One line for people: how the last run ended, what was found, what was changed."""
+        if not self.log_end:
+            return "a new, empty store"
+        parts = [
+            "clean stop" if self.clean_stop else "unclean stop",
+            f"log {self.log_start}..{self.log_end}",
+            f"{self.queues} queues",
+            f"{self.records_read} records read in {self.seconds:.2f} s",
+        ]
+        if self.torn_bytes:
+            parts.append(f"{self.torn_bytes} torn bytes cut")
+        if self.units_written:
+            parts.append(f"{self.units_written} queue units rebuilt")
+        if self.gaps:
+            lost = sum(gap.end - gap.start for gap in self.gaps)
+            parts.append(f"DAMAGE: {len(self.gaps)} gaps of {lost} bytes, see the log")
+        return ", ".join(parts)
+
 
 class Recovery:
     """One recovery of loaded `segments`, `queues` and `index`."""
