@@ -29,6 +29,8 @@ from aerobee.store.queue_table import ConsumeQueueTable
 from aerobee.store.stats import StoreStats
 
 _PAGE_BITS = 12
+# Slow disks stall for seconds and come back; one silent for longer is worth the supervisor's notice.
+_STUCK_S = 20.0
 
 
 class CommitLogSync:
@@ -100,9 +102,11 @@ class FlushService:
 
     name = "aerobee-flush"
 
-    def __init__(self) -> None:
+    def __init__(self, interval_ms: int) -> None:
+        self._interval_s = interval_ms / 1000
         self._wake = threading.Event()
         self._stopping = False
+        self._turned_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     def start(self) -> None:
@@ -111,8 +115,9 @@ class FlushService:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
+        """Whether the thread runs, and is not stuck in one call (a disk that does not answer)."""
+        overdue_s = time.monotonic() - self._turned_at - self._interval_s
+        return self._thread.is_alive() and overdue_s < _STUCK_S
 
     def wake(self) -> None:
         """There is something to sync; services that keep to their interval ignore it."""
@@ -126,6 +131,7 @@ class FlushService:
 
     def _run(self) -> None:
         while not self._stopping:
+            self._turned_at = time.monotonic()
             if not self._tick():
                 return
         self._last()
@@ -143,9 +149,8 @@ class GroupCommitService(FlushService):
     name = "aerobee-group-commit"
 
     def __init__(self, sync: CommitLogSync, interval_ms: int) -> None:
-        super().__init__()
+        super().__init__(interval_ms)
         self._sync = sync
-        self._interval_s = interval_ms / 1000
 
     def wake(self) -> None:
         self._wake.set()
@@ -174,10 +179,9 @@ class FlushRealTimeService(FlushService):
         thorough_interval_ms: int,
         timed: bool,
     ) -> None:
-        super().__init__()
+        super().__init__(interval_ms)
         self._sync = sync
         self._clock = clock
-        self._interval_s = interval_ms / 1000
         self._least_pages = least_pages
         self._thorough_s = thorough_interval_ms / 1000
         self._timed = timed
@@ -220,7 +224,7 @@ class ConsumeQueueFlushService(FlushService):
         least_pages: int,
         thorough_interval_ms: int,
     ) -> None:
-        super().__init__()
+        super().__init__(interval_ms)
         self._queues = queues
         self._index = index
         self._checkpoint = checkpoint
@@ -229,7 +233,6 @@ class ConsumeQueueFlushService(FlushService):
         self._clock = clock
         self._dispatched_ms = dispatched_ms
         self._watch_disk = watch_disk
-        self._interval_s = interval_ms / 1000
         self._least_pages = least_pages
         self._thorough_s = thorough_interval_ms / 1000
         self._thorough_at = clock.monotonic()
