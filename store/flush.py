@@ -29,7 +29,7 @@ from aerobee.store.queue_table import ConsumeQueueTable
 from aerobee.store.stats import StoreStats
 
 _PAGE_BITS = 12
-# Slow disks stall for seconds and come back; one silent for longer is worth the supervisor's notice.
+# Slow disks stall for seconds and come back; one that is silent for longer has to show.
 _STUCK_S = 20.0
 
 
