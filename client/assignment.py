@@ -17,7 +17,7 @@ from typing import Final
 
 from aerobee.client import queue_offsets
 from aerobee.client.consuming import Consuming, Dispatcher
-from aerobee.client.message import MessageQueue
+from aerobee.client.message import MessageQueue, queue_text
 from aerobee.client.options import ConsumeFrom
 from aerobee.client.order_lock import OrderLocks
 from aerobee.client.process_queue import AssignedQueue
@@ -74,9 +74,9 @@ class Assignment:
         self._held[queue] = assigned
         self._dispatcher.queue_added(assigned)
         self._loops[assigned] = self._consuming.tasks.spawn(
-            puller.run(assigned), f"pull {queue.topic} {queue.broker_name} {queue.queue_id}"
+            puller.run(assigned), f"pull {queue_text(queue)}"
         )
-        log.info("queue taken queue=%s offset=%d", queue, offset)
+        log.info("queue taken queue=%s offset=%d", queue_text(queue), offset)
 
     async def _start_offset(self, queue: MessageQueue) -> int:
         stored = await self._consuming.offsets.read(queue)
@@ -112,7 +112,8 @@ class Assignment:
         if wait_s is None:
             wait_s = _HAND_OVER_S if self._locks is None else _ORDERLY_HAND_OVER_S
         self._releasing[assigned.queue] = self._consuming.tasks.spawn(
-            self._finish_release(assigned, reset_to, wait_s), f"release {assigned.queue}"
+            self._finish_release(assigned, reset_to, wait_s),
+            f"release {queue_text(assigned.queue)}",
         )
 
     async def _finish_release(
@@ -123,14 +124,14 @@ class Assignment:
             idle = await assigned.wait_idle(wait_s)
             assigned.released = True
             if not idle:
-                log.warning("listener still at work, queue given away queue=%s", queue)
+                log.warning("listener still at work, queue given away queue=%s", queue_text(queue))
             if reset_to is not None:
                 offsets.update(queue, reset_to, only_forward=False)
             await offsets.persist([queue], wait=True)
             offsets.forget(queue)
             if self._locks is not None and idle:
                 await self._locks.unlock([queue])
-            log.info("queue released queue=%s", queue)
+            log.info("queue released queue=%s", queue_text(queue))
         finally:
             del self._releasing[queue]
             self._on_released()

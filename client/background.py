@@ -123,8 +123,10 @@ class Periodic:
     async def run(self) -> None:
         """The loop; give it to `TaskOwner.spawn`."""
         while True:
+            # Not wait_for: until Python 3.12 it may swallow a cancellation.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), self._interval_s)
+                async with asyncio.timeout(self._interval_s):
+                    await self._woken.wait()
             self._woken.clear()
             try:
                 await self._work()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
 
 from aerobee.client.consuming import Consuming
 from aerobee.client.listener import Consumed
@@ -19,17 +18,14 @@ from aerobee.client.process_queue import AssignedQueue
 
 log = logging.getLogger(__name__)
 
-LOCAL_RETRY_S: Final = 5.0
-
 Batch = tuple[AssignedQueue, list[ReceivedMessage]]
 
 
 class ConcurrentDispatcher:
     """Spreads batches over `options.concurrency` workers."""
 
-    def __init__(self, consuming: Consuming, local_retry_s: float = LOCAL_RETRY_S) -> None:
+    def __init__(self, consuming: Consuming) -> None:
         self._consuming = consuming
-        self._local_retry_s = local_retry_s
         # Bounded by the flow control of the pullers.
         self._batches: asyncio.Queue[Batch] = asyncio.Queue()
 
@@ -74,4 +70,5 @@ class ConcurrentDispatcher:
             for message in kept:
                 message.reconsume_times += 1
             loop = asyncio.get_running_loop()
-            loop.call_later(self._local_retry_s, self._batches.put_nowait, (assigned, kept))
+            delay_s = self._consuming.options.local_retry_delay_s
+            loop.call_later(delay_s, self._batches.put_nowait, (assigned, kept))

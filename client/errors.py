@@ -39,7 +39,8 @@ class ClientError(Exception):
     """Base of all errors raised by `aerobee.client`; carries the peer's `code` and `remark`."""
 
     def __init__(self, message: str, *, code: int | None = None, remark: str | None = None) -> None:
-        super().__init__(message)
+        # One line, whatever a peer put into its remark: the text goes into logs.
+        super().__init__(" ".join(message.split()))
         self.code = code
         self.remark = remark
 

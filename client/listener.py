@@ -15,7 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from aerobee.client.message import ReceivedMessage
+from aerobee.client.message import ReceivedMessage, queue_text
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class ListenerCall:
             log.exception(
                 "listener failed topic=%s queue=%s offset=%d messages=%d",
                 first.topic,
-                first.queue,
+                queue_text(first.queue),
                 first.queue_offset,
                 len(messages),
             )

@@ -31,6 +31,11 @@ _ZLIB_TYPES: Final = frozenset({0, record.SYS_COMPRESSION_ZLIB})
 _COMPRESS_LEVEL: Final = 5
 
 
+def queue_text(queue: MessageQueue) -> str:
+    """`topic/broker/number`, for logs and task names."""
+    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
+
+
 @dataclass(slots=True)
 class Message:
     """A message to be sent.

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from aerobee.client import queue_offsets
 from aerobee.client.errors import CallerError, ClientError, OffsetFileInUse
-from aerobee.client.message import MessageQueue
+from aerobee.client.message import MessageQueue, queue_text
 from aerobee.client.session import Session
 from aerobee.protocol.bodies import encode_offset_table, parse_offset_table
 from aerobee.protocol.errors import BadRequest
@@ -85,7 +85,8 @@ class BrokerOffsets:
         try:
             await queue_offsets.commit_offset(self._session, self._group, queue, offset, wait=wait)
         except ClientError as error:
-            log.warning("offset not stored queue=%s offset=%d error=%s", queue, offset, error)
+            name = queue_text(queue)
+            log.warning("offset not stored queue=%s offset=%d error=%s", name, offset, error)
             if queue in self._offsets:
                 self._changed.add(queue)
 

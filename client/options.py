@@ -96,6 +96,7 @@ class PushOptions(ClientOptions):
     offset_store_interval_s: float = 5.0
     lock_interval_s: float = 20.0  # the broker's lease is 60 s
     pull_retry_delay_s: float = 3.0
+    local_retry_delay_s: float = 5.0  # of a message that could not be given back to a broker
     close_timeout_s: float = 10.0  # how long close() waits for listeners at work
     offset_directory: Path = Path.home() / ".aerobee_offsets"  # broadcasting only
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from aerobee.client.consuming import Consuming
 from aerobee.client.listener import Consumed
-from aerobee.client.message import ReceivedMessage
+from aerobee.client.message import ReceivedMessage, queue_text
 from aerobee.client.order_lock import LOCK_TRUST_S, OrderLocks
 from aerobee.client.process_queue import AssignedQueue
 
@@ -50,7 +50,9 @@ class OrderlyDispatcher:
     def queue_added(self, assigned: AssignedQueue) -> None:
         """Start consuming the queue."""
         self._waiting[assigned] = deque()
-        self._consuming.tasks.spawn(self._consume_queue(assigned), f"orderly {assigned.queue}")
+        self._consuming.tasks.spawn(
+            self._consume_queue(assigned), f"orderly {queue_text(assigned.queue)}"
+        )
 
     def arrived(self, assigned: AssignedQueue, messages: list[ReceivedMessage]) -> None:
         """Put messages in line behind those of the same queue."""
@@ -70,7 +72,7 @@ class OrderlyDispatcher:
             # The lease runs from some moment after we asked: count from the asking.
             mine[queue].locked_at = asked_at
         for queue in refused:
-            log.warning("lock lost queue=%s", queue)
+            log.warning("lock lost queue=%s", queue_text(queue))
             self._lose(mine[queue])
 
     def lock_trusted(self, assigned: AssignedQueue) -> bool:
@@ -97,7 +99,7 @@ class OrderlyDispatcher:
         """Until these are consumed, given back, or the queue is no longer ours."""
         while not assigned.dropped:
             if not self.lock_trusted(assigned):
-                log.warning("lock expired queue=%s", assigned.queue)
+                log.warning("lock expired queue=%s", queue_text(assigned.queue))
                 self._lose(assigned)
                 return
             if await self._consuming.consume(assigned, messages) is Consumed.SUCCESS:

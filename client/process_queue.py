@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from aerobee.client.message import MessageQueue, ReceivedMessage
 
@@ -59,7 +60,8 @@ class AssignedQueue:
         if self._waiting:
             self.committable = self._waiting[0]
         elif last is not None:
-            self.committable = last + 1
+            # What was pulled behind the last one was filtered out, or there would be more to do.
+            self.committable = max(last + 1, self.pull_offset)
         self.signal()
         return self.committable
 
@@ -102,10 +104,9 @@ class AssignedQueue:
 
     async def pause(self, seconds: float) -> None:
         """Wait that long, or until the queue is dropped."""
-        try:
-            await asyncio.wait_for(self.wait_until(lambda: False), seconds)
-        except TimeoutError:
-            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.wait_until(lambda: False)
 
     async def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no listener holds a message of this queue; False when time ran out."""

@@ -14,6 +14,7 @@ from typing import Final
 
 from aerobee.client.consuming import Consuming, Dispatcher
 from aerobee.client.errors import ClientError
+from aerobee.client.message import queue_text
 from aerobee.client.process_queue import AssignedQueue
 from aerobee.client.puller import Pull, Puller, PullResult, PullStatus
 from aerobee.protocol.codes import ResponseCode
@@ -101,7 +102,7 @@ class QueuePuller:
         if result.status is PullStatus.OFFSET_MOVED:
             log.warning(
                 "offset moved queue=%s asked=%d given=%d min=%d max=%d",
-                assigned.queue,
+                queue_text(assigned.queue),
                 assigned.pull_offset,
                 result.next_offset,
                 result.min_offset,
@@ -123,5 +124,6 @@ class QueuePuller:
         elif error.code in _UNKNOWN_SUBSCRIPTION:
             self._wake_heartbeat()
             delay_s = _SUBSCRIPTION_DELAY_S
-        log.warning("pull failed queue=%s error=%s; again in %s s", assigned.queue, error, delay_s)
+        name = queue_text(assigned.queue)
+        log.warning("pull failed queue=%s error=%s; again in %s s", name, error, delay_s)
         await assigned.pause(delay_s)

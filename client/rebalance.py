@@ -23,7 +23,7 @@ from aerobee.client.assign import assign
 from aerobee.client.assignment import Assignment
 from aerobee.client.consuming import Consuming
 from aerobee.client.errors import ClientError, NoRoute, reading
-from aerobee.client.message import MessageQueue
+from aerobee.client.message import MessageQueue, queue_text
 from aerobee.client.order_lock import OrderLocks
 from aerobee.client.queue_puller import QueuePuller
 from aerobee.client.route import read_queues
@@ -155,6 +155,6 @@ class Rebalancer:
         try:
             await self._assignment.add(queue, self._puller, locked_at)
         except ClientError as error:
-            log.warning("queue not taken queue=%s error=%s", queue, error)
+            log.warning("queue not taken queue=%s error=%s", queue_text(queue), error)
             return False
         return True

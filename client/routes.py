@@ -25,6 +25,7 @@ from aerobee.client.route import (
 )
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.command import Command
+from aerobee.protocol.names import is_retry_topic
 from aerobee.protocol.route_bodies import BrokerRoute, TopicRoute
 
 log = logging.getLogger(__name__)
@@ -150,7 +151,9 @@ class RouteCache:
             try:
                 await self.route(topic, refresh=True)
             except ClientError as error:
-                log.warning("route not refreshed topic=%s error=%s", topic, error)
+                # A retry topic appears in the routes a moment after the group's first heartbeat.
+                level = logging.DEBUG if is_retry_topic(topic) else logging.WARNING
+                log.log(level, "route not refreshed topic=%s error=%s", topic, error)
 
     def brokers(self) -> dict[str, BrokerRoute]:
         """Every broker mentioned by a cached route, by name."""

@@ -1,0 +1,95 @@
+"""What may be sent, and how received bodies come out."""
+
+from __future__ import annotations
+
+import os
+import zlib
+
+import pytest
+
+from aerobee.client import message as messages
+from aerobee.client.errors import BadMessage
+from aerobee.client.message import Message, compress_body, inflate_body, property_text, received
+from aerobee.protocol.record import SYS_COMPRESSED, SYS_COMPRESSION_LZ4, decode_record
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Message("no/slash", b"x"),
+        Message("", b"x"),
+        Message("t" * 128, b"x"),
+        Message("T", b""),
+        Message("T", bytes(5 * 1024 * 1024)),
+        Message("T", b"x", delay_level=19),
+        Message("T", b"x", keys=("two words",)),
+        Message("T", b"x", keys=("",)),
+    ],
+)
+def test_what_no_broker_takes_is_refused_before_it_is_sent(wrong: Message) -> None:
+    with pytest.raises(BadMessage):
+        wrong.check()
+
+
+@pytest.mark.parametrize(("name", "value"), [("", "x"), ("x", ""), ("a\x01", "x"), ("a", "x\x02")])
+def test_properties_that_would_not_survive_are_refused(name: str, value: str) -> None:
+    with pytest.raises(BadMessage):
+        Message("T", b"x", properties={name: value}).all_properties()
+
+
+def test_properties_too_long_for_the_store_are_refused() -> None:
+    with pytest.raises(BadMessage, match="32767"):
+        property_text({"name": "ä" * 20_000})
+
+
+def test_fields_travel_as_properties() -> None:
+    message = Message(
+        "T", b"x", "TagA", ("k1", "k2"), {"own": "1"}, delay_level=3, wait_store=False
+    )
+    assert message.all_properties() == {
+        "own": "1",
+        "KEYS": "k1 k2",
+        "TAGS": "TagA",
+        "DELAY": "3",
+        "WAIT": "false",
+    }
+
+
+def test_large_bodies_are_compressed_and_small_ones_are_not() -> None:
+    assert compress_body(b"x" * 4095) == (b"x" * 4095, 0)
+    packed, flag = compress_body(b"x" * 4096)
+    assert (zlib.decompress(packed), flag) == (b"x" * 4096, SYS_COMPRESSED)
+
+
+def test_a_body_that_does_not_shrink_is_sent_as_it_is() -> None:
+    noise = os.urandom(8192)
+    assert compress_body(noise) == (noise, 0)
+
+
+def test_a_bomb_is_not_inflated_beyond_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "MAX_INFLATED_BYTES", 10_000)
+    assert inflate_body(zlib.compress(bytes(10_000)), 1) == bytes(10_000)
+    assert inflate_body(zlib.compress(bytes(10_001)), 1) is None
+
+
+def test_what_cannot_be_inflated_is_handed_on_as_stored(stored) -> None:
+    for body, flag in ((b"no zlib", 1), (b"lz4", SYS_COMPRESSED | SYS_COMPRESSION_LZ4)):
+        message = received(decode_record(stored("T", 0, 0, body, sys_flag=flag)), "a")
+        assert (message.body, message.compressed) == (body, True)
+
+
+def test_a_compressed_body_comes_out_plain(stored) -> None:
+    record = stored("T", 0, 0, zlib.compress(b"plain"), sys_flag=1)
+    message = received(decode_record(record), "a")
+    assert (message.body, message.compressed) == (b"plain", False)
+
+
+def test_the_senders_id_wins_over_the_brokers(stored) -> None:
+    with_id = received(decode_record(stored("T", 0, 7, b"x", properties="UNIQ_KEY\x01U")), "a")
+    without = received(decode_record(stored("T", 0, 7, b"x")), "a")
+    assert (with_id.msg_id, with_id.offset_msg_id) == ("U", "7F00000100002A9F0000000000000007")
+    assert without.msg_id == without.offset_msg_id
+
+
+def test_an_error_text_is_one_line_whatever_a_remark_holds() -> None:
+    assert str(BadMessage("two\nlines\tand more")) == "two lines and more"
