@@ -1,0 +1,85 @@
+"""A broker per module and a plain connection to it, for tests that speak the wire themselves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+import aerobee.testing
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.command import Command, make_request
+from aerobee.protocol.headers import SendMessageHeader
+from aerobee.remoting.caller import Caller
+from aerobee.testing import RunningBroker
+
+TIMEOUT_S = 10.0
+
+
+class Wire:
+    """One connection to a broker, with the requests the tests need most."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+
+    @classmethod
+    async def to(cls, address: str) -> Wire:
+        host, _, port = address.rpartition(":")
+        return cls(await Caller.connect(host, int(port), TIMEOUT_S))
+
+    async def call(
+        self, code: int, ext: dict[str, Any] | None = None, body: bytes = b""
+    ) -> Command:
+        texts = {name: str(value) for name, value in (ext or {}).items()}
+        return await self.caller.call(make_request(code, texts, body), TIMEOUT_S)
+
+    async def send(self, topic: str, body: bytes = b"hello", **fields: Any) -> Command:
+        """A SEND_MESSAGE_V2; keyword arguments are fields of its header."""
+        values: dict[str, Any] = {
+            "producer_group": "PG",
+            "topic": topic,
+            "default_topic": "TBW102",
+            "default_topic_queue_nums": 4,
+            "queue_id": 0,
+            "sys_flag": 0,
+            "born_timestamp": time.time_ns() // 1_000_000,
+            "flag": 0,
+            "properties": "WAIT\x01true",
+        }
+        values.update(fields)
+        header = SendMessageHeader(**values)
+        code = RequestCode.SEND_BATCH_MESSAGE if header.batch else RequestCode.SEND_MESSAGE_V2
+        return await self.call(code, header.to_ext(), body)
+
+    async def pull(self, topic: str, offset: int = 0, **fields: Any) -> Command:
+        """A PULL_MESSAGE that brings its own subscription; keyword arguments by wire name."""
+        values: dict[str, Any] = {
+            "consumerGroup": "CG",
+            "topic": topic,
+            "queueId": 0,
+            "queueOffset": offset,
+            "maxMsgNums": 32,
+            "sysFlag": 4,
+            "commitOffset": 0,
+            "suspendTimeoutMillis": 0,
+            "subscription": "*",
+            "subVersion": 0,
+            "expressionType": "TAG",
+        }
+        values.update(fields)
+        return await self.call(RequestCode.PULL_MESSAGE, values)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[RunningBroker]:
+    with aerobee.testing.broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+async def wire(running: RunningBroker) -> AsyncIterator[Wire]:
+    connection = await Wire.to(running.broker)
+    yield connection
+    connection.caller.close()

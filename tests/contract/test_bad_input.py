@@ -1,0 +1,292 @@
+"""Bad input: a clear answer with RocketMQ's code, and not one stored byte changed by it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aerobee.testing
+from aerobee.protocol.batch import BatchItem, encode_batch
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.command import Command
+from aerobee.remoting.errors import RemotingListenError
+from aerobee.store.errors import StoreError, StoreInUse, StoreSizeMismatch
+from aerobee.testing import RunningBroker
+from tests.contract.conftest import Wire
+
+LIMITS = {"max_message_bytes": 4096, "auto_create_topic": False, "auto_create_group": False}
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[RunningBroker]:
+    """A broker that creates nothing by itself and takes small messages only."""
+    with aerobee.testing.broker(**LIMITS) as broker:
+        yield broker
+
+
+async def stored(wire: Wire) -> str:
+    """How long the commit log is."""
+    info = await wire.call(RequestCode.GET_BROKER_RUNTIME_INFO)
+    return str(json.loads(info.body)["table"]["commitLogMaxOffset"])
+
+
+def refused(answer: Command, code: int, *words: str) -> None:
+    assert answer.code == code, answer.remark
+    for word in words:
+        assert word in (answer.remark or ""), answer.remark
+
+
+# --- sends ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("topic", "word"),
+    [
+        ("../../etc", "characters"),
+        ("a.b", "characters"),
+        ("with blank", "characters"),
+        ("  ", "blank"),
+        ("x" * 128, "127"),
+        ("new\nline", "characters"),
+    ],
+)
+async def test_an_illegal_topic_name_is_refused(wire: Wire, topic: str, word: str) -> None:
+    before = await stored(wire)
+    refused(await wire.send(topic), ResponseCode.SYSTEM_ERROR, word)
+    assert await stored(wire) == before
+
+
+async def test_a_system_topic_takes_no_sends(wire: Wire) -> None:
+    for topic in ("SCHEDULE_TOPIC_XXXX", "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC"):
+        refused(await wire.send(topic), ResponseCode.NO_PERMISSION, topic)
+
+
+async def test_an_unknown_topic_without_automatic_creation(strict: RunningBroker) -> None:
+    wire = await Wire.to(strict.broker)
+    refused(await wire.send("Unknown"), ResponseCode.TOPIC_NOT_EXIST, "Unknown", "apply first")
+    refused(
+        await wire.pull("Unknown", consumerGroup="TOOLS_CONSUMER"),
+        ResponseCode.TOPIC_NOT_EXIST,
+        "Unknown",
+    )
+    refused(
+        await wire.pull("BenchmarkTest", consumerGroup="Nobody"),
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        "Nobody",
+    )
+    wire.caller.close()
+
+
+async def test_a_message_too_large_is_illegal(strict: RunningBroker) -> None:
+    wire = await Wire.to(strict.broker)
+    before = await stored(wire)
+    topic = "BenchmarkTest"
+    refused(await wire.send(topic, b"x" * 4097), ResponseCode.MESSAGE_ILLEGAL, "4096", "4097")
+    batch = encode_batch([BatchItem(0, b"x" * 3000, b"")] * 2)
+    refused(await wire.send(topic, batch, batch=True), ResponseCode.MESSAGE_ILLEGAL, "4096")
+    assert await stored(wire) == before
+    assert (await wire.send(topic, b"x" * 4096)).code == ResponseCode.SUCCESS
+    wire.caller.close()
+
+
+async def test_too_many_properties_are_illegal(wire: Wire) -> None:
+    before = await stored(wire)
+    for text in ("k\x01" + "v" * 32_760, "k\x01" + "\u4e2d" * 12_000):
+        answer = await wire.send("Properties", properties=text)
+        refused(answer, ResponseCode.MESSAGE_ILLEGAL, "32767")
+    assert await stored(wire) == before
+
+
+@pytest.mark.parametrize("queue_id", [4, 99, 2**31 - 1])
+async def test_a_queue_that_is_not_there_is_refused(wire: Wire, queue_id: int) -> None:
+    await wire.send("FourQueues")
+    before = await stored(wire)
+    answer = await wire.send("FourQueues", queue_id=queue_id)
+    refused(answer, ResponseCode.SYSTEM_ERROR, f"queueId[{queue_id}]", "FourQueues")
+    pulled = await wire.pull("FourQueues", queueId=queue_id)
+    refused(pulled, ResponseCode.SYSTEM_ERROR, f"queueId[{queue_id}]")
+    assert await stored(wire) == before
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\0",
+        struct.pack(">iiiii", 22, 0, 0, 0, -1) + b"\0\0",
+        struct.pack(">iiiii", 22, 0, 0, 0, 1000) + b"\0\0",
+        struct.pack(">iiiiih", 22, 0, 0, 0, 0, -5),
+        encode_batch([BatchItem(0, b"whole", b"")]) + b"\0\0\0\x40",
+    ],
+)
+async def test_a_broken_batch_is_refused_whole(wire: Wire, body: bytes) -> None:
+    await wire.send("BrokenBatch")
+    before = await stored(wire)
+    answer = await wire.send("BrokenBatch", body, batch=True)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL, answer.remark
+    assert await stored(wire) == before
+
+
+async def test_what_is_not_served_yet_is_refused_not_served_wrongly(wire: Wire) -> None:
+    before = await stored(wire)
+    half = await wire.send("Half", properties="TRAN_MSG\x01true\x02PGROUP\x01PG")
+    refused(half, ResponseCode.NO_PERMISSION, "transaction")
+    delayed = await wire.send("Delayed", properties="DELAY\x013")
+    refused(delayed, ResponseCode.MESSAGE_ILLEGAL, "DELAY")
+    assert await stored(wire) == before
+
+
+# --- headers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ext", "word"),
+    [
+        ({}, "missing"),
+        ({"topic": "T", "queueId": "many"}, "queueId"),
+        ({"topic": "T", "queueId": str(2**40)}, "queueId"),
+    ],
+)
+async def test_a_header_field_that_is_missing_or_no_number_is_named(
+    wire: Wire, ext: dict[str, Any], word: str
+) -> None:
+    refused(await wire.call(RequestCode.GET_MAX_OFFSET, ext), ResponseCode.SYSTEM_ERROR, word)
+
+
+async def test_an_unknown_code_is_not_supported(wire: Wire) -> None:
+    answer = await wire.call(31_999)
+    refused(answer, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "31999")
+
+
+async def test_an_illegal_group_name_is_refused(wire: Wire) -> None:
+    await wire.send("Groups")
+    for group in ("../x", "a@b", "g" * 256):
+        pulled = await wire.pull("Groups", consumerGroup=group)
+        refused(pulled, ResponseCode.SYSTEM_ERROR, "group")
+
+
+async def test_an_offset_past_the_queue_is_not_committed(wire: Wire) -> None:
+    await wire.send("Commit")
+    where = {"consumerGroup": "CGX", "topic": "Commit", "queueId": 0}
+    await wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, {**where, "commitOffset": 1})
+    await wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, {**where, "commitOffset": 1_000})
+    assert (await wire.call(RequestCode.QUERY_CONSUMER_OFFSET, where)).ext["offset"] == "1"
+
+
+@pytest.mark.parametrize("offset", [-1, 1, 2**62])
+async def test_no_message_is_found_where_none_begins(wire: Wire, offset: int) -> None:
+    await wire.send("View")
+    answer = await wire.call(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offset})
+    refused(answer, ResponseCode.SYSTEM_ERROR, str(offset))
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"clientID":1}', b"[" * 10_000])
+async def test_a_broken_heartbeat_is_refused(wire: Wire, body: bytes) -> None:
+    answer = await wire.call(RequestCode.HEART_BEAT, {}, body)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_an_sql_pull_says_that_it_is_not_supported(wire: Wire) -> None:
+    await wire.send("Sql")
+    pulled = await wire.pull("Sql", expressionType="SQL92", subscription="a > 1")
+    refused(pulled, ResponseCode.SYSTEM_ERROR, "SQL92")
+
+
+# --- frames ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff" * 64,
+        struct.pack(">i", -1),
+        struct.pack(">i", 3),
+        struct.pack(">i", 2_000_000_000),
+        struct.pack(">ii", 16, 100) + b"x" * 12,
+        struct.pack(">iI", 8, 9 << 24 | 4) + b"{}  ",
+        struct.pack(">ii", 8, 4) + b'{"c"',
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+async def test_a_broken_frame_ends_its_connection_and_no_other(
+    wire: Wire, running: RunningBroker, data: bytes
+) -> None:
+    host, _, port = running.broker.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(data)
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+    writer.close()
+    assert (await wire.send("StillServed")).code == ResponseCode.SUCCESS
+
+
+async def test_a_truncated_frame_changes_nothing(wire: Wire, running: RunningBroker) -> None:
+    before = await stored(wire)
+    host, _, port = running.broker.rpartition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(struct.pack(">ii", 1000, 500) + b'{"code":310')
+    await writer.drain()
+    writer.close()
+    assert await stored(wire) == before
+
+
+# --- the start ------------------------------------------------------------------------------------
+
+
+def test_a_store_in_use_stops_the_start(running: RunningBroker) -> None:
+    with (
+        pytest.raises(StoreInUse, match=str(running.store_path)),
+        aerobee.testing.broker(store_path=str(running.store_path)),
+    ):
+        pass
+
+
+def test_a_store_of_another_segment_size_stops_the_start_unchanged(tmp_path: Path) -> None:
+    with aerobee.testing.broker(store_path=str(tmp_path)) as broker:
+        asyncio.run(_send_one(broker))
+    files = sorted((path, path.stat().st_size) for path in tmp_path.rglob("*") if path.is_file())
+    with (
+        pytest.raises(StoreSizeMismatch, match="mappedFileSizeCommitLog"),
+        aerobee.testing.broker(store_path=str(tmp_path), commit_log_segment_bytes=1 << 20),
+    ):
+        pass
+    after = sorted((path, path.stat().st_size) for path in tmp_path.rglob("*") if path.is_file())
+    assert after == files
+
+
+async def _send_one(broker: RunningBroker) -> None:
+    wire = await Wire.to(broker.broker)
+    assert (await wire.send("Size")).code == ResponseCode.SUCCESS
+    wire.caller.close()
+
+
+def test_a_store_path_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
+    # A file where the directory should be fails for root as well.
+    (tmp_path / "file").write_bytes(b"")
+    with (
+        pytest.raises((StoreError, OSError), match="file"),
+        aerobee.testing.broker(store_path=str(tmp_path / "file" / "store")),
+    ):
+        pass
+
+
+def test_a_port_in_use_stops_the_start_and_names_it(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(RemotingListenError, match=str(port)),
+            aerobee.testing.broker(store_path=str(tmp_path), listen_port=port),
+        ):
+            pass
+    # Everything was undone: the same directory opens at once.
+    with aerobee.testing.broker(store_path=str(tmp_path)):
+        pass
