@@ -1,8 +1,9 @@
 """QUERY_CONSUMER_OFFSET and UPDATE_CONSUMER_OFFSET (spec/wire.md 3.3).
 
-A group that never committed in a queue whose first message is still there, and still in memory,
-starts at 0: it is told so as if it had committed 0. Only when old messages are gone or on disk is
-the answer QUERY_NOT_FOUND, on which clients apply their own rule of where to begin.
+A group that never committed in a queue whose first message is still there, and still in memory (or
+that has no message yet), starts at 0: it is told so as if it had committed 0. Only when old
+messages are gone or on disk is the answer QUERY_NOT_FOUND, on which clients apply their own rule of
+where to begin.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ class QueueStart(Protocol):
 
     def min_offset(self, topic: str, queue_id: int, /) -> int:
         """The queue's first offset."""
+        ...
+
+    def max_offset(self, topic: str, queue_id: int, /) -> int:
+        """The offset the next message will get."""
         ...
 
     def is_in_memory(self, topic: str, queue_id: int, queue_offset: int, /) -> bool:
@@ -58,8 +63,11 @@ class OffsetRequests:
         return encode_response(command, ResponseCode.SUCCESS, None, {"offset": str(offset)})
 
     def _is_fresh(self, topic: str, queue_id: int) -> bool:
+        """Whether nothing of the queue is gone or on disk alone; so for an unknown one too."""
         store = self._store
-        return store.min_offset(topic, queue_id) <= 0 and store.is_in_memory(topic, queue_id, 0)
+        if store.min_offset(topic, queue_id) > 0:
+            return False
+        return store.max_offset(topic, queue_id) <= 0 or store.is_in_memory(topic, queue_id, 0)
 
     def update(self, _connection: Connection, command: Command) -> bytes:
         """Commit an offset; one beyond the queue's end is refused with a reason (mostly unread:

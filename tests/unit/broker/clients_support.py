@@ -1,0 +1,162 @@
+"""Stand-ins for what the client and admin requests of the broker are given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from aerobee.broker.clients import ClientTable
+from aerobee.broker.groups import GroupTable
+from aerobee.broker.offsets import ConsumerOffsets
+from aerobee.broker.state_file import JsonStateFile
+from aerobee.broker.topics import TopicOptions, TopicTable
+from aerobee.protocol.command import Command, make_request
+from aerobee.protocol.frame import FrameDecoder
+from aerobee.remoting.connection import Connection
+
+NOW_MS = 1_700_000_000_000
+
+
+class Peer:
+    """A connection that remembers what was written to it."""
+
+    def __init__(self, port: int, ip: str = "192.0.2.1") -> None:
+        self.peer = (ip, port)
+        self.closed = False
+        self.close_reason = ""
+        self._decoder = FrameDecoder()
+        self.received: list[Command] = []
+
+    def write(self, data: bytes) -> None:
+        self.received += self._decoder.feed(data)
+
+    def close(self, reason: str) -> None:
+        self.closed, self.close_reason = True, reason
+
+    @property
+    def connection(self) -> Connection:
+        return cast("Connection", self)
+
+    def notified(self) -> list[str]:
+        """Groups of the notifications received since the last call."""
+        groups = [command.ext["consumerGroup"] for command in self.received]
+        assert all(command.code == 40 and command.is_oneway for command in self.received)
+        self.received = []
+        return groups
+
+
+class Clock:
+    """Monotonic seconds, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Queues:
+    """A store's queues: (min offset, store time of each message by offset)."""
+
+    def __init__(self) -> None:
+        self.table: dict[tuple[str, int], tuple[int, list[int]]] = {}
+        self.on_disk: set[tuple[str, int]] = set()
+        self.deleted: list[str] = []
+
+    def put(self, topic: str, queue_id: int, times: Iterable[int], min_offset: int = 0) -> None:
+        self.table[topic, queue_id] = (min_offset, list(times))
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        return self.table.get((topic, queue_id), (0, []))[0]
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        low, times = self.table.get((topic, queue_id), (0, []))
+        return low + len(times)
+
+    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        low, times = self.table.get((topic, queue_id), (0, []))
+        return times[queue_offset - low] if low <= queue_offset < low + len(times) else -1
+
+    def earliest_store_time(self, topic: str, queue_id: int) -> int:
+        return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
+
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int) -> int:
+        low, times = self.table.get((topic, queue_id), (0, []))
+        return low + sum(time < time_ms for time in times)
+
+    def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        known = self.store_time(topic, queue_id, queue_offset) >= 0
+        return known and (topic, queue_id) not in self.on_disk
+
+    def queues(self) -> Iterator[tuple[str, int]]:
+        return iter(list(self.table))
+
+    def delete_topic(self, topic: str) -> int:
+        self.deleted.append(topic)
+        return 0
+
+
+class Tables:
+    """The broker's tables on files below a folder."""
+
+    def __init__(self, folder: Path, *, auto_create: bool = True) -> None:
+        self.clock = Clock()
+        self.queues = Queues()
+        self.topics = TopicTable(
+            TopicOptions("b-a", "C1", 8, auto_create, True, True, "", 1000, 1000),
+            JsonStateFile(folder / "topics.json"),
+            lambda: NOW_MS,
+        )
+        self.groups = GroupTable(
+            JsonStateFile(folder / "subscriptionGroup.json"),
+            auto_create=auto_create,
+            limit=100,
+            clock_ms=lambda: NOW_MS,
+        )
+        self.offsets = ConsumerOffsets(
+            JsonStateFile(folder / "consumerOffset.json"), self.queues.max_offset
+        )
+        self.clients = ClientTable(self.clock, 120.0)
+
+
+def heartbeat_body(
+    client_id: str,
+    groups: dict[str, dict[str, str]],
+    producers: Iterable[str] = (),
+    version: int = 1,
+) -> bytes:
+    """A heartbeat of consumer groups: topic -> expression for each."""
+    return json.dumps(
+        {
+            "clientID": client_id,
+            "producerDataSet": [{"groupName": name} for name in producers],
+            "consumerDataSet": [
+                {
+                    "groupName": name,
+                    "consumeType": "CONSUME_PASSIVELY",
+                    "messageModel": "CLUSTERING",
+                    "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+                    "subscriptionDataSet": [
+                        {"topic": topic, "subString": expression, "subVersion": version}
+                        for topic, expression in topics.items()
+                    ],
+                }
+                for name, topics in groups.items()
+            ],
+        }
+    ).encode()
+
+
+def request(code: int, ext: dict[str, Any] | None = None, body: bytes = b"") -> Command:
+    """A request with all values of `ext` as text."""
+    return make_request(code, {key: str(value) for key, value in (ext or {}).items()}, body)
+
+
+def answer(data: bytes | None) -> Command:
+    """The one command in an answer."""
+    assert data is not None
+    [command] = FrameDecoder().feed(data)
+    assert command.is_response
+    return command
