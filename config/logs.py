@@ -30,7 +30,11 @@ _WINDOW_S: Final = 10.0
 _EVENTS_TRACKED: Final = 1000
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
-_FIELD: Final = re.compile(r'(?:^|\s)([a-z_][a-z0-9_]*)=("(?:[^"\\]|\\.)*"|\S+)')
+_NAME: Final = r"[a-z_][a-z0-9_]*="
+# A value without quotes goes on up to the next name: reasons are sentences.
+_FIELD: Final = re.compile(
+    rf"""(?:^|\s)({_NAME[:-1]})=("(?:[^"\\]|\\.)*"|\S+(?:\s+(?!{_NAME})\S+)*)"""
+)
 _COLOURS: Final = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 # syslog priorities, as sd-daemon(3) has them
 _PRIORITIES: Final = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}

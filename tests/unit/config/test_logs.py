@@ -49,6 +49,13 @@ def test_json_lines_hold_event_and_fields() -> None:
     assert fields["ts"].endswith("Z")
 
 
+def test_a_reason_of_several_words_stays_one_field() -> None:
+    text = "torn tail cut at=%d reason=%s bytes=%d"
+    fields = json.loads(JsonFormatter().format(record(text, 7, "bad body CRC", 3)))
+    assert fields["event"] == "torn tail cut"
+    assert (fields["at"], fields["reason"], fields["bytes"]) == ("7", "bad body CRC", "3")
+
+
 def test_fields_of_an_event_cannot_replace_ours() -> None:
     fields = json.loads(JsonFormatter().format(record("x level=debug")))
     assert fields["level"] == "warning"
