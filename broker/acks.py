@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.command import Command
 from aerobee.remoting.connection import Connection
@@ -69,12 +70,14 @@ class Acks:
         answer: Answer,
         after_durable: Callable[[], None],
         timeout_s: float,
+        stats: BrokerStats,
     ) -> None:
         self._loop = loop
         self._store = store
         self._answer = answer
         self._after_durable = after_durable
         self._timeout_s = timeout_s
+        self._stats = stats
         self._waiting: deque[Waiting] = deque()
         self._flush_wanted = False
         self._wake_pending = False
@@ -145,10 +148,12 @@ class Acks:
         self._wake_pending = False
         durable = self._store.durable
         waiting = self._waiting
-        answer = self._answer
+        answer, served = self._answer, self._stats.request_served
+        latest_deadline = self._loop.time() + self._timeout_s
         writes: dict[Connection, list[bytes]] = {}
         while waiting and waiting[0].end <= durable:
-            _, _, connection, request, msg_id, queue_id, queue_offset = waiting.popleft()
+            _, deadline, connection, request, msg_id, queue_id, queue_offset = waiting.popleft()
+            served(request.code, latest_deadline - deadline)
             frame = answer(request, 0, msg_id, queue_id, queue_offset)
             frames = writes.get(connection)
             if frames is None:
@@ -167,6 +172,8 @@ class Acks:
             self._send(self._waiting.popleft(), ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
     def _send(self, item: Waiting, code: int, remark: str | None) -> None:
+        waited_s = self._loop.time() + self._timeout_s - item.deadline
+        self._stats.request_refused(item.request.code, code, waited_s)
         if item.connection.closed:
             return
         item.connection.write(

@@ -133,6 +133,7 @@ class BrokerCore:
             reply.encode,
             self.dispatcher.run,
             settings.sync_flush_timeout_ms / 1000,
+            self.stats,
         )
         store.on_durable = self.acks.on_durable
         store.on_broken = self.acks.on_broken

@@ -24,8 +24,9 @@ MAX_HOLD_S = 120.0
 
 
 class HeldPull(NamedTuple):
-    """One waiting pull: `codes` is its tag filter, None for all."""
+    """One waiting pull: `codes` is its tag filter, None for all; times are the table's clock's."""
 
+    since: float
     deadline: float
     connection: Connection
     request: Command
@@ -57,11 +58,15 @@ class HeldPulls:
         """Keep a pull for up to `hold_s` seconds; False when there is no room for it."""
         if self._count >= self._limit:
             return False
-        deadline = self._clock() + min(hold_s, MAX_HOLD_S)
-        held = HeldPull(deadline, connection, request, header, codes)
+        now = self._clock()
+        held = HeldPull(now, now + min(hold_s, MAX_HOLD_S), connection, request, header, codes)
         self._held.setdefault((header.topic, header.queue_id), []).append(held)
         self._count += 1
         return True
+
+    def held_s(self, pull: HeldPull) -> float:
+        """Seconds that a pull has been held so far."""
+        return self._clock() - pull.since
 
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
         """Replay the pulls that these messages answer."""

@@ -106,13 +106,10 @@ class Requests:
     async def take(self) -> Fill:
         stats, requests = self._stats, self._stats.requests()
         tallies = [
-            ("aerobee_refused_requests_total", "reason", dict(stats.refused)),
-            ("aerobee_route_misses_total", "cause", dict(stats.route_misses)),
             ("aerobee_group_warnings_total", "kind", dict(stats.group_warnings)),
             ("aerobee_events_total", "event", dict(stats.events)),
             ("aerobee_counters_overflowed_total", "table", dict(stats.overflowed)),
         ]
-        stages = dict(stats.stages)
 
         def fill(page: Page) -> None:
             _fill_latency(page, requests)
@@ -129,18 +126,11 @@ class Requests:
             page.counter(
                 "aerobee_handler_failures_total", "Requests that hit a bug of the broker"
             ).add(stats.handler_failures)
-            stage_family = page.histogram(
-                "aerobee_send_stage_seconds", "Time a send spends in each stage", ["stage"]
-            )
-            for stage, buckets in stages.items():
-                stage_family.add_buckets(buckets, stage)
 
         return fill
 
 
 _TALLY_HELP = {
-    "aerobee_refused_requests_total": "Requests answered with an error",
-    "aerobee_route_misses_total": "Route questions without an answer",
     "aerobee_group_warnings_total": "Consumer groups that look set up wrongly",
     "aerobee_events_total": "Rare events worth counting",
     "aerobee_counters_overflowed_total": "Look-ups of counters beyond the limit of their table",

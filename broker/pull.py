@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 
 from aerobee.broker.clients import ClientTable
 from aerobee.broker.groups import GroupConfig, GroupTable
@@ -111,23 +112,32 @@ class PullProcessor:
     def replay(self, pull: HeldPull) -> None:
         """Answer a pull that was held, with whatever there is now."""
         header = pull.header
+        code: int
         try:
             group = self._check(header)
             result = self._get(header, pull.codes)
             code = _answer_code(result.status, header.queue_offset)
             answer = self._answer(pull.request, header, group, result, code)
         except BadRequest as error:
-            answer = encode_response(pull.request, error.code, error.remark)
+            code = error.code
+            answer = encode_response(pull.request, code, error.remark)
+        counters = self._stats.request(pull.request.code, code, long_polling=True)
+        counters.add(self._held.held_s(pull))
         pull.connection.write(answer)
 
     def _get(self, header: PullMessageHeader, codes: frozenset[int] | None) -> GetResult:
-        return self._store.get(
+        started = perf_counter()
+        result = self._store.get(
             header.topic,
             header.queue_id,
             header.queue_offset,
             min(header.max_msg_nums, _MAX_MESSAGES),
             codes,
         )
+        spent_s = perf_counter() - started
+        if spent_s > self._stats.get_time_max_s:
+            self._stats.get_time_max_s = spent_s
+        return result
 
     def _check(self, header: PullMessageHeader) -> GroupConfig:
         if not self._options.readable:

@@ -2,8 +2,9 @@
 
 One router per port: the main port serves everything, the VIP port everything but pulls
 (spec/wire.md 1.9). Handlers are plain functions `(connection, command) -> bytes | None`; None means
-"answered later, or never" (a held pull, a send that waits for its sync, a oneway request). The
-answers to all commands of one socket read leave in one write.
+"answered later, or never" (a held pull, a send that waits for its sync, a oneway request); who
+answers later counts the request then, with the time it took. The answers to all commands of one
+socket read leave in one write.
 
 Errors have owners (style.md 3): `BadRequest` is the peer's fault and carries its own code; a
 `StoreError` is the store's state and has its code in the table below; anything else is our bug. It
@@ -91,7 +92,8 @@ class Router:
             )
         try:
             answer = handler(connection, command)
-            self._stats.request_served(command.code, perf_counter() - started)
+            if answer is not None:
+                self._stats.request_served(command.code, perf_counter() - started)
             return answer
         except BadRequest as error:
             return self._refuse(command, error.code, error.remark, started)

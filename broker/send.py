@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from aerobee.broker.acks import Acks
 from aerobee.broker.groups import GroupTable
 from aerobee.broker.intake import Intake, batch_item_properties, take_in
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.stats import MESSAGE_FIFO, MESSAGE_NORMAL, BrokerStats
 from aerobee.broker.topics import TopicConfig, TopicTable
 from aerobee.protocol.batch import decode_batch
 from aerobee.protocol.codes import ResponseCode
@@ -34,6 +34,7 @@ from aerobee.protocol.names import (
 )
 from aerobee.protocol.record import StoreMessage
 from aerobee.remoting.connection import Connection
+from aerobee.store.errors import StoreError
 from aerobee.store.message_store import MessageStore
 from aerobee.store.results import PutResult
 
@@ -44,6 +45,8 @@ VERSION_WITH_MAX_RECONSUME = 121
 MULTI_TAGS_FLAG = 0x2
 TRANSACTION_MASK = 0xC
 _PERM_READ_WRITE = 6
+# A property of messages that must keep their order; here it only decides how they are counted.
+_SHARDING_KEY = "__SHARDINGKEY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +109,12 @@ class SendProcessor:
                 f"Sending message to topic[{topic.name}] is forbidden.",
             )
         queue_id = self._choose_queue(topic, header.queue_id)
-        if header.batch:
-            return self._put_batch(connection, command, header, topic, queue_id)
-        return self._put_single(connection, command, header, topic, queue_id)
+        put = self._put_batch if header.batch else self._put_single
+        try:
+            return put(connection, command, header, topic, queue_id)
+        except StoreError:
+            self._stats.failed(self._stats.topic(topic.name))
+            raise
 
     def _check_accepting(self) -> None:
         if self._options.clock_ms() < self._options.accept_from_ms:
@@ -181,7 +187,8 @@ class SendProcessor:
             intake.keys,
         )
         result = self._store.put(message)
-        self._stats.stored(self._stats.topic(topic_name), 1, result.size)
+        kind = MESSAGE_FIFO if _SHARDING_KEY in header.properties else MESSAGE_NORMAL
+        self._stats.stored(self._stats.topic(topic_name, kind), 1, result.size)
         msg_id = f"{self._msg_id_prefix}{result.log_offset:016X}"
         return self._answer(connection, command, result, msg_id, queue_id, intake.wait)
 

@@ -167,8 +167,7 @@ class BrokerStats:
         "get_messages_yesterday_morning", "get_missed", "get_time_max_s", "get_transferred",
         "group_warnings", "handler_failures", "overflowed", "put_bytes", "put_failures",
         "put_messages",
-        "put_messages_today_morning", "put_messages_yesterday_morning", "put_time_max_s",
-        "refused", "route_misses", "stages", "started_ms",
+        "put_messages_today_morning", "put_messages_yesterday_morning", "started_ms",
     )  # fmt: skip
 
     def __init__(
@@ -186,12 +185,9 @@ class BrokerStats:
         self._served: dict[int, RequestStats] = {}  # the part of _requests that is hot
         self.started_ms = int(wall_clock() * 1000)
         self._zero_totals()
-        self.refused = Tally()  # requests turned away, by reason
-        self.route_misses = Tally()  # by cause
         self.group_warnings = Tally()  # by kind: mixed subscriptions, shared clientId, ...
         self.events = Tally()  # anything else worth a counter
         self.overflowed = Tally()  # look-ups that ended at __other__, by table
-        self.stages: dict[str, Buckets] = {}
         self._day = self._today()
         # Rates at the very start are taken against the start itself.
         self._samples: deque[_Sample] = deque([self._take()])
@@ -200,7 +196,7 @@ class BrokerStats:
         self.put_messages = self.put_bytes = self.put_failures = 0
         self.get_found = self.get_missed = self.get_transferred = 0
         self.handler_failures = 0
-        self.put_time_max_s = self.get_time_max_s = 0.0
+        self.get_time_max_s = 0.0  # longest read of the store for a pull
         self.put_messages_yesterday_morning = self.put_messages_today_morning = 0
         self.get_messages_yesterday_morning = self.get_messages_today_morning = 0
 
@@ -240,10 +236,6 @@ class BrokerStats:
     def request_refused(self, code: int, response_code: int, seconds: float = 0.0) -> None:
         """A request was answered with an error code; "success" means that it was answered."""
         self.request(code, response_code).add(seconds)
-
-    def stage(self, name: str) -> Buckets:
-        """Buckets of one stage of the send path (decode, append, flush_wait, reply), seconds."""
-        return self.stages.get(name) or self.stages.setdefault(name, Buckets(STAGE_BOUNDS))
 
     def stored(self, topic: TopicStats, messages: int, stored_bytes: int) -> None:
         """`messages` of one append were stored; sizes are counted at their mean, as 5.x does."""

@@ -7,6 +7,7 @@ import threading
 from typing import cast
 
 from aerobee.broker.acks import Acks
+from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.command import Command, make_request
 from aerobee.remoting.connection import Connection
@@ -37,7 +38,8 @@ class Bench:
         self.mark = Mark()
         self.after_durable = asyncio.Event()
         loop = asyncio.get_running_loop()
-        self.acks = Acks(loop, self.mark, answer, self.after_durable.set, timeout_s)
+        self.stats = BrokerStats()
+        self.acks = Acks(loop, self.mark, answer, self.after_durable.set, timeout_s, self.stats)
         self.peer = Peer()
 
     def wait(self, end: int, name: str, peer: Peer | None = None) -> None:
@@ -118,3 +120,13 @@ async def test_a_failed_sync_answers_with_an_error_but_not_to_what_is_durable() 
     await asyncio.wait_for(bench.after_durable.wait(), 5)
     service_not_available = int(ResponseCode.SERVICE_NOT_AVAILABLE)
     assert bench.peer.written == [b"safe:0 ", f"lost:{service_not_available} ".encode()]
+
+
+async def test_time_to_the_answer_is_counted_by_outcome() -> None:
+    bench = Bench(timeout_s=0.0)
+    bench.wait(100, "in time")
+    await bench.move(100)
+    bench.wait(200, "too late")
+    bench.acks.expire()
+    counts = {request.key.response_code: request.count for request in bench.stats.requests()}
+    assert counts == {ResponseCode.SUCCESS: 1, ResponseCode.FLUSH_DISK_TIMEOUT: 1}

@@ -108,3 +108,12 @@ def test_everybody_leaves_at_the_stop(held: Held) -> None:
     held.hold("b", queue=3)
     held.table.release_all()
     assert sorted(held.left) == ["a", "b"]
+
+
+def test_how_long_a_pull_was_held_is_known_when_it_leaves(held: Held) -> None:
+    times: list[float] = []
+    held.table.replay = lambda pull: times.append(held.table.held_s(pull))
+    held.hold("g")
+    held.clock.now += 12.5
+    held.table.release_all()
+    assert times == [12.5]

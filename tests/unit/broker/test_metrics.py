@@ -124,7 +124,7 @@ async def test_request_latency_is_in_milliseconds_under_known_names(metrics: Met
     stats.request_served(310, 0.004)
     stats.request_refused(10, 17, 0.004)
     stats.request_refused(54321, 3)
-    stats.refused.bump("held pulls full")
+    stats.group_warnings.bump("mixed subscriptions")
     metrics.add("requests", Requests(stats))
     page = samples(await scrape(metrics))
     labels = {
@@ -140,7 +140,7 @@ async def test_request_latency_is_in_milliseconds_under_known_names(metrics: Met
     assert value(page, f"{name}_sum", **labels) == pytest.approx(4)
     assert value(page, "aerobee_refused_requests_total", reason="topic_not_exist") == 1
     assert value(page, "aerobee_refused_requests_total", reason="request_code_not_supported") == 1
-    assert value(page, "aerobee_refused_requests_total", reason="held_pulls_full") == 1
+    assert value(page, "aerobee_group_warnings_total", kind="mixed_subscriptions") == 1
     assert any(("request_code", "unknown") in labels for _, labels in page)
 
 
