@@ -106,7 +106,7 @@ def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name, right in zip(columns, _numeric_columns(rows, len(columns)), strict=True):
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for row in rows:

@@ -174,14 +174,22 @@ def test_modules_can_be_read_in_one_sitting() -> None:
 
 
 def test_functions_fit_a_screen() -> None:
-    wrong = {
-        f"{name_of(path)}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1
+    lengths = {
+        f"{name_of(path)}:{node.lineno} {node.name}": _code_lines(node)
         for path in ALL
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
     }
-    assert wrong == {}
+    assert {name: lines for name, lines in lengths.items() if lines > FUNCTION_LINES_MAX} == {}
+
+
+def _code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines from `def` to the end, the docstring left out: explaining is no fault."""
+    lines = (node.end_lineno or 0) - node.lineno + 1
+    first = node.body[0]
+    if ast.get_docstring(node, clean=False) is not None:
+        lines -= (first.end_lineno or 0) - first.lineno + 1
+    return lines
 
 
 def test_every_module_opens_with_its_story() -> None:
