@@ -128,9 +128,7 @@ class _Reader:
         return self._text[self._position : self._position + 1]
 
     def _value(self, depth: int) -> Any:
-        self._values_left -= 1
-        if self._values_left < 0:
-            raise JsonError("too many values")
+        self._count()
         char = self._peek()
         if char == "{":
             return self._object(depth + 1)
@@ -151,15 +149,14 @@ class _Reader:
         members: dict[str, Any] = {}
         while (char := self._peek()) != "}":
             if char == ",":
-                self._position += 1
+                self._stray_comma()
                 continue
             key = self._key(char, depth)
             if self._peek() != ":":
                 raise self._error("no colon after a key")
             self._position += 1
             members[key] = self._value(depth)
-            if self._peek() not in (",", "}"):
-                raise self._error("no comma or brace after a member")
+            self._end_of_item("}")
         self._position += 1
         return members
 
@@ -168,13 +165,29 @@ class _Reader:
         elements: list[Any] = []
         while (char := self._peek()) != "]":
             if char == ",":
-                self._position += 1
+                self._stray_comma()
                 continue
             elements.append(self._value(depth))
-            if self._peek() not in (",", "]"):
-                raise self._error("no comma or bracket after an element")
+            self._end_of_item("]")
         self._position += 1
         return elements
+
+    def _end_of_item(self, closing: str) -> None:
+        char = self._peek()
+        if char == ",":
+            self._position += 1
+        elif char != closing:
+            raise self._error(f"no comma or {closing} after a value")
+
+    def _stray_comma(self) -> None:
+        # Counted as a value is, because it costs as much.
+        self._position += 1
+        self._count()
+
+    def _count(self) -> None:
+        self._values_left -= 1
+        if self._values_left < 0:
+            raise JsonError("too many values")
 
     def _enter(self, depth: int) -> None:
         if depth > MAX_DEPTH:

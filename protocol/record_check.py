@@ -106,23 +106,9 @@ def _check_fields(
     head_bytes = head.size
     if head_bytes + 3 > size:
         raise CorruptRecord(f"record at {log_offset} is shorter than its own fields")
-    (
-        _size,
-        _magic,
-        crc,
-        queue_id,
-        _flag,
-        queue_offset,
-        own_offset,
-        sys_flag,
-        _born_timestamp,
-        _born_host,
-        store_timestamp,
-        _store_host,
-        _times,
-        _prepared,
-        body_length,
-    ) = head.unpack_from(buffer, position)
+    fields = head.unpack_from(buffer, position)
+    crc, queue_id, _, queue_offset, own_offset, sys_flag = fields[2:8]
+    body_length = fields[14]
     if own_offset != log_offset:
         raise CorruptRecord(f"record at {log_offset} names {own_offset} as its place")
     if queue_id < 0 or queue_offset < 0:
@@ -152,7 +138,7 @@ def _check_fields(
         queue_id,
         queue_offset,
         sys_flag,
-        store_timestamp,
+        fields[10],
         topic,
         head_bytes,
         body_length,

@@ -132,7 +132,7 @@ def test_the_deepest_allowed_nesting_is_read() -> None:
 def test_values_are_counted_in_both_readers() -> None:
     assert loads("[1,2,3]", max_values=4) == [1, 2, 3]
     assert loads("[1,2,3,]", max_values=4) == [1, 2, 3]
-    for text in ("[1,2,3]", "[1,2,3,]", "{a:{b:{}}}"):
+    for text in ("[1,2,3]", "[1,2,3,]", "{a:{b:{}}}", "[,,,]", "{,,,}"):
         with pytest.raises(JsonError):
             loads(text, max_values=2)
 
