@@ -22,7 +22,6 @@ import mmap
 import os
 import shutil
 import time
-from collections.abc import Iterator
 
 _COPY_BYTES = 1 << 20
 _ZEROS = bytes(_COPY_BYTES)
@@ -127,20 +126,26 @@ class Files:
         """Drop clean cached pages, so that the next read comes from the disk."""
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
-    def data_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Ranges of [start, end) that may hold something else than zeros, in order."""
+    def data_ranges(self, fd: int, start: int, end: int) -> list[tuple[int, int]]:
+        """Ranges of [start, end) that may hold something else than zeros, in order.
+
+        A list, not a generator: reading up to a hole makes the kernel read ahead into it, what it
+        has read counts as data, and the caller would follow it through the whole file.
+        """
+        ranges: list[tuple[int, int]] = []
         position = start
         while position < end:
             try:
                 begin = os.lseek(fd, position, os.SEEK_DATA)
             except OSError as error:
                 if error.errno == errno.ENXIO:  # nothing but a hole up to the end of the file
-                    return
+                    break
                 raise
             if begin >= end:
-                return
+                break
             position = min(os.lseek(fd, begin, os.SEEK_HOLE), end)
-            yield begin, position
+            ranges.append((begin, position))
+        return ranges
 
     def first_nonzero(self, fd: int, start: int, end: int) -> int:
         """Position of the first byte of [start, end) that is not zero; `end` if all are."""
@@ -153,7 +158,7 @@ class Files:
 
     def last_nonzero(self, fd: int, start: int, end: int) -> int:
         """Position behind the last byte of [start, end) that is not zero; `start` if all are."""
-        for begin, stop in reversed(list(self.data_ranges(fd, start, end))):
+        for begin, stop in reversed(self.data_ranges(fd, start, end)):
             while stop > begin:
                 position = max(begin, stop - _COPY_BYTES)
                 data = self.read(fd, position, stop - position).rstrip(b"\0")

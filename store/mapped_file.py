@@ -153,6 +153,8 @@ class MappedFile:
         """After the last sync of a full segment: the descriptor is of no use any more."""
         assert self.wrote == self.size
         self._close_fd()
+        if self._map is not None:
+            self._map.madvise(mmap.MADV_NORMAL)
 
     def distrust_cache(self) -> None:
         """Before a recovery reads it: push out and drop cached pages, so that reads show the disk.
@@ -207,6 +209,10 @@ class MappedFile:
         whole = memoryview(self._map)
         self._view = whole.toreadonly()
         self._memory = None if read_only else whole
+        if not read_only:
+            # The writer touches each page once. Reading ahead of it would fill the cache with
+            # zeros: 8 MiB at a time on common disks, and appends wait for it.
+            self._map.madvise(mmap.MADV_RANDOM)
 
     def _drop_map(self) -> None:
         # No mmap.close(): it fails while views are out. Dropping the last reference unmaps.
