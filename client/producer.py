@@ -9,8 +9,9 @@ stored, so a retried message may be stored twice, under one unique id: RocketMQ'
 the same, and consumers that mind compare ids. Sends to one chosen queue are never moved to another.
 
 Many sends may run at the same time, from one task each or by `send_many`; up to `max_in_flight` of
-them wait for answers, the others for their turn. Those to one broker share a connection, which
-keeps them in the order they were started, as long as none is retried.
+them wait for answers, the others for their turn. Those to one broker share a connection; an Aerobee
+broker stores them in the order they were started, as long as none is retried. A Java broker's
+threads overtake one another: where order matters there, wait for each send before the next.
 """
 
 from __future__ import annotations
