@@ -137,13 +137,13 @@ def health_routes(
 ) -> dict[str, Route]:
     """Routes for /live and /ready with their aliases.
 
-    `loop_stuck_s` gives the seconds since the loop's own timer last ran.
+    `loop_stuck_s` gives the seconds by which the loop's own timer is overdue.
     """
 
     async def live(_request: Request) -> Response:
         stuck = loop_stuck_s()
         status = 200 if stuck < live_within_s else 503
-        return _json(status, {"live": status == 200, "loop_last_turned_s_ago": round(stuck, 3)})
+        return _json(status, {"live": status == 200, "loop_overdue_s": round(stuck, 3)})
 
     async def ready(_request: Request) -> Response:
         verdicts = health.look()

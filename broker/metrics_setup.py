@@ -31,7 +31,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.config.model import Settings
 from aerobee.nameserver.server import NameServer
 from aerobee.remoting.stats import ServerStats
-from aerobee.store.message_store import MessageStore
+from aerobee.store.message_store import MessageStore, RecoveryReport
 
 log = logging.getLogger("aerobee.broker.metrics")
 
@@ -63,7 +63,7 @@ def add_broker(
     metrics.add("store", Store(store, settings.store_path, settings.disk_warning_ratio))
     metrics.add("traffic", Traffic(stats, topics.is_system))
     metrics.add("requests", Requests(stats))
-    metrics.add("figures", Figures(_figures(settings, core)))
+    metrics.add("figures", Figures([*_figures(settings, core), *_recovery(store.recovery)]))
     metrics.add("clients", Clients(core.clients))
     metrics.add("lag", Lag(core.offsets, store, stats.pulled, _read_queues(core), topics.is_system))
 
@@ -84,7 +84,7 @@ def add_network(
         servers = {**servers, "nameserver": name_server.stats}
     metrics.add("connections", Connections(servers))
     metrics.add(
-        "name servers",
+        "name_servers",
         NameServers(registered, None if name_server is None else name_server.counts),
     )
 
@@ -119,6 +119,31 @@ def _figures(settings: Settings, core: BrokerCore) -> list[Figure]:
     ]
 
 
+def _recovery(report: RecoveryReport) -> list[Figure]:
+    return [
+        Figure(
+            "aerobee_recovery_seconds",
+            "Time the last start took to recover",
+            lambda: report.seconds,
+        ),
+        Figure(
+            "aerobee_recovery_read_records",
+            "Records read by the last recovery",
+            lambda: report.records_read,
+        ),
+        Figure(
+            "aerobee_recovery_torn_bytes",
+            "Bytes cut off the end of the log by the last recovery",
+            lambda: report.torn_bytes,
+        ),
+        Figure(
+            "aerobee_recovery_gaps",
+            "Damaged places in the log that the last recovery went around",
+            lambda: len(report.gaps),
+        ),
+    ]
+
+
 def extra_labels(text: str) -> tuple[tuple[str, str], ...]:
     """Pairs of `k:v,k:v`. One that could not be a label is left out with a warning."""
     labels: dict[str, str] = {}
@@ -131,9 +156,11 @@ def extra_labels(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(labels.items())
 
 
-def _read_queues(core: BrokerCore) -> Callable[[str], int]:
-    def read_queues(topic: str) -> int:
+def _read_queues(core: BrokerCore) -> Callable[[str, str], int]:
+    def read_queues(group: str, topic: str) -> int:
         config = core.topics.get(topic)
-        return 0 if config is None else config.read_queues
+        if config is None or core.groups.find(group) is None:
+            return 0
+        return config.read_queues
 
     return read_queues

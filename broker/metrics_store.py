@@ -193,8 +193,9 @@ class _Behind(NamedTuple):
 class Lag:
     """How many messages, and how old, each group has before it in each topic.
 
-    `read_queues(topic)` gives a topic's number of read queues, 0 when it does not exist (any more);
-    `pulled(group, topic)` the offset behind the last message given out, by queue.
+    `read_queues(group, topic)` gives the topic's number of read queues, 0 when topic or group does
+    not exist (any more); `pulled(group, topic)` the offset behind the last message given out, by
+    queue.
     """
 
     def __init__(
@@ -202,7 +203,7 @@ class Lag:
         offsets: CommittedOffsets,
         queues: Queues,
         pulled: Callable[[str, str], Mapping[int, int]],
-        read_queues: Callable[[str], int],
+        read_queues: Callable[[str, str], int],
         is_system_topic: Callable[[str], bool],
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -221,7 +222,7 @@ class Lag:
             if perf_counter() - turn_began > _TURN_S:
                 await asyncio.sleep(0)
                 turn_began = perf_counter()
-            count = self._read_queues(topic)
+            count = self._read_queues(group, topic)
             if count:
                 unread = list(self._unread(group, topic, count))
                 may_read = len(unread) <= reads_left

@@ -16,7 +16,8 @@ import pytest
 from .kit import Served, Wire, free_port, tool, wait_until
 
 PACKAGE = "prometheus"
-DEPLOY = Path(__file__).parents[2] / "deploy"
+PROJECT = Path(__file__).parents[2]
+DEPLOY = PROJECT / "deploy"
 NAMES = re.compile(r"\b(?:aerobee|rocketmq)_[a-z0-9_]+")
 
 
@@ -138,6 +139,20 @@ def test_alerts_ask_only_for_families_that_exist(serve: Callable[..., Served]) -
     asked = {name.removesuffix("_bucket") for name in NAMES.findall(rules)}
     assert asked
     assert asked - families == set()
+
+
+def test_manual_lists_the_families_there_are(serve: Callable[..., Served]) -> None:
+    _, page = serve().ready().get("/metrics")
+    families = re.findall(r"^# HELP (\S+) (.*)\n# TYPE \S+ (\S+)$", page.decode(), re.MULTILINE)
+    ours = {
+        (name, kind, text)
+        for name, text, kind in families
+        if name.startswith(("aerobee_", "rocketmq_"))
+    }
+    manual = (PROJECT / "docs" / "metrics.md").read_text()
+    rows = re.findall(r"^\| `(\S+)` \| (\w+) \| .*? ?\| (.*) \|$", manual, re.MULTILINE)
+    assert sorted(ours - set(rows)) == []
+    assert sorted(set(rows) - ours) == []
 
 
 def test_page_is_accepted_by_promtool(serve: Callable[..., Served]) -> None:

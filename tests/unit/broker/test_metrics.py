@@ -302,7 +302,7 @@ async def test_lag_counts_what_can_still_be_consumed(metrics: Metrics) -> None:
     counts = {"T": 3, "R": 1}
     stats = BrokerStats()
     stats.consumer("G", "T").pulled.update({0: 94, 1: 20, 2: 5})
-    read_queues = lambda topic: counts.get(topic, 0)  # noqa: E731
+    read_queues = lambda _group, topic: counts.get(topic, 0)  # noqa: E731
     metrics.add("lag", Lag(offsets, queues, stats.pulled, read_queues, system, lambda: 2000.0))
     page = samples(await scrape(metrics))
 
@@ -327,7 +327,7 @@ async def test_lag_of_many_groups_lets_the_loop_turn(metrics: Metrics) -> None:
     ends = {("T", queue): (0, 10) for queue in range(8)}
     offsets = FakeOffsets({("T", f"G{number}"): {0: 1} for number in range(3000)})
     queues = FakeQueues(ends)
-    lag = Lag(offsets, queues, BrokerStats().pulled, lambda _topic: 8, system)
+    lag = Lag(offsets, queues, BrokerStats().pulled, lambda _group, _topic: 8, system)
     turns = 0
 
     async def count_turns() -> None:
