@@ -27,9 +27,10 @@ def name_servers(parsed: argparse.Namespace) -> str:
 
 def run_client(work: Coroutine[Any, Any, int]) -> int:
     """Run a command's coroutine; what the client raises ends it with a text and an exit code."""
-    # The client's own events would repeat the error that is about to be printed.
-    logging.getLogger("aerobee").addHandler(logging.NullHandler())
-    logging.getLogger("aerobee").propagate = False
+    # Without any handler the client's warnings would go to standard error, where they would repeat
+    # the error that is about to be said.
+    if not logging.getLogger("aerobee").hasHandlers():
+        logging.getLogger("aerobee").addHandler(logging.NullHandler())
     try:
         return asyncio.run(work)
     except ClientError as error:

