@@ -156,8 +156,15 @@ def filter_by_tag(broker: Broker, peer: Peer, log: Path) -> None:
 
 
 def refuse_once(broker: Broker, peer: Peer, log: Path) -> None:
-    """What a consumer refuses comes back once more, by way of its group's retry topic."""
+    """What a consumer refuses comes back once more, by way of its group's retry topic.
+
+    The group has had a member before: the very first one often asks for the retry topic's route
+    just before its own heartbeat makes the topic, with either broker, and asks again 30 s later.
+    """
     topic = topic_of(broker, "retry", peer)
+    earlier = peer.consume(broker, log / "earlier", topic, f"{topic}-group", timeout=20)
+    earlier.wait_lines(lambda lines: len(lines) > 0, 20)
+    earlier.stop()
     with broker.wire() as wire:
         for n in range(16):
             wire.send(topic, n % QUEUES, f"retry-wire-{n}".encode(), KEYS=f"retry-wire-{n}")

@@ -117,9 +117,11 @@ def check_java_queries(java: Dialogue, sent: dict[str, list[Line]], stored: list
     at = {(one.queue, one.queue_offset): one for one in stored}
     for body, ack in samples(sent, 250):
         one = at[ack["queue"], ack["offset"]]
-        for ident in {ack.get("offsetId", ack["id"]), ack["id"]}:
-            (found,) = java.ask(f"id {TOPIC} {ident}")["found"]
-            assert found["body"] == body
+        if "offsetId" in ack:
+            assert java.ask(f"id {TOPIC} {ack['offsetId']}")["found"][0]["body"] == body
+        if "UNIQ_KEY" in one.properties:
+            assert one.properties["UNIQ_KEY"] == ack["id"]
+            assert java.ask(f"unique {TOPIC} {ack['id']}")["found"][0]["body"] == body
         around = java.ask(f"key {TOPIC} {body} {one.store_ms - SECOND_MS} {one.store_ms}")["found"]
         assert {each["body"] for each in around} == {body}
         later = java.ask(f"key {TOPIC} {body} {stored[-1].store_ms + 60_000} {FAR_FUTURE_MS}")

@@ -72,7 +72,7 @@ def check_queries(broker: Broker, log: Path, stored: list[Stored]) -> None:
         assert found["body"] == one.body
         unique = one.properties.get("UNIQ_KEY")
         if unique:
-            assert java.ask(f"id {TOPIC} {unique}")["found"][0]["body"] == one.body
+            assert java.ask(f"unique {TOPIC} {unique}")["found"][0]["body"] == one.body
     java.close()
 
 

@@ -12,10 +12,12 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * Answers questions read from standard input, one a line, with one line each; ends with its input.
  *
  * <pre>
- * key   TOPIC KEY BEGIN_MS END_MS      all messages of that key (or unique key) in the time range
- * id    TOPIC ID                       one message by offset message id or unique id
- * time  TOPIC BROKER QUEUE MS          the queue offset at that time
- * range TOPIC BROKER QUEUE             min and max queue offset
+ * key    TOPIC KEY BEGIN_MS END_MS     all messages of that key stored in that time
+ * id     TOPIC ID                      one message by its offset message id
+ * unique TOPIC ID                      one message by its unique id, which must not be taken for an
+ *                                      offset message id: it would be read as some host's address
+ * time   TOPIC BROKER QUEUE MS         the queue offset at that time
+ * range  TOPIC BROKER QUEUE            min and max queue offset
  * </pre>
  */
 final class Query {
@@ -49,6 +51,10 @@ final class Query {
                 break;
             case "id":
                 found(Collections.singletonList(admin.viewMessage(topic, words[2])));
+                break;
+            case "unique":
+                found(Collections.singletonList(
+                    admin.getDefaultMQProducerImpl().queryMessageByUniqKey(topic, words[2])));
                 break;
             case "time":
                 Lines.line().put("offset", admin.searchOffset(queue(words), Long.parseLong(words[4]))).print();
