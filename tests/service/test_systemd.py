@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import configparser
+import os
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from .kit import Served, aerobee, tool
+from .kit import Served, Wire, aerobee, tool
 
 UNIT = Path(__file__).parents[2] / "deploy" / "aerobee.service"
 # `systemd-analyze security` in tenths (1.4 of 10). Lower it when the unit gets tighter; it may not
@@ -92,3 +95,48 @@ def test_daemon_bears_memory_deny_write_execute(serve: Callable[..., Served]) ->
     assert daemon.get("/metrics")[0] == 200
     daemon.terminate()
     assert daemon.wait() == 0
+
+
+def system_calls(name: str) -> set[str]:
+    """The calls of a systemd set such as @system-service, sets in it followed."""
+    calls: set[str] = set()
+    for line in analyze("syscall-filter", name).stdout.splitlines()[1:]:
+        word = line.strip()
+        if word.startswith("@"):
+            calls |= system_calls(word)
+        elif word and not word.startswith("#"):
+            calls.add(word)
+    return calls
+
+
+def allowed_system_calls() -> set[str]:
+    """What the unit's SystemCallFilter= lines leave over."""
+    allowed: set[str] = set()
+    for line in UNIT.read_text().splitlines():
+        if line.startswith("SystemCallFilter="):
+            value = line.removeprefix("SystemCallFilter=")
+            named = set().union(*map(system_calls, value.removeprefix("~").split()))
+            allowed = allowed - named if value.startswith("~") else allowed | named
+    return allowed
+
+
+def test_daemon_makes_no_system_call_the_unit_forbids(
+    serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    summary = tmp_path / "calls"
+    prefix = (tool("strace", "strace"), "-f", "-c", "-U", "name", "-o", str(summary))
+    tried = subprocess.run([*prefix, "/bin/true"], capture_output=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"this machine does not let strace trace: {tried.stderr.decode().strip()}")
+    daemon = serve("--set", "store.flush_disk_type=SYNC_FLUSH", prefix=prefix).ready()
+    with Wire(daemon.port) as wire:
+        assert wire.send_message("T", b"body").code == 0
+    assert daemon.get("/metrics")[0] == 200
+    tracer = daemon.process.pid
+    child = Path(f"/proc/{tracer}/task/{tracer}/children").read_text().split()[0]
+    os.kill(int(child), signal.SIGTERM)
+    assert daemon.wait() == 0, daemon.log
+    made = set(re.findall(r"^ *([a-z][a-z0-9_]*)$", summary.read_text(), re.MULTILINE))
+    made -= {"syscall", "name", "total"}
+    assert {"execve", "fdatasync", "fallocate", "accept4", "mmap"} <= made
+    assert made - allowed_system_calls() == set()
