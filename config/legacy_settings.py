@@ -121,6 +121,7 @@ class LegacySettings:
     netty_selector_threads: int = _idle(3, "serverSelectorThreads", _NETTY)
     netty_oneway_semaphore: int = _idle(256, "serverOnewaySemaphoreValue", _NETTY)
     netty_async_semaphore: int = _idle(64, "serverAsyncSemaphoreValue", _NETTY)
+    netty_backlog: int = _idle(1024, "serverSocketBacklog", "Fixed at 1,024 here.")
     netty_send_buffer: int = _idle(
         0,
         "serverSocketSndBufSize",

@@ -76,13 +76,6 @@ class LimitSettings:
         high=100_000,
         why="Open files kept back from connections for the store's own.",
     )
-    listen_backlog: int = setting(
-        1024,
-        "serverSocketBacklog",
-        low=1,
-        high=65_535,
-        why="Connections the system queues before the broker accepts them.",
-    )
     inbound_bytes: int = setting(
         128 * _MIB,
         unit="bytes",
@@ -118,37 +111,12 @@ class LimitSettings:
         high=1_000_000,
         why="Questions of the broker to one client that wait for an answer.",
     )
-    requests_in_flight_per_connection: int = setting(
-        4096,
-        low=1,
-        high=1_000_000,
-        why="Unanswered requests of one connection (sends awaiting their flush); then busy (2).",
-    )
-    requests_in_flight: int = setting(
-        100_000,
-        low=1,
-        high=10_000_000,
-        why="Unanswered requests in all.",
-    )
-    held_pulls_per_connection: int = setting(
-        10_000,
-        low=1,
-        high=1_000_000,
-        why="Pulls of one connection that wait for a message; more are answered at once.",
-    )
     held_pulls: int = setting(
         100_000,
         "pullThreadPoolQueueCapacity",
         low=1,
         high=10_000_000,
-        why="Waiting pulls in all.",
-    )
-    hold_max_ms: int = setting(
-        120_000,
-        unit="ms",
-        low=1000,
-        high=600_000,
-        why="Longest hold of a pull, whatever the client asks for.",
+        why="Most pulls that wait for a message; more are answered at once, and ask again.",
     )
     max_topics: int = setting(
         20_000, low=16, high=1_000_000, why="Most topics. Each is files, memory and registration."
@@ -158,12 +126,6 @@ class LimitSettings:
     )
     max_queues_per_topic: int = setting(1024, low=1, high=65_536, why="Most queues of one topic.")
     max_groups: int = setting(20_000, low=16, high=1_000_000, why="Most consumer groups.")
-    max_entries_per_client: int = setting(
-        1000,
-        low=1,
-        high=1_000_000,
-        why="Most groups in one heartbeat, and most subscriptions of one group.",
-    )
     max_inflated_bytes: int = setting(
         32 * _MIB,
         unit="bytes",

@@ -16,10 +16,7 @@ from aerobee.config.errors import ConfigError
 from aerobee.config.model import BY_NAME, Settings
 from aerobee.config.store_settings import RECORD_OVERHEAD_BYTES
 
-TOPIC_BYTES_MAX: Final = 127  # one length byte, one of them kept by the reference's check
 PROPERTIES_BYTES_MAX: Final = 32_767  # an i16 length in the record (spec/store.md 2.5)
-JSON_DEPTH_MAX: Final = 32
-QUERY_RESULTS_MAX: Final = 64
 
 # Properties in a JSON header: each byte may become a six-byte escape.
 _JSON_ESCAPE_FACTOR: Final = 6
@@ -27,34 +24,23 @@ _JSON_ESCAPE_FACTOR: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Checked limits; bytes, seconds and counts as the names say. See `limit_settings.py`."""
+    """Checked limits of the client ports, named as the connection layer names them.
+
+    Limits of a single component (topics, held pulls, message size) are read from the settings.
+    """
 
     frame_bytes: int
     header_bytes: int
-    message_bytes: int
     frame_grace_s: float
     frame_bytes_per_s: int
     idle_s: float
     connections: int
     connections_per_address: int
-    listen_backlog: int
     inbound_total_bytes: int
     outbound_high_water_bytes: int
     outbound_connection_bytes: int
     outbound_total_bytes: int
     pending_calls: int
-    requests_per_connection: int
-    requests: int
-    held_pulls_per_connection: int
-    held_pulls: int
-    hold_max_ms: int
-    topics: int
-    queues: int
-    queues_per_topic: int
-    groups: int
-    entries_per_client: int
-    inflated_bytes: int
-    auto_create_per_minute: int
     warnings: tuple[str, ...] = ()
 
     @classmethod
@@ -68,30 +54,16 @@ class Limits:
         return cls(
             frame_bytes=settings.max_frame_bytes,
             header_bytes=settings.max_header_bytes,
-            message_bytes=settings.max_message_bytes,
             frame_grace_s=float(settings.frame_base_seconds),
             frame_bytes_per_s=settings.frame_bytes_per_second,
             idle_s=float(settings.idle_seconds),
             connections=connections,
             connections_per_address=min(settings.connections_per_address, connections),
-            listen_backlog=settings.listen_backlog,
             inbound_total_bytes=settings.inbound_bytes,
             outbound_high_water_bytes=settings.outbound_high_water_bytes,
             outbound_connection_bytes=settings.outbound_bytes_per_connection,
             outbound_total_bytes=settings.outbound_bytes,
             pending_calls=settings.calls_per_connection,
-            requests_per_connection=settings.requests_in_flight_per_connection,
-            requests=settings.requests_in_flight,
-            held_pulls_per_connection=settings.held_pulls_per_connection,
-            held_pulls=settings.held_pulls,
-            hold_max_ms=settings.hold_max_ms,
-            topics=settings.max_topics,
-            queues=settings.max_queues,
-            queues_per_topic=settings.max_queues_per_topic,
-            groups=settings.max_groups,
-            entries_per_client=settings.max_entries_per_client,
-            inflated_bytes=settings.max_inflated_bytes,
-            auto_create_per_minute=settings.auto_create_per_minute,
             warnings=warnings,
         )
 
@@ -150,8 +122,6 @@ def _assert_relations(settings: Settings) -> None:
         ("max_frame_bytes", "outbound_bytes_per_connection"),
         ("outbound_high_water_bytes", "outbound_bytes_per_connection"),
         ("outbound_bytes_per_connection", "outbound_bytes"),
-        ("requests_in_flight_per_connection", "requests_in_flight"),
-        ("held_pulls_per_connection", "held_pulls"),
         ("max_queues_per_topic", "max_queues"),
         ("default_topic_queues", "max_queues_per_topic"),
     ):

@@ -97,7 +97,7 @@ def test_connections_fit_the_open_files() -> None:
         ({"max_header_bytes": 100_000}, "limits.max_header_bytes"),
         ({"transfer_bytes_memory": 16_000_000}, "store.transfer_bytes_memory"),
         ({"inbound_bytes": 1_048_576}, "limits.max_frame_bytes"),
-        ({"held_pulls": 1}, "limits.held_pulls_per_connection"),
+        ({"outbound_bytes": 1_048_576}, "limits.outbound_bytes_per_connection"),
         ({"default_topic_queues": 2000}, "topics.default_topic_queues"),
     ],
 )
