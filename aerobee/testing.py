@@ -4,10 +4,11 @@
         with aerobee.testing.broker() as running:
             with Producer(running.name_server) as producer: ...
 
-or, with pytest and `pytest_plugins = ["aerobee.testing"]` in a conftest.py, the fixture
-`aerobee_broker`. It is the whole daemon with its name server, on free ports of the loopback address
-and a temporary store of small segments, on an event loop in a thread of its own, so that blocking
-tests and asyncio ones use it alike. Leaving the block stops it in order and deletes the store.
+or the pytest fixture `aerobee_broker`: `pytest_plugins = ["aerobee.testing"]` in the topmost
+conftest.py, or `from aerobee.testing import aerobee_broker` in any. It is the whole daemon with its
+name server, on free ports of the loopback address and a temporary store of small segments, on an
+event loop in a thread of its own, so that blocking tests and asyncio ones use it alike. Leaving the
+block stops it in order and deletes the store.
 
 Keyword arguments are settings (`aerobee config show` lists them); ranges are not checked, so a test
 may be quicker than an operator should be. A `store_path` given is kept: start a second broker on it
@@ -151,8 +152,8 @@ except ImportError:  # a program may use this module without pytest
     pass
 else:
 
-    @pytest.fixture(name="aerobee_broker")
-    def aerobee_broker_fixture() -> Iterator[RunningBroker]:
+    @pytest.fixture
+    def aerobee_broker() -> Iterator[RunningBroker]:
         """A broker of the test's own."""
         with broker() as running:
             yield running

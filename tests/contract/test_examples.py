@@ -1,0 +1,44 @@
+"""The examples that README quotes run as they are."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import aerobee.testing
+from aerobee.testing import RunningBroker
+
+aerobee_broker = aerobee.testing.aerobee_broker  # the fixture, for this module
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+
+
+def start(name: str, running: RunningBroker) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(EXAMPLES / name)],
+        env={**os.environ, "NAMESRV_ADDR": running.name_server},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_what_produce_sends_consume_prints_and_leaves_cleanly(
+    aerobee_broker: RunningBroker,
+) -> None:
+    produce = start("produce.py", aerobee_broker)
+    out, err = produce.communicate(timeout=30)
+    assert produce.returncode == 0, err
+    assert len(out.splitlines()) == 10
+    consume = start("consume.py", aerobee_broker)
+    assert consume.stdout is not None
+    lines = [consume.stdout.readline() for _ in range(10)]
+    consume.send_signal(signal.SIGINT)
+    out, err = consume.communicate(timeout=30)
+    assert {line.split(maxsplit=2)[2].strip() for line in lines} == {
+        f"hello {number}" for number in range(10)
+    }
+    assert (consume.returncode, out.startswith("left the group"), err) == (0, True, "")

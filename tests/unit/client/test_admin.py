@@ -1,0 +1,137 @@
+"""Administration against scripted brokers; the real ones are asked in tests/contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from aerobee.client.admin import Admin
+from aerobee.client.errors import CallerError, ClientClosed, NoRoute, PeerFailed
+from aerobee.client.options import ClientOptions
+from aerobee.protocol.admin_headers import CreateTopicHeader
+from aerobee.protocol.bodies import MessageQueue
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.command import encode_response
+from aerobee.protocol.stats_bodies import QueueOffsets, encode_topic_stats
+
+
+@pytest.fixture
+async def two(cluster):
+    """Brokers `a` and `b`, both with topic `T`."""
+    brokers = {name: await cluster.add_broker(name) for name in "ab"}
+    cluster.add_topic("T")
+    return brokers
+
+
+@pytest.fixture
+async def admin(name_server: str):
+    async with Admin(name_server, ClientOptions(call_timeout_s=5)) as admin:
+        yield admin
+
+
+def accept(broker, code: int) -> None:
+    broker.answers[code] = lambda _, command: encode_response(command, 0)
+
+
+async def test_a_topic_is_created_on_every_master(two, admin) -> None:
+    for broker in two.values():
+        accept(broker, RequestCode.UPDATE_AND_CREATE_TOPIC)
+    await admin.create_topic("NEW", queues=3, perm=4)
+    for broker in two.values():
+        header = CreateTopicHeader.from_ext(broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC)[0].ext)
+        assert (header.topic, header.read_queue_nums, header.write_queue_nums) == ("NEW", 3, 3)
+        assert (header.perm, header.topic_filter_type) == (4, "SINGLE_TAG")
+
+
+async def test_a_topic_may_be_created_on_one_broker_only(two, admin) -> None:
+    accept(two["b"], RequestCode.UPDATE_AND_CREATE_TOPIC)
+    await admin.create_topic("NEW", broker="b")
+    assert two["a"].requests == []
+
+
+@pytest.mark.parametrize("where", [{"broker": "c"}, {"cluster": "elsewhere"}])
+async def test_creating_where_nobody_is_is_no_route(two, admin, where) -> None:
+    with pytest.raises(NoRoute):
+        await admin.create_topic("NEW", **where)
+
+
+async def test_an_illegal_topic_name_is_refused_here(cluster, two, admin) -> None:
+    with pytest.raises(CallerError):
+        await admin.create_topic("no/slash")
+    assert cluster.name_server.requests == []
+
+
+async def test_a_topic_is_deleted_on_brokers_first_and_then_at_every_name_server(
+    cluster, two, name_server
+) -> None:
+    accept(cluster.name_server, RequestCode.DELETE_TOPIC_IN_NAMESRV)
+    order: list[int] = []
+    for broker in two.values():
+
+        def answer(_, command):
+            order.append(len(cluster.name_server.of(RequestCode.DELETE_TOPIC_IN_NAMESRV)))
+            return encode_response(command, 0)
+
+        broker.answers[RequestCode.DELETE_TOPIC_IN_BROKER] = answer
+    same_again = name_server.replace("127.0.0.1", "localhost")
+    async with Admin([name_server, same_again]) as admin:
+        await admin.delete_topic("T")
+    assert order == [0, 0]
+    assert len(cluster.name_server.of(RequestCode.DELETE_TOPIC_IN_NAMESRV)) == 2
+
+
+async def test_statistics_of_all_brokers_are_merged(two, admin) -> None:
+    for name, broker in two.items():
+        body = encode_topic_stats({MessageQueue("T", name, 0): QueueOffsets(1, 2, 3)})
+        broker.answers[RequestCode.GET_TOPIC_STATS_INFO] = lambda _, command, body=body: (
+            encode_response(command, 0, body=body)
+        )
+    stats = await admin.topic_stats("T")
+    assert list(stats) == [MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)]
+
+
+async def test_what_merely_shares_a_keys_hash_is_left_out(two, admin, stored) -> None:
+    records = [
+        stored("T", 0, 0, b"right", "KEYS\x01k1 k2"),
+        stored("T", 0, 1, b"other key", "KEYS\x01k3"),
+        stored("U", 0, 2, b"other topic", "KEYS\x01k2"),
+    ]
+    two["a"].answers[RequestCode.QUERY_MESSAGE] = lambda _, command: encode_response(
+        command, 0, body=b"".join(records)
+    )
+    two["b"].answers[RequestCode.QUERY_MESSAGE] = lambda _, command: encode_response(command, 22)
+    assert [message.body for message in await admin.query_by_key("T", "k2")] == [b"right"]
+
+
+async def test_a_query_by_unique_id_says_so_to_the_broker(two, admin) -> None:
+    for broker in two.values():
+        broker.answers[RequestCode.QUERY_MESSAGE] = lambda _, c: encode_response(c, 22)
+    assert await admin.query_by_unique_key("T", "U") == []
+    assert two["a"].of(RequestCode.QUERY_MESSAGE)[0].ext["_UNIQUE_KEY_QUERY"] == "true"
+
+
+async def test_a_message_is_viewed_at_the_address_in_its_id(two, admin, stored) -> None:
+    port = two["b"].server.port
+    two["b"].answers[RequestCode.VIEW_MESSAGE_BY_ID] = lambda _, command: encode_response(
+        command, 0, body=stored("T", 0, 0, b"x")
+    )
+    found = await admin.view(f"7F000001{port:08X}{149:016X}")
+    assert (found.body, found.queue.broker_name) == (b"x", "b")
+    assert two["b"].of(RequestCode.VIEW_MESSAGE_BY_ID)[0].ext == {"offset": "149"}
+
+
+async def test_a_text_that_is_no_id_is_the_callers_fault(two, admin) -> None:
+    with pytest.raises(CallerError, match="hexadecimal"):
+        await admin.view("no id")
+
+
+async def test_a_brokers_failure_is_passed_on(two, admin) -> None:
+    two["a"].answers[RequestCode.GET_TOPIC_STATS_INFO] = lambda _, c: encode_response(c, 1, "oops")
+    with pytest.raises(PeerFailed, match="oops"):
+        await admin.topic_stats("T")
+
+
+async def test_after_close_calls_are_refused(two, admin) -> None:
+    await admin.close()
+    for call in (admin.topics(), admin.cluster(), admin.route("T"), admin.view("x")):
+        with pytest.raises(ClientClosed):
+            await call

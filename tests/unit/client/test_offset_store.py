@@ -1,0 +1,140 @@
+"""Offsets at the broker and in a local file: forward only, never lost, never somebody else's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aerobee.client.errors import CallerError, OffsetFileInUse
+from aerobee.client.offset_store import BrokerOffsets, LocalOffsets
+from aerobee.client.options import ClientOptions
+from aerobee.client.session import Session
+from aerobee.protocol.bodies import MessageQueue
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.command import encode_response
+
+QUEUE, OTHER = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
+UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET
+
+
+@pytest.fixture
+async def offsets(broker, name_server):
+    session = Session(name_server, ClientOptions(call_timeout_s=5))
+    session.start()
+    yield BrokerOffsets(session, "g")
+    await session.close()
+
+
+async def test_what_is_stored_at_the_broker_is_read(broker, offsets) -> None:
+    assert await offsets.read(QUEUE) is None
+    broker.committed["g", "T", 0] = 7
+    assert await offsets.read(QUEUE) == 7
+
+
+async def test_only_what_changed_is_sent(broker, offsets) -> None:
+    offsets.update(QUEUE, 3, only_forward=True)
+    await offsets.persist([QUEUE, OTHER], wait=True)
+    await offsets.persist([QUEUE, OTHER], wait=True)
+    assert broker.committed == {("g", "T", 0): 3}
+    assert len(broker.of(UPDATE)) == 1
+
+
+async def test_offsets_move_forward_unless_somebody_insists(broker, offsets) -> None:
+    offsets.update(QUEUE, 9, only_forward=True)
+    offsets.update(QUEUE, 3, only_forward=True)
+    assert offsets.known(QUEUE) == 9
+    offsets.update(QUEUE, 3, only_forward=False)
+    await offsets.persist([QUEUE], wait=True)
+    assert broker.committed["g", "T", 0] == 3
+
+
+async def test_what_could_not_be_stored_is_sent_again(broker, offsets) -> None:
+    broker.answers[UPDATE] = lambda _, command: encode_response(command, 1, "not now")
+    offsets.update(QUEUE, 3, only_forward=True)
+    await offsets.persist([QUEUE], wait=True)
+    del broker.answers[UPDATE]
+    await offsets.persist([QUEUE], wait=True)
+    assert broker.committed["g", "T", 0] == 3
+
+
+async def test_without_wait_the_request_is_oneway(broker, offsets, until) -> None:
+    offsets.update(QUEUE, 3, only_forward=True)
+    await offsets.persist([QUEUE], wait=False)
+    await until(lambda: bool(broker.of(UPDATE)))
+    assert broker.of(UPDATE)[0].is_oneway
+
+
+async def test_a_forgotten_queue_is_never_stored_again(broker, offsets) -> None:
+    offsets.update(QUEUE, 3, only_forward=True)
+    offsets.forget(QUEUE)
+    await offsets.persist([QUEUE], wait=True)
+    assert broker.of(UPDATE) == []
+    assert offsets.known(QUEUE) is None
+
+
+async def test_a_file_keeps_offsets_over_a_restart(tmp_path: Path) -> None:
+    store = LocalOffsets(tmp_path, "DEFAULT", "g")
+    assert await store.read(QUEUE) is None
+    store.update(QUEUE, 3, only_forward=True)
+    store.update(OTHER, 4, only_forward=True)
+    store.forget(OTHER)  # still this consumer's, whoever consumes the queue now
+    await store.persist([], wait=True)
+    store.close()
+    again = LocalOffsets(tmp_path, "DEFAULT", "g")
+    assert (await again.read(QUEUE), await again.read(OTHER)) == (3, 4)
+    again.close()
+
+
+async def test_the_file_is_in_rocketmqs_form(tmp_path: Path) -> None:
+    store = LocalOffsets(tmp_path, "DEFAULT", "g")
+    store.update(QUEUE, 3, only_forward=True)
+    await store.persist([], wait=True)
+    store.close()
+    text = (tmp_path / "DEFAULT" / "g.json").read_text()
+    assert text == '{"offsetTable":{{"brokerName":"a","queueId":0,"topic":"T"}:3}}'
+
+
+async def test_nothing_is_written_when_nothing_changed(tmp_path: Path) -> None:
+    store = LocalOffsets(tmp_path, "DEFAULT", "g")
+    await store.persist([QUEUE], wait=True)
+    store.close()
+    assert not (tmp_path / "DEFAULT" / "g.json").exists()
+
+
+async def test_a_failed_write_is_tried_again(tmp_path: Path) -> None:
+    store = LocalOffsets(tmp_path, "DEFAULT", "g")
+    store.update(QUEUE, 3, only_forward=True)
+    obstacle = tmp_path / "DEFAULT" / "g.tmp"
+    obstacle.mkdir()
+    await store.persist([], wait=True)
+    obstacle.rmdir()
+    await store.persist([], wait=True)
+    store.close()
+    assert (tmp_path / "DEFAULT" / "g.json").exists()
+
+
+def test_a_second_consumer_on_the_same_file_is_refused(tmp_path: Path) -> None:
+    first = LocalOffsets(tmp_path, "DEFAULT", "g")
+    with pytest.raises(OffsetFileInUse, match="instance_name"):
+        LocalOffsets(tmp_path, "DEFAULT", "g")
+    LocalOffsets(tmp_path, "other", "g").close()
+    first.close()
+    LocalOffsets(tmp_path, "DEFAULT", "g").close()
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"offsetTable":{"x":1}}', '{"offsetTable":[1]}'])
+def test_a_damaged_file_is_an_error_not_a_fresh_start(tmp_path: Path, text: str) -> None:
+    directory = tmp_path / "DEFAULT"
+    directory.mkdir()
+    (directory / "g.json").write_text(text)
+    with pytest.raises(CallerError, match=r"g\.json"):
+        LocalOffsets(tmp_path, "DEFAULT", "g")
+    (directory / "g.json").unlink()
+    LocalOffsets(tmp_path, "DEFAULT", "g").close()  # and the lock was given up
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", ""])
+def test_an_instance_name_cannot_lead_elsewhere(tmp_path: Path, name: str) -> None:
+    with pytest.raises(CallerError):
+        LocalOffsets(tmp_path, name, "g")
