@@ -24,9 +24,10 @@ from aerobee.broker.housekeeping import Housekeeping
 from aerobee.broker.http import HttpLimits, HttpServer
 from aerobee.broker.loop_monitor import LoopMonitor
 from aerobee.broker.metrics_setup import add_broker, add_http, add_network, metrics_of_process
-from aerobee.broker.notify import Notifier, progress_text
+from aerobee.broker.notify import Notifier
 from aerobee.broker.registration import Registrar
 from aerobee.broker.stats import BrokerStats
+from aerobee.broker.supervision import Supervision
 from aerobee.config.limits import Limits
 from aerobee.config.model import Settings
 from aerobee.nameserver.server import NameServer
@@ -38,8 +39,6 @@ log = logging.getLogger("aerobee.daemon")
 
 _PORT_TRIES = 50
 _VIP_OFFSET = 2
-# More than recovery ever takes from one word about its progress to the next.
-_RECOVERY_EXTENSION_S = 60.0
 # At stop, sends that wait for their sync get this long: many times what a healthy sync takes.
 _DRAIN_S = 5.0
 
@@ -65,6 +64,7 @@ class Daemon:
         limits = Limits.of(settings)
         self._limits = remoting_limits(limits)
         self._notifier = notifier or Notifier({})
+        self._supervision = Supervision(self._notifier, self.health, self.stats)
         self._undo: list[tuple[str, Callable[[], Awaitable[None]]]] = []
         self._serving = False
         self.health.add(
@@ -154,25 +154,12 @@ class Daemon:
 
     async def _open_store(self, loop: asyncio.AbstractEventLoop) -> MessageStore:
         """Open and recover on a thread; the supervisor hears how far it is."""
-        self._recovering: str | None = "the store is being opened"
-        began = loop.time()
-
-        def progress(what: str, done_bytes: int, total_bytes: int) -> None:
-            text = progress_text(what, done_bytes, total_bytes, loop.time() - began)
-            loop.call_soon_threadsafe(self._recovery_moved, text)
-
-        self.health.add("recovered", lambda: self._recovering, "wait; the log shows how far it is")
+        progress = self._supervision.begin_recovery(loop)
         store = await loop.run_in_executor(
             None, lambda: MessageStore.open(self.settings, progress=progress)
         )
-        self._recovering = None
+        self._supervision.end_recovery()
         return store
-
-    def _recovery_moved(self, text: str) -> None:
-        if self._recovering is not None:
-            self._recovering = text
-            self._notifier.status(text)
-            self._notifier.extend_timeout(_RECOVERY_EXTENSION_S)
 
     async def _start_name_server(self) -> str:
         settings = self.settings
@@ -241,12 +228,7 @@ class Daemon:
             "free space, or lower fileReservedTime",
         )
         self._housekeeping.every(1.0, "health", self.health.look)
-        if (interval := self._notifier.watchdog_interval_s) is not None:
-            self._housekeeping.every(interval, "watchdog", self._feed_watchdog)
-
-    def _feed_watchdog(self) -> None:
-        if self.store.threads_alive():
-            self._notifier.watchdog()
+        self._supervision.watch(self._housekeeping, self.store.threads_alive)
 
     async def _stop_loop_monitor(self) -> None:
         self._loop_monitor.stop()
