@@ -125,10 +125,11 @@ class CommitLog:
         return PutResult(log_offset, size, log_offset + size, queue_offset, store_ms)
 
     def _append(
-        self, message: StoreMessage, queue: ConsumeQueue, transaction: int, store_ms: int
+        self, message: StoreMessage, queue: ConsumeQueue, transaction: int, now_ms: int
     ) -> Appended:
         segment = self._active or self._activate()
-        if store_ms < segment.last_store_ms:
+        store_ms = now_ms
+        if now_ms < segment.last_store_ms:
             # The clock was set back: times within a segment never are.
             store_ms = segment.last_store_ms
         # Half messages and rollbacks have no place in a consume queue, and no queue offset.
@@ -140,6 +141,7 @@ class CommitLog:
         if size + BLANK_BYTES > segment.size - position:
             segment = self._roll(segment, size)
             position = 0
+            store_ms = now_ms
             record = encode_record(message, queue_offset, segment.start, store_ms)
         log_offset = segment.start + position
         segment.memory[position : position + size] = record
@@ -205,13 +207,13 @@ class CommitLog:
         messages: Sequence[StoreMessage],
         sizes: list[int],
         queue: ConsumeQueue,
-        store_ms: int,
+        now_ms: int,
     ) -> list[Appended]:
         segment = self._active or self._activate()
-        store_ms = max(store_ms, segment.last_store_ms)
         total = sum(sizes)
         if total + BLANK_BYTES > segment.size - segment.wrote:
             segment = self._roll(segment, total)
+        store_ms = max(now_ms, segment.last_store_ms)
         position = segment.wrote
         log_offset = segment.start + position
         queue_offset = queue.next_offset

@@ -1,0 +1,190 @@
+"""What the store expects of its door to the operating system; the real one and the twin alike."""
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aerobee.store.files import Files
+from tests.faulty_files import FaultyFiles
+
+MakeFiles = Callable[[Path], Files]
+
+
+def real(_root: Path) -> Files:
+    return Files()
+
+
+@pytest.fixture(params=[real, FaultyFiles], ids=["real", "faulty"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
+    make: MakeFiles = request.param
+    return make(tmp_path)
+
+
+def make_file(files: Files, path: Path, content: bytes) -> int:
+    fd = files.open(str(path), create=True)
+    files.write(fd, 0, content)
+    return fd
+
+
+def test_create_refuses_an_existing_name(files: Files, tmp_path: Path) -> None:
+    files.close(make_file(files, tmp_path / "a", b"x"))
+    with pytest.raises(FileExistsError):
+        files.open(str(tmp_path / "a"), create=True)
+
+
+def test_open_of_an_absent_file_fails(files: Files, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        files.open(str(tmp_path / "a"))
+
+
+def test_reads_and_writes_at_positions(files: Files, tmp_path: Path) -> None:
+    fd = make_file(files, tmp_path / "a", b"0123456789")
+    files.write(fd, 4, memoryview(b"xy"))
+    assert files.read(fd, 3, 4) == b"3xy6"
+    assert files.read(fd, 8, 100) == b"89"
+    assert files.read(fd, 10, 5) == b""
+    files.close(fd)
+
+
+def test_set_size_lengthens_with_zeros_and_cuts(files: Files, tmp_path: Path) -> None:
+    fd = make_file(files, tmp_path / "a", b"abc")
+    files.set_size(fd, 10)
+    assert files.read(fd, 0, 20) == b"abc" + bytes(7)
+    files.set_size(fd, 2)
+    assert files.size(fd) == files.size_of(str(tmp_path / "a")) == 2
+    files.close(fd)
+
+
+def test_reserve_keeps_bytes_and_takes_blocks(files: Files, tmp_path: Path) -> None:
+    fd = make_file(files, tmp_path / "a", b"abc")
+    files.set_size(fd, 1 << 20)
+    files.reserve(fd, 0, 1 << 20)
+    assert files.read(fd, 0, 4) == b"abc\0"
+    assert os.fstat(fd).st_blocks * 512 >= 1 << 20
+    files.reserve(fd, 5, 0)
+    files.close(fd)
+
+
+def test_mapping_and_descriptor_show_the_same_bytes(files: Files, tmp_path: Path) -> None:
+    fd = make_file(files, tmp_path / "a", bytes(4096))
+    memory = files.map(fd, 4096)
+    memory[10:13] = b"abc"
+    assert files.read(fd, 10, 3) == b"abc"
+    files.write(fd, 20, b"def")
+    assert memory[20:23] == b"def"
+    files.data_sync(fd)
+    files.sync(fd)
+    memory.close()
+    read_only = files.map(fd, 4096, read_only=True)
+    with pytest.raises(TypeError):
+        read_only[0:1] = b"x"
+    read_only.close()
+    files.close(fd)
+
+
+def test_finds_what_is_not_zero_in_a_sparse_file(files: Files, tmp_path: Path) -> None:
+    size = 8 << 20
+    fd = make_file(files, tmp_path / "a", b"")
+    files.set_size(fd, size)
+    assert files.first_nonzero(fd, 0, size) == size
+    assert files.last_nonzero(fd, 0, size) == 0
+    files.write(fd, 5_000_000, b"\1\0\2")
+    assert files.first_nonzero(fd, 0, size) == 5_000_000
+    assert files.first_nonzero(fd, 5_000_001, size) == 5_000_002
+    assert files.last_nonzero(fd, 0, size) == 5_000_003
+    assert files.last_nonzero(fd, 0, 5_000_002) == 5_000_001
+    files.close(fd)
+
+
+def test_zero_rewrites_only_what_is_not_zero(files: Files, tmp_path: Path) -> None:
+    size = 8 << 20
+    fd = make_file(files, tmp_path / "a", b"keep")
+    files.set_size(fd, size)
+    files.write(fd, 3_000_000, b"gone")
+    assert files.zero(fd, 4, size) > 0
+    assert files.read(fd, 0, size) == b"keep" + bytes(size - 4)
+    assert files.zero(fd, 4, size) == 0
+    files.close(fd)
+
+
+def test_rename_replaces_and_remove_removes(files: Files, tmp_path: Path) -> None:
+    files.close(make_file(files, tmp_path / "a", b"new"))
+    files.close(make_file(files, tmp_path / "b", b"old"))
+    files.rename(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert files.names(str(tmp_path)) == ["b"]
+    files.remove(str(tmp_path / "b"))
+    files.sync_directory(str(tmp_path))
+    assert not files.exists(str(tmp_path / "b"))
+    with pytest.raises(FileNotFoundError):
+        files.remove(str(tmp_path / "b"))
+
+
+def test_make_directories_names_what_has_to_be_synced(files: Files, tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "b"
+    assert files.make_directories(str(deep)) == [str(tmp_path), str(tmp_path / "a")]
+    assert files.make_directories(str(deep)) == []
+    assert files.is_directory(str(deep))
+    files.remove_tree(str(tmp_path / "a"))
+    files.remove_tree(str(tmp_path / "a"))
+    assert files.names(str(tmp_path / "a")) == []
+
+
+def test_lock_excludes_another_process_until_closed(files: Files, tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    code = (
+        "import fcntl, sys\n"
+        f"file = open({str(path)!r}, 'r+b')\n"
+        "try: fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)\n"
+        "except OSError: sys.exit(7)\n"
+    )
+    fd = make_file(files, path, b"lock")
+    assert files.try_lock(fd)
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 7
+    files.close(fd)
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_used_ratio_is_a_share(files: Files, tmp_path: Path) -> None:
+    assert 0 < files.used_ratio(str(tmp_path)) <= 1
+
+
+def test_twin_fails_the_call_it_was_told_to(tmp_path: Path) -> None:
+    files = FaultyFiles(tmp_path)
+    fd = make_file(files, tmp_path / "a", b"x")
+    files.fail("write", errno.ENOSPC, part="a", nth=2, times=1)
+    files.write(fd, 0, b"1")
+    with pytest.raises(OSError, match="No space left") as caught:
+        files.write(fd, 0, b"2")
+    assert caught.value.errno == errno.ENOSPC
+    files.write(fd, 0, b"3")
+    assert files.read(fd, 0, 1) == b"3"
+    files.close(fd)
+
+
+def test_twin_forgets_what_was_not_synced(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "old").write_bytes(b"old")
+    files = FaultyFiles(root)
+    synced = make_file(files, root / "synced", b"1")
+    files.sync(synced)
+    unnamed = make_file(files, root / "unnamed", b"1")
+    files.make_directories(str(root / "sub"))
+    files.sync_directory(str(root))
+    files.write(synced, 0, b"2")
+    files.close(make_file(files, root / "sub" / "c", b"1"))
+    files.close(make_file(files, root / "late", b"1"))
+    files.power_cut(tmp_path / "image")
+    image = tmp_path / "image"
+    assert sorted(path.name for path in image.iterdir()) == ["old", "sub", "synced", "unnamed"]
+    assert (image / "old").read_bytes() == b"old"
+    assert (image / "synced").read_bytes() == b"1"
+    assert (image / "unnamed").read_bytes() == b""
+    assert list((image / "sub").iterdir()) == []
+    files.close(synced)
+    files.close(unnamed)
