@@ -36,9 +36,8 @@ EXIT_CONFIG = 78
 def run(loaded: Loaded) -> int:
     """Run the daemon until it is told to stop; returns the process's exit code."""
     faulthandler.enable()
-    started = time.monotonic()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(loaded, started))
+        return runner.run(_serve(loaded))
 
 
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
@@ -51,7 +50,7 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     return loop
 
 
-async def _serve(loaded: Loaded, started: float) -> int:
+async def _serve(loaded: Loaded) -> int:
     notifier = Notifier(os.environ)
     daemon = Daemon(loaded.settings, notifier)
     stop = asyncio.Event()
@@ -60,7 +59,7 @@ async def _serve(loaded: Loaded, started: float) -> int:
     if code is not None:
         return code
     # One write: the log's own thread writes there too, and would come between the lines.
-    sys.stderr.write("\n".join(banner(daemon, time.monotonic() - started)) + "\n")
+    sys.stderr.write("\n".join(banner(daemon, process_age_s())) + "\n")
     sys.stderr.flush()
     notifier.ready(f"ready at {daemon.addresses.broker}")
     await stop.wait()
@@ -102,6 +101,18 @@ def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked, number)
+
+
+def process_age_s() -> float:
+    """Seconds since this process was started, its imports included (proc(5), `starttime`)."""
+    try:
+        with open("/proc/self/stat", encoding="ascii", errors="replace") as stat:
+            # The fields begin after the program's name, which may hold blanks and brackets.
+            fields = stat.read().rpartition(")")[2].split()
+    except OSError:
+        return time.process_time()
+    started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_s
 
 
 def banner(daemon: Daemon, seconds: float) -> list[str]:
