@@ -127,7 +127,7 @@ class Assignment:
                 log.warning("listener still at work, queue given away queue=%s", queue_text(queue))
             if reset_to is not None:
                 offsets.update(queue, reset_to, only_forward=False)
-            await offsets.persist([queue], wait=True)
+            await offsets.persist([queue])
             offsets.forget(queue)
             if self._locks is not None and idle:
                 await self._locks.unlock([queue])

@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 class OffsetStore(Protocol):
     """What a consumer asks of its offset store."""
 
+    def open(self) -> None:
+        """Get ready; raises CallerError when that cannot be."""
+
     async def read(self, queue: MessageQueue) -> int | None:
         """The stored offset, None when there is none; ClientError when it cannot be learnt."""
 
@@ -40,8 +43,8 @@ class OffsetStore(Protocol):
     def update(self, queue: MessageQueue, offset: int, *, only_forward: bool) -> None:
         """Remember an offset; `persist` stores it."""
 
-    async def persist(self, queues: Collection[MessageQueue], *, wait: bool) -> None:
-        """Store what changed of these; with `wait` until it is stored. Failures are logged."""
+    async def persist(self, queues: Collection[MessageQueue]) -> None:
+        """Store what changed of these; failures are logged, and the next call tries again."""
 
     def forget(self, queue: MessageQueue) -> None:
         """The queue is no longer ours."""
@@ -59,6 +62,9 @@ class BrokerOffsets:
         self._offsets: dict[MessageQueue, int] = {}
         self._changed: set[MessageQueue] = set()
 
+    def open(self) -> None:
+        """Nothing to get ready."""
+
     async def read(self, queue: MessageQueue) -> int | None:
         """What the broker has stored, or None."""
         return await queue_offsets.committed_offset(self._session, self._group, queue)
@@ -74,16 +80,16 @@ class BrokerOffsets:
             self._offsets[queue] = offset
             self._changed.add(queue)
 
-    async def persist(self, queues: Collection[MessageQueue], *, wait: bool) -> None:
+    async def persist(self, queues: Collection[MessageQueue]) -> None:
         """Send changed offsets to their brokers; what fails is sent again the next time."""
         changed = [queue for queue in queues if queue in self._changed]
-        await asyncio.gather(*(self._store(queue, wait) for queue in changed))
+        await asyncio.gather(*(self._store(queue) for queue in changed))
 
-    async def _store(self, queue: MessageQueue, wait: bool) -> None:
+    async def _store(self, queue: MessageQueue) -> None:
         offset = self._offsets[queue]
         self._changed.discard(queue)
         try:
-            await queue_offsets.commit_offset(self._session, self._group, queue, offset, wait=wait)
+            await queue_offsets.commit_offset(self._session, self._group, queue, offset)
         except ClientError as error:
             name = queue_text(queue)
             log.warning("offset not stored queue=%s offset=%d error=%s", name, offset, error)
@@ -103,10 +109,16 @@ class LocalOffsets:
     """Offsets of one broadcasting consumer in a file of this machine."""
 
     def __init__(self, directory: Path, instance: str, group: str) -> None:
-        """Open, lock and read `directory/instance/group.json`; raises OffsetFileInUse."""
+        """The file is `directory/instance/group.json`."""
         if not instance or "/" in instance or instance in (".", ".."):
             raise CallerError(f"instance_name {instance!r} cannot be a directory's name")
         self._path = directory / instance / f"{group}.json"
+        self._lock: int | None = None
+        self._offsets: dict[MessageQueue, int] = {}
+        self._changed = False
+
+    def open(self) -> None:
+        """Lock and read the file; raises OffsetFileInUse, CallerError for a damaged one."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = _lock_file(self._path.with_suffix(".lock"))
         try:
@@ -114,7 +126,6 @@ class LocalOffsets:
         except BaseException:
             self.close()
             raise
-        self._changed = False
 
     async def read(self, queue: MessageQueue) -> int | None:
         """The offset in the file, or as updated since."""
@@ -131,7 +142,7 @@ class LocalOffsets:
             self._offsets[queue] = offset
             self._changed = True
 
-    async def persist(self, queues: Collection[MessageQueue], *, wait: bool) -> None:
+    async def persist(self, queues: Collection[MessageQueue]) -> None:
         """Write the whole table, if anything changed; off the loop, since it syncs."""
         if not self._changed:
             return
@@ -147,8 +158,10 @@ class LocalOffsets:
         """Nothing: these offsets are nobody else's."""
 
     def close(self) -> None:
-        """Unlock the file."""
-        os.close(self._lock)
+        """Unlock the file, if it is locked."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
 def _lock_file(path: Path) -> int:

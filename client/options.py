@@ -135,7 +135,7 @@ def local_ip(peer: str) -> str:
 _UNIQUE: Final = "{pid}#{clock}"
 
 
-def make_client_id(options: ClientOptions, name_server: str) -> str:
+def make_client_id(options: ClientOptions, ip: str) -> str:
     """`ip@instance`: by it the broker tells the members of a group apart, so it must be unique."""
     instance = options.instance_name or _UNIQUE.format(pid=os.getpid(), clock=time.monotonic_ns())
-    return f"{local_ip(name_server)}@{instance}"
+    return f"{ip}@{instance}"

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Self
 
 from aerobee.client.background import settle
-from aerobee.client.errors import CallerError, ClientError, SendFailed
+from aerobee.client.errors import CallerError, ClientError, NetworkError, SendFailed
 from aerobee.client.message import Message, MessageQueue
 from aerobee.client.options import Addresses, ProducerOptions
 from aerobee.client.queue_choice import QueueChooser, queue_by_key, worth_retrying
@@ -215,6 +215,8 @@ class Producer:
                 if not worth_retrying(error):
                     raise
                 self._chooser.failed(queue.broker_name)
+                if isinstance(error, NetworkError):
+                    self._session.suspect_routes()
                 attempts.append((queue.broker_name, error))
                 continue
             self._chooser.succeeded(queue.broker_name)

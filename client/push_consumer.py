@@ -118,6 +118,7 @@ class PushConsumer:
             self._subscriptions.get,
             lambda assigned, offset: self._assignment.release(assigned, reset_to=offset),
             session.wake_heartbeat,
+            session.suspect_routes,
         )
         self._rebalancer = Rebalancer(
             session,
@@ -198,8 +199,17 @@ class PushConsumer:
     async def start(self) -> None:
         """Join the group; returns after a first attempt to take up queues.
 
-        Peers that cannot be reached now are tried again in the background.
+        Peers that cannot be reached now are tried again in the background. Raises CallerError, or
+        OffsetFileInUse when broadcasting.
         """
+        self._offsets.open()
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start(self) -> None:
         self._session.join(self)
         self._session.start()
         self._dispatcher.start()
@@ -214,14 +224,13 @@ class PushConsumer:
 
     async def close(self) -> None:
         """Leave the group: finish listeners at work, store offsets, unregister, disconnect."""
-        if not self._session.running:
-            return
         self._rebalancer.stop()
-        if self._rebalance_task is not None:
-            self._rebalance_task.cancel()
-            await asyncio.wait([self._rebalance_task])
-        await self._assignment.release_all(self.options.close_timeout_s)
-        await self._session.close()
+        if self._session.running:
+            if self._rebalance_task is not None:
+                self._rebalance_task.cancel()
+                await asyncio.wait([self._rebalance_task])
+            await self._assignment.release_all(self.options.close_timeout_s)
+            await self._session.close()
         self._offsets.close()
         self._listener.close()
 
@@ -237,4 +246,4 @@ class PushConsumer:
 
     async def _persist(self) -> None:
         queues = [assigned.queue for assigned in self._assignment.held()]
-        await self._offsets.persist(queues, wait=False)
+        await self._offsets.persist(queues)

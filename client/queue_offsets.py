@@ -79,14 +79,12 @@ async def committed_offset(session: Session, group: str, queue: MessageQueue) ->
     return _read_offset(address, answer) if found else None
 
 
-async def commit_offset(
-    session: Session, group: str, queue: MessageQueue, offset: int, *, wait: bool = True
-) -> None:
-    """Store the group's offset at the broker; without `wait` nobody learns whether it arrived."""
+async def commit_offset(session: Session, group: str, queue: MessageQueue, offset: int) -> None:
+    """Store the group's offset at the broker; returns when the broker says it has it.
+
+    Java's consumers send this oneway. An offset lost with its connection would then count as stored
+    here, and be missing at the next start.
+    """
     address = await _master(session, queue)
     ext = UpdateConsumerOffsetHeader(group, queue.topic, queue.queue_id, offset).to_ext()
-    if wait:
-        await session.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
-        return
-    command = session.command(RequestCode.UPDATE_CONSUMER_OFFSET, ext, oneway=True)
-    await session.pool.push(address, command)
+    await session.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from aerobee.client.consuming import Consuming, Dispatcher
-from aerobee.client.errors import ClientError
+from aerobee.client.errors import ClientError, NetworkError
 from aerobee.client.message import queue_text
 from aerobee.client.process_queue import AssignedQueue
 from aerobee.client.puller import Pull, Puller, PullResult, PullStatus
@@ -47,6 +47,7 @@ class QueuePuller:
         subscription_of: SubscriptionOf,
         reset: ResetQueue,
         wake_heartbeat: Callable[[], None],
+        suspect_routes: Callable[[], None],
     ) -> None:
         self._consuming = consuming
         self._puller = puller
@@ -54,6 +55,7 @@ class QueuePuller:
         self._subscription_of = subscription_of
         self._reset = reset
         self._wake_heartbeat = wake_heartbeat
+        self._suspect_routes = suspect_routes
 
     async def run(self, assigned: AssignedQueue) -> None:
         """Pull until the queue is dropped."""
@@ -124,6 +126,8 @@ class QueuePuller:
         elif error.code in _UNKNOWN_SUBSCRIPTION:
             self._wake_heartbeat()
             delay_s = _SUBSCRIPTION_DELAY_S
+        elif isinstance(error, NetworkError):
+            self._suspect_routes()
         name = queue_text(assigned.queue)
         log.warning("pull failed queue=%s error=%s; again in %s s", name, error, delay_s)
         await assigned.pause(delay_s)

@@ -17,7 +17,7 @@ from typing import Final
 
 from aerobee.client.errors import BadMessage, peer_error, reading
 from aerobee.client.message import Message, MessageQueue, compress_body, property_text
-from aerobee.client.options import ProducerOptions, local_ip
+from aerobee.client.options import ProducerOptions
 from aerobee.client.session import Session
 from aerobee.protocol.batch import BatchItem, encode_batch
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -76,9 +76,8 @@ class Outgoing:
     batch: bool = False
 
 
-def make_unique_ids(name_server: str) -> UniqueIdMaker:
+def make_unique_ids(ip: str) -> UniqueIdMaker:
     """The maker of unique message ids of one client (wire spec 6.6)."""
-    ip = local_ip(name_server)
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     packed = socket.inet_pton(family, ip.partition("%")[0])
     return UniqueIdMaker(packed, os.getpid(), random.getrandbits(32), _now_ms)
@@ -95,7 +94,7 @@ class Sender:
         self._session = session
         self._group = group
         self._options = options
-        self._ids = make_unique_ids(session.name_servers[0])
+        self._ids = make_unique_ids(session.local_ip)
 
     def prepare(self, message: Message) -> Outgoing:
         """Check and encode one message; raises BadMessage."""

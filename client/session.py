@@ -14,11 +14,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection
-from typing import Protocol
+from typing import Final, Protocol
 
 from aerobee.client.background import Periodic, TaskOwner
-from aerobee.client.errors import ClientClosed, ClientError, NoRoute, peer_error
-from aerobee.client.options import Addresses, ClientOptions, make_client_id, parse_addresses
+from aerobee.client.errors import CallerError, ClientClosed, ClientError, NoRoute, peer_error
+from aerobee.client.options import (
+    Addresses,
+    ClientOptions,
+    local_ip,
+    make_client_id,
+    parse_addresses,
+)
 from aerobee.client.pool import ConnectionPool
 from aerobee.client.route import MASTER_ID
 from aerobee.client.routes import RouteCache
@@ -30,7 +36,8 @@ from aerobee.remoting.errors import RemotingError
 
 log = logging.getLogger(__name__)
 
-_SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
+_SUSPECT_INTERVAL_S: Final = 1.0
+_SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
 
 
 class Member(Protocol):
@@ -57,7 +64,8 @@ class Session:
     def __init__(self, name_servers: Addresses, options: ClientOptions) -> None:
         self.options = options
         self.name_servers = parse_addresses(name_servers)
-        self.client_id = make_client_id(options, self.name_servers[0])
+        self.local_ip = local_ip(self.name_servers[0])
+        self.client_id = make_client_id(options, self.local_ip)
         self.tasks = TaskOwner(self.client_id)
         self.pool = ConnectionPool(
             self.tasks, options.connect_timeout_s, self._greet, self._on_request
@@ -69,11 +77,14 @@ class Session:
         self._heartbeats = Periodic(options.heartbeat_interval_s, self.heartbeat, "heartbeat")
         self._refreshes = Periodic(options.route_refresh_interval_s, self._refresh_routes, "routes")
         self.running = False
+        self._started = False
+        self._suspected_at = -_SUSPECT_INTERVAL_S
 
     def start(self) -> None:
         """Start heartbeats and route refreshes on the running loop."""
-        assert not self.running, "a client is started once"
-        self.running = True
+        if self._started:
+            raise CallerError("a client is started once; make a new one after close")
+        self._started = self.running = True
         self.tasks.spawn(self._heartbeats.run(), self._heartbeats.name)
         self.tasks.spawn(self._refreshes.run(), self._refreshes.name)
 
@@ -209,6 +220,16 @@ class Session:
         except ClientError as error:
             # The closing connection tells the broker the same.
             log.info("unregister failed address=%s error=%s", address, error)
+
+    def suspect_routes(self) -> None:
+        """A broker could not be reached: ask the name servers soon, at most once a second.
+
+        They forget a broker the moment its connection breaks, long before our next refresh.
+        """
+        now = asyncio.get_running_loop().time()
+        if now - self._suspected_at >= _SUSPECT_INTERVAL_S:
+            self._suspected_at = now
+            self._refreshes.wake()
 
     async def _refresh_routes(self) -> None:
         topics = {topic for member in self._members.values() for topic in member.topics}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from aerobee.client.errors import OffsetFileInUse
 from aerobee.client.listener import Consumed
 from aerobee.client.message import ReceivedMessage
 from aerobee.client.options import ConsumeFrom, Model, PushOptions
@@ -46,6 +47,15 @@ async def test_every_member_has_every_queue_and_no_retry_topic(broker, start) ->
     heartbeat = HeartbeatData.parse(broker.of(RequestCode.HEART_BEAT)[-1].body)
     assert heartbeat.consumers[0].message_model == "BROADCASTING"
     assert [s.topic for s in heartbeat.consumers[0].subscriptions] == ["T"]
+
+
+async def test_a_second_member_on_the_same_offset_file_is_refused(broker, start) -> None:
+    async def listener(messages: list[ReceivedMessage]) -> None:
+        """Nothing."""
+
+    await start(listener, instance_name="same")
+    with pytest.raises(OffsetFileInUse):
+        await start(listener, instance_name="same")
 
 
 async def test_a_failed_message_is_passed_over_and_offsets_stay_here(

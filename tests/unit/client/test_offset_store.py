@@ -34,8 +34,8 @@ async def test_what_is_stored_at_the_broker_is_read(broker, offsets) -> None:
 
 async def test_only_what_changed_is_sent(broker, offsets) -> None:
     offsets.update(QUEUE, 3, only_forward=True)
-    await offsets.persist([QUEUE, OTHER], wait=True)
-    await offsets.persist([QUEUE, OTHER], wait=True)
+    await offsets.persist([QUEUE, OTHER])
+    await offsets.persist([QUEUE, OTHER])
     assert broker.committed == {("g", "T", 0): 3}
     assert len(broker.of(UPDATE)) == 1
 
@@ -45,82 +45,82 @@ async def test_offsets_move_forward_unless_somebody_insists(broker, offsets) -> 
     offsets.update(QUEUE, 3, only_forward=True)
     assert offsets.known(QUEUE) == 9
     offsets.update(QUEUE, 3, only_forward=False)
-    await offsets.persist([QUEUE], wait=True)
+    await offsets.persist([QUEUE])
     assert broker.committed["g", "T", 0] == 3
 
 
 async def test_what_could_not_be_stored_is_sent_again(broker, offsets) -> None:
     broker.answers[UPDATE] = lambda _, command: encode_response(command, 1, "not now")
     offsets.update(QUEUE, 3, only_forward=True)
-    await offsets.persist([QUEUE], wait=True)
+    await offsets.persist([QUEUE])
     del broker.answers[UPDATE]
-    await offsets.persist([QUEUE], wait=True)
+    await offsets.persist([QUEUE])
     assert broker.committed["g", "T", 0] == 3
-
-
-async def test_without_wait_the_request_is_oneway(broker, offsets, until) -> None:
-    offsets.update(QUEUE, 3, only_forward=True)
-    await offsets.persist([QUEUE], wait=False)
-    await until(lambda: bool(broker.of(UPDATE)))
-    assert broker.of(UPDATE)[0].is_oneway
 
 
 async def test_a_forgotten_queue_is_never_stored_again(broker, offsets) -> None:
     offsets.update(QUEUE, 3, only_forward=True)
     offsets.forget(QUEUE)
-    await offsets.persist([QUEUE], wait=True)
+    await offsets.persist([QUEUE])
     assert broker.of(UPDATE) == []
     assert offsets.known(QUEUE) is None
 
 
+def opened(directory: Path, instance: str = "DEFAULT") -> LocalOffsets:
+    store = LocalOffsets(directory, instance, "g")
+    store.open()
+    return store
+
+
 async def test_a_file_keeps_offsets_over_a_restart(tmp_path: Path) -> None:
-    store = LocalOffsets(tmp_path, "DEFAULT", "g")
+    store = opened(tmp_path)
     assert await store.read(QUEUE) is None
     store.update(QUEUE, 3, only_forward=True)
     store.update(OTHER, 4, only_forward=True)
     store.forget(OTHER)  # still this consumer's, whoever consumes the queue now
-    await store.persist([], wait=True)
+    await store.persist([])
     store.close()
-    again = LocalOffsets(tmp_path, "DEFAULT", "g")
+    again = opened(tmp_path)
     assert (await again.read(QUEUE), await again.read(OTHER)) == (3, 4)
     again.close()
 
 
 async def test_the_file_is_in_rocketmqs_form(tmp_path: Path) -> None:
-    store = LocalOffsets(tmp_path, "DEFAULT", "g")
+    store = opened(tmp_path)
     store.update(QUEUE, 3, only_forward=True)
-    await store.persist([], wait=True)
+    await store.persist([])
     store.close()
     text = (tmp_path / "DEFAULT" / "g.json").read_text()
     assert text == '{"offsetTable":{{"brokerName":"a","queueId":0,"topic":"T"}:3}}'
 
 
 async def test_nothing_is_written_when_nothing_changed(tmp_path: Path) -> None:
-    store = LocalOffsets(tmp_path, "DEFAULT", "g")
-    await store.persist([QUEUE], wait=True)
+    store = opened(tmp_path)
+    await store.persist([QUEUE])
     store.close()
     assert not (tmp_path / "DEFAULT" / "g.json").exists()
 
 
 async def test_a_failed_write_is_tried_again(tmp_path: Path) -> None:
-    store = LocalOffsets(tmp_path, "DEFAULT", "g")
+    store = opened(tmp_path)
     store.update(QUEUE, 3, only_forward=True)
     obstacle = tmp_path / "DEFAULT" / "g.tmp"
     obstacle.mkdir()
-    await store.persist([], wait=True)
+    await store.persist([])
     obstacle.rmdir()
-    await store.persist([], wait=True)
+    await store.persist([])
     store.close()
     assert (tmp_path / "DEFAULT" / "g.json").exists()
 
 
 def test_a_second_consumer_on_the_same_file_is_refused(tmp_path: Path) -> None:
-    first = LocalOffsets(tmp_path, "DEFAULT", "g")
+    first = opened(tmp_path)
     with pytest.raises(OffsetFileInUse, match="instance_name"):
-        LocalOffsets(tmp_path, "DEFAULT", "g")
-    LocalOffsets(tmp_path, "other", "g").close()
+        opened(tmp_path)
+    opened(tmp_path, "other").close()
     first.close()
-    LocalOffsets(tmp_path, "DEFAULT", "g").close()
+    first.close()  # twice does no harm
+    opened(tmp_path).close()
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"offsetTable":{"x":1}}', '{"offsetTable":[1]}'])
@@ -129,9 +129,9 @@ def test_a_damaged_file_is_an_error_not_a_fresh_start(tmp_path: Path, text: str)
     directory.mkdir()
     (directory / "g.json").write_text(text)
     with pytest.raises(CallerError, match=r"g\.json"):
-        LocalOffsets(tmp_path, "DEFAULT", "g")
+        opened(tmp_path)
     (directory / "g.json").unlink()
-    LocalOffsets(tmp_path, "DEFAULT", "g").close()  # and the lock was given up
+    opened(tmp_path).close()  # and the lock was given up
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", ""])

@@ -205,6 +205,24 @@ def test_a_wrong_address_is_the_callers_fault(wrong: str) -> None:
         parse_addresses(wrong)
 
 
+async def test_a_client_is_started_once(broker, session) -> None:
+    with pytest.raises(CallerError, match="once"):
+        session.start()
+
+
+async def test_a_suspicion_refreshes_the_routes_but_not_without_end(
+    cluster, broker, session, until
+) -> None:
+    session.join(Member())
+    for _ in range(20):
+        session.suspect_routes()
+    await until(lambda: bool(cluster.name_server.requests))
+    for _ in range(20):
+        session.suspect_routes()
+        await asyncio.sleep(0)
+    assert len(cluster.name_server.requests) == 1
+
+
 def test_two_clients_of_one_process_have_different_ids(name_server: str) -> None:
     ids = {Session(name_server, ClientOptions()).client_id for _ in range(100)}
     assert len(ids) == 100
