@@ -8,12 +8,9 @@ plain-Python form gives the same sums.
 
 import zlib
 from collections.abc import Callable
-from typing import Any
-
-import crcmod.predefined
+from functools import cache
 
 _crc32 = zlib.crc32
-_crc32c: Callable[..., Any] = crcmod.predefined.mkCrcFun("crc-32c")
 
 
 def body_crc(body: bytes | memoryview) -> int:
@@ -23,4 +20,13 @@ def body_crc(body: bytes | memoryview) -> int:
 
 def crc32c(data: bytes | bytearray | memoryview) -> int:
     """CRC-32C (Castagnoli) of our own files, 0..2**32-1."""
-    return int(_crc32c(bytes(data)))
+    return _crc32c_function()(bytes(data))
+
+
+@cache
+def _crc32c_function() -> Callable[[bytes], int]:
+    # Made at the first use: crcmod takes 15 ms to load, and most processes never need this sum.
+    import crcmod.predefined
+
+    function: Callable[[bytes], int] = crcmod.predefined.mkCrcFun("crc-32c")
+    return function
