@@ -90,6 +90,12 @@ class PullProcessor:
     def handle(self, connection: Connection, command: Command) -> bytes | None:
         """Serve one pull; None when it is held. Raises `BadRequest` for the checks of 3.2."""
         header = PullMessageHeader.from_ext(command.ext)
+        if connection.overloaded:
+            # Answers to pulls are what fills the output; clients try again by themselves.
+            raise BadRequest(
+                ResponseCode.SYSTEM_BUSY,
+                "[OVERLOAD]system busy, unsent answers fill the broker's memory, try again later",
+            )
         group = self._check(header)
         codes = self._wanted_tags(header, group)
         result = self._get(header, codes)
