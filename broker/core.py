@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 from aerobee.broker.acks import Acks
 from aerobee.broker.addresses import Advertised
-from aerobee.broker.admin import admin_handlers
+from aerobee.broker.admin_runtime import RuntimeRequests
+from aerobee.broker.admin_stats import StatsRequests
+from aerobee.broker.admin_topics import TopicRequests
 from aerobee.broker.client_requests import ClientRequests
 from aerobee.broker.clients import ClientTable
 from aerobee.broker.dispatch import Dispatcher
@@ -201,7 +203,7 @@ class BrokerCore:
             **OffsetRequests(self.offsets, store).handlers(),
             **QueueRequests(store).handlers(),
             **LockRequests(self.locks).handlers(),
-            **admin_handlers(self),
+            **self._admin_handlers(),
         }
         pulls: dict[int, Handler] = {
             RequestCode.PULL_MESSAGE: self.pull.handle,
@@ -210,6 +212,28 @@ class BrokerCore:
         # Pulls are not served on the VIP port (spec/wire.md 1.9).
         self.main_router = Router({**handlers, **pulls}, self.stats, self.connection_closed)
         self.vip_router = Router(handlers, self.stats, self.connection_closed)
+
+    def _admin_handlers(self) -> dict[int, Handler]:
+        """Codes that none of these lists are answered with REQUEST_CODE_NOT_SUPPORTED, among them
+        UPDATE_BROKER_CONFIG: remote change of settings is off (reliability 8).
+        """
+        settings, store, stats = self.settings, self.store, self.stats
+        topics, groups, offsets = self.topics, self.groups, self.offsets
+        statistics = StatsRequests(
+            settings.broker_name,
+            self.identity.endpoint,
+            topics,
+            groups,
+            offsets,
+            self.clients,
+            stats,
+            store,
+        )
+        return {
+            **TopicRequests(settings, topics, groups, offsets, stats, store).handlers(),
+            **statistics.handlers(),
+            **RuntimeRequests(settings, topics, store, stats).handlers(),
+        }
 
     def appended(self) -> None:
         """Messages were appended: carry them on as the flush mode allows."""
