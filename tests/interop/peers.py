@@ -29,6 +29,7 @@ class Peer:
     broken_on_java: frozenset[str] = frozenset()
     orderly: bool = True
     env: tuple[tuple[str, str], ...] = ()
+    needs: str = ""  # the part of setup.sh, where it is not named like the peer
 
     def produce(
         self, broker: Broker, log: Path, topic: str, count: int, **options: object
@@ -56,9 +57,10 @@ class Peer:
 ALL_MODES = ("sync", "async", "oneway", "batch")
 
 
-def _java(version: str) -> Peer:
+def _java(version: str, name: str = "", main: str = "Peer", *flags: str) -> Peer:
     jars = f"{CACHE}/java/client-{version}/*:{CACHE}/java/peer-{version}"
-    return Peer(f"java-{version}", ("java", *JAVA_FLAGS, "-cp", jars, "Peer"), ALL_MODES)
+    argv = ("java", *JAVA_FLAGS, *flags, "-cp", jars, main)
+    return Peer(name or f"java-{version}", argv, ALL_MODES, needs=f"java-{version}")
 
 
 def query(broker: Broker, log: Path) -> Dialogue:
@@ -69,6 +71,7 @@ def query(broker: Broker, log: Path) -> Dialogue:
 
 PEERS: dict[str, Peer] = {
     **{f"java-{version}": _java(version) for version in JAVA_CLIENTS},
+    "java-binary": _java("4.9.8", "java-binary", "Peer", "-Drocketmq.serialize.type=ROCKETMQ"),
     "go": Peer("go", (str(CACHE / "go-peer"),), ALL_MODES),
     "cpp": Peer(
         "cpp",
@@ -84,6 +87,11 @@ PEERS: dict[str, Peer] = {
         env=(("NODE_PATH", str(CACHE / "node" / "node_modules")),),
     ),
     "aerobee": Peer("aerobee", (sys.executable, str(HERE / "aerobee_peer.py")), ALL_MODES),
+}
+
+
+LITE_PULL: dict[str, Peer] = {
+    version: _java(version, f"lite-{version}", "Lite") for version in ("4.9.8", "5.5.0")
 }
 
 

@@ -45,20 +45,22 @@ jars() { # jars NAME: the runtime jars of java/poms/NAME.xml, in a folder of the
   fresh "jars-$1" "$pom" && return 0
   echo "interop: jars of $1"
   rm -rf "$cache/java/$1"
-  mvn --quiet --batch-mode --file "$pom" dependency:copy-dependencies \
+  mvn --quiet --batch-mode -Dstyle.color=never --file "$pom" dependency:copy-dependencies \
     -DincludeScope=runtime -DoutputDirectory="$cache/java/$1"
   stamp "jars-$1" "$pom"
 }
 
 java_peer() { # java_peer VERSION: the one source, compiled against that client
   local classes="$cache/java/peer-$1"
-  fresh "peer-$1" "$here"/java/peer/*.java "$here/java/poms/client-$1.xml" && return 0
+  local sources=("$here"/java/peer/*.java)
+  [ "$1" = 4.4.0 ] || sources+=("$here"/java/lite/*.java)
+  fresh "peer-$1" "${sources[@]}" "$here/java/poms/client-$1.xml" && return 0
   echo "interop: Java peer $1"
   rm -rf "$classes"
   mkdir -p "$classes"
   javac -nowarn -Xlint:-options -Xlint:-deprecation -encoding UTF-8 -cp "$cache/java/client-$1/*" \
-    -d "$classes" "$here"/java/peer/*.java 2> >(grep -v '^Note: ' >&2)
-  stamp "peer-$1" "$here"/java/peer/*.java "$here/java/poms/client-$1.xml"
+    -d "$classes" "${sources[@]}" 2> >(grep -v '^Note: ' >&2)
+  stamp "peer-$1" "${sources[@]}" "$here/java/poms/client-$1.xml"
 }
 
 setup_java() {

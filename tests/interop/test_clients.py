@@ -6,7 +6,8 @@ import pytest
 
 from . import scenarios
 from .brokers import Broker
-from .peers import PEERS, Peer
+from .conftest import require
+from .peers import LITE_PULL, PEERS, Peer
 from .processes import Child
 
 everyone = pytest.mark.parametrize("peer", PEERS, indirect=True)
@@ -34,3 +35,11 @@ def test_only_messages_with_the_tag_arrive(broker: Broker, peer: Peer, tmp_path:
 @everyone
 def test_refused_messages_come_back(broker: Broker, peer: Peer, tmp_path: Path) -> None:
     scenarios.refuse_once(broker, peer, tmp_path)
+
+
+@pytest.mark.parametrize("version", LITE_PULL)
+def test_lite_pull_consumers_get_everything(broker: Broker, version: str, tmp_path: Path) -> None:
+    require(f"java-{version}")
+    if broker.kind == "Java" and version == "5.5.0":
+        pytest.skip("a Java 4.9 broker does not know the request of 5.x")
+    scenarios.consume_from_wire(broker, LITE_PULL[version], tmp_path)

@@ -26,7 +26,7 @@ def senders(broker: Broker, log: Path, children: list[Child]) -> Iterator[dict[s
     options = {"keys": "yes", "interval_ms": 8, "retry_seconds": 60}
     running = {}
     for name, peer in PEERS.items():
-        require(name)
+        require(peer.needs or name)
         running[name] = peer.produce(broker, log, TOPIC, COUNT, **options)
         children.append(running[name])
     yield running
