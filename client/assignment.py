@@ -101,9 +101,13 @@ class Assignment:
         assigned: AssignedQueue,
         *,
         reset_to: int | None = None,
+        lost: bool = False,
         wait_s: float | None = None,
     ) -> None:
-        """Give a queue away, or drop it to be taken up anew at `reset_to`; ends in background."""
+        """Give a queue away, or drop it to be taken up anew at `reset_to`; ends in background.
+
+        `lost` says that somebody else may hold it already: our offset must not overwrite theirs.
+        """
         if self._held.get(assigned.queue) is not assigned:
             return
         del self._held[assigned.queue]
@@ -112,12 +116,12 @@ class Assignment:
         if wait_s is None:
             wait_s = _HAND_OVER_S if self._locks is None else _ORDERLY_HAND_OVER_S
         self._releasing[assigned.queue] = self._consuming.tasks.spawn(
-            self._finish_release(assigned, reset_to, wait_s),
+            self._finish_release(assigned, reset_to, lost, wait_s),
             f"release {queue_text(assigned.queue)}",
         )
 
     async def _finish_release(
-        self, assigned: AssignedQueue, reset_to: int | None, wait_s: float
+        self, assigned: AssignedQueue, reset_to: int | None, lost: bool, wait_s: float
     ) -> None:
         queue, offsets = assigned.queue, self._consuming.offsets
         try:
@@ -127,9 +131,10 @@ class Assignment:
                 log.warning("listener still at work, queue given away queue=%s", queue_text(queue))
             if reset_to is not None:
                 offsets.update(queue, reset_to, only_forward=False)
-            await offsets.persist([queue])
+            if not lost:
+                await offsets.persist([queue])
             offsets.forget(queue)
-            if self._locks is not None and idle:
+            if self._locks is not None and idle and not lost:
                 await self._locks.unlock([queue])
             log.info("queue released queue=%s", queue_text(queue))
         finally:

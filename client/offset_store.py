@@ -114,6 +114,7 @@ class LocalOffsets:
             raise CallerError(f"instance_name {instance!r} cannot be a directory's name")
         self._path = directory / instance / f"{group}.json"
         self._lock: int | None = None
+        self._writing = asyncio.Lock()  # one temporary file, one writer
         self._offsets: dict[MessageQueue, int] = {}
         self._changed = False
 
@@ -144,15 +145,16 @@ class LocalOffsets:
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
         """Write the whole table, if anything changed; off the loop, since it syncs."""
-        if not self._changed:
-            return
-        self._changed = False
-        text = encode_offset_table(self._offsets)
-        try:
-            await asyncio.get_running_loop().run_in_executor(None, _replace, self._path, text)
-        except OSError as error:
-            self._changed = True
-            log.warning("offsets not stored file=%s error=%s", self._path, error)
+        async with self._writing:
+            if not self._changed:
+                return
+            self._changed = False
+            text = encode_offset_table(self._offsets)
+            try:
+                await asyncio.get_running_loop().run_in_executor(None, _replace, self._path, text)
+            except OSError as error:
+                self._changed = True
+                log.warning("offsets not stored file=%s error=%s", self._path, error)
 
     def forget(self, queue: MessageQueue) -> None:
         """Nothing: these offsets are nobody else's."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from aerobee.client.consuming import Consuming
 from aerobee.client.listener import Consumed
-from aerobee.client.message import ReceivedMessage, queue_text
+from aerobee.client.message import MessageQueue, ReceivedMessage, queue_text
 from aerobee.client.order_lock import LOCK_TRUST_S, OrderLocks
 from aerobee.client.process_queue import AssignedQueue
 
@@ -63,7 +63,13 @@ class OrderlyDispatcher:
         """Ask for all locks again; queues whose lock is lost are given up."""
         if self._locks is None:
             return
-        mine = {assigned.queue: assigned for assigned in self._assigned() if not assigned.dropped}
+        mine: dict[MessageQueue, AssignedQueue] = {}
+        for assigned in self._assigned():
+            if self.lock_trusted(assigned):
+                mine[assigned.queue] = assigned
+            else:
+                # Even if we got it back now, somebody else may have had it in between.
+                self._lock_expired(assigned)
         if not mine:
             return
         asked_at = self._clock()
@@ -82,6 +88,10 @@ class OrderlyDispatcher:
         locked_at = assigned.locked_at
         return locked_at is not None and self._clock() - locked_at < LOCK_TRUST_S
 
+    def _lock_expired(self, assigned: AssignedQueue) -> None:
+        log.warning("lock expired queue=%s", queue_text(assigned.queue))
+        self._lose(assigned)
+
     async def _consume_queue(self, assigned: AssignedQueue) -> None:
         waiting = self._waiting[assigned]
         size = self._consuming.options.consume_batch
@@ -99,8 +109,7 @@ class OrderlyDispatcher:
         """Until these are consumed, given back, or the queue is no longer ours."""
         while not assigned.dropped:
             if not self.lock_trusted(assigned):
-                log.warning("lock expired queue=%s", queue_text(assigned.queue))
-                self._lose(assigned)
+                self._lock_expired(assigned)
                 return
             if await self._consuming.consume(assigned, messages) is Consumed.SUCCESS:
                 self._consuming.finish(assigned, messages)

@@ -103,7 +103,7 @@ class PushConsumer:
                 self._consuming,
                 locks,
                 lambda: self._assignment.held(),
-                lambda assigned: self._assignment.release(assigned),
+                lambda assigned: self._assignment.release(assigned, lost=True),
             )
         else:
             dispatcher = ConcurrentDispatcher(self._consuming)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,20 @@ async def test_nothing_is_written_when_nothing_changed(tmp_path: Path) -> None:
     await store.persist([QUEUE])
     store.close()
     assert not (tmp_path / "DEFAULT" / "g.json").exists()
+
+
+async def test_writes_at_the_same_time_leave_the_last_state(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+
+    async def move(offset: int) -> None:
+        store.update(QUEUE, offset, only_forward=True)
+        await store.persist([])
+
+    await asyncio.gather(*(move(offset) for offset in range(1, 21)))
+    store.close()
+    again = opened(tmp_path)
+    assert again.known(QUEUE) == 20
+    again.close()
 
 
 async def test_a_failed_write_is_tried_again(tmp_path: Path) -> None:

@@ -141,6 +141,20 @@ async def test_a_lock_that_is_not_renewed_in_time_is_not_trusted(
     assert seen.bodies == []
 
 
+async def test_a_lock_that_lapsed_is_not_simply_taken_up_again(broker, start, seen, until) -> None:
+    consumer = await start(seen)
+    await until(lambda: broker.waits_at("T", 0, 0))
+    now = asyncio.get_running_loop().time()
+    consumer._orderly._clock = lambda: now + 3600
+    broker.committed["g", "T", 0] = 1  # what another one did while the lock had lapsed
+    await consumer._orderly.renew_locks()
+    assert FIRST not in consumer.queues
+    consumer._orderly._clock = asyncio.get_running_loop().time
+    for body in (b"done elsewhere", b"ours"):
+        broker.append("T", 0, body)
+    await until(lambda: seen.bodies == [b"ours"])
+
+
 async def test_a_broker_that_cannot_be_asked_costs_no_lock(broker, start, seen, until) -> None:
     consumer = await start(seen, lock_interval_s=0.02)
     asked = []
