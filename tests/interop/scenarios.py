@@ -43,7 +43,7 @@ def send_and_consume_all(broker: Broker, peer: Peer, log: Path) -> None:
 
 
 def stored_when_complete(wire: Wire, topic: str, count: int) -> None:
-    """One-way sends are on their way when their sender has ended, and Java's queues lag a little."""
+    """One-way sends may still be on their way, and Java's queues lag a little behind its log."""
 
     def total() -> int:
         return sum(wire.max_offset(topic, queue) for queue in range(QUEUES))
