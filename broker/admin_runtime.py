@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from aerobee.broker.health import used_ratio
 from aerobee.broker.stats import BrokerStats, rate_text
 from aerobee.broker.topics import TopicTable
 from aerobee.config.model import SETTINGS, Settings
@@ -214,9 +215,10 @@ class RuntimeRequests:
     def _disks(self) -> dict[str, str]:
         settings = self._settings
         log_path = settings.commit_log_path or os.path.join(settings.store_path, "commitlog")
-        total, free = _disk_space(log_path)
-        ratio = _ratio_text(total, free)
-        queue_ratio = _ratio_text(*_disk_space(os.path.join(settings.store_path, "consumequeue")))
+        disk = _disk(log_path)
+        total, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+        ratio = _ratio_text(disk)
+        queue_ratio = _ratio_text(_disk(os.path.join(settings.store_path, "consumequeue")))
         return {
             "commitLogDirCapacity": f"Total : {size_text(total)}, Free : {size_text(free)}.",
             "commitLogDiskRatio": ratio,
@@ -278,16 +280,15 @@ def _percentile_ms(times: Histogram, share: float) -> float:
     return times.max_s * 1000
 
 
-def _disk_space(path: str) -> tuple[int, int]:
-    """Total and available bytes of the file system that holds `path`, or would hold it."""
+def _disk(path: str) -> os.statvfs_result:
+    """The file system that holds `path`, or would hold it."""
     while not os.path.exists(path):
         path = os.path.dirname(path) or "/"
-    space = os.statvfs(path)
-    return space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
+    return os.statvfs(path)
 
 
-def _ratio_text(total: int, free: int) -> str:
-    return text_of(round(1 - free / total, 4) if total else 0.0)
+def _ratio_text(disk: os.statvfs_result) -> str:
+    return text_of(round(used_ratio(disk), 4))
 
 
 def _now_ms() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -361,6 +362,15 @@ startAcceptSendRequestTimeStamp commitLogDirCapacity
 
 def runtime(admin: Admin) -> dict[str, str]:
     return parse_kv_table(admin.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)
+
+
+def test_the_disk_ratio_is_the_one_that_df_shows(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 252 blocks of which 12 are used and 80 may be used by others than root: 12 / 92
+    disk = os.statvfs_result((1, 1, 252, 240, 80, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _path: disk)
+    assert runtime(admin)["commitLogDiskRatio"] == "0.1304"
 
 
 def test_the_runtime_table_has_every_key(admin: Admin) -> None:
