@@ -91,9 +91,9 @@ class Settings(
         unit_bytes = -self.consume_queue_segment_bytes % _UNIT_BYTES
         return dataclasses.replace(
             self,
-            store_path=os.path.expanduser(self.store_path),
-            commit_log_path=os.path.expanduser(self.commit_log_path),
-            nameserver_kv_path=os.path.expanduser(self.nameserver_kv_path),
+            store_path=_absolute(self.store_path),
+            commit_log_path=_absolute(self.commit_log_path),
+            nameserver_kv_path=_absolute(self.nameserver_kv_path),
             broker_name=self.broker_name or default_broker_name(),
             listen_host=self.listen_host or _LOOPBACK,
             nameserver_host=self.nameserver_host or self.listen_host or _LOOPBACK,
@@ -133,6 +133,11 @@ BY_FULL_KEY: Final = {setting.full_key: setting for setting in SETTINGS}
 BY_ROCKETMQ_KEY: Final = {
     key: setting for setting in SETTINGS for key in (setting.rocketmq_key, *setting.aliases) if key
 }
+
+
+def _absolute(path: str) -> str:
+    """What a path means now: the store must stay where it is even if the process moves. "" stays."""
+    return os.path.abspath(os.path.expanduser(path)) if path else ""
 
 
 def default_broker_name() -> str:

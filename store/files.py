@@ -202,6 +202,8 @@ class Files:
         """Make `path` with its parents; the directories whose list of names changed by it."""
         changed: list[str] = []
         missing: list[str] = []
+        # A relative path's parents would end at "", which is never there.
+        path = os.path.abspath(path)
         while not os.path.isdir(path):
             missing.append(path)
             path = os.path.dirname(path)

@@ -66,6 +66,16 @@ def test_settings_for_tests_are_resolved() -> None:
     assert settings.with_changes(listen_port=7).listen_port == 7
 
 
+def test_paths_are_absolute_and_home_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = Settings.for_tests(store_path=".run/store", nameserver_kv_path="~/kv.json")
+    assert settings.store_path == str(tmp_path / ".run" / "store")
+    assert settings.nameserver_kv_path == os.path.expanduser("~/kv.json")
+    assert settings.commit_log_path == ""
+
+
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         Settings.for_tests().listen_port = 1  # type: ignore[misc]
