@@ -136,7 +136,7 @@ BY_ROCKETMQ_KEY: Final = {
 
 
 def _absolute(path: str) -> str:
-    """What a path means now: the store must stay where it is even if the process moves. "" stays."""
+    """What a path means now: the store must not move with the process. "" stays as it is."""
     return os.path.abspath(os.path.expanduser(path)) if path else ""
 
 

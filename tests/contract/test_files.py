@@ -124,18 +124,18 @@ def test_rename_replaces_and_remove_removes(files: Files, tmp_path: Path) -> Non
         files.remove(str(tmp_path / "b"))
 
 
-def test_make_directories_names_what_has_to_be_synced(files: Files, tmp_path: Path) -> None:
-    deep = tmp_path / "a" / "b"
-    assert files.make_directories(str(deep)) == [str(tmp_path), str(tmp_path / "a")]
-    assert files.make_directories(str(deep)) == []
-
-
 def test_make_directories_takes_a_relative_path(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert files.make_directories(".run/store") == [str(tmp_path), str(tmp_path / ".run")]
     assert (tmp_path / ".run" / "store").is_dir()
+
+
+def test_make_directories_names_what_has_to_be_synced(files: Files, tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "b"
+    assert files.make_directories(str(deep)) == [str(tmp_path), str(tmp_path / "a")]
+    assert files.make_directories(str(deep)) == []
     assert files.is_directory(str(deep))
     files.remove_tree(str(tmp_path / "a"))
     files.remove_tree(str(tmp_path / "a"))
