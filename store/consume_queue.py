@@ -96,7 +96,7 @@ class ConsumeQueue:
         tail = self._tail
         position = first * UNIT_BYTES
         end = position + len(data)
-        if tail is None or first != self.max_offset or end > tail.end:
+        if tail is None or first != self.max_offset or position < tail.start or end > tail.end:
             self._write_anywhere(first, data)
             return
         cache = self._cache
@@ -123,6 +123,7 @@ class ConsumeQueue:
             part = data[: file.end - position]
             self._files.write(self._cache.fd(file), position - file.start, part)
             self._cache.wrote(file, position - file.start + len(part))
+            self._tail = file
             position += len(part)
             data = data[len(part) :]
         self.max_offset = max(self.max_offset, position // UNIT_BYTES)

@@ -159,9 +159,10 @@ class Reader:
                     run_start = run_end = 0
                 segment = find(log_offset)
             if segment is None or not self._is_record(segment, log_offset, size):
+                # Deleted with its segment, as all up to the log's beginning; or a damaged unit.
                 status = GetStatus.MESSAGE_WAS_REMOVING
                 if segment is None:
-                    skip_until = self._first_kept_after(log_offset)
+                    skip_until = self._log.min_offset
                 continue
             if log_offset != run_end:
                 if run_end > run_start:
@@ -198,11 +199,6 @@ class Reader:
                 return True
         self._stats.damaged_reads += 1
         return False
-
-    def _first_kept_after(self, log_offset: int) -> int:
-        """Where the log goes on behind a message whose segment is gone."""
-        size = self._log.segments.segment_bytes
-        return max(self._log.min_offset, (log_offset // size + 1) * size)
 
     # --- single records ---------------------------------------------------------------------
 

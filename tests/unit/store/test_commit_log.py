@@ -13,6 +13,7 @@ from aerobee.store.errors import (
     PropertiesTooLarge,
     StoreClosed,
 )
+from aerobee.store.mapped_file import MappedFile
 from aerobee.store.message_store import MessageStore
 from tests.unit.store.support import (
     FIRST_MS,
@@ -221,9 +222,11 @@ def test_store_times_never_go_back_within_a_segment(tmp_path: Path) -> None:
     store.close()
 
 
-def test_put_lock_held_for_long_is_answered_busy(tmp_path: Path) -> None:
+def test_put_lock_held_for_long_is_answered_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class SlowClock(ManualClock):
-        """Stops the first append while it holds the put lock, until told to go on."""
+        """With two events for an append that is stopped while it holds the put lock."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -233,17 +236,16 @@ def test_put_lock_held_for_long_is_answered_busy(tmp_path: Path) -> None:
     clock = SlowClock()
     store = MessageStore.open(small_settings(tmp_path), clock=clock)
     store.put(message())
-    segment = store._log._active
-    assert segment is not None
-    original = type(segment).memory
+    real_memory = MappedFile.memory.fget
+    assert real_memory is not None
 
-    def slow_memory(self: object) -> memoryview:
+    def slow_memory(segment: MappedFile) -> memoryview:
         clock.inside.set()
         assert clock.go_on.wait(10)
-        return original.fget(self)  # type: ignore[misc,no-any-return,attr-defined]
+        return real_memory(segment)
 
-    try:
-        type(segment).memory = property(slow_memory)  # type: ignore[method-assign,assignment]
+    with monkeypatch.context() as patched:
+        patched.setattr(MappedFile, "memory", property(slow_memory))
         writer = threading.Thread(target=store.put, args=(message(),))
         writer.start()
         assert clock.inside.wait(10)
@@ -251,8 +253,6 @@ def test_put_lock_held_for_long_is_answered_busy(tmp_path: Path) -> None:
         assert store.is_page_cache_busy()
         with pytest.raises(PageCacheBusy):
             store.put(message())
-    finally:
-        type(segment).memory = original  # type: ignore[method-assign]
         clock.go_on.set()
         writer.join()
     assert not store.is_page_cache_busy()
