@@ -128,7 +128,7 @@ class BrokerCore:
         settings, store, loop = self.settings, self.store, self._loop
         reply = SendReply(settings.region_id, settings.trace_on)
         self.held = HeldPulls(loop.time, settings.held_pulls)
-        self.dispatcher = Dispatcher(loop, store, self.held.arrived, self._dispatch_failed)
+        self.dispatcher = Dispatcher(loop, store, self.held.arrived)
         self.acks = Acks(
             loop,
             store,
@@ -287,9 +287,3 @@ class BrokerCore:
             log.warning("offset moved event not stored why=%s", error)
             return
         self.appended()
-
-    def _dispatch_failed(self, error: Exception) -> None:
-        log.critical(
-            "consume queue or index cannot be written, no message reaches consumers why=%s", error
-        )
-        self.stats.events.bump("dispatch_failed")

@@ -2,7 +2,8 @@
 
 The store's reput does the work; this decides when: after the turn of the loop in which messages
 were appended (ASYNC_FLUSH), or after the durable mark moved (SYNC_FLUSH, where dispatch stays at or
-behind durable). Many messages of one turn cost one pass.
+behind durable). Many messages of one turn cost one pass. A queue or index that cannot be written is
+the store's affair: it refuses sends or poisons itself, and says so.
 """
 
 from __future__ import annotations
@@ -28,12 +29,10 @@ class Dispatcher:
         loop: asyncio.AbstractEventLoop,
         store: Dispatching,
         on_arrivals: Callable[[list[Arrival]], None],
-        on_failure: Callable[[Exception], None],
     ) -> None:
         self._loop = loop
         self._store = store
         self._on_arrivals = on_arrivals
-        self._on_failure = on_failure
         self._scheduled = False
 
     def schedule(self) -> None:
@@ -45,11 +44,6 @@ class Dispatcher:
     def run(self) -> None:
         """Dispatch now; wakes held pulls for what arrived."""
         self._scheduled = False
-        try:
-            arrivals = self._store.dispatch()
-        except OSError as error:
-            # A derived file that cannot be written stops the store; the log itself is safe.
-            self._on_failure(error)
-            return
+        arrivals = self._store.dispatch()
         if arrivals:
             self._on_arrivals(arrivals)
