@@ -24,6 +24,8 @@ from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.command import Command
 from aerobee.remoting.connection import Connection
 
+# A stalled disk must not turn into all memory: a waiting send costs about 1 KB, so 50 MB here.
+MAX_WAITING = 50_000
 # Only at stop, where a few milliseconds more do not matter.
 _DRAIN_POLL_S = 0.005
 
@@ -87,6 +89,11 @@ class Acks:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    @property
+    def full(self) -> bool:
+        """As many sends wait as may; the next one is to be refused before it is appended."""
+        return len(self._waiting) >= MAX_WAITING
+
     def wait(
         self,
         end: int,
@@ -98,6 +105,9 @@ class Acks:
     ) -> None:
         """Answer `request` when the durable mark has passed `end` (a log offset)."""
         deadline = self._loop.time() + self._timeout_s
+        # Only its number is needed for the answer; the body is in the log by now.
+        request.body = b""
+        request.ext = {}
         self._waiting.append(
             Waiting(end, deadline, connection, request, msg_id, queue_id, queue_offset)
         )

@@ -100,6 +100,12 @@ class SendProcessor:
         header = SendMessageHeader.from_command(command)
         if self._options.accept_from_ms:
             self._check_accepting()
+        if self._acks.full:
+            raise BadRequest(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]system busy, {len(self._acks)} sends wait for their sync: the disk is "
+                "slower than what is sent; try again later",
+            )
         topic = self._topics.get(header.topic)
         if topic is None:
             topic = self._create_topic(header)

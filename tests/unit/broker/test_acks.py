@@ -6,6 +6,8 @@ import asyncio
 import threading
 from typing import cast
 
+import pytest
+
 from aerobee.broker.acks import Acks
 from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import ResponseCode
@@ -130,3 +132,16 @@ async def test_time_to_the_answer_is_counted_by_outcome() -> None:
     bench.acks.expire()
     counts = {request.key.response_code: request.count for request in bench.stats.requests()}
     assert counts == {ResponseCode.SUCCESS: 1, ResponseCode.FLUSH_DISK_TIMEOUT: 1}
+
+
+async def test_a_waiting_send_keeps_no_body_and_there_is_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("aerobee.broker.acks.MAX_WAITING", 2)
+    bench = Bench()
+    request = make_request(310, {"a": "b"}, b"x" * 1000)
+    bench.acks.wait(100, cast("Connection", bench.peer), request, "a", 0, 0)
+    assert (request.body, request.ext) == (b"", {})
+    assert not bench.acks.full
+    bench.wait(200, "b")
+    assert bench.acks.full
