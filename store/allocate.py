@@ -23,6 +23,7 @@ from collections.abc import Callable
 
 from aerobee.store.errors import SegmentCreateFailed, StoreError, StoreNotWritable
 from aerobee.store.files import Clock, Files, is_full, is_refused
+from aerobee.store.health import Health
 from aerobee.store.mapped_file import MappedFile
 
 log = logging.getLogger("aerobee.store.allocate")
@@ -42,12 +43,14 @@ class AllocateMappedFileService:
         segment_bytes: int,
         path_of: Callable[[int], str],
         directory: str,
+        health: Health,
     ) -> None:
         self._files = files
         self._clock = clock
         self._segment_bytes = segment_bytes
         self._path_of = path_of
         self._directory = directory
+        self._health = health
         self._changed = threading.Condition()
         self._wanted: deque[int] = deque()
         self._making: int | None = None
@@ -145,9 +148,12 @@ class AllocateMappedFileService:
         segment = MappedFile.create(self._files, path, start, self._segment_bytes)
         try:
             self._files.sync_directory(self._directory)
-        except OSError:
+        except OSError as error:
             segment.close()
             self._files.remove(path)
+            if not is_full(error):
+                # A second try would succeed without having made older names durable.
+                self._health.poison(f"the sync of {self._directory}", error)
             raise
         return segment
 

@@ -27,7 +27,7 @@ from aerobee.store.flush import (
     FlushService,
     GroupCommitService,
 )
-from aerobee.store.health import DiskWatch, Health
+from aerobee.store.health import DiskWatch
 from aerobee.store.opening import StoreParts, open_parts
 from aerobee.store.put_checks import body_too_large
 from aerobee.store.reader import Reader, ReadLimits, physical_memory_bytes
@@ -65,7 +65,7 @@ class MessageStore:
         self._closed = False
         self.stats = parts.stats
         self.recovery = parts.recovery
-        self._health = Health()
+        self._health = parts.health
         self._disk = DiskWatch(
             parts.files,
             parts.clock,

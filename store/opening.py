@@ -17,6 +17,7 @@ from aerobee.store.delay_levels import DelayLevels
 from aerobee.store.dispatcher import Dispatcher
 from aerobee.store.errors import StoreBroken, StoreError, StoreNotWritable
 from aerobee.store.files import Clock, Files, is_full, is_refused
+from aerobee.store.health import Health
 from aerobee.store.index_service import IndexService
 from aerobee.store.mapped_file_queue import MappedFileQueue
 from aerobee.store.queue_table import ConsumeQueueTable
@@ -38,6 +39,7 @@ class StoreParts:
     root: str
     log_directory: str
     stats: StoreStats
+    health: Health
     levels: DelayLevels
     checkpoint: Checkpoint
     segments: MappedFileQueue
@@ -91,6 +93,7 @@ def _make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
     root = settings.store_path
     log_directory = _commit_log_directory(settings)
     stats = StoreStats()
+    health = Health()
     levels = _delay_levels(settings)
     checkpoint = Checkpoint(files, os.path.join(root, "checkpoint"))
     segments = MappedFileQueue(files, log_directory, settings.commit_log_segment_bytes)
@@ -114,13 +117,19 @@ def _make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
         root,
         log_directory,
         stats,
+        health,
         levels,
         checkpoint,
         segments,
         queues,
         index,
         AllocateMappedFileService(
-            files, clock, settings.commit_log_segment_bytes, segments.path_of, log_directory
+            files,
+            clock,
+            settings.commit_log_segment_bytes,
+            segments.path_of,
+            log_directory,
+            health,
         ),
         Dispatcher(queues, index, levels),
         StoreLock(files, root),

@@ -2,6 +2,7 @@
 
 import struct
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -236,8 +237,7 @@ def test_put_lock_held_for_long_is_answered_busy(
     clock = SlowClock()
     store = MessageStore.open(small_settings(tmp_path), clock=clock)
     store.put(message())
-    real_memory = MappedFile.memory.fget
-    assert real_memory is not None
+    real_memory: Callable[[MappedFile], memoryview] = MappedFile.__dict__["memory"].fget
 
     def slow_memory(segment: MappedFile) -> memoryview:
         clock.inside.set()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.store.errors import StoreBroken
+from aerobee.store.errors import SegmentCreateFailed, StoreBroken
 from aerobee.store.message_store import GetStatus, MessageStore
 from tests.faulty_files import FaultyFiles
 from tests.unit.store.support import (
@@ -246,6 +246,18 @@ def test_failed_write_of_a_queue_breaks_the_store(tmp_path: Path) -> None:
     store = MessageStore.open(small_settings(tmp_path))
     assert bodies(store) == [b"kept"]
     store.close()
+
+
+def test_failed_sync_of_the_logs_directory_breaks_the_store(tmp_path: Path) -> None:
+    files = FaultyFiles(tmp_path)
+    store = MessageStore.open(small_settings(tmp_path), files=files)
+    files.fail("sync_directory", errno.EIO, "commitlog")
+    with pytest.raises(SegmentCreateFailed):
+        store.put(message())
+    files.heal()
+    with pytest.raises(StoreBroken):
+        store.put(message())
+    assert not store.close()
 
 
 def test_failed_last_sync_leaves_the_abort_mark(tmp_path: Path) -> None:

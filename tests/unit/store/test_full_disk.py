@@ -12,6 +12,7 @@ import pytest
 from aerobee.store.allocate import AllocateMappedFileService
 from aerobee.store.errors import SegmentCreateFailed, StoreNotWritable
 from aerobee.store.files import Clock, Files
+from aerobee.store.health import Health
 from aerobee.store.mapped_file import segment_name
 from aerobee.store.message_store import MessageStore
 from tests.faulty_files import FaultyFiles
@@ -51,7 +52,7 @@ def service(tmp_path: Path, files: Files, clock: Clock | None = None) -> Allocat
         return str(tmp_path / "log" / segment_name(start))
 
     return AllocateMappedFileService(
-        files, clock or Clock(), SEGMENT, path_of, str(tmp_path / "log")
+        files, clock or Clock(), SEGMENT, path_of, str(tmp_path / "log"), Health()
     )
 
 
@@ -108,7 +109,7 @@ def test_other_failures_are_named_and_tried_again(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     clock = Stopwatch()
     allocator = service(tmp_path, files, clock)
-    for operation in ("create", "set_size", "reserve", "sync", "map", "sync_directory"):
+    for operation in ("create", "set_size", "reserve", "sync", "map"):
         files.fail(operation, errno.EIO, times=1)
         with pytest.raises(SegmentCreateFailed, match="Input/output error"):
             allocator.take(0)
@@ -319,9 +320,9 @@ def test_dispatch_that_fell_behind_reads_the_log_and_gives_the_same_bytes(
         body = b"%06d" % n + b"." * 50
         behind.put(message(body, queue_id=n % 3, unique=f"U{n}", tags=f"T{n % 3}"))
         made.append(body)
-    assert not behind._log.feeding
+    feeding = [behind._log.feeding]
     assert len(behind.dispatch()) == 70
-    assert behind._log.feeding
+    assert [*feeding, behind._log.feeding] == [False, True]
     assert behind.dispatched == behind.written
     assert bodies(behind, queue_id=1) == made[1::3]
     image_behind = kill_image(tmp_path / "behind", tmp_path / "image behind")
