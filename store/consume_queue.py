@@ -168,6 +168,20 @@ class ConsumeQueue:
             self.max_offset = min(self.max_offset, (file.start + begin) // UNIT_BYTES)
         return rewritten
 
+    def restart_at(self, first: int) -> None:
+        """Forget all slots from `first` on, because they are about to be numbered anew."""
+        if first > self.first_offset:
+            self.zero_from(first)
+            return
+        for file in self.segments:
+            self._cache.discard(file)
+            self._files.remove(file.path)
+        if self.segments:
+            self.new_directories.append(self.directory)
+        self.segments = []
+        self._tail = None
+        self.max_offset = self.min_offset = 0
+
     def blank_out(self, offset: int) -> None:
         """Keep the slot, forget its record: a pre-blank unit takes its place."""
         self._write_split(offset, PRE_BLANK)

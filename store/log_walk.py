@@ -14,23 +14,15 @@ Finding the next sound record (reliability 4, step 4):
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.record import BLANK, MAGIC_POSITION, MESSAGE_MAGIC, RecordHead, check_record
 from aerobee.store.dispatcher import Placed
 from aerobee.store.mapped_file import MappedFile
 from aerobee.store.mapped_file_queue import MappedFileQueue
+from aerobee.store.sequence import Gap
 
 _MAGIC_BYTES = MESSAGE_MAGIC.to_bytes(4, "big")
-
-
-class Gap(NamedTuple):
-    """Log offsets [start, end) that hold no readable record, and why."""
-
-    start: int
-    end: int
-    reason: str
 
 
 def check_at(segment: MappedFile, log_offset: int, check_crc: bool) -> RecordHead:

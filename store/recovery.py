@@ -27,14 +27,15 @@ from typing import Protocol
 from aerobee.store.checkpoint import Checkpoint
 from aerobee.store.commit_log import Appended
 from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.dispatcher import Dispatcher, Lagging
+from aerobee.store.dispatcher import Dispatcher
 from aerobee.store.errors import StoreLayoutError
 from aerobee.store.files import Clock, Files
 from aerobee.store.index_service import IndexService
-from aerobee.store.log_walk import Gap, LogWalk
+from aerobee.store.log_walk import LogWalk
 from aerobee.store.mapped_file_queue import MappedFileQueue
 from aerobee.store.queue_table import ConsumeQueueTable
 from aerobee.store.recovery_plan import RecoveryPlan
+from aerobee.store.sequence import Gap, Lagging, Sequences
 
 log = logging.getLogger("aerobee.store.recovery")
 
@@ -194,27 +195,33 @@ class Recovery:
             return walk
 
     def _dispatch(self, walk: LogWalk, start: int) -> None:
+        sequences = Sequences(start, self._segments.min_offset, self._plan.is_sound)
         batch: list[Appended] = []
         total = max(0, self._segments.max_offset - start)
         next_report = start + _PROGRESS_BYTES
+        gaps_seen = 0
         for placed in walk.records(start):
             self.report.records_read += 1
             self.last_store_ms = placed.head.store_timestamp_ms
             entry = self._dispatcher.entry(placed)
             if entry is not None:
                 batch.append(entry)
+            else:
+                sequences.lost += 1
+            if len(walk.gaps) > gaps_seen:
+                sequences.lost += sum([gap.records for gap in walk.gaps[gaps_seen:]])
+                gaps_seen = len(walk.gaps)
             if len(batch) >= _BATCH:
-                self._merge(batch, start)
+                self._dispatcher.merge(batch, sequences)
                 batch = []
             if placed.log_offset >= next_report:
                 next_report = placed.log_offset + _PROGRESS_BYTES
                 self._tell("reading the commit log", placed.log_offset - start, total)
-        self._merge(batch, start)
-
-    def _merge(self, batch: list[Appended], start: int) -> None:
-        merged = self._dispatcher.merge(batch, start)
-        self.report.units_written += merged.written
-        self.report.unit_conflicts += merged.conflicts
+        self._dispatcher.merge(batch, sequences)
+        sequences.finish()
+        walk.gaps += sequences.strays
+        self.report.units_written += sequences.written
+        self.report.unit_conflicts += sequences.conflicts
 
     # --- cutting ----------------------------------------------------------------------------
 

@@ -163,6 +163,10 @@ class RecoveryPlan:
             return segment.start
         return log_offset
 
+    def is_sound(self, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int]) -> bool:
+        """Whether the record that a unit names is there and names the unit back."""
+        return self.named_back(queue, offset, unit) is not None
+
     def next_named(self, log_offset: int, limit: int) -> int:
         """The next record in (log_offset, limit) that a unit names and that names it back."""
         nearest = limit

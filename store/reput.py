@@ -26,6 +26,7 @@ from aerobee.store.files import is_full
 from aerobee.store.health import DISK_FULL, Health
 from aerobee.store.index_service import IndexService
 from aerobee.store.results import Arrival
+from aerobee.store.sequence import Sequences, nothing_is_sound
 from aerobee.store.stats import StoreStats
 
 _CATCH_UP_BATCH = 4096
@@ -109,6 +110,7 @@ class Reput:
     def _catch_up(self, limit: int) -> list[Arrival]:
         arrivals: list[Arrival] = []
         batch: list[Appended] = []
+        sequences = Sequences(None, 0, nothing_is_sound)
         end = self.dispatched
         try:
             for placed in self._read(limit):
@@ -117,10 +119,10 @@ class Reput:
                 if entry is not None:
                     batch.append(entry)
                 if len(batch) >= _CATCH_UP_BATCH:
-                    arrivals += self._merge(batch)
+                    arrivals += self._merge(batch, sequences)
                     batch = []
             if batch:
-                arrivals += self._merge(batch)
+                arrivals += self._merge(batch, sequences)
         except OSError as error:
             self._failed(error)
             return arrivals
@@ -132,9 +134,9 @@ class Reput:
             self._health.allow(DISK_FULL)
         return arrivals
 
-    def _merge(self, batch: list[Appended]) -> list[Arrival]:
+    def _merge(self, batch: list[Appended], sequences: Sequences) -> list[Arrival]:
         known = {entry[0]: entry[0].max_offset for entry in batch if entry[0] is not None}
-        self._dispatcher.merge(batch, None)
+        self._dispatcher.merge(batch, sequences)
         self._done(batch)
         return [
             Arrival(queue.topic, queue.queue_id, queue_offset, tags_code)

@@ -188,6 +188,49 @@ def test_damaged_record_costs_that_record_only(
     assert store.close()
 
 
+UNGUARDED = [
+    pytest.param(15, 0x01, id="queue id 0 to 1"),
+    pytest.param(12, 0x40, id="queue id, a large one"),
+    pytest.param(27, 0x01, id="queue offset by 1"),
+    pytest.param(27, 0x04, id="queue offset by 4"),
+    pytest.param(26, 0x01, id="queue offset by 256"),
+    pytest.param(21, 0x10, id="queue offset, a huge one"),
+    pytest.param(39, 0x04, id="half message"),
+    pytest.param(44, 0x80, id="born time"),
+    pytest.param(88 + 56 + 1, 0x01, id="topic, another"),
+    pytest.param(88 + 56 + 1, 0x60, id="topic, none"),
+]
+
+
+@pytest.mark.parametrize("with_queues", [True, False])
+@pytest.mark.parametrize(("position", "bit"), UNGUARDED)
+@pytest.mark.parametrize("number", [0, 3, 16, 20, 38])
+def test_damage_that_no_checksum_guards_costs_that_record_only(
+    tmp_path: Path, number: int, position: int, bit: int, with_queues: bool
+) -> None:
+    killed = Killed(tmp_path, 60, queues=3)
+    segment, start = killed.place(number)
+    flip(segment, start + position, bit)
+    if not with_queues:
+        shutil.rmtree(killed.root / "consumequeue")
+        shutil.rmtree(killed.root / "index")
+    # Two claims to one slot with no unit to tell them apart: the first one is kept.
+    spared = {killed.bodies[number]} | (set() if with_queues else {killed.bodies[number + 1]})
+    for _ in range(2):
+        store = killed.open()
+        for queue_id in range(3):
+            expected = [body for body in killed.bodies[queue_id::3] if body not in spared]
+            found = bodies(store, queue_id=queue_id)
+            assert [body for body in found if body not in spared] == expected
+            assert store.max_offset("Orders", queue_id) == 20
+        everybody = {body for queue_id in range(3) for body in bodies(store, queue_id=queue_id)}
+        assert len(everybody) >= 58 + with_queues
+        files = sum(1 for _ in (killed.root / "consumequeue").rglob("0*"))
+        assert files < 12
+        assert store.close()
+        (killed.root / "abort").touch()
+
+
 def test_many_damaged_records_cost_no_others(tmp_path: Path) -> None:
     killed = Killed(tmp_path, 100, queues=3)
     damaged = {0, 1, 2, 17, 43, 44, 77, 98}

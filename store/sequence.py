@@ -1,0 +1,244 @@
+"""Which slot a record read from the log may have: a judgement, because nothing guards its number.
+
+The CRC covers a record's body only. A flipped bit in its topic, queue id or queue offset leaves a
+record that looks sound and claims a slot that is not its own; believing it would displace a good
+message, or fill a disk with slots up to a number that never was. But numbers of a queue follow each
+other in the log, so a claim is believed when it is in sequence, when the queue's own unit agrees
+with it, when the records known to be lost explain what is missing, or when the next record of the
+queue follows on from it. A single claim that none of this supports is set aside: reported as
+damage, its slot kept free.
+
+Numbers that begin anew, as they do when a topic was deleted and used again, come in sequence too,
+and the old numbering gives way to them.
+
+A queue whose end lies before the place where reading began misses units that were not read;
+`Lagging` says from where to read again. With `read_from` None everything is believed: the records
+are our own of a moment ago (a reput that fell behind).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from aerobee.protocol.record import MIN_RECORD_BYTES
+from aerobee.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
+
+# Slots that may be missing for reasons nobody noticed, a flipped transaction bit for example.
+_SLACK = 16
+
+
+class Claim(NamedTuple):
+    """A record's claim to a slot, and the unit that would go there."""
+
+    queue_offset: int
+    log_offset: int
+    size: int
+    unit: bytes
+
+
+class Gap(NamedTuple):
+    """Log offsets [start, end) that hold no usable record, and why."""
+
+    start: int
+    end: int
+    reason: str
+
+    @property
+    def records(self) -> int:
+        """How many records may have been there, at most."""
+        return max(1, (self.end - self.start) // MIN_RECORD_BYTES)
+
+
+class Lagging(Exception):
+    """A queue misses slots before a record: reading has to begin at `log_offset` instead."""
+
+    def __init__(self, log_offset: int) -> None:
+        super().__init__(log_offset)
+        self.log_offset = log_offset
+
+
+#: Whether the record that a unit names is there and names the unit back: (queue, offset, unit).
+Sound = Callable[[ConsumeQueue, int, tuple[int, int, int]], bool]
+
+
+def nothing_is_sound(_queue: ConsumeQueue, _offset: int, _unit: tuple[int, int, int]) -> bool:
+    """For readers of records that need no judgement."""
+    return False
+
+
+@dataclass(slots=True)
+class _State:
+    """One queue in one walk: whether it had nothing before the walk, the number expected next, and
+    a claim waiting for its successor."""
+
+    rebuilt: bool
+    expected: int | None = None
+    suspect: Claim | None = None
+
+
+class Sequences:
+    """Gives the records of one walk their slots. `sound` judges units that stand in the way."""
+
+    def __init__(
+        self,
+        read_from: int | None,
+        log_min: int,
+        sound: Sound,
+    ) -> None:
+        self._read_from = read_from
+        self._log_min = log_min
+        self._sound = sound
+        self._states: dict[ConsumeQueue, _State] = {}
+        # Records that are known to be missing so far; the walk's gaps are added by its owner.
+        self.lost = 0
+        self.strays: list[Gap] = []
+        self.written = 0
+        self.conflicts = 0
+
+    def feed(self, queue: ConsumeQueue, claims: list[Claim]) -> None:
+        """The queue's next claims in log order. Raises OSError or Lagging."""
+        state = self._states.get(queue)
+        if state is None:
+            state = self._states[queue] = _State(queue.max_offset == 0)
+        start = 0
+        for position in range(1, len(claims) + 1):
+            if (
+                position == len(claims)
+                or claims[position].queue_offset != claims[position - 1].queue_offset + 1
+            ):
+                self._run(queue, state, claims[start:position])
+                start = position
+
+    def finish(self) -> None:
+        """End of the walk: decide on claims that nothing followed. Raises OSError or Lagging."""
+        for queue, state in self._states.items():
+            claim = state.suspect
+            if claim is None:
+                continue
+            state.suspect = None
+            self._check_lag(queue, claim.queue_offset)
+            if self._likely(queue, state, claim):
+                self._accept(queue, state, [claim])
+            else:
+                self._set_aside(queue, claim)
+
+    def _run(self, queue: ConsumeQueue, state: _State, run: list[Claim]) -> None:
+        """Claims that follow each other without a step."""
+        suspect = state.suspect
+        if suspect is not None:
+            state.suspect = None
+            if run[0].queue_offset == suspect.queue_offset + 1:
+                run = [suspect, *run]
+            else:
+                self._set_aside(queue, suspect)
+        if self._is_double(queue, state, run):
+            self._set_aside(queue, run[0])
+            run = run[1:]
+        if len(run) > 1 or self._read_from is None or self._in_place(queue, state, run[0]):
+            self._accept(queue, state, run)
+        else:
+            state.suspect = run[0]
+
+    def _is_double(self, queue: ConsumeQueue, state: _State, run: list[Claim]) -> bool:
+        """Whether the first claim is to a slot just given, and the next goes on with the sequence.
+
+        Of two claims to one slot the first is kept, unless the queue's own unit names the second.
+        For slot 0 it is a new beginning instead, of a topic that had one message.
+        """
+        first = run[0]
+        if len(run) < 2 or self._read_from is None or first.queue_offset == 0:
+            return False
+        if state.expected != first.queue_offset + 1:
+            return False
+        unit = queue.unit(first.queue_offset)
+        return unit is None or unit[0] != first.log_offset
+
+    def _in_place(self, queue: ConsumeQueue, state: _State, claim: Claim) -> bool:
+        expected = queue.max_offset if state.expected is None else state.expected
+        if 0 <= claim.queue_offset - expected <= self.lost:
+            return claim.queue_offset == expected or state.expected is not None
+        unit = queue.unit(claim.queue_offset)
+        return unit is not None and unit[0] == claim.log_offset
+
+    def _likely(self, queue: ConsumeQueue, state: _State, claim: Claim) -> bool:
+        """Whether to believe a claim that nothing followed."""
+        offset = claim.queue_offset
+        if offset == 0 and state.rebuilt:
+            return True  # the first again, after its topic was deleted
+        expected = queue.max_offset if state.expected is None else state.expected
+        if 0 < offset - expected <= self.lost + _SLACK:
+            return True
+        unit = queue.unit(offset)
+        if state.expected is None and offset < queue.max_offset:
+            return unit is None or not self._sound(queue, offset, unit)
+        # What was before it may have been deleted with the beginning of the log.
+        return not queue.segments and self._read_from == self._log_min > 0
+
+    def _set_aside(self, queue: ConsumeQueue, claim: Claim) -> None:
+        self.lost += 1
+        self.strays.append(
+            Gap(
+                claim.log_offset,
+                claim.log_offset + claim.size,
+                f"the record at {claim.log_offset} claims to be message {claim.queue_offset} of "
+                f"queue {queue.queue_id} of {queue.topic}, which does not fit that queue",
+            )
+        )
+
+    def _accept(self, queue: ConsumeQueue, state: _State, run: list[Claim]) -> None:
+        first = run[0].queue_offset
+        self._check_lag(queue, first)
+        if state.expected is not None and first < state.expected:
+            # Numbering began anew: whatever the queue has from there on belongs to the old one.
+            self.conflicts += 1
+            queue.restart_at(first)
+        self._write(queue, run)
+        state.expected = first + len(run)
+
+    def _check_lag(self, queue: ConsumeQueue, first: int) -> None:
+        if self._read_from is None or first <= queue.max_offset:
+            return
+        for offset in range(queue.max_offset - 1, queue.first_offset - 1, -1):
+            unit = queue.unit(offset)
+            if unit is not None:
+                if unit[0] < self._read_from:
+                    raise Lagging(unit[0])
+                return
+
+    def _write(self, queue: ConsumeQueue, run: list[Claim]) -> None:
+        """Write what is not there already."""
+        first = run[0].queue_offset
+        data = b"".join([claim.unit for claim in run])
+        there = b""
+        while len(there) < len(data):
+            part = queue.read_units(
+                first + len(there) // UNIT_BYTES, (len(data) - len(there)) // UNIT_BYTES
+            )
+            if not part:
+                break
+            there += part
+        if there == data:
+            return
+        if not there:
+            queue.write_units(first, data)
+            self.written += len(run)
+            return
+        for index, claim in enumerate(run):
+            position = index * UNIT_BYTES
+            if there[position : position + UNIT_BYTES] == claim.unit:
+                continue
+            if position >= len(there):
+                queue.write_units(claim.queue_offset, data[position:])
+                self.written += len(run) - index
+                return
+            self._replace(queue, claim, there[position : position + UNIT_BYTES])
+
+    def _replace(self, queue: ConsumeQueue, claim: Claim, there: bytes) -> None:
+        """Put a unit where another one is, unless that names a later record, soundly."""
+        unit: tuple[int, int, int] = UNIT.unpack(there)
+        if 0 < unit[1] < PRE_BLANK_SIZE:
+            self.conflicts += 1
+            if unit[0] > claim.log_offset and self._sound(queue, claim.queue_offset, unit):
+                return
+        queue.write_units(claim.queue_offset, claim.unit)
+        self.written += 1
