@@ -11,9 +11,9 @@ from .brokers import Broker, StoreShape
 from .conftest import require
 from .peers import PEERS, acknowledged, query
 from .processes import Child, Dialogue, Line, wait_until
+from .scenarios import QUEUES
 from .wire import Stored
 
-QUEUES = 8
 COUNT = 1_000
 TOPIC = "kill"
 FAR_FUTURE_MS = 9_999_999_999_999

@@ -9,9 +9,9 @@ import pytest
 from .brokers import Broker, StoreShape
 from .conftest import require
 from .peers import PEERS, query
+from .scenarios import QUEUES, stored_when_complete
 from .wire import Stored, Wire
 
-QUEUES = 8
 COUNT = 2_000
 TOPIC = "crossing"
 GROUP = "crossing-readers"
@@ -42,6 +42,7 @@ def consume(broker: Broker, log: Path, name: str, group: str, count: int) -> set
 
 def everything(broker: Broker, written: int) -> list[Stored]:
     with broker.wire() as wire:
+        stored_when_complete(wire, TOPIC, written)
         stored = wire.read_topic(TOPIC, QUEUES)
     assert len(stored) == written
     return stored
@@ -131,6 +132,31 @@ def test_a_store_wanders_between_the_brokers(
         end = wire.max_offset(TOPIC, 0)
         assert wire.send(TOPIC, 0, b"third").ext["queueOffset"] == str(end)
     third.stop()
+
+
+@pytest.mark.parametrize("kinds", [("java", "our"), ("our", "java")], ids="-".join)
+def test_a_killed_brokers_store_opens_in_the_other(
+    kinds: tuple[str, str], new_broker: Callable[..., Broker], tmp_path: Path
+) -> None:
+    """Recovery after kill -9 reads the other's checkpoint, queues and index."""
+    store = tmp_path / "store"
+    killed, heir = (
+        new_broker(kind, f"{turn}-{kind}", shape=SHAPE, store=store)
+        for turn, kind in enumerate(kinds)
+    )
+    killed.start()
+    killed.create_topic(TOPIC, QUEUES)
+    write(killed, tmp_path, "first")
+    before = everything(killed, 2 * COUNT)
+    killed.kill()
+
+    heir.start()
+    assert everything(heir, 2 * COUNT) == before
+    check_queries(heir, tmp_path / "heir", before)
+    write(heir, tmp_path, "second")
+    everything(heir, 4 * COUNT)
+    assert consume(heir, tmp_path, "go", "heir-all", 4 * COUNT) == bodies("first", "second")
+    heir.stop()
 
 
 @pytest.mark.parametrize("kinds", [("java", "our"), ("our", "java")], ids="-".join)
