@@ -32,7 +32,7 @@ from aerobee.broker.pull import PullOptions, PullProcessor
 from aerobee.broker.query import QueryProcessor
 from aerobee.broker.queue_requests import QueueRequests
 from aerobee.broker.retry import RetryProcessor
-from aerobee.broker.router import Handler, Router
+from aerobee.broker.router import Handler, Router, TurnWrites
 from aerobee.broker.send import SendOptions, SendProcessor
 from aerobee.broker.state_file import JsonStateFile
 from aerobee.broker.stats import BrokerStats
@@ -209,9 +209,10 @@ class BrokerCore:
             RequestCode.PULL_MESSAGE: self.pull.handle,
             RequestCode.LITE_PULL_MESSAGE: self.pull.handle,
         }
+        writes = TurnWrites(self._loop)
         # Pulls are not served on the VIP port (spec/wire.md 1.9).
-        self.main_router = Router({**handlers, **pulls}, self.stats, self.connection_closed)
-        self.vip_router = Router(handlers, self.stats, self.connection_closed)
+        self.main_router = Router({**handlers, **pulls}, self.stats, self.connection_closed, writes)
+        self.vip_router = Router(handlers, self.stats, self.connection_closed, writes)
 
     def _admin_handlers(self) -> dict[int, Handler]:
         """Codes that none of these lists are answered with REQUEST_CODE_NOT_SUPPORTED, among them

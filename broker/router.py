@@ -14,6 +14,7 @@ time-out, and counted in `stats.handler_failures`, which an alert watches.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from time import perf_counter
@@ -50,6 +51,37 @@ def store_error_code(error: store_errors.StoreError) -> int:
     return ResponseCode.SYSTEM_ERROR
 
 
+class TurnWrites:
+    """Writes the answers of one turn of the loop: the first at once, the others at its end.
+
+    A write wakes its client. With more clients than cores the scheduler then likes to let the
+    client run where the broker ran, once for each answer; writing them when the turn's requests are
+    served costs one such change instead of dozens. A client alone gets its answer at once.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._turn_open = False
+        self._later: list[tuple[Connection, bytes]] = []
+
+    def write(self, connection: Connection, data: bytes) -> None:
+        """Write `data` in this turn."""
+        if self._turn_open:
+            self._later.append((connection, data))
+            return
+        self._turn_open = True
+        self._loop.call_soon(self._end_turn)
+        if not connection.closed:
+            connection.write(data)
+
+    def _end_turn(self) -> None:
+        self._turn_open = False
+        later, self._later = self._later, []
+        for connection, data in later:
+            if not connection.closed:
+                connection.write(data)
+
+
 class Router:
     """Serves the commands of one port."""
 
@@ -58,9 +90,11 @@ class Router:
         handlers: Mapping[int, Handler],
         stats: BrokerStats,
         on_closed: Callable[[Connection], None],
+        writes: TurnWrites,
     ) -> None:
         self._handlers = dict(handlers)
         self._stats = stats
+        self._writes = writes
         self._on_closed = on_closed
 
     def connection_opened(self, connection: Connection) -> None:
@@ -77,8 +111,8 @@ class Router:
             answer = self._serve(connection, command)
             if answer is not None and not command.flag & 2:
                 answers.append(answer)
-        if answers and not connection.closed:
-            connection.write(answers[0] if len(answers) == 1 else b"".join(answers))
+        if answers:
+            self._writes.write(connection, answers[0] if len(answers) == 1 else b"".join(answers))
 
     def _serve(self, connection: Connection, command: Command) -> bytes | None:
         started = perf_counter()
