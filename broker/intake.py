@@ -24,19 +24,6 @@ from aerobee.protocol.properties import (
 ENTRY_SEPARATOR = "\x02"
 NAME_SEPARATOR = "\x01"
 
-_WATCHED = frozenset(
-    (
-        PROPERTY_CLUSTER,
-        PROPERTY_DELAY,
-        PROPERTY_KEYS,
-        PROPERTY_TAGS,
-        PROPERTY_TRANSACTION_PREPARED,
-        PROPERTY_UNIQUE_KEY,
-        PROPERTY_WAIT,
-    )
-)
-
-
 class Intake(NamedTuple):
     """Stored property text of a message, and what was read from it on the way."""
 
@@ -62,26 +49,39 @@ def take_in(text: str, cluster: str, *, keep_wait: bool = False) -> Intake:
     Entries without a name or value are dropped, as every reader would (spec/wire.md 6.3); a
     client's own CLUSTER is replaced by the broker's. `keep_wait` keeps WAIT (batches).
     """
+    tags = keys = unique_key = ""
+    wait, delay, transactional = "true", "0", ""
     kept: list[str] = []
-    found: dict[str, str] = {}
     for entry in text.split(ENTRY_SEPARATOR):
         name, _, value = entry.partition(NAME_SEPARATOR)
         if not value or not name:
             continue
-        if name in _WATCHED:
-            found[name] = value
-            if name == PROPERTY_CLUSTER or (name == PROPERTY_WAIT and not keep_wait):
+        # In the order of how often clients send them.
+        if name == PROPERTY_UNIQUE_KEY:
+            unique_key = value
+        elif name == PROPERTY_WAIT:
+            wait = value
+            if not keep_wait:
                 continue
+        elif name == PROPERTY_TAGS:
+            tags = value
+        elif name == PROPERTY_KEYS:
+            keys = value
+        elif name == PROPERTY_CLUSTER:
+            continue
+        elif name == PROPERTY_DELAY:
+            delay = value
+        elif name == PROPERTY_TRANSACTION_PREPARED:
+            transactional = value
         kept.append(entry)
     kept.append(PROPERTY_CLUSTER + NAME_SEPARATOR + cluster)
-    get = found.get
     return Intake(
         ENTRY_SEPARATOR.join(kept).encode("utf-8", "surrogatepass"),
-        tag_code(get(PROPERTY_TAGS, "")),
-        index_keys(get(PROPERTY_UNIQUE_KEY, ""), get(PROPERTY_KEYS, "")),
-        get(PROPERTY_WAIT, "true").lower() == "true",
-        delay_level(get(PROPERTY_DELAY, "0")),
-        get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true",
+        tag_code(tags) if tags else 0,
+        index_keys(unique_key, keys),
+        wait == "true" or wait.lower() == "true",
+        0 if delay == "0" else delay_level(delay),
+        transactional.lower() == "true",
     )
 
 
