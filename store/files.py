@@ -65,10 +65,6 @@ class Files:
         """Length of a file in bytes."""
         return os.stat(path).st_size
 
-    def modified_ms(self, path: str) -> int:
-        """When the file's content last changed, in milliseconds since the epoch."""
-        return os.stat(path).st_mtime_ns // 1_000_000
-
     def set_size(self, fd: int, size: int) -> None:
         """Cut or lengthen (sparsely) to `size` bytes."""
         os.ftruncate(fd, size)
@@ -146,15 +142,6 @@ class Files:
             position = min(os.lseek(fd, begin, os.SEEK_HOLE), end)
             ranges.append((begin, position))
         return ranges
-
-    def first_nonzero(self, fd: int, start: int, end: int) -> int:
-        """Position of the first byte of [start, end) that is not zero; `end` if all are."""
-        for begin, stop in self.data_ranges(fd, start, end):
-            for position in range(begin, stop, _COPY_BYTES):
-                data = self.read(fd, position, min(_COPY_BYTES, stop - position))
-                if data.count(0) != len(data):
-                    return position + len(data) - len(data.lstrip(b"\0"))
-        return end
 
     def last_nonzero(self, fd: int, start: int, end: int) -> int:
         """Position behind the last byte of [start, end) that is not zero; `start` if all are."""

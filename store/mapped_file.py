@@ -181,14 +181,6 @@ class MappedFile:
             self._files.close(fd)
         return rewritten
 
-    def first_nonzero(self, position: int) -> int:
-        """Position of the first byte from `position` on that is not zero; the size if all are."""
-        fd = self._files.open(self.path, read_only=True)
-        try:
-            return self._files.first_nonzero(fd, position, self.size)
-        finally:
-            self._files.close(fd)
-
     def forget_pages(self) -> None:
         """Give back the memory that reading has mapped; the kernel's cache keeps the bytes."""
         if self._map is not None:

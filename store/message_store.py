@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 
 from aerobee.config.model import Settings
 from aerobee.store.commit_log import CommitLog
-from aerobee.store.errors import MessageIllegal, StoreBroken
+from aerobee.store.errors import StoreBroken
 from aerobee.store.files import Clock, Files
 from aerobee.store.flush import (
     CommitLogSync,
@@ -29,7 +29,6 @@ from aerobee.store.flush import (
 )
 from aerobee.store.health import DiskWatch
 from aerobee.store.opening import StoreParts, open_parts
-from aerobee.store.put_checks import body_too_large
 from aerobee.store.reader import Reader, ReadLimits, physical_memory_bytes
 from aerobee.store.recovery import Progress, RecoveryReport
 from aerobee.store.reput import Reput
@@ -59,7 +58,6 @@ class MessageStore:
         self._clock = parts.clock
         self._queues = parts.queues
         self._sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
-        self._max_message_bytes = settings.max_message_bytes
         self._retried_at = 0.0
         self._kept_arrivals: list[Arrival] = []
         self._closed = False
@@ -247,12 +245,6 @@ class MessageStore:
         self._kept_arrivals = self.dispatch()
         self._log.forget_queue_of(topic)
         return self._queues.delete_topic(topic)
-
-    def check_batch_size(self, body_bytes: int) -> None:
-        """Raise MessageIllegal if a batch's body of that length is too large to be looked at."""
-        error = body_too_large(body_bytes, self._max_message_bytes)
-        if error is not None:
-            raise MessageIllegal(str(error))
 
     # --- state ------------------------------------------------------------------------------
 

@@ -135,13 +135,12 @@ class Reput:
         return arrivals
 
     def _merge(self, batch: list[Appended], sequences: Sequences) -> list[Arrival]:
-        known = {entry[0]: entry[0].max_offset for entry in batch if entry[0] is not None}
         self._dispatcher.merge(batch, sequences)
         self._done(batch)
         return [
             Arrival(queue.topic, queue.queue_id, queue_offset, tags_code)
             for queue, queue_offset, _, _, tags_code, _, _, _ in batch
-            if queue is not None and queue_offset >= known[queue]
+            if queue is not None
         ]
 
     def _read(self, limit: int) -> Iterator[Placed]:

@@ -91,11 +91,8 @@ def test_finds_what_is_not_zero_in_a_sparse_file(files: Files, tmp_path: Path) -
     size = 8 << 20
     fd = make_file(files, tmp_path / "a", b"")
     files.set_size(fd, size)
-    assert files.first_nonzero(fd, 0, size) == size
     assert files.last_nonzero(fd, 0, size) == 0
     files.write(fd, 5_000_000, b"\1\0\2")
-    assert files.first_nonzero(fd, 0, size) == 5_000_000
-    assert files.first_nonzero(fd, 5_000_001, size) == 5_000_002
     assert files.last_nonzero(fd, 0, size) == 5_000_003
     assert files.last_nonzero(fd, 0, 5_000_002) == 5_000_001
     files.close(fd)
