@@ -58,7 +58,7 @@ $(SUITES): setup
 
 bench: setup
 	tests/interop/setup.sh java
-	$(PYTHON_IN_VENV) -m tests.bench.run $(ARGS)
+	$(PYTHON_IN_VENV) -m tests.bench $(ARGS)
 
 # The manual of all settings, made from their declarations.
 manual: setup
