@@ -16,12 +16,16 @@ Threads: none here; a route that computes for long hands its work to a thread it
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import h11
+
+from aerobee.remoting.errors import RemotingListenError
 
 log = logging.getLogger("aerobee.broker.http")
 
@@ -110,10 +114,19 @@ class HttpServer:
         self.requests: dict[int, int] = {}
 
     async def start(self) -> None:
-        """Listen. Raises OSError when the address cannot be had."""
-        self._server = await asyncio.start_server(
-            self._accepted, self._host, self._wanted_port, limit=_READ_BYTES, backlog=64
-        )
+        """Listen. Raises `RemotingListenError` when the address cannot be had.
+
+        This port is the first a daemon takes, and 5557 for every daemon: a second one on a machine
+        hears of it here.
+        """
+        try:
+            self._server = await asyncio.start_server(
+                self._accepted, self._host, self._wanted_port, limit=_READ_BYTES, backlog=64
+            )
+        except OSError as error:
+            raise RemotingListenError(
+                _cannot_listen(self._host, self._wanted_port, error)
+            ) from error
 
     @property
     def port(self) -> int:
@@ -290,6 +303,16 @@ class _Talk:
             return False
         self._http.start_next_cycle()
         return True
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> str:
+    # asyncio puts a sentence of its own, with the address in it, in the place of the reason.
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+    hint = " (is another broker running?)" if error.errno == errno.EADDRINUSE else ""
+    return (
+        f"cannot listen on {host} port {port} for metrics and health: {reason}{hint}; choose "
+        "another port with --http-port (http.port), 0 turns it off"
+    )
 
 
 def _request(event: h11.Request) -> Request:

@@ -3,7 +3,7 @@
 SIGTERM and SIGINT stop in order; a second one leaves at once, and the next start recovers as after
 a crash. `faulthandler` is on, so that a fault in mapped memory names its place in the log.
 
-Exit codes: 0 stopped in order, 1 could not start or did not stop cleanly, 3 the port is in use,
+Exit codes: 0 stopped in order, 1 could not start or did not stop cleanly, 3 a port is in use,
 78 the configuration is wrong (sysexits EX_CONFIG; systemd does not restart on it).
 """
 

@@ -125,6 +125,19 @@ def test_port_in_use_is_named(serve: Serve) -> None:
     assert "Traceback" not in daemon.log
 
 
+def test_http_port_in_use_is_named_with_its_flag(serve: Serve) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        daemon = serve("--http-port", str(port))
+        assert daemon.wait() == 3
+    last = daemon.log.splitlines()[-1]
+    assert f"port {port} " in last
+    assert "--http-port" in last
+    assert "Errno" not in last
+
+
 def test_idle_daemon_fits_its_memory_also_after_a_scrape(serve: Serve) -> None:
     daemon = serve().ready()
     idle = rss_bytes(daemon.process.pid)

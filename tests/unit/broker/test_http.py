@@ -16,6 +16,7 @@ from aerobee.broker.health import (
     store_probe,
 )
 from aerobee.broker.http import HttpLimits, HttpServer, Request, Response
+from aerobee.remoting.errors import RemotingListenError
 
 pytestmark = pytest.mark.both_loops
 
@@ -70,6 +71,21 @@ async def test_get_gives_body_and_length(start: Starter) -> None:
     assert head.startswith(b"HTTP/1.1 200 OK")
     assert b"Content-Length: 9" in head
     assert body == b"hello you"
+
+
+async def test_a_taken_port_is_named_with_the_setting_that_moves_it() -> None:
+    first = HttpServer("127.0.0.1", 0, {})
+    await first.start()
+    port = first.port
+    second = HttpServer("127.0.0.1", port, {})
+    with pytest.raises(RemotingListenError) as caught:
+        await second.start()
+    await first.close()
+    text = str(caught.value)
+    assert f"127.0.0.1 port {port} " in text
+    assert "--http-port" in text
+    assert "0 turns it off" in text
+    assert "Errno" not in text
 
 
 async def test_head_gives_the_length_without_the_body(start: Starter) -> None:
