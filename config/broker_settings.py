@@ -34,8 +34,8 @@ class BrokerSettings:
     )
     vip_port_enabled: bool = setting(
         True,
-        why="""Listen also on listen_port - 2: Java clients before 4.6 send there unless told not to
-        (vipChannelEnabled). The same broker answers on both.""",
+        why="""Listen also on listen_port - 2: Java clients before 4.5.1 send there unless told not
+        to (vipChannelEnabled). The same broker answers on both.""",
     )
     advertised_host: str = setting(
         "",
