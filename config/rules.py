@@ -41,6 +41,8 @@ def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
     check = _Checker(values, origins)
     for name in ("listen_host", "advertised_host", "nameserver_host", "http_host", "ha_host"):
         check.matches(name, _HOST, "must be one address or host name")
+    if not values["store_path"].strip():
+        raise check.error("store_path", "must name a directory")
     check.matches("cluster_name", re.compile(r"[^\s;,/]+"), "must be a name without blanks")
     check.matches("trace_topic_name", _NAME, "must be a topic name")
     check.each("name_servers", ";", _is_address, "must be host:port, separated by ';'")

@@ -75,6 +75,9 @@ def open_parts(
     Raises StoreInUse, StoreSizeMismatch, StoreLayoutError or StoreNotWritable, whose texts say what
     to do; nothing was changed then. Raises StoreBroken when the disk refuses to be read or synced.
     """
+    if not settings.store_path:
+        # Taken as a path it would be the directory the process happens to stand in.
+        raise StoreNotWritable("store_path (storePathRootDir) is empty; name a directory")
     parts = _make_parts(settings, files, clock)
     opened = False
     try:
@@ -82,7 +85,7 @@ def open_parts(
         _recover(parts, settings, progress)
         opened = True
     except OSError as error:
-        raise _opening_failed(parts.root, error) from error
+        raise _opening_failed(parts, error) from error
     finally:
         if not opened:
             parts.let_go(clean=False)
@@ -182,8 +185,12 @@ def _delay_levels(settings: Settings) -> DelayLevels:
         raise StoreNotWritable(f"message_delay_levels (messageDelayLevel): {error}") from error
 
 
-def _opening_failed(root: str, error: OSError) -> StoreError:
+def _opening_failed(parts: StoreParts, error: OSError) -> StoreError:
+    root = parts.root
     where = error.filename or root
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        what = "a file" if parts.files.exists(where) else "a link to nothing"
+        return StoreNotWritable(f"{where} is {what}, a directory is needed")
     if is_refused(error):
         return StoreNotWritable(
             f"{where} cannot be written: {error.strerror}. The store needs a directory that "

@@ -320,6 +320,11 @@ def test_broken_toml_names_the_line(tmp_path: Path) -> None:
     assert refused(tmp_path, "[broker]\nname = \n").where.endswith("broker.conf:2")
 
 
+def test_an_empty_store_path_is_refused(tmp_path: Path) -> None:
+    assert refused(tmp_path, "", flags={"store_path": ""}).reason == "must name a directory"
+    assert refused(tmp_path, "storePathRootDir=\n").where.endswith("broker.conf:1")
+
+
 def test_set_needs_an_equals_sign() -> None:
     with pytest.raises(ConfigError, match="must be KEY=VALUE"):
         load_settings(environ={}, overrides=["listenPort"])

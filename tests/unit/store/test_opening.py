@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from aerobee.config.model import Settings
 from aerobee.store.errors import (
     StoreBroken,
     StoreError,
@@ -49,6 +50,29 @@ def test_new_store_has_the_reference_files_and_no_segment(tmp_path: Path) -> Non
     assert store.close()
     assert not (root / "abort").exists()
     assert (root / "checkpoint").read_bytes() == bytes(4096)
+
+
+@pytest.mark.parametrize("below", ["", "deeper", "consumequeue", "commitlog"])
+def test_a_file_in_the_place_of_a_directory_is_named(tmp_path: Path, below: str) -> None:
+    root = tmp_path / "store"
+    if below in ("", "deeper"):
+        blocked, asked = root, root / below
+    else:
+        root.mkdir()
+        blocked, asked = root / below, root
+    blocked.write_bytes(b"mine")
+    with pytest.raises(StoreNotWritable, match=f"^{blocked} is a file, a directory is needed"):
+        MessageStore.open(small_settings(asked))
+    assert blocked.read_bytes() == b"mine"
+
+
+def test_an_empty_path_is_refused_and_leaves_nothing_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreNotWritable, match="store_path"):
+        MessageStore.open(Settings.for_tests(store_path=""))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_second_opening_in_this_process_is_refused(tmp_path: Path) -> None:
