@@ -22,6 +22,8 @@ _DLEDGER_REFUSED = (
     "DLedger mode is not offered: its log is another format; run a plain master on a plain store"
 )
 
+_DERIVED = "Derived from storePathRootDir, here and in RocketMQ, whose example files set it."
+
 T = TypeVar("T", bool, int, str)
 
 
@@ -30,12 +32,22 @@ def _idle(default: T, rocketmq_key: str, why: str, **refused: str) -> T:
     return setting(default, rocketmq_key, why=why, effect="never", refused=refused)
 
 
+# Paths that many example files set and no broker reads: what they name lies below the store.
+DERIVED_PATHS = frozenset(
+    ("store_path_consume_queue", "store_path_index", "store_path_checkpoint", "store_path_abort")
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LegacySettings:
     """Accepted from broker.conf, without effect."""
 
     section: ClassVar[str] = "legacy"
 
+    store_path_consume_queue: str = _idle("", "storePathConsumeQueue", _DERIVED)
+    store_path_index: str = _idle("", "storePathIndex", _DERIVED)
+    store_path_checkpoint: str = _idle("", "storeCheckpoint", _DERIVED)
+    store_path_abort: str = _idle("", "abortFile", _DERIVED)
     store_path_dledger: str = _idle("", "storePathDLedgerCommitLog", _DLEDGER)
     dledger_enabled: bool = _idle(False, "enableDLegerCommitLog", _DLEDGER, true=_DLEDGER_REFUSED)
     dledger_group: str = _idle("", "dLegerGroup", _DLEDGER)

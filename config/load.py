@@ -18,6 +18,7 @@ from typing import Final
 
 from aerobee.config import sources
 from aerobee.config.errors import ConfigError
+from aerobee.config.legacy_settings import DERIVED_PATHS
 from aerobee.config.limits import Limits
 from aerobee.config.model import BY_FULL_KEY, BY_NAME, BY_ROCKETMQ_KEY, SETTINGS, Settings
 from aerobee.config.rules import DEFAULT, Origin, Values, apply_rules, build, defaults
@@ -202,12 +203,13 @@ def _check_limits(settings: Settings, origins: Mapping[str, Origin]) -> None:
 
 def _idle_report(idle: Iterable[Setting], origins: Mapping[str, Origin]) -> list[str]:
     """One line for each kind of given setting without effect."""
-    lines = []
-    for effect, text in (
-        ("later", "accepted, not in effect yet (the part they steer is not built)"),
-        ("never", "accepted, without effect here (no counterpart)"),
-    ):
-        keys = [origins[setting.name].key for setting in idle if setting.effect == effect]
-        if keys:
-            lines.append(f"{text}: {', '.join(keys)}")
-    return lines
+    texts = {
+        "later": "accepted, not in effect yet (the part they steer is not built)",
+        "never": "accepted, without effect here (no counterpart)",
+        "derived": "has no effect here: derived from storePathRootDir (store.path)",
+    }
+    keys: dict[str, list[str]] = {kind: [] for kind in texts}
+    for setting in idle:
+        kind = "derived" if setting.name in DERIVED_PATHS else setting.effect
+        keys[kind].append(origins[setting.name].key)
+    return [f"{text}: {', '.join(keys[kind])}" for kind, text in texts.items() if keys[kind]]

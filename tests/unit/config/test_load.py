@@ -127,6 +127,15 @@ def test_broker_conf_with_an_unknown_key_warns_with_the_nearest_name(tmp_path: P
     )
 
 
+def test_paths_of_example_files_are_said_to_be_derived(tmp_path: Path) -> None:
+    keys = ("storePathConsumeQueue", "storePathIndex", "storeCheckpoint", "abortFile")
+    text = "bindAddress=127.0.0.1\n" + "".join(f"{key}=/data/{key}\n" for key in keys)
+    for strict in (False, True):
+        (warning,) = load(tmp_path, text, strict=strict).warnings
+        assert warning.startswith("has no effect here: derived from storePathRootDir")
+        assert warning.endswith(", ".join(keys))
+
+
 def test_strict_makes_that_an_error(tmp_path: Path) -> None:
     assert refused(tmp_path, "flushDiskTyp=SYNC_FLUSH\n", strict=True).key == "flushDiskTyp"
 
