@@ -97,6 +97,7 @@ def load_settings(
     warnings = [
         *(content.warnings if content else ()),
         *merge.warnings,
+        *sources.misspelt_environment(environment),
         *rule_warnings,
         *_idle_report(idle, merge.origins),
     ]

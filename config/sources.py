@@ -19,6 +19,10 @@ FileFormat = Literal["toml", "properties"]
 
 ENVIRONMENT_PREFIX: Final = "AEROBEE__"
 
+# Variables of ours that are no settings, and those of container systems.
+_NOT_A_SETTING: Final = re.compile(
+    r"AEROBEE_(CONTEXT|INTEROP_\w*|\w*SERVICE_(HOST|PORT)(_\w+)?|\w*PORT_[0-9]+_(TCP|UDP)(_\w+)?)"
+)
 _SECTION_NAMES: Final = frozenset(section.section for section in SECTIONS)
 _TOML_HEADER: Final = re.compile(r"^[ \t]*\[+[ \t]*([^\]]+?)[ \t]*\]+[ \t]*(#.*)?$")
 _TOML_KEY: Final = re.compile(r"""^[ \t]*([A-Za-z0-9_.\-"' \t]+?)[ \t]*=""")
@@ -92,6 +96,27 @@ def from_rocketmq_environment(environ: Mapping[str, str]) -> list[Given]:
         for name, key in pairs
         if environ.get(name)
     ]
+
+
+def misspelt_environment(environ: Mapping[str, str]) -> list[str]:
+    """A warning for each variable that looks like a setting but has single underscores.
+
+    What container systems set for a service named aerobee (AEROBEE_PORT=tcp://...) is left alone.
+    """
+    right = {f"{setting.section}_{setting.key}": setting.full_key for setting in BY_NAME.values()}
+    warnings = []
+    for name in sorted(environ):
+        if not name.startswith("AEROBEE_") or name.startswith(ENVIRONMENT_PREFIX):
+            continue
+        if _NOT_A_SETTING.fullmatch(name) or environ[name].startswith(("tcp://", "udp://")):
+            continue
+        full_key = right.get(re.sub("__+", "_", name.removeprefix("AEROBEE_")).lower())
+        form = full_key.replace(".", "__").upper() if full_key else "SECTION__KEY"
+        warnings.append(
+            f"environment {name} is ignored: settings are written with double underscores, "
+            f"{ENVIRONMENT_PREFIX}{form}"
+        )
+    return warnings
 
 
 def from_overrides(overrides: Iterable[str]) -> list[Given]:

@@ -145,6 +145,38 @@ def test_broker_conf_may_hold_our_own_keys_too(tmp_path: Path) -> None:
     assert (loaded.format, loaded.settings.log_level) == ("properties", "ERROR")
 
 
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("AEROBEE_BROKER_LISTEN_PORT", "AEROBEE__BROKER__LISTEN_PORT"),
+        ("AEROBEE_BROKER__LISTEN_PORT", "AEROBEE__BROKER__LISTEN_PORT"),
+        ("AEROBEE_STORE_PATH", "AEROBEE__STORE__PATH"),
+        ("AEROBEE_LISTEN_PORT", "AEROBEE__SECTION__KEY"),
+    ],
+)
+def test_single_underscores_in_the_environment_warn_with_the_right_name(
+    name: str, form: str
+) -> None:
+    loaded = load_settings(environ={name: "11911"})
+    assert loaded.settings.listen_port == 10911
+    (warning,) = loaded.warnings
+    assert warning.startswith(f"environment {name} is ignored")
+    assert warning.endswith(form)
+
+
+def test_variables_that_are_no_settings_are_left_alone() -> None:
+    environ = {
+        "AEROBEE_CONTEXT": "prod",
+        "AEROBEE_INTEROP_AGAINST": "java",
+        "AEROBEE_SERVICE_HOST": "10.0.0.1",
+        "AEROBEE_SERVICE_PORT_BROKER": "10911",
+        "AEROBEE_PORT": "tcp://10.0.0.1:10911",
+        "AEROBEE_PORT_10911_TCP_ADDR": "10.0.0.1",
+        "AEROBEES": "5",
+    }
+    assert load_settings(environ=environ).warnings == ()
+
+
 def test_unknown_environment_key_stops(tmp_path: Path) -> None:
     error = refused(tmp_path, "", environ={"AEROBEE__BROKER__PORT": "1"})
     assert error.where == "environment AEROBEE__BROKER__PORT"
