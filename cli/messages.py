@@ -14,7 +14,7 @@ from typing import Final
 
 from aerobee.cli.message_text import Printer
 from aerobee.cli.output import CANNOT_CONNECT, OK, USAGE, CommandFailed, say
-from aerobee.cli.session import name_servers, run_client
+from aerobee.cli.session import check_broker, name_servers, run_client
 from aerobee.cli.times import FIRST_TIME_MS, parse_time
 from aerobee.client.admin import Admin
 from aerobee.client.errors import NetworkError
@@ -166,9 +166,11 @@ async def _merged(cursors: list[_Cursor]) -> AsyncIterator[ReceivedMessage]:
 
 async def _queues(consumer: PullConsumer, parsed: argparse.Namespace) -> list[MessageQueue]:
     """The queues asked for; CommandFailed when there is none."""
+    queues = await consumer.queues(parsed.topic)
+    await check_broker(parsed, (queue.broker_name for queue in queues))
     found = [
         queue
-        for queue in await consumer.queues(parsed.topic)
+        for queue in queues
         if parsed.queue in (None, queue.queue_id) and parsed.broker in (None, queue.broker_name)
     ]
     if not found:

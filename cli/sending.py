@@ -14,7 +14,7 @@ from aerobee.cli.output import (
     print_table,
     say,
 )
-from aerobee.cli.session import name_servers, run_client
+from aerobee.cli.session import check_broker, name_servers, run_client
 from aerobee.client.message import Message, MessageQueue
 from aerobee.client.options import ProducerOptions
 from aerobee.client.producer import Producer
@@ -29,6 +29,8 @@ def send(parsed: argparse.Namespace) -> int:
         raise CommandFailed("give a body, or pipe one into standard input", USAGE)
     if parsed.queue is not None and parsed.order_key is not None:
         raise CommandFailed("--queue and --order-key exclude each other", USAGE)
+    if parsed.broker is not None and parsed.queue is None:
+        raise CommandFailed("--broker needs --queue: it says whose queue is meant", USAGE)
     return run_client(_send(parsed))
 
 
@@ -73,6 +75,7 @@ async def _queue(producer: Producer, parsed: argparse.Namespace) -> MessageQueue
     if parsed.queue is None:
         return None
     queues = await producer.queues(parsed.topic)
+    await check_broker(parsed, (queue.broker_name for queue in queues))
     found = [
         queue
         for queue in queues

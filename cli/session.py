@@ -4,10 +4,11 @@ import argparse
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, Final
 
 from aerobee.cli.output import CANNOT_CONNECT, REFUSED, USAGE, CommandFailed
+from aerobee.client.admin import Admin
 from aerobee.client.errors import (
     CallerError,
     ClientError,
@@ -16,6 +17,7 @@ from aerobee.client.errors import (
     NoRoute,
     SendFailed,
 )
+from aerobee.client.options import ClientOptions
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 
@@ -35,6 +37,20 @@ def run_client(work: Coroutine[Any, Any, int]) -> int:
         return asyncio.run(work)
     except ClientError as error:
         raise CommandFailed(_text(error), exit_code(error)) from error
+
+
+async def check_broker(parsed: argparse.Namespace, having: Iterable[str]) -> None:
+    """CommandFailed when `--broker` is not among those that have the topic: there is no such
+    broker at all, or it only lacks the topic."""
+    if parsed.broker is None or parsed.broker in (names := sorted(set(having))):
+        return
+    async with Admin(name_servers(parsed), ClientOptions(call_timeout_s=parsed.timeout)) as admin:
+        known = sorted((await admin.cluster()).brokers)
+    if parsed.broker in known:
+        raise CommandFailed(
+            f"broker {parsed.broker} does not have topic {parsed.topic}: {', '.join(names)} has"
+        )
+    raise CommandFailed(f"there is no broker {parsed.broker}: there is {', '.join(known)}")
 
 
 def exit_code(error: ClientError) -> int:

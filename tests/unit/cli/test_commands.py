@@ -212,3 +212,21 @@ def test_ctrl_c_ends_tail_without_a_traceback(run: Run, running: RunningBroker) 
         tail.send_signal(signal.SIGINT)
         _, err = tail.communicate(timeout=30)
         assert (tail.returncode, err) == (130, "")
+
+
+def test_an_unknown_broker_is_named_with_those_there_are(run: Run) -> None:
+    run("topic", "create", "somewhere")
+    text = "there is no broker nosuch: there is bee"
+    for command in (
+        ("send", "somewhere", "x", "--broker", "nosuch", "--queue", "1"),
+        ("pull", "somewhere", "--broker", "nosuch"),
+    ):
+        code, out, err = run("message", *command)
+        assert (code, out, text in err) == (1, "", True)
+    assert run("message", "send", "somewhere", "x", "--broker", "bee")[0] == 2
+
+
+def test_queue_99_of_a_known_broker_is_about_the_queue(run: Run) -> None:
+    run("topic", "create", "eight")
+    code, _, err = run("message", "send", "eight", "x", "--broker", "bee", "--queue", "99")
+    assert (code, "has no queue 99" in err) == (1, True)
