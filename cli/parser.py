@@ -145,7 +145,14 @@ def _add_send(group: "Commands") -> None:
     add("body", nargs="?", help="text of the message (default: standard input)")
     add("--lines", action="store_true", help="each line of standard input is a message")
     add("--tags", default="", metavar="TAG", help="the tag consumers filter by")
-    add("--keys", action="append", default=[], metavar="KEY", help="to find it again, repeatable")
+    add(
+        "--keys",
+        "--key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="to find it again, repeatable",
+    )
     add("--property", action="append", default=[], metavar="NAME=VALUE", help="repeatable")
     add("--order-key", metavar="TEXT", help="messages of one order key share a queue")
     add("--queue", type=_number, metavar="N", help="number of the queue to send to")

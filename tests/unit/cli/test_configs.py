@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.cli.main import main
+from aerobee.cli.parser import build_parser
 from aerobee.config.load import load_settings
 from aerobee.config.model import SETTINGS
 
@@ -147,3 +148,15 @@ def test_a_closed_pipe_is_no_error() -> None:
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_key_and_keys_of_send_are_both_options_of_their_own() -> None:
+    arguments = ["message", "send", "t", "x", "--key", "a", "--keys", "b"]
+    assert build_parser().parse_args(arguments).keys == ["a", "b"]
+    done = subprocess.run(
+        [sys.executable, "-m", "aerobee.cli", "message", "send", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "--keys KEY, --key KEY" in done.stdout
