@@ -21,7 +21,15 @@ from aerobee.config.errors import ConfigError
 from aerobee.config.legacy_settings import DERIVED_PATHS
 from aerobee.config.limits import Limits
 from aerobee.config.model import BY_FULL_KEY, BY_NAME, BY_ROCKETMQ_KEY, SETTINGS, Settings
-from aerobee.config.rules import DEFAULT, Origin, Values, apply_rules, build, defaults
+from aerobee.config.rules import (
+    DEFAULT,
+    Origin,
+    Values,
+    apply_rules,
+    build,
+    defaults,
+    loopback_by_omission,
+)
 from aerobee.config.setting import Setting, Value
 from aerobee.config.sources import FileFormat, Given
 
@@ -101,6 +109,8 @@ def load_settings(
         *rule_warnings,
         *_idle_report(idle, merge.origins),
     ]
+    if content is not None and content.format == "properties":
+        warnings += loopback_by_omission(merge.values, merge.origins)
     origins = {setting.name: merge.origins.get(setting.name, DEFAULT) for setting in SETTINGS}
     return Loaded(
         settings, origins, tuple(warnings), idle, path, content.format if content else None

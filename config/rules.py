@@ -19,7 +19,6 @@ _HOST: Final = re.compile(r"[^\s;,/]*")
 _LEVEL: Final = re.compile(r"[1-9][0-9]{0,8}[smhd]")
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*:[^,:]*")
-_VIP_BELOW: Final = 2
 
 
 class Origin(NamedTuple):
@@ -132,6 +131,17 @@ def _listening(values: Values, origins: Mapping[str, Origin]) -> list[str]:
     return [
         f"clients are told {told}, but the broker listens on {values['listen_host']} only: set "
         "bindAddress (broker.listen_host), 0.0.0.0 for every interface"
+    ]
+
+
+def loopback_by_omission(values: Values, origins: Mapping[str, Origin]) -> list[str]:
+    """For a broker.conf: RocketMQ listens on every interface where ours listens on loopback."""
+    if origins.get("listen_host", DEFAULT).source != "default" or values["advertised_host"]:
+        return []
+    return [
+        f"the broker listens on {values['listen_host']} only, as this file has no bindAddress: "
+        "RocketMQ listens on every interface then; for other machines set bindAddress=0.0.0.0, "
+        "and brokerIP1 to the address clients are told"
     ]
 
 

@@ -53,7 +53,7 @@ def test_secrets_are_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_check_accepts_a_good_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "check", conf(tmp_path, "brokerName=bee\n")]) == 0
+    assert main(["config", "check", conf(tmp_path, "bindAddress=127.0.0.1\n")]) == 0
     assert "properties, 1 settings, 0 warnings" in capsys.readouterr().err
 
 
@@ -66,15 +66,16 @@ def test_check_stops_at_a_wrong_value(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_check_strict_fails_on_warnings(tmp_path: Path) -> None:
-    file = conf(tmp_path, "brokerId=3\n")
+    file = conf(tmp_path, "bindAddress=127.0.0.1\nbrokerId=3\n")
     assert main(["config", "check", file]) == 0
     assert main(["config", "check", "--strict", file]) == 78
 
 
 def test_check_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "check", "--json", conf(tmp_path, "brokerId=3\n")]) == 0
+    file = conf(tmp_path, "bindAddress=127.0.0.1\nbrokerId=3\n")
+    assert main(["config", "check", "--json", file]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert (report["format"], report["settings"], len(report["warnings"])) == ("properties", 1, 1)
+    assert (report["format"], report["settings"], len(report["warnings"])) == ("properties", 2, 1)
 
 
 def test_p_prints_a_broker_conf_that_reads_back(

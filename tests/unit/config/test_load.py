@@ -333,6 +333,15 @@ def test_telling_everybody_but_listening_on_loopback_warns(tmp_path: Path) -> No
     assert said.warnings == ()
 
 
+def test_a_broker_conf_without_an_address_warns_of_loopback(tmp_path: Path) -> None:
+    (warning,) = load(tmp_path, "brokerName=b\n").warnings
+    assert "listens on 127.0.0.1 only" in warning
+    assert "bindAddress=0.0.0.0" in warning
+    assert load(tmp_path, "brokerName=b\nbindAddress=0.0.0.0\n").warnings == ()
+    assert load(tmp_path, "brokerName=b\n", flags={"listen_host": "127.0.0.1"}).warnings == ()
+    assert load(tmp_path, "[broker]\nname = 'b'\n", name="a.toml").warnings == ()
+
+
 def test_relation_between_limits_names_the_line(tmp_path: Path) -> None:
     error = refused(tmp_path, "\nmaxMessageSize=20000000\n")
     assert error.where.endswith(":2")
