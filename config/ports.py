@@ -1,0 +1,57 @@
+"""Whether the parts of one broker would take each other's ports: told before any is taken.
+
+Left to the system, such a clash reads as if a stranger had the port ("is another broker running?").
+The check is made by the daemon, on the settings it starts with: the command line may have changed
+ports after they were loaded. Ports that are off, or 0 (any free one), cannot clash.
+"""
+
+from typing import Final, NamedTuple
+
+from aerobee.config.errors import ConfigError
+from aerobee.config.model import Settings
+
+VIP_BELOW: Final = 2
+_ANY: Final = ("", "0.0.0.0", "::")
+
+
+class Listener(NamedTuple):
+    """One port to be taken: the setting that moves it, and how its number comes about."""
+
+    key: str
+    what: str
+    host: str
+    port: int
+
+
+def listeners(settings: Settings) -> list[Listener]:
+    """The ports with fixed numbers that this configuration takes."""
+    found = []
+    host, port = settings.listen_host, settings.listen_port
+    if port:
+        found.append(Listener("broker.listen_port", "broker.listen_port", host, port))
+    if port and settings.vip_port_enabled:
+        what = "the VIP port, broker.listen_port - 2 (broker.vip_port_enabled = false: off)"
+        found.append(Listener("broker.vip_port_enabled", what, host, port - VIP_BELOW))
+    for part in ("nameserver", "http"):
+        host, port = getattr(settings, f"{part}_host"), getattr(settings, f"{part}_port")
+        if getattr(settings, f"{part}_enabled") and port:
+            found.append(Listener(f"{part}.port", f"{part}.port (0: off)", host, port))
+    return found
+
+
+def check_ports(settings: Settings) -> None:
+    """Raises ConfigError, which names both settings, when two parts would take the same port."""
+    seen: list[Listener] = []
+    for late in listeners(settings):
+        if late.port < 1:
+            reason = "leaves no VIP port, listen_port - 2; set broker.vip_port_enabled = false"
+            raise ConfigError("broker.listen_port", str(settings.listen_port), reason)
+        for early in seen:
+            if early.port == late.port and _same_host(early.host, late.host):
+                reason = f"is also {early.what}; give one of the two another port"
+                raise ConfigError(late.key, str(late.port), reason)
+        seen.append(late)
+
+
+def _same_host(one: str, other: str) -> bool:
+    return one == other or one in _ANY or other in _ANY
