@@ -84,7 +84,7 @@ def _topic_list(parsed: argparse.Namespace) -> int:
 
 
 def _topic_create(parsed: argparse.Namespace) -> int:
-    from aerobee.cli.topics import create_topic
+    from aerobee.cli.topic_create import create_topic
 
     return create_topic(parsed)
 

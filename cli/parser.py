@@ -105,12 +105,15 @@ def _add_topic(commands: "Commands") -> None:
     )
     _add_client(listing)
     listing.set_defaults(command="topic list")
-    create = group.add_parser("create", help="create a topic, or change its queues and rights")
+    create = group.add_parser("create", help="create a topic; --update: change one")
     create.add_argument("topic")
     create.add_argument(
-        "--queues", type=_count, default=8, metavar="N", help="to read and write (8)"
+        "--queues", type=_count, metavar="N", help="to read and write (8, or what there is)"
     )
-    create.add_argument("--perm", choices=("r", "w", "rw"), default="rw", help="rights (rw)")
+    create.add_argument("--perm", choices=("r", "w", "rw"), help="rights (rw, or what there is)")
+    create.add_argument(
+        "--update", action="store_true", help="change a topic that exists with other settings"
+    )
     create.add_argument("--cluster", metavar="NAME", help="only in this cluster")
     create.add_argument("--broker", metavar="NAME", help="only on this broker (default: on all)")
     _add_client(create)

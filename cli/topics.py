@@ -1,4 +1,4 @@
-"""`aerobee topic`: what topics there are, making one, and how far its queues reach."""
+"""`aerobee topic list` and `describe`: what topics there are, how far their queues reach."""
 
 import argparse
 import asyncio
@@ -18,18 +18,12 @@ from aerobee.protocol.names import (
 )
 from aerobee.protocol.route_bodies import ClusterInfo, TopicRoute
 
-_PERMISSIONS: Final = {"r": 4, "w": 2, "rw": 6}
 _ROUTES_AT_ONCE: Final = 16
 
 
 def list_topics(parsed: argparse.Namespace) -> int:
     """Print the topics; those of the system itself only with `--all`."""
     return run_client(_list(parsed))
-
-
-def create_topic(parsed: argparse.Namespace) -> int:
-    """Create a topic, or change its queues and rights."""
-    return run_client(_create(parsed))
 
 
 def describe_topic(parsed: argparse.Namespace) -> int:
@@ -54,7 +48,7 @@ async def _list(parsed: argparse.Namespace) -> int:
     print_table(
         ("topic", "broker", "read queues", "write queues", "rights"),
         [
-            (name, span.broker_name, span.read_queues, span.write_queues, _rights(span.perm))
+            (name, span.broker_name, span.read_queues, span.write_queues, rights_text(span.perm))
             for name, route in routes.items()
             for span in route.queues
         ],
@@ -79,22 +73,6 @@ async def _routes(admin: Admin, names: list[str]) -> dict[str, TopicRoute]:
     return {name: one for name, one in zip(names, found, strict=True) if one is not None}
 
 
-async def _create(parsed: argparse.Namespace) -> int:
-    async with _admin(parsed) as admin:
-        await admin.create_topic(
-            parsed.topic,
-            queues=parsed.queues,
-            perm=_PERMISSIONS[parsed.perm],
-            cluster=parsed.cluster,
-            broker=parsed.broker,
-        )
-    if parsed.json:
-        print_json({"topic": parsed.topic, "queues": parsed.queues, "rights": parsed.perm})
-    else:
-        say(f"topic {parsed.topic}: {parsed.queues} queues, rights {parsed.perm}")
-    return OK
-
-
 async def _describe(parsed: argparse.Namespace) -> int:
     async with _admin(parsed) as admin:
         route = await admin.route(parsed.topic)
@@ -116,7 +94,7 @@ async def _describe(parsed: argparse.Namespace) -> int:
     for span in route.queues:
         say(
             f"{parsed.topic} on {span.broker_name}: {span.read_queues} queues to read, "
-            f"{span.write_queues} to write, rights {_rights(span.perm)}"
+            f"{span.write_queues} to write, rights {rights_text(span.perm)}"
         )
     print_table(
         ("broker", "queue", "min offset", "max offset", "messages", "last stored"),
@@ -147,13 +125,13 @@ def _route_fields(name: str, route: TopicRoute) -> dict[str, Any]:
                 "broker": span.broker_name,
                 "read_queues": span.read_queues,
                 "write_queues": span.write_queues,
-                "rights": _rights(span.perm),
+                "rights": rights_text(span.perm),
             }
             for span in route.queues
         ],
     }
 
 
-def _rights(perm: int) -> str:
+def rights_text(perm: int) -> str:
     """`rw`, with an x for a topic whose rights new topics inherit."""
     return "".join(letter for bit, letter in ((4, "r"), (2, "w"), (1, "x")) if perm & bit)

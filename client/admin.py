@@ -38,6 +38,7 @@ from aerobee.protocol.stats_bodies import (
     parse_connections,
     parse_topic_stats,
 )
+from aerobee.protocol.topic_bodies import TopicData, parse_topic_table
 
 FAR_FUTURE_MS: Final = 2**63 - 1
 _TEMPLATE_TOPIC: Final = "TBW102"
@@ -109,16 +110,46 @@ class Admin:
             check_topic_name(topic)
         except BadRequest as error:
             raise CallerError(error.remark) from error
+        settings = TopicData(topic, queues, queues, perm)
+        for address in _masters(await self.cluster(), cluster, broker).values():
+            await self._put_topic(address, settings)
+
+    async def put_topic(self, broker: str, settings: TopicData) -> None:
+        """Create a topic on one broker's master, or replace all its settings there.
+
+        With fewer queues than before, the messages of those that fall away cannot be read.
+        """
+        for address in _masters(await self.cluster(), None, broker).values():
+            await self._put_topic(address, settings)
+
+    async def _put_topic(self, address: str, settings: TopicData) -> None:
         header = CreateTopicHeader(
-            topic=topic,
-            read_queue_nums=queues,
-            write_queue_nums=queues,
-            perm=perm,
+            topic=settings.name,
+            read_queue_nums=settings.read_queues,
+            write_queue_nums=settings.write_queues,
+            perm=settings.perm,
             default_topic=_TEMPLATE_TOPIC,
+            topic_filter_type=settings.filter_type,
+            topic_sys_flag=settings.sys_flag,
+            order=settings.order,
         )
-        info = await self.cluster()
-        for address in _masters(info, cluster, broker):
-            await self._session.call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext())
+        await self._session.call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext())
+
+    async def topic_settings(
+        self, topic: str, *, cluster: str | None = None, broker: str | None = None
+    ) -> dict[str, TopicData | None]:
+        """What a topic is like on every master, by broker name; None where it does not exist.
+
+        The brokers are asked themselves: name servers hear of a change a moment later. `cluster`
+        and `broker` choose as in `create_topic`. Brokers send their whole topic table for this.
+        """
+        self._session.check_running()
+        found: dict[str, TopicData | None] = {}
+        for name, address in _masters(await self.cluster(), cluster, broker).items():
+            answer = await self._session.call(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+            with reading(address):
+                found[name] = parse_topic_table(answer.body).topics.get(topic)
+        return found
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic on every broker that has it, then at every name server."""
@@ -263,12 +294,13 @@ def _master_addresses(brokers: Iterable[BrokerRoute]) -> list[str]:
     return [broker.addresses[MASTER_ID] for broker in brokers if MASTER_ID in broker.addresses]
 
 
-def _masters(info: ClusterInfo, cluster: str | None, broker: str | None) -> list[str]:
+def _masters(info: ClusterInfo, cluster: str | None, broker: str | None) -> dict[str, str]:
+    """Addresses of the masters meant, by broker name; NoRoute when there is none."""
     names = info.brokers if cluster is None else info.clusters.get(cluster, [])
     chosen = [info.brokers[name] for name in names if name in info.brokers]
     if broker is not None:
         chosen = [one for one in chosen if one.name == broker]
-    addresses = _master_addresses(chosen)
+    addresses = {one.name: one.addresses[MASTER_ID] for one in chosen if MASTER_ID in one.addresses}
     if not addresses:
         what = f"broker {broker!r}" if broker else f"cluster {cluster!r}" if cluster else "broker"
         raise NoRoute(f"no name server knows a master of {what}")

@@ -29,6 +29,7 @@ from aerobee.client.puller import PullResult
 from aerobee.client.sender import SendResult
 from aerobee.protocol.route_bodies import ClusterInfo, TopicRoute
 from aerobee.protocol.stats_bodies import ConnectionData, GroupProgress, QueueOffsets
+from aerobee.protocol.topic_bodies import TopicData
 
 T = TypeVar("T")
 
@@ -260,6 +261,16 @@ class Admin(_Role):
             topic, queues=queues, perm=perm, cluster=cluster, broker=broker
         )
         self._run(work)
+
+    def put_topic(self, broker: str, settings: TopicData) -> None:
+        """Create a topic on one broker's master, or replace all its settings there."""
+        self._run(self._wrapped.put_topic(broker, settings))
+
+    def topic_settings(
+        self, topic: str, *, cluster: str | None = None, broker: str | None = None
+    ) -> dict[str, TopicData | None]:
+        """What a topic is like on every master, by broker name; None where it does not exist."""
+        return self._run(self._wrapped.topic_settings(topic, cluster=cluster, broker=broker))
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic on every broker and name server."""

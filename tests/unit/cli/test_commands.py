@@ -230,3 +230,36 @@ def test_queue_99_of_a_known_broker_is_about_the_queue(run: Run) -> None:
     run("topic", "create", "eight")
     code, _, err = run("message", "send", "eight", "x", "--broker", "bee", "--queue", "99")
     assert (code, "has no queue 99" in err) == (1, True)
+
+
+def test_creating_a_topic_again_as_it_is_changes_nothing(run: Run) -> None:
+    run("topic", "create", "twice", "--queues", "3", "--perm", "r")
+    for arguments in ((), ("--queues", "3"), ("--perm", "r"), ("--update",)):
+        code, _, err = run("topic", "create", "twice", *arguments)
+        assert (code, err) == (0, "topic twice: exists already, 3 queues, rights r\n")
+
+
+def test_a_topic_with_other_settings_is_not_changed_unasked(run: Run) -> None:
+    run("topic", "create", "guarded", "--queues", "4")
+    for number in range(5):
+        run("message", "send", "guarded", str(number), "--queue", "3" if number else "0")
+    code, out, err = run("topic", "create", "guarded", "--queues", "2", "--perm", "r", "--json")
+    assert (code, out) == (1, "")
+    assert "read queues 4 -> 2, write queues 4 -> 2, rights rw -> r on bee" in err
+    assert "4 messages would become unreadable" in err
+    assert "unreadable" not in run("topic", "create", "guarded", "--queues", "9")[2]
+    assert len(json.loads(run("topic", "describe", "guarded", "--json")[1])["queues"]) == 4
+
+
+def test_update_changes_what_is_named_and_keeps_the_rest(run: Run) -> None:
+    run("topic", "create", "grows", "--queues", "2")
+    assert run("topic", "create", "grows", "--queues", "5", "--update")[0] == 0
+    code, out, _ = run("topic", "create", "grows", "--perm", "r", "--update", "--json")
+    assert code == 0
+    assert json.loads(out) == {
+        "topic": "grows",
+        "result": "changed",
+        "queues": 5,
+        "rights": "r",
+        "brokers": ["bee"],
+    }

@@ -8,10 +8,11 @@ from aerobee.client.admin import Admin
 from aerobee.client.errors import CallerError, ClientClosed, NoRoute, PeerFailed
 from aerobee.client.options import ClientOptions
 from aerobee.protocol.admin_headers import CreateTopicHeader
-from aerobee.protocol.bodies import MessageQueue
+from aerobee.protocol.bodies import MessageQueue, dumps
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.command import encode_response
 from aerobee.protocol.stats_bodies import QueueOffsets, encode_topic_stats
+from aerobee.protocol.topic_bodies import TopicData, TopicTableData, VersionStamp
 
 
 @pytest.fixture
@@ -46,6 +47,26 @@ async def test_a_topic_may_be_created_on_one_broker_only(two, admin) -> None:
     accept(two["b"], RequestCode.UPDATE_AND_CREATE_TOPIC)
     await admin.create_topic("NEW", broker="b")
     assert two["a"].requests == []
+
+
+async def test_a_topics_settings_are_asked_of_the_brokers_themselves(two, admin) -> None:
+    wide = TopicData("NEW", 7, 5, 4)
+    for broker, topics in ((two["a"], {"NEW": wide}), (two["b"], {})):
+        body = dumps(TopicTableData(VersionStamp(), topics).json_members())
+        broker.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = lambda _, command, body=body: (
+            encode_response(command, 0, body=body)
+        )
+    assert await admin.topic_settings("NEW") == {"a": wide, "b": None}
+    assert await admin.topic_settings("NEW", broker="b") == {"b": None}
+
+
+async def test_a_topics_settings_are_put_whole(two, admin) -> None:
+    accept(two["a"], RequestCode.UPDATE_AND_CREATE_TOPIC)
+    await admin.put_topic("a", TopicData("NEW", 7, 5, 4, sys_flag=2))
+    (command,) = two["a"].of(RequestCode.UPDATE_AND_CREATE_TOPIC)
+    header = CreateTopicHeader.from_ext(command.ext)
+    assert (header.read_queue_nums, header.write_queue_nums, header.topic_sys_flag) == (7, 5, 2)
+    assert two["b"].requests == []
 
 
 @pytest.mark.parametrize("where", [{"broker": "c"}, {"cluster": "elsewhere"}])
