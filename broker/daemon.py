@@ -30,6 +30,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.broker.supervision import Supervision
 from aerobee.config.limits import Limits
 from aerobee.config.model import Settings
+from aerobee.config.ports import VIP_BELOW, check_ports
 from aerobee.nameserver.server import NameServer
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.server import RemotingServer
@@ -38,7 +39,6 @@ from aerobee.store.message_store import MessageStore
 log = logging.getLogger("aerobee.daemon")
 
 _PORT_TRIES = 50
-_VIP_OFFSET = 2
 # At stop, sends that wait for their sync get this long: many times what a healthy sync takes.
 _DRAIN_S = 5.0
 
@@ -54,6 +54,10 @@ class Addresses:
     http: str
 
 
+class StartAbandoned(Exception):
+    """The daemon was asked to stop before it was ready; what had been started is undone."""
+
+
 class Daemon:
     """One broker process. `start` once, `stop` once; both on the loop that runs it."""
 
@@ -67,6 +71,7 @@ class Daemon:
         self._supervision = Supervision(self._notifier, self.health, self.stats)
         self._undo: list[tuple[str, Callable[[], Awaitable[None]]]] = []
         self._serving = False
+        self._stop_asked = False
         self.health.add(
             "serving",
             lambda: None if self._serving else "the broker is starting or stopping",
@@ -81,13 +86,25 @@ class Daemon:
 
     async def start(self) -> None:
         """Start everything. What fails is undone and raised: `StoreError`, `RemotingListenError`,
-        `AddressError`, `StateFileError` or OSError, each with a text a person can act on.
+        `AddressError`, `ConfigError` (two parts on one port), `StateFileError` or OSError, each
+        with a text a person can act on. Raises `StartAbandoned` after `abandon_start`.
         """
         try:
             await self._start()
         except BaseException:
             await self.stop()
             raise
+
+    @property
+    def serving(self) -> bool:
+        """Whether it has started and not begun to stop."""
+        return self._serving
+
+    def abandon_start(self) -> None:
+        """Let a `start` under way end at its next step. A recovery is one step: it is not broken
+        off, because the next start would have to begin it anew.
+        """
+        self._stop_asked = True
 
     async def stop(self) -> None:
         """Stop what was started, in reverse; every step is tried even if one before it failed."""
@@ -107,6 +124,7 @@ class Daemon:
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         settings = self.settings
+        check_ports(settings)
         self._housekeeping = Housekeeping(loop)
         self._undo.append(("timers", self._housekeeping.stop))
         self._loop_monitor = LoopMonitor(loop)
@@ -117,6 +135,7 @@ class Daemon:
         self.warnings += advertised.warnings
         self.store = await self._open_store(loop)
         self._undo.append(("store", self._close_store))
+        self._go_on()
         port = settings.listen_port or _free_port(settings.listen_host)
         self.core = BrokerCore(settings, self.store, Identity(advertised, port), self.stats, loop)
         self._undo.append(("broker core", self._close_core))
@@ -133,7 +152,12 @@ class Daemon:
         )
         self.core.start_duties(self._housekeeping)
         self._start_watch()
+        self._go_on()
         self._serving = True
+
+    def _go_on(self) -> None:
+        if self._stop_asked:
+            raise StartAbandoned("asked to stop while starting")
 
     async def _start_http(self) -> str:
         settings, monitor = self.settings, self._loop_monitor
@@ -182,7 +206,7 @@ class Daemon:
         await self.main_server.start(settings.listen_host, port)
         if not settings.vip_port_enabled:
             return 0
-        return await self.vip_server.start(settings.listen_host, port - _VIP_OFFSET)
+        return await self.vip_server.start(settings.listen_host, port - VIP_BELOW)
 
     async def _close_client_ports(self) -> None:
         """Admit nobody more, answer who waits, then end the connections."""
@@ -274,7 +298,7 @@ def _free_port(host: str) -> int:
             main.bind((_reachable(host), 0))
             port = int(main.getsockname()[1])
             try:
-                vip.bind((_reachable(host), port - _VIP_OFFSET))
+                vip.bind((_reachable(host), port - VIP_BELOW))
             except OSError:
                 continue
             return port

@@ -1,7 +1,8 @@
 """The daemon as a process: loop, signals, what it prints, how it exits.
 
-SIGTERM and SIGINT stop in order; a second one leaves at once, and the next start recovers as after
-a crash. `faulthandler` is on, so that a fault in mapped memory names its place in the log.
+SIGTERM and SIGINT stop in order, after a recovery that is under way; a second one leaves at once,
+and the next start recovers as after a crash. `faulthandler` is on, so that a fault in mapped memory
+names its place in the log.
 
 Exit codes: 0 stopped in order, 1 could not start or did not stop cleanly, 3 a port is in use,
 78 the configuration is wrong (sysexits EX_CONFIG; systemd does not restart on it).
@@ -19,9 +20,10 @@ import time
 
 from aerobee import __version__
 from aerobee.broker.addresses import AddressError
-from aerobee.broker.daemon import Daemon
+from aerobee.broker.daemon import Daemon, StartAbandoned
 from aerobee.broker.notify import Notifier
 from aerobee.broker.state_file import StateFileError
+from aerobee.config.errors import ConfigError
 from aerobee.config.load import Loaded
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.store.errors import StoreError
@@ -54,7 +56,7 @@ async def _serve(loaded: Loaded) -> int:
     notifier = Notifier(os.environ)
     daemon = Daemon(loaded.settings, notifier)
     stop = asyncio.Event()
-    _on_signals(asyncio.get_running_loop(), stop)
+    _on_signals(asyncio.get_running_loop(), stop, daemon)
     code = await _start(daemon)
     if code is not None:
         return code
@@ -77,9 +79,12 @@ async def _start(daemon: Daemon) -> int | None:
     """Start; an exit code when that failed, None when it runs."""
     try:
         await daemon.start()
+    except StartAbandoned:
+        log.info("stopped before it was ready")
+        return 0
     except RemotingListenError as error:
         return _say(error, EXIT_PORT_IN_USE)
-    except AddressError as error:
+    except (AddressError, ConfigError) as error:
         return _say(error, EXIT_CONFIG)
     except (StoreError, StateFileError, OSError) as error:
         return _say(error, EXIT_FAILED)
@@ -91,13 +96,20 @@ def _say(error: Exception, code: int) -> int:
     return code
 
 
-def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, daemon: Daemon) -> None:
     def asked(number: signal.Signals) -> None:
         if stop.is_set():
             # The second one: leave now. What was acknowledged is in the files; `abort` stays.
             print(f"aerobee: second {number.name}, leaving at once", file=sys.stderr, flush=True)
             os._exit(128 + number)
         stop.set()
+        if not daemon.serving:
+            log.warning(
+                "%s while starting: will stop when the recovery is finished; "
+                "a second signal leaves at once",
+                number.name,
+            )
+            daemon.abandon_start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked, number)
