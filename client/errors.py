@@ -149,6 +149,20 @@ def code_name(code: int) -> str:
         return str(code)
 
 
+def not_a_name_server(address: str, response: Command) -> RequestRefused:
+    """For code 3 to a request that every name server knows: commonly a broker's port was given."""
+    code, remark = response.code, response.remark
+    text = f"{address} is a broker, not a name server: it answered {code} {code_name(code)}"
+    return RequestRefused(text, address=address, code=code, remark=remark)
+
+
+def not_a_broker(address: str, response: Command) -> RequestRefused:
+    """For code 3 from a name server that was asked what only brokers know."""
+    code, remark = response.code, response.remark
+    text = f"{address} is a name server, not a broker: it answered {code} {code_name(code)}"
+    return RequestRefused(text, address=address, code=code, remark=remark)
+
+
 def peer_error(address: str, response: Command) -> PeerError:
     """The error for an answer that is not success, of the class that says whose fault it is."""
     code, remark = response.code, response.remark

@@ -13,7 +13,14 @@ import logging
 from collections.abc import Callable, Sequence
 
 from aerobee.client.background import TaskOwner, wait_shared
-from aerobee.client.errors import ClientError, NetworkError, NoRoute, peer_error, reading
+from aerobee.client.errors import (
+    ClientError,
+    NetworkError,
+    NoRoute,
+    not_a_name_server,
+    peer_error,
+    reading,
+)
 from aerobee.client.message import MessageQueue
 from aerobee.client.pool import ConnectionPool
 from aerobee.client.route import (
@@ -56,11 +63,14 @@ class RouteCache:
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
 
     async def ask_name_server(self, code: RequestCode, ext: dict[str, str]) -> Command:
-        """The answer of the first name server that gives one; its code is not judged."""
+        """The answer of the first name server that gives one.
+
+        Its code is not judged, except for that of a peer which is no name server: RequestRefused.
+        """
         failure: NetworkError | None = None
         for address in tuple(self._name_servers):
             try:
-                return await self._pool.call(
+                answer = await self._pool.call(
                     address, self._make_command(code, ext), self._timeout_s
                 )
             except NetworkError as error:
@@ -69,6 +79,10 @@ class RouteCache:
                 # The next call starts with another one: do not wait for a dead server each time.
                 if self._name_servers[0] == address:
                     self._name_servers.append(self._name_servers.pop(0))
+                continue
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise not_a_name_server(address, answer)
+            return answer
         assert failure is not None
         raise failure
 

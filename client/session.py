@@ -17,7 +17,14 @@ from collections.abc import Collection
 from typing import Final, Protocol
 
 from aerobee.client.background import Periodic, TaskOwner
-from aerobee.client.errors import CallerError, ClientClosed, ClientError, NoRoute, peer_error
+from aerobee.client.errors import (
+    CallerError,
+    ClientClosed,
+    ClientError,
+    NoRoute,
+    not_a_broker,
+    peer_error,
+)
 from aerobee.client.options import (
     Addresses,
     ClientOptions,
@@ -38,6 +45,8 @@ log = logging.getLogger(__name__)
 
 _SUSPECT_INTERVAL_S: Final = 1.0
 _SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
+# What `call` asks of name servers; everything else is for brokers.
+_OF_NAME_SERVERS: Final = frozenset({RequestCode.DELETE_TOPIC_IN_NAMESRV})
 
 
 class Member(Protocol):
@@ -131,6 +140,9 @@ class Session:
         timeout_s = self.options.call_timeout_s if timeout_s is None else timeout_s
         answer = await self.pool.call(address, command, timeout_s)
         if answer.code not in accept:
+            unknown = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            if unknown and address in self.name_servers and code not in _OF_NAME_SERVERS:
+                raise not_a_broker(address, answer)
             raise peer_error(address, answer)
         return answer
 

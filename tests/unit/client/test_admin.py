@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aerobee.client.admin import Admin
-from aerobee.client.errors import CallerError, ClientClosed, NoRoute, PeerFailed
+from aerobee.client.errors import CallerError, ClientClosed, NoRoute, PeerFailed, RequestRefused
 from aerobee.client.options import ClientOptions
 from aerobee.protocol.admin_headers import CreateTopicHeader
 from aerobee.protocol.bodies import MessageQueue, dumps
@@ -156,3 +156,15 @@ async def test_after_close_calls_are_refused(two, admin) -> None:
     for call in (admin.topics(), admin.cluster(), admin.route("T"), admin.view("x")):
         with pytest.raises(ClientClosed):
             await call
+
+
+async def test_a_name_server_asked_as_a_broker_is_recognised(two, admin, name_server) -> None:
+    with pytest.raises(RequestRefused, match=f"{name_server} is a name server, not a broker"):
+        await admin.runtime_info(name_server)
+
+
+async def test_a_broker_asked_as_a_name_server_is_recognised(two) -> None:
+    async with Admin(two["a"].address) as admin:
+        for call in (admin.topics(), admin.cluster(), admin.route("T")):
+            with pytest.raises(RequestRefused, match="is a broker, not a name server"):
+                await call
