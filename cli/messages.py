@@ -28,6 +28,7 @@ _BATCH: Final = 32
 _WAIT_MS: Final = 15_000
 _RETRY_S: Final = 1.0
 _TAIL_BUFFER: Final = 1000
+_PLACES_SHOWN: Final = 16
 _FAR_FUTURE_MS: Final = 2**63 - 1
 
 
@@ -59,13 +60,36 @@ async def _pull(parsed: argparse.Namespace) -> int:
         ]
         for cursor in cursors:
             cursor.end = await consumer.max_offset(cursor.queue)
+        by_queue = {cursor.queue: cursor for cursor in cursors}
         async for message in _merged(cursors):
             printer.print(message)
+            by_queue[message.queue].following = message.queue_offset + 1
             if printer.count == parsed.count:
                 break
     if not printer.count:
         say(f"no messages in {parsed.topic} from {parsed.start} on")
+    elif printer.count == parsed.count:
+        _say_rest(cursors, printer.count, filtered=parsed.tags != "*")
     return OK
+
+
+def _say_rest(cursors: list["_Cursor"], shown: int, *, filtered: bool) -> None:
+    """What `--count` cut off, and the offsets where `--from` goes on, queue by queue."""
+    unread = [cursor for cursor in cursors if cursor.following < cursor.end]
+    rest = sum(cursor.end - cursor.following for cursor in unread)
+    if not rest:
+        return
+    if filtered:
+        text = f"{shown} shown, {rest} more not looked at; --count N for more"
+    else:
+        text = f"{shown} of {shown + rest} shown; --count N for more"
+    places = [f"{one.queue.broker_name}/{one.queue.queue_id}@{one.following}" for one in unread]
+    if len(places) > _PLACES_SHOWN:
+        places[_PLACES_SHOWN:] = [f"and {len(places) - _PLACES_SHOWN} queues more"]
+    if len(cursors) == 1:
+        say(f"{text}, --from {unread[0].following} to go on")
+    else:
+        say(f"{text}; next offsets: {', '.join(places)}")
 
 
 async def _tail(parsed: argparse.Namespace) -> int:
@@ -125,6 +149,7 @@ class _Cursor:
         self._consumer = consumer
         self._expression = expression
         self._offset = offset
+        self.following = offset  # after the last message that was printed
         self._buffer: deque[ReceivedMessage] = deque()
         self.queue = queue
         self.end = 0

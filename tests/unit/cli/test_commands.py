@@ -263,3 +263,26 @@ def test_update_changes_what_is_named_and_keeps_the_rest(run: Run) -> None:
         "rights": "r",
         "brokers": ["bee"],
     }
+
+
+def test_pull_says_what_the_count_cut_off_and_where_to_go_on(run: Run) -> None:
+    run("topic", "create", "many", "--queues", "2")
+    for queue in ("0", "1"):
+        run("message", "send", "many", "x", "--repeat", "20", "--queue", queue)
+    _, out, err = run("message", "pull", "many")
+    assert len(out.splitlines()) == 32
+    assert err == "32 of 40 shown; --count N for more; next offsets: bee/1@12\n"
+    err = run("message", "pull", "many", "--queue", "1", "--count", "5", "--from", "3")[2]
+    assert err == "5 of 17 shown; --count N for more, --from 8 to go on\n"
+    err = run("message", "pull", "many", "--queue", "1", "--from", "8")[2]
+    assert err == ""
+    assert run("message", "pull", "many", "--count", "40")[2] == ""
+
+
+def test_a_broker_given_as_name_server_is_recognised(
+    running: RunningBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = running.broker
+    for command in (["topic", "list"], ["message", "pull", "t"], ["topic", "create", "t"]):
+        assert main([*command, "-n", address]) == 1
+        assert f"{address} is a broker, not a name server" in capsys.readouterr().err
