@@ -25,6 +25,7 @@ from aerobee.broker.notify import Notifier
 from aerobee.broker.state_file import StateFileError
 from aerobee.config.errors import ConfigError
 from aerobee.config.load import Loaded
+from aerobee.config.model import Settings
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.store.errors import StoreError
 
@@ -63,7 +64,7 @@ async def _serve(loaded: Loaded) -> int:
     # One write: the log's own thread writes there too, and would come between the lines.
     sys.stderr.write("\n".join(banner(daemon, process_age_s())) + "\n")
     sys.stderr.flush()
-    notifier.ready(f"ready at {daemon.addresses.broker}")
+    notifier.ready(f"{_state(daemon)} at {daemon.addresses.broker}")
     await stop.wait()
     log.info("stopping")
     try:
@@ -149,5 +150,34 @@ def banner(daemon: Daemon, seconds: float) -> list[str]:
     lines.append(f"  store             {settings.store_path}")
     lines.append(f"  recovery          {daemon.store.recovery.summary()}")
     lines += [f"  warning           {warning}" for warning in daemon.warnings]
-    lines.append(f"ready in {seconds:.2f} s")
+    if _registered(daemon):
+        lines.append(f"ready in {seconds:.2f} s")
+    else:
+        lines += [f"  warning           {text}" for text in _unregistered(daemon.settings)]
+        lines.append(f"{_state(daemon)} after {seconds:.2f} s")
+    return lines
+
+
+def _registered(daemon: Daemon) -> bool:
+    """Whether clients can find the broker; one that was given no name server is found directly."""
+    registered = daemon.registrar.registered if daemon.registrar else {}
+    return not registered or any(registered.values())
+
+
+def _state(daemon: Daemon) -> str:
+    return "ready" if _registered(daemon) else "serving, not registered,"
+
+
+def _unregistered(settings: Settings) -> list[str]:
+    """Why clients cannot find the broker, and what mends it."""
+    lines = [
+        "no name server has accepted the registration, so clients cannot find this broker "
+        "(it goes on trying)"
+    ]
+    if settings.name_servers and not settings.nameserver_enabled:
+        lines.append(
+            "the embedded name server is off because namesrvAddr (broker.name_servers) is "
+            f"{settings.name_servers}: start one there (aerobee nameserver), or remove namesrvAddr "
+            "to use the embedded one"
+        )
     return lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 
 from aerobee.broker import process
+from aerobee.broker.daemon import Daemon
 from aerobee.config.load import Loaded, load_settings
+from aerobee.config.model import Settings
 from aerobee.store.message_store import MessageStore
 
 WAIT_S = 10.0
@@ -69,3 +72,38 @@ def test_a_signal_during_the_recovery_is_heard_at_once(
     assert "ready in" not in said
     assert "clients are told" not in said
     assert not (tmp_path / "store" / "abort").exists(), "stopped in order"
+
+
+async def said_at_the_start(settings: Settings) -> list[str]:
+    daemon = Daemon(settings)
+    await daemon.start()
+    try:
+        return process.banner(daemon, 0.78)
+    finally:
+        await daemon.stop()
+
+
+async def test_a_registered_broker_is_ready(tmp_path: Path) -> None:
+    lines = await said_at_the_start(loaded(tmp_path).settings)
+    assert lines[-1] == "ready in 0.78 s"
+    assert not any("warning" in line for line in lines)
+
+
+async def test_a_broker_no_name_server_accepted_does_not_say_ready(tmp_path: Path) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        server = f"127.0.0.1:{nobody.getsockname()[1]}"
+        changes = {"name_servers": server, "nameserver_enabled": False}
+        lines = await said_at_the_start(loaded(tmp_path, **changes).settings)
+    assert lines[-1] == "serving, not registered, after 0.78 s"
+    warnings = " ".join(line for line in lines if line.startswith("  warning"))
+    assert "no name server has accepted the registration" in warnings
+    assert f"is {server}: start one there (aerobee nameserver)" in warnings
+    assert "remove namesrvAddr" in warnings
+
+
+async def test_a_broker_without_a_name_server_is_ready_as_it_was_asked_to_be(
+    tmp_path: Path,
+) -> None:
+    lines = await said_at_the_start(loaded(tmp_path, nameserver_enabled=False).settings)
+    assert lines[-1] == "ready in 0.78 s"
