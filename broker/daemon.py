@@ -139,6 +139,7 @@ class Daemon:
         port = settings.listen_port or _free_port(settings.listen_host)
         self.core = BrokerCore(settings, self.store, Identity(advertised, port), self.stats, loop)
         self._undo.append(("broker core", self._close_core))
+        self.core.topics.report_lost(self.store.queues())
         add_broker(self._metrics, settings, self.store, self.core, self.stats)
         name_server = await self._start_name_server()
         vip = await self._start_client_ports(port)

@@ -9,7 +9,7 @@ servers. Automatic creation is bounded in number, because each new topic costs f
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -39,6 +39,8 @@ PERM_READ_WRITE = PERM_READ | PERM_WRITE
 _SCHEDULE_QUEUES = 18
 _BENCHMARK_QUEUES = 1_024
 _CLUSTER_TOPIC_QUEUES = 16
+# A log line names at most this many lost topics.
+_LOST_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,16 @@ class TopicTable:
         self._system = SYSTEM_TOPICS | {topic.name for topic in built_in}
         self._topics = {topic.name: topic for topic in built_in}
         nothing: _Stored = (None, {})
-        version, stored = file.load(lambda content: _parse(content, clock_ms()), nothing)
+        parsed: list[bool] = []
+
+        def parse(content: bytes) -> _Stored:
+            parsed.append(True)
+            return _parse(content, clock_ms())
+
+        present = file.path.is_file() and file.path.stat().st_size > 0
+        version, stored = file.load(parse, nothing)
+        # Whether the file itself was read; its backup is older, and without both there is nothing.
+        self.is_whole = present and len(parsed) == 1
         self._topics.update(stored)
         if not options.auto_create:
             # A template left over from before must not go on creating topics.
@@ -195,6 +206,30 @@ class TopicTable:
             return False
         self._changed([])
         return True
+
+    def report_lost(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Log topics that have `queues` (topic, queue id) in the store but are not in the table.
+
+        After a lost or damaged file that is a warning: their messages cannot be reached. With a
+        whole file they are most likely remains of topics that RocketMQ deleted.
+        """
+        lost: dict[str, int] = {}
+        for name, queue_id in queues:
+            if name not in self._topics:
+                lost[name] = max(lost.get(name, 0), queue_id + 1)
+        if not lost:
+            return
+        shown = [f"{name} (--queues {lost[name]})" for name in sorted(lost)[:_LOST_SHOWN]]
+        if len(lost) > _LOST_SHOWN:
+            shown.append(f"and {len(lost) - _LOST_SHOWN} more")
+        log.log(
+            logging.INFO if self.is_whole else logging.WARNING,
+            "topics with messages in the store are not in the topic table path=%s topics=%s; their "
+            "messages cannot be reached until they are there again: "
+            "aerobee topic create NAME --queues N",
+            self._file.path,
+            ", ".join(shown),
+        )
 
     def set_order_topics(self, names: frozenset[str]) -> None:
         """Take the set of order topics from a name server's KV table (spec/wire.md 5.4)."""

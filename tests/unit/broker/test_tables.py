@@ -116,6 +116,46 @@ def test_a_topics_file_of_the_java_broker_is_read(tmp_path: Path) -> None:
     assert topics.data_version == (1700000000999, 3)
 
 
+@pytest.mark.parametrize("loss", ["damaged", "missing", "both missing"])
+def test_topics_lost_with_their_file_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, loss: str
+) -> None:
+    first = topic_table(tmp_path)
+    first.update(TopicConfig("Kept"))
+    first.update(TopicConfig("Lost", 4, 4))
+    path = tmp_path / "topics.json"
+    path.write_bytes(b"{") if loss == "damaged" else path.unlink()
+    if loss == "both missing":
+        (tmp_path / "topics.json.bak").unlink()
+    queues = [("Lost", 3), ("Lost", 0), ("SCHEDULE_TOPIC_XXXX", 2)]
+    caplog.clear()
+    topic_table(tmp_path).report_lost(queues)
+    record = caplog.records[-1]
+    assert record.levelname == "WARNING"
+    assert "Lost (--queues 4);" in record.getMessage()
+    assert "aerobee topic create NAME --queues N" in record.getMessage()
+    assert "SCHEDULE" not in record.getMessage()
+
+
+def test_many_lost_topics_are_counted_not_listed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic_table(tmp_path).report_lost((f"T{number:03}", 0) for number in range(500))
+    message = caplog.records[-1].getMessage()
+    assert "T009" in message
+    assert "T010" not in message
+    assert "and 490 more" in message
+
+
+def test_queues_without_a_topic_beside_a_whole_file_are_no_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic_table(tmp_path).update(TopicConfig("Kept"))
+    caplog.clear()
+    topic_table(tmp_path).report_lost([("Kept", 0), ("Deleted", 0)])
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
 def test_order_topics_come_from_the_name_server(tmp_path: Path) -> None:
     topics = topic_table(tmp_path)
     topics.create_on_send("T1", "TBW102", 4, 0)
