@@ -31,9 +31,17 @@ _EVENTS_TRACKED: Final = 1000
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 _NAME: Final = r"[a-z_][a-z0-9_]*="
-# A value without quotes goes on up to the next name: reasons are sentences.
+# A value without quotes goes on up to the next name: reasons are sentences, and may begin with a
+# quoted word. Single quotes around all of a value are those of %r.
 _FIELD: Final = re.compile(
-    rf"""(?:^|\s)({_NAME[:-1]})=("(?:[^"\\]|\\.)*"|\S+(?:\s+(?!{_NAME})\S+)*)"""
+    rf"""(?:^|\s)({_NAME[:-1]})=("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'(?=\s+{_NAME}|\s*$)"""
+    rf"""|\S+(?:\s+(?!{_NAME})\S+)*)"""
+)
+# As Python writes them. Numbers with leading zeros are names; 18 digits fit what readers of JSON
+# take for a whole number.
+_INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
+_FLOAT: Final = re.compile(
+    r"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,18}(?:e[+-][0-9]{2})?|e[+-][0-9]{2})"
 )
 _COLOURS: Final = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 # syslog priorities, as sd-daemon(3) has them
@@ -203,7 +211,10 @@ class JournalFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: ts, level, event, logger, then the event's `key=value` pairs."""
+    """One object a line: ts, level, event, logger, then the event's `key=value` pairs.
+
+    What is plainly a number, True or False has that type; in quotes it is a text.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
@@ -214,7 +225,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
         }
         for key, value in _FIELD.findall(text):
-            fields.setdefault(key, value.strip('"'))
+            fields.setdefault(key, _json_value(value))
         if hasattr(record, "suppressed"):
             fields["suppressed"] = record.suppressed
         if record.exc_info:
@@ -242,6 +253,19 @@ def message_of(record: logging.LogRecord, formatter: logging.Formatter) -> str:
         text = f"{text} suppressed={record.suppressed}"
     if record.exc_info:
         text = f"{text}\n{formatter.formatException(record.exc_info)}"
+    return text
+
+
+def _json_value(text: str) -> str | int | float | bool:
+    """A field's value as JSON has it; quotes around it are not part of it."""
+    if text in ("True", "False"):
+        return text == "True"
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
+        return text[1:-1]
     return text
 
 

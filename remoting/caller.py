@@ -123,7 +123,7 @@ class Caller:
 
     def commands_received(self, connection: Connection, commands: list[Command]) -> None:
         if self._on_request is None:
-            log.debug("%r asks, nobody here answers", connection)
+            log.debug("request nobody here answers %s", connection)
             return
         for command in commands:
             self._on_request(self, command)

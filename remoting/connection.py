@@ -112,6 +112,10 @@ class Connection(asyncio.BufferedProtocol):
     def __repr__(self) -> str:
         return f"<Connection {self.id} {address_text(self.peer)}>"
 
+    def __str__(self) -> str:
+        """Its fields in an event of the log."""
+        return f"connection={self.id} peer={address_text(self.peer)}"
+
     # --- what an owner calls
 
     @property
@@ -225,7 +229,7 @@ class Connection(asyncio.BufferedProtocol):
         if peername:
             self.peer = plain_address(peername)
             self.packed_peer = pack_host(*self.peer)
-        log.debug("%s: opened %r", shared.name, self)
+        log.debug("connection opened %s server=%s", self, shared.name)
         try:
             self._handler.connection_opened(self)
         except Exception:  # noqa: BLE001 - the top of a connection
@@ -290,11 +294,11 @@ class Connection(asyncio.BufferedProtocol):
                 RemotingClosed(f"the connection with {address_text(self.peer)} closed: {reason}")
             )
         self._wake_drain_waiters()
-        log.debug("%s: closed %r reason=%s", self._shared.name, self, reason)
+        log.debug("connection closed %s reason=%s server=%s", self, reason, self._shared.name)
         try:
             self._handler.connection_closed(self, reason)
         except Exception:
-            log.exception("%s: closing %r failed", self._shared.name, self)
+            log.exception("end of a connection failed %s server=%s", self, self._shared.name)
 
     # --- called by the sweep
 
@@ -311,13 +315,13 @@ class Connection(asyncio.BufferedProtocol):
             allowed_s = limits.frame_grace_s + self.held_bytes / limits.frame_bytes_per_s
             if now - self._frame_since > allowed_s:
                 self._shared.log_violation(
-                    "%r sends a frame too slowly bytes=%d", self, self.held_bytes
+                    "frame sent too slowly %s bytes=%d", self, self.held_bytes
                 )
                 self.close(CloseReason.SLOW_FRAME, abort=True)
                 return
         if now - self.last_active > limits.idle_s:
             if self.full:
-                self._shared.log_violation("%r does not take its answers", self)
+                self._shared.log_violation("answers not taken %s", self)
                 self.close(CloseReason.NOT_READING, abort=True)
             else:
                 self.close(CloseReason.IDLE)
@@ -331,7 +335,7 @@ class Connection(asyncio.BufferedProtocol):
             if not command.flag & 1:
                 requests.append(command)
             elif self._pending is None or not self._pending.answer(command):
-                log.debug("%r answered opaque=%d, nobody waits", self, command.opaque)
+                log.debug("answer nobody waits for %s opaque=%d", self, command.opaque)
         return requests
 
     def _deliver(self, commands: list[Command], nbytes: int) -> None:
@@ -378,10 +382,11 @@ class Connection(asyncio.BufferedProtocol):
         """End a connection whose bytes are no frames; what was good before is still answered."""
         reason = stranger(head) if not self._commands_in else CloseReason.BAD_FRAME
         self._shared.stats.bad_frames += 1
-        self._shared.log_violation("%r closed reason=%s detail=%s", self, reason, why)
+        text = 'connection closed %s reason=%s detail="%s"'
+        self._shared.log_violation(text, self, reason, why.replace('"', "'"))
         self.close(reason)
 
     def _failed(self) -> None:
         """The handler raised: a fault of ours. It ends this connection only."""
-        log.exception("%s: handling %r failed, closing it", self._shared.name, self)
+        log.exception("handling failed, connection closed %s server=%s", self, self._shared.name)
         self.close(CloseReason.HANDLER_FAILED, abort=True)

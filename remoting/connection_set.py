@@ -116,12 +116,15 @@ class ConnectionSet:
         self.recount_at = self.stats.bytes_out + max(MIB, (limit - total) // 2)
 
     def log_violation(self, text: str, *args: object) -> None:
-        """One info line about a peer that broke a rule; floods are summed."""
+        """One info line about a peer that broke a rule; floods are summed.
+
+        `text` is the event and the fields of `args`: "frame too slow bytes=%d".
+        """
         if self._logged >= _LOGGED_PER_SWEEP:
             self._suppressed += 1
             return
         self._logged += 1
-        log.info("%s: " + text, self.name, *args)
+        log.info(f"{text} server=%s", *args, self.name)
 
     def _sweep(self) -> None:
         assert self._loop is not None
@@ -133,7 +136,7 @@ class ConnectionSet:
         self.recount()
         if self._suppressed:
             log.info(
-                "%s: more closed for breaking a rule suppressed=%d", self.name, self._suppressed
+                "more closed for breaking a rule closed=%d server=%s", self._suppressed, self.name
             )
         self._logged = self._suppressed = 0
         # Closing may have emptied the set within this sweep.

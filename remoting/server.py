@@ -108,7 +108,8 @@ class RemotingServer:
                     continue
                 # No descriptor left (EMFILE, ENFILE), or no memory for one: wait for some to close.
                 self.stats.accept_errors += 1
-                log.warning("%s: cannot accept, pausing: %s", self.connections.name, error)
+                name = self.connections.name
+                log.warning("cannot accept, pausing server=%s error=%s", name, error)
                 await asyncio.sleep(self.limits.accept_pause_s)
                 continue
             peer = plain_address(address)
@@ -122,13 +123,15 @@ class RemotingServer:
         if stats.open >= self.limits.connections:
             stats.refused_total += 1
             self.connections.log_violation(
-                "refused %s: %d connections are open", address_text(peer), stats.open
+                'connection refused peer=%s reason="too many" open=%d',
+                address_text(peer),
+                stats.open,
             )
             return False
         if self._handler.addresses[peer[0]] >= self.limits.connections_per_address:
             stats.refused_address += 1
             self.connections.log_violation(
-                "refused %s: that address has %d connections open",
+                'connection refused peer=%s reason="too many of one address" open=%d',
                 address_text(peer),
                 self.limits.connections_per_address,
             )
@@ -144,7 +147,8 @@ class RemotingServer:
             )
         except OSError as error:
             # The peer has gone in between.
-            log.debug("%s: lost %s while accepting: %s", self.connections.name, peer, error)
+            text = "peer lost while accepting peer=%s server=%s error=%s"
+            log.debug(text, address_text(peer), self.connections.name, error)
             accepted.close()
 
 

@@ -5,6 +5,8 @@ import json
 import logging
 import threading
 
+import pytest
+
 from aerobee.config.logs import (
     JournalFormatter,
     JsonFormatter,
@@ -44,7 +46,7 @@ def test_json_lines_hold_event_and_fields() -> None:
     line = JsonFormatter().format(record('store damaged offset=%d path="a b" n=1', 7))
     fields = json.loads(line)
     assert fields["event"] == "store damaged"
-    assert (fields["offset"], fields["path"], fields["n"]) == ("7", "a b", "1")
+    assert (fields["offset"], fields["path"], fields["n"]) == (7, "a b", 1)
     assert (fields["level"], fields["logger"]) == ("warning", "aerobee.store")
     assert fields["ts"].endswith("Z")
 
@@ -53,7 +55,41 @@ def test_a_reason_of_several_words_stays_one_field() -> None:
     text = "torn tail cut at=%d reason=%s bytes=%d"
     fields = json.loads(JsonFormatter().format(record(text, 7, "bad body CRC", 3)))
     assert fields["event"] == "torn tail cut"
-    assert (fields["at"], fields["reason"], fields["bytes"]) == ("7", "bad body CRC", "3")
+    assert (fields["at"], fields["reason"], fields["bytes"]) == (7, "bad body CRC", 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("4", 4),
+        ("-1", -1),
+        ("0.31", 0.31),
+        ("1e-05", 1e-05),
+        ("True", True),
+        ("False", False),
+        ('"4"', "4"),
+        ("'4'", "4"),
+        ("007", "007"),
+        ("1.2.3.4", "1.2.3.4"),
+        ("12e5", "12e5"),
+        ("true", "true"),
+        ("9" * 19, "9" * 19),
+        ("4 of 5", "4 of 5"),
+        ("'a b'", "a b"),
+        ("'a' is not b", "'a' is not b"),
+        ("it's", "it's"),
+        ("'", "'"),
+    ],
+)
+def test_values_have_the_type_they_plainly_are(text: str, value: object) -> None:
+    for after in ("", " next=1"):
+        fields = json.loads(JsonFormatter().format(record(f"x value={text}{after}")))
+        assert (fields["value"], type(fields["value"]), fields["event"]) == (
+            value,
+            type(value),
+            "x",
+        )
+        assert fields.get("next", 1) == 1
 
 
 def test_fields_of_an_event_cannot_replace_ours() -> None:

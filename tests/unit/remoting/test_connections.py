@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import socket
 import struct
 
 import pytest
 
+from aerobee.config.logs import JsonFormatter
 from aerobee.protocol.command import Command, encode_response, make_request
 from aerobee.protocol.frame import FrameDecoder
 from aerobee.remoting.connection import Connection
@@ -148,7 +150,10 @@ async def test_what_is_no_frame_closes_at_once_and_is_counted(bench, caplog, sen
     assert bench.handler.reasons == [reason]
     assert server.stats.closed == {reason: 1}
     assert server.stats.bad_frames == 1
-    assert reason in caplog.text
+    (record,) = [one for one in caplog.records if reason in one.getMessage()]
+    fields = json.loads(JsonFormatter().format(record))
+    assert (fields["event"], fields["reason"]) == ("connection closed", reason)
+    assert (fields["connection"], fields["peer"][:10]) == (1, "127.0.0.1:")
 
 
 async def test_a_failing_handler_ends_its_own_connection_only(bench, caplog):
