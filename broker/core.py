@@ -20,6 +20,7 @@ from aerobee.broker.admin_topics import TopicRequests
 from aerobee.broker.client_requests import ClientRequests
 from aerobee.broker.clients import ClientTable
 from aerobee.broker.dispatch import Dispatcher
+from aerobee.broker.failed_messages import FailedMessages
 from aerobee.broker.groups import GroupTable
 from aerobee.broker.held_pulls import HeldPulls
 from aerobee.broker.housekeeping import Housekeeping
@@ -119,6 +120,7 @@ class BrokerCore:
             self._state_file("consumerOffset.json"), self.store.max_offset
         )
         self.clients = ClientTable(self._loop.time, settings.client_expiry_ms / 1000)
+        self.failed_messages = FailedMessages(self.topics, self.stats)
         self.locks = OrderLocks(settings.lock_lease_ms / 1000, self._loop.time)
 
     def _state_file(self, name: str) -> JsonStateFile:
@@ -157,6 +159,7 @@ class BrokerCore:
             self.acks,
             reply,
             self.stats,
+            self.failed_messages,
             self.appended,
         )
         self.pull = PullProcessor(
@@ -183,7 +186,7 @@ class BrokerCore:
             store,
             self.topics,
             self.groups,
-            self.stats,
+            self.failed_messages,
             self.identity.store_host,
             self.appended,
             self.send.note_retry_at_once,

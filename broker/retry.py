@@ -10,10 +10,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from aerobee.broker.failed_messages import FailedMessages
 from aerobee.broker.groups import GroupConfig, GroupTable
 from aerobee.broker.intake import index_keys
 from aerobee.broker.router import Handler
-from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topics import TopicTable
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.command import Command, encode_response
@@ -48,7 +48,7 @@ class RetryProcessor:
         store: MessageStore,
         topics: TopicTable,
         groups: GroupTable,
-        stats: BrokerStats,
+        failed: FailedMessages,
         store_host: bytes,
         appended: Callable[[], None],
         note_at_once: Callable[[str], None],
@@ -56,7 +56,7 @@ class RetryProcessor:
         self._store = store
         self._topics = topics
         self._groups = groups
-        self._stats = stats
+        self._failed = failed
         self._store_host = store_host
         self._appended = appended
         self._note_at_once = note_at_once
@@ -84,7 +84,9 @@ class RetryProcessor:
         topic, queue_id = self._target(command, header, group, message)
         self._store.put(self._again(message, topic, queue_id, header, group))
         self._appended()
-        self._stats.consumer(header.group, message.topic).sent_back += 1
+        self._failed.sent_back(header.group, message.topic, message.properties)
+        if topic == dlq_topic(header.group):
+            self._failed.died(header.group, message.topic, message.properties)
         return encode_response(command, ResponseCode.SUCCESS)
 
     def _target(

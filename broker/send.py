@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from aerobee.broker.acks import Acks
+from aerobee.broker.failed_messages import FailedMessages
 from aerobee.broker.groups import GroupTable
 from aerobee.broker.intake import Intake, batch_item_properties, take_in
 from aerobee.broker.stats import MESSAGE_FIFO, MESSAGE_NORMAL, BrokerStats
@@ -32,6 +33,7 @@ from aerobee.protocol.names import (
     check_topic_name,
     dlq_topic,
 )
+from aerobee.protocol.properties import decode_properties
 from aerobee.protocol.record import StoreMessage
 from aerobee.remoting.connection import Connection
 from aerobee.store.errors import StoreError
@@ -75,6 +77,7 @@ class SendProcessor:
         acks: Acks,
         reply: SendReply,
         stats: BrokerStats,
+        failed: FailedMessages,
         appended: Callable[[], None],
     ) -> None:
         self._options = options
@@ -84,6 +87,7 @@ class SendProcessor:
         self._acks = acks
         self._reply = reply.encode
         self._stats = stats
+        self._failed = failed
         self._appended = appended
         self._store_host = options.store_host
         self._cluster = options.cluster_name
@@ -195,6 +199,8 @@ class SendProcessor:
         result = self._store.put(message)
         kind = MESSAGE_FIFO if _SHARDING_KEY in header.properties else MESSAGE_NORMAL
         self._stats.stored(self._stats.topic(topic_name, kind), 1, result.size)
+        if topic_name is not header.topic:
+            self._note_dead(header)
         msg_id = f"{self._msg_id_prefix}{result.log_offset:016X}"
         return self._answer(connection, command, result, msg_id, queue_id, intake.wait)
 
@@ -328,6 +334,10 @@ class SendProcessor:
         if intake.delay_level > 0:
             self.note_retry_at_once(topic)
         return topic, queue_id
+
+    def _note_dead(self, header: SendMessageHeader) -> None:
+        group = header.topic[len(RETRY_PREFIX) :]
+        self._failed.died(group, header.topic, decode_properties(header.properties))
 
     def note_retry_at_once(self, topic: str) -> None:
         """Say, seldom, that retries do not wait for their delay level in this version."""

@@ -1,0 +1,85 @@
+"""What a broker counts and logs of requests that do not go well, seen on /metrics."""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import aerobee.testing
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.ids import parse_offset_msg_id
+from aerobee.protocol.record import decode_records
+from aerobee.testing import RunningBroker
+from tests.contract.conftest import Wire
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[RunningBroker]:
+    with socket.socket() as probe:  # an http_port of 0 is no port at all
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with aerobee.testing.broker(http_enabled=True, http_port=port) as broker:
+        yield broker
+
+
+def count(running: RunningBroker, name: str, **labels: str) -> float:
+    """Sum of the samples of a name that carry these labels."""
+    with urllib.request.urlopen(f"http://{running.http}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    total = 0.0
+    for given, value in re.findall(rf"^{name}{{(.*)}} (\S+)$", text, re.MULTILINE):
+        pairs = dict(re.findall(r'(\w+)="([^"]*)"', given))
+        if labels.items() <= pairs.items():
+            total += float(value)
+    return total
+
+
+async def give_back(wire: Wire, log_offset: int, group: str, tries: int, **more: Any) -> None:
+    ext = {"offset": log_offset, "group": group, "delayLevel": 0, "maxReconsumeTimes": tries}
+    answer = await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, {**ext, **more})
+    assert answer.code == ResponseCode.SUCCESS
+
+
+def logged(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
+    return [line for line in map(logging.LogRecord.getMessage, caplog.records) if text in line]
+
+
+async def test_dead_letters_are_counted_under_the_topic_they_came_from(
+    wire: Wire, running: RunningBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent = await wire.send("Orders", b"failing")
+    _, _, log_offset = parse_offset_msg_id(sent.ext["msgId"])
+    await give_back(wire, log_offset, "DeadGroup", 16)
+    assert count(running, "rocketmq_send_to_dlq_messages_total", consumer_group="DeadGroup") == 0
+    [retried] = decode_records((await wire.pull("%RETRY%DeadGroup")).body)
+    await give_back(wire, retried.log_offset, "DeadGroup", 1)
+    labels = {"consumer_group": "DeadGroup", "topic": "Orders"}
+    assert count(running, "rocketmq_send_to_dlq_messages_total", **labels) == 1
+    assert count(running, "aerobee_messages_sent_back_total", **labels) == 2
+    [line] = logged(caplog, "message went to the dead letter topic")
+    assert "group=DeadGroup topic=Orders " in line
+
+
+async def test_a_dead_letter_that_its_consumer_sends_itself_is_counted(
+    wire: Wire, running: RunningBroker
+) -> None:
+    await wire.send("SelfSent")
+    for original in ("SelfSent", "NoSuchTopic"):
+        sent = await wire.send(
+            "%RETRY%SelfGroup",
+            properties=f"RETRY_TOPIC\x01{original}\x02DELAY\x013",
+            reconsume_times=3,
+            max_reconsume_times=3,
+        )
+        assert sent.code == ResponseCode.SUCCESS
+    name = "rocketmq_send_to_dlq_messages_total"
+    assert count(running, name, consumer_group="SelfGroup", topic="SelfSent") == 1
+    # A name that only a property gave makes no series.
+    assert count(running, name, consumer_group="SelfGroup", topic="%RETRY%SelfGroup") == 1
+    assert len(decode_records((await wire.pull("%DLQ%SelfGroup")).body)) == 2
