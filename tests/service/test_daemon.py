@@ -138,6 +138,13 @@ def test_http_port_in_use_is_named_with_its_flag(serve: Serve) -> None:
     assert "Errno" not in last
 
 
+def test_own_ports_that_clash_are_a_wrong_configuration(serve: Serve) -> None:
+    daemon = serve("--http-port", "12909", "--nameserver-port", "12909")
+    assert daemon.wait() == EX_CONFIG
+    assert "http.port = 12909: is also nameserver.port" in daemon.log
+    assert not daemon.store.exists()
+
+
 def test_idle_daemon_fits_its_memory_also_after_a_scrape(serve: Serve) -> None:
     daemon = serve().ready()
     idle = rss_bytes(daemon.process.pid)
