@@ -291,7 +291,7 @@ class _Talk:
         if method != "HEAD":
             parts.append(self._http.send(h11.Data(data=response.body)))
         parts.append(self._http.send(h11.EndOfMessage()))
-        # Not writelines(): asyncio's own, in Python 3.12 and early 3.13, forgets to pause the writer.
+        # Not writelines(): asyncio's, in Python 3.12 and early 3.13, forgets to pause the writer.
         self._writer.write(b"".join([part for part in parts if part]))
         self.broken = True
         async with asyncio.timeout(self._limits.write_timeout_s):
