@@ -67,12 +67,22 @@ def show(parsed: argparse.Namespace) -> int:
 
 def check(parsed: argparse.Namespace) -> int:
     """Read a file as `serve` would, without the environment; says what it found."""
-    loaded = load_settings(parsed.config, environ={}, format=parsed.format, strict=parsed.strict)
+    try:
+        loaded = load_settings(
+            parsed.config, environ={}, format=parsed.format, strict=parsed.strict
+        )
+    except ConfigError as error:
+        if parsed.json:
+            print_json({"ok": False, "errors": [str(one) for one in error.errors]})
+        raise
     _warn(loaded)
     given = loaded.given()
+    ok = not (parsed.strict and loaded.warnings)
     if parsed.json:
         print_json(
             {
+                "ok": ok,
+                "errors": [],
                 "file": str(loaded.file),
                 "format": loaded.format,
                 "settings": len(given),
@@ -84,9 +94,7 @@ def check(parsed: argparse.Namespace) -> int:
             f"{loaded.file}: {loaded.format}, {len(given)} settings, "
             f"{len(loaded.warnings)} warnings"
         )
-    if parsed.strict and loaded.warnings:
-        return ConfigError.EXIT_CODE
-    return OK
+    return OK if ok else ConfigError.EXIT_CODE
 
 
 def print_as_broker_conf(loaded: Loaded, *, important: bool) -> int:

@@ -39,13 +39,13 @@ def _explain(error: Exception) -> int:
     from aerobee.config.errors import ConfigError
 
     if isinstance(error, ConfigError):
-        code = ConfigError.EXIT_CODE
-    elif isinstance(error, CommandFailed):
-        code = error.code
-    else:
-        raise error
-    say(f"aerobee: {error}")
-    return code
+        for one in error.errors:
+            say(f"aerobee: {one}")
+        return ConfigError.EXIT_CODE
+    if isinstance(error, CommandFailed):
+        say(f"aerobee: {error}")
+        return error.code
+    raise error
 
 
 def _silence_stdout() -> None:

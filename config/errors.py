@@ -1,5 +1,6 @@
-"""The one error of this folder: what somebody configured cannot be used."""
+"""The one error of this folder, alone or several at once: what was configured cannot be used."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -20,7 +21,35 @@ class ConfigError(Exception):
         self.where = where
         super().__init__(str(self))
 
+    @property
+    def errors(self) -> "tuple[ConfigError, ...]":
+        """Everything that is wrong, at least this."""
+        return (self,)
+
     def __str__(self) -> str:
         subject = f"{self.key} = {self.value}" if self.value else self.key
         text = f"{subject}: {self.reason}" if subject else self.reason
         return f"{self.where}: {text}" if self.where else text
+
+
+class ConfigErrors(ConfigError):
+    """Several errors found in one reading; its own attributes are those of the first."""
+
+    def __init__(self, errors: Sequence[ConfigError]) -> None:
+        self._errors = tuple(errors)
+        first = errors[0]
+        super().__init__(first.key, first.value, first.reason, first.where)
+
+    @property
+    def errors(self) -> tuple[ConfigError, ...]:
+        return self._errors
+
+    def __str__(self) -> str:
+        """One line each."""
+        return "\n".join(map(str, self._errors))
+
+
+def raise_all(errors: Sequence[ConfigError]) -> None:
+    """Raise what there is: nothing, the one, or all as one."""
+    if errors:
+        raise errors[0] if len(errors) == 1 else ConfigErrors(errors)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from aerobee.config import sources
-from aerobee.config.errors import ConfigError
+from aerobee.config.errors import ConfigError, raise_all
 from aerobee.config.legacy_settings import DERIVED_PATHS
 from aerobee.config.limits import Limits
 from aerobee.config.model import BY_FULL_KEY, BY_NAME, BY_ROCKETMQ_KEY, SETTINGS, Settings
@@ -77,7 +77,7 @@ def load_settings(
     format: FileFormat | None = None,
     strict: bool = False,
 ) -> Loaded:
-    """Read all sources and check everything. Raises ConfigError.
+    """Read all sources and check everything. Raises ConfigError, one for all that is wrong.
 
     `flags` are values of named flags by attribute name (None: not given); `overrides` are
     "KEY=VALUE" texts; `environ` defaults to the process's. Limits are checked too, except for how
@@ -93,7 +93,7 @@ def load_settings(
     merge.take(sources.from_environment(environment))
     merge.take(sources.from_overrides(overrides))
     merge.take(sources.from_flags(flags or {}))
-    rule_warnings = apply_rules(merge.values, merge.origins)
+    rule_warnings = merge.apply_rules()
     settings = build(merge.values)
     _check_limits(settings, merge.origins)
     if settings.max_message_bytes != merge.values["max_message_bytes"]:
@@ -118,23 +118,43 @@ def load_settings(
 
 
 class _Merge:
-    """Values so far; sources are taken weakest first."""
+    """Values and errors so far; sources are taken weakest first.
+
+    A wrong value leaves what was there, so that the rest can still be checked.
+    """
 
     def __init__(self, strict: bool) -> None:
         self.values: Values = defaults()
         self.origins: dict[str, Origin] = {}
         self.warnings: list[str] = []
+        self._errors: list[ConfigError] = []
         self._strict = strict
 
     def take(self, given: Iterable[Given]) -> None:
         for item in given:
-            setting = _find(item)
-            if setting is None:
-                self._unknown(item)
-                continue
-            self.values[setting.name] = self._value(setting, item)
-            source = _SOURCES[item.syntax]
-            self.origins[setting.name] = Origin(source, item.where, item.key, item.syntax)
+            try:
+                self._take(item)
+            except ConfigError as error:
+                self._errors.append(error)
+
+    def apply_rules(self) -> list[str]:
+        """Apply the rules to the values; raises everything that is wrong, in them or before."""
+        warnings: list[str] = []
+        try:
+            warnings = apply_rules(self.values, self.origins)
+        except ConfigError as error:
+            self._errors.extend(error.errors)
+        raise_all(self._errors)
+        return warnings
+
+    def _take(self, item: Given) -> None:
+        setting = _find(item)
+        if setting is None:
+            self._unknown(item)
+            return
+        self.values[setting.name] = self._value(setting, item)
+        source = _SOURCES[item.syntax]
+        self.origins[setting.name] = Origin(source, item.where, item.key, item.syntax)
 
     def _unknown(self, item: Given) -> None:
         reason = f"unknown setting{_hint(item)}"

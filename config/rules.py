@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from aerobee.config.errors import ConfigError
+from aerobee.config.errors import ConfigError, raise_all
 from aerobee.config.model import BY_NAME, Settings
 
 Values = dict[str, Any]
@@ -36,12 +36,15 @@ DEFAULT: Final = Origin("default", "default", "")
 
 
 def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
-    """Check texts, apply rules; returns warnings. Raises ConfigError. Changes both arguments."""
+    """Check texts, apply rules; returns warnings. Changes both arguments.
+
+    Raises ConfigError, one for all texts that are wrong.
+    """
     check = _Checker(values, origins)
     for name in ("listen_host", "advertised_host", "nameserver_host", "http_host", "ha_host"):
         check.matches(name, _HOST, "must be one address or host name")
     if not values["store_path"].strip():
-        raise check.error("store_path", "must name a directory")
+        check.wrong("store_path", "must name a directory")
     check.matches("cluster_name", re.compile(r"[^\s;,/]+"), "must be a name without blanks")
     check.matches("trace_topic_name", _NAME, "must be a topic name")
     check.each("name_servers", ";", _is_address, "must be host:port, separated by ';'")
@@ -49,7 +52,8 @@ def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
     check.each("message_delay_levels", " ", _LEVEL.fullmatch, "must be levels such as 10s 5m 2h 1d")
     check.each("metrics_label", ",", _LABEL.fullmatch, "must be k:v,k:v")
     if "," in values["commit_log_path"]:
-        raise check.error("commit_log_path", "several directories are not supported yet")
+        check.wrong("commit_log_path", "several directories are not supported yet")
+    raise_all(check.errors)
     warnings = [
         *_broker_number(values, origins),
         *_ha_port(values, origins),
@@ -61,27 +65,27 @@ def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
 
 
 class _Checker:
-    """Checks texts and names the key as it was written."""
+    """Checks texts, collects what is wrong and names the key as it was written."""
 
     def __init__(self, values: Values, origins: Mapping[str, Origin]) -> None:
         self._values = values
         self._origins = origins
+        self.errors: list[ConfigError] = []
 
     def matches(self, name: str, pattern: re.Pattern[str], reason: str) -> None:
         if not pattern.fullmatch(self._values[name]):
-            raise self.error(name, reason)
+            self.wrong(name, reason)
 
     def each(self, name: str, separator: str, fits: Callable[[str], object], reason: str) -> None:
-        for part in self._values[name].split(separator):
-            if part.strip() and not fits(part.strip()):
-                raise self.error(name, reason)
+        parts = (part.strip() for part in self._values[name].split(separator))
+        if not all(fits(part) for part in parts if part):
+            self.wrong(name, reason)
 
-    def error(self, name: str, reason: str) -> ConfigError:
+    def wrong(self, name: str, reason: str) -> None:
         origin = self._origins.get(name, DEFAULT)
         where = "" if origin is DEFAULT else origin.text
-        return ConfigError(
-            origin.key or BY_NAME[name].full_key, str(self._values[name]), reason, where
-        )
+        key = origin.key or BY_NAME[name].full_key
+        self.errors.append(ConfigError(key, str(self._values[name]), reason, where))
 
 
 def _is_address(text: str) -> bool:

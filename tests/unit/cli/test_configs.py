@@ -161,3 +161,34 @@ def test_key_and_keys_of_send_are_both_options_of_their_own() -> None:
         check=True,
     )
     assert "--keys KEY, --key KEY" in done.stdout
+
+
+def test_check_as_json_reports_every_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = conf(tmp_path, "listenPort=many\nbrokerName=bee\nbrokerRole=KING\ndeleteWhen=25\n")
+    assert main(["config", "check", "--json", file]) == 78
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    assert report["ok"] is False
+    places = [error.split(" = ")[0] for error in report["errors"]]
+    assert places == [f"{file}:1: listenPort", f"{file}:3: brokerRole", f"{file}:4: deleteWhen"]
+    assert captured.err.splitlines() == [f"aerobee: {error}" for error in report["errors"]]
+
+
+def test_check_as_json_says_ok_unless_warnings_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = conf(tmp_path, "brokerId=3\n")
+    for arguments, ok in (((), True), (("--strict",), False)):
+        main(["config", "check", "--json", *arguments, file])
+        report = json.loads(capsys.readouterr().out)
+        assert (report["ok"], report["errors"]) == (ok, [])
+
+
+def test_the_start_reports_every_wrong_value(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = conf(tmp_path, "listenPort=many\nbrokerRole=KING\n")
+    assert main(["serve", "-c", file, "--set", "broker.listen_prot=1"]) == 78
+    assert len(capsys.readouterr().err.splitlines()) == 3

@@ -401,3 +401,22 @@ def test_formats_are_told_apart_by_content(text: str, expected: str) -> None:
 def test_format_can_be_said(tmp_path: Path) -> None:
     assert load(tmp_path, "brokerId=0\n", format="properties").format == "properties"
     assert refused(tmp_path, "brokerId=0\n", format="toml").key == "brokerId"
+
+
+def test_all_that_is_wrong_is_reported_at_once(tmp_path: Path) -> None:
+    error = refused(
+        tmp_path, 'unheard = 1\n[broker]\nlisten_port = "x"\ncluster_name = "a b"\n', name="a.toml"
+    )
+    file = tmp_path / "a.toml"
+    assert [(one.where, one.key) for one in error.errors] == [
+        (f"{file}:1", "unheard"),
+        (f"{file}:3", "broker.listen_port"),
+        (f"{file}:4", "broker.cluster_name"),
+    ]
+    assert (error.where, error.key) == (f"{file}:1", "unheard")
+    assert len(str(error).splitlines()) == 3
+
+
+def test_a_single_error_is_itself(tmp_path: Path) -> None:
+    error = refused(tmp_path, "listenPort=x\n")
+    assert error.errors == (error,)
