@@ -189,7 +189,6 @@ class BrokerCore:
             self.failed_messages,
             self.identity.store_host,
             self.appended,
-            self.send.note_retry_at_once,
         )
         query = QueryProcessor(
             store, settings.query_max_messages, settings.unique_query_max_messages

@@ -51,7 +51,6 @@ class RetryProcessor:
         failed: FailedMessages,
         store_host: bytes,
         appended: Callable[[], None],
-        note_at_once: Callable[[str], None],
     ) -> None:
         self._store = store
         self._topics = topics
@@ -59,7 +58,6 @@ class RetryProcessor:
         self._failed = failed
         self._store_host = store_host
         self._appended = appended
-        self._note_at_once = note_at_once
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
@@ -87,6 +85,8 @@ class RetryProcessor:
         self._failed.sent_back(header.group, message.topic, message.properties)
         if topic == dlq_topic(header.group):
             self._failed.died(header.group, message.topic, message.properties)
+        else:
+            self._failed.retried_at_once(header.group)
         return encode_response(command, ResponseCode.SUCCESS)
 
     def _target(
@@ -99,9 +99,7 @@ class RetryProcessor:
         if header.delay_level < 0 or message.reconsume_times >= limit:
             return self._writable(dlq_topic(header.group), 1), 0
         queues = group.retry_queue_nums
-        topic = self._writable(retry_topic(header.group), queues)
-        self._note_at_once(topic)
-        return topic, random.randrange(queues)
+        return self._writable(retry_topic(header.group), queues), random.randrange(queues)
 
     def _writable(self, name: str, queues: int) -> str:
         config = self._topics.create_retry(name, queues, _PERM_READ_WRITE)

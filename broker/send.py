@@ -11,7 +11,6 @@ carries a delay level is the exception: it is redelivered at once, and the log s
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,8 +38,6 @@ from aerobee.remoting.connection import Connection
 from aerobee.store.errors import StoreError
 from aerobee.store.message_store import MessageStore
 from aerobee.store.results import PutResult
-
-log = logging.getLogger("aerobee.broker.send")
 
 # Request versions below V3_4_9 do not carry a meaningful maxReconsumeTimes (spec/wire.md 1.5).
 VERSION_WITH_MAX_RECONSUME = 121
@@ -94,7 +91,6 @@ class SendProcessor:
         self._sync_flush = options.sync_flush
         # An offsetMsgId is the store host and the log offset in hex (spec/wire.md 6.6).
         self._msg_id_prefix = options.store_host.hex().upper()
-        self._retries_at_once = 0
 
     def handle(self, connection: Connection, command: Command) -> bytes | None:
         """Serve one send; None when its answer waits for the durable mark.
@@ -332,20 +328,9 @@ class SendProcessor:
             self._topics.create_retry(dead_letters, 1, _PERM_READ_WRITE)
             return dead_letters, 0
         if intake.delay_level > 0:
-            self.note_retry_at_once(topic)
+            self._failed.retried_at_once(group_name)
         return topic, queue_id
 
     def _note_dead(self, header: SendMessageHeader) -> None:
         group = header.topic[len(RETRY_PREFIX) :]
         self._failed.died(group, header.topic, decode_properties(header.properties))
-
-    def note_retry_at_once(self, topic: str) -> None:
-        """Say, seldom, that retries do not wait for their delay level in this version."""
-        self._retries_at_once += 1
-        if self._retries_at_once & (self._retries_at_once - 1) == 0:  # 1, 2, 4, 8, ...
-            log.warning(
-                "retry redelivered at once topic=%s total=%d reason=delay levels are not served "
-                "by this version",
-                topic,
-                self._retries_at_once,
-            )
