@@ -1,10 +1,25 @@
 """A client of RocketMQ brokers, ours and Java's: producer, consumers, administration.
 
 asyncio first; `aerobee.client.blocking` has the same roles for programs without an event loop.
+`__all__` is what programs may rely on; the modules beside it are the inside.
 """
 
 from aerobee.client.admin import Admin
-from aerobee.client.errors import ClientError
+from aerobee.client.errors import (
+    BadAnswer,
+    BadMessage,
+    CallerError,
+    CallTimeout,
+    ClientError,
+    ConnectFailed,
+    ConnectionLost,
+    NetworkError,
+    NoRoute,
+    PeerBusy,
+    PeerFailed,
+    RequestRefused,
+    SendFailed,
+)
 from aerobee.client.listener import Consumed
 from aerobee.client.message import Message, MessageQueue, ReceivedMessage
 from aerobee.client.options import (
@@ -17,25 +32,40 @@ from aerobee.client.options import (
 )
 from aerobee.client.producer import Producer
 from aerobee.client.pull_consumer import PullConsumer
+from aerobee.client.puller import PullResult, PullStatus
 from aerobee.client.push_consumer import PushConsumer
 from aerobee.client.sender import SendResult, SendStatus
 
 __all__ = [
     "Admin",
+    "BadAnswer",
+    "BadMessage",
+    "CallTimeout",
+    "CallerError",
     "ClientError",
     "ClientOptions",
+    "ConnectFailed",
+    "ConnectionLost",
     "ConsumeFrom",
     "Consumed",
     "HeaderForm",
     "Message",
     "MessageQueue",
     "Model",
+    "NetworkError",
+    "NoRoute",
+    "PeerBusy",
+    "PeerFailed",
     "Producer",
     "ProducerOptions",
     "PullConsumer",
+    "PullResult",
+    "PullStatus",
     "PushConsumer",
     "PushOptions",
     "ReceivedMessage",
+    "RequestRefused",
+    "SendFailed",
     "SendResult",
     "SendStatus",
 ]
