@@ -179,6 +179,7 @@ class Acks:
         self._release()
         remark = f"the store has stopped after a disk error: {self._broken}"
         while self._waiting:
+            self._stats.failed()  # its topic went with its header
             self._send(self._waiting.popleft(), ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
     def _send(self, item: Waiting, code: int, remark: str | None) -> None:

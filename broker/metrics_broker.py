@@ -19,6 +19,8 @@ from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_GROUP_PREFIX
 from aerobee.remoting.stats import ServerStats
 
 _MILLISECONDS = 1000.0
+# Sends whose topic does not exist: a name straight from a frame is no label.
+_NO_TOPIC = "__unknown__"
 _RESPONSE_NAMES = {code.value: code.name.lower() for code in ResponseCode}
 
 
@@ -50,8 +52,9 @@ class Traffic:
             bytes_in = page.counter("rocketmq_throughput_in_total", "Bytes stored", labels)
             sizes = page.histogram("rocketmq_message_size", "Stored bytes of a message", labels)
             failures = page.counter(
-                "aerobee_send_failures_total", "Sends that were not stored", ["topic"]
+                "aerobee_send_failures_total", "Sends that were refused or failed", ["topic"]
             )
+            failures.add(totals.failures_without_topic, _NO_TOPIC)
             for topic in topics:
                 failures.add(topic.failures, topic.topic)
                 if topic.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):

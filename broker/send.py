@@ -35,7 +35,6 @@ from aerobee.protocol.names import (
 from aerobee.protocol.properties import decode_properties
 from aerobee.protocol.record import StoreMessage
 from aerobee.remoting.connection import Connection
-from aerobee.store.errors import StoreError
 from aerobee.store.message_store import MessageStore
 from aerobee.store.results import PutResult
 
@@ -97,30 +96,36 @@ class SendProcessor:
 
         Raises `BadRequest` for what the client did wrong, `StoreError` for what the store refuses.
         """
-        header = SendMessageHeader.from_command(command)
-        if self._options.accept_from_ms:
-            self._check_accepting()
-        if self._acks.full:
-            raise BadRequest(
-                ResponseCode.SYSTEM_BUSY,
-                f"[OVERLOAD]system busy, {len(self._acks)} sends wait for their sync: the disk is "
-                "slower than what is sent; try again later",
-            )
-        topic = self._topics.get(header.topic)
-        if topic is None:
-            topic = self._create_topic(header)
-        if topic.name in NO_SEND_TOPICS:
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION,
-                f"Sending message to topic[{topic.name}] is forbidden.",
-            )
-        queue_id = self._choose_queue(topic, header.queue_id)
-        put = self._put_batch if header.batch else self._put_single
         try:
+            header = SendMessageHeader.from_command(command)
+            if self._options.accept_from_ms:
+                self._check_accepting()
+            if self._acks.full:
+                raise BadRequest(
+                    ResponseCode.SYSTEM_BUSY,
+                    f"[OVERLOAD]system busy, {len(self._acks)} sends wait for their sync: the disk "
+                    "is slower than what is sent; try again later",
+                )
+            topic = self._topics.get(header.topic)
+            if topic is None:
+                topic = self._create_topic(header)
+            if topic.name in NO_SEND_TOPICS:
+                raise BadRequest(
+                    ResponseCode.NO_PERMISSION,
+                    f"Sending message to topic[{topic.name}] is forbidden.",
+                )
+            queue_id = self._choose_queue(topic, header.queue_id)
+            put = self._put_batch if header.batch else self._put_single
             return put(connection, command, header, topic, queue_id)
-        except StoreError:
-            self._stats.failed(self._stats.topic(topic.name))
+        except Exception:
+            self._count_failure(command)
             raise
+
+    def _count_failure(self, command: Command) -> None:
+        """Count a send that was not stored, under its topic if there is such a topic."""
+        name = command.ext.get("topic") or command.ext.get("b") or ""
+        known = self._topics.get(name) is not None
+        self._stats.failed(self._stats.topic(name) if known else None)
 
     def _check_accepting(self) -> None:
         if self._options.clock_ms() < self._options.accept_from_ms:

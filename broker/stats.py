@@ -163,7 +163,8 @@ class BrokerStats:
 
     __slots__ = (
         "_clock", "_consumers", "_day", "_limit", "_requests", "_samples", "_served", "_topics",
-        "_wall_clock", "events", "get_found", "get_messages_today_morning",
+        "_wall_clock", "events", "failures_without_topic", "get_found",
+        "get_messages_today_morning",
         "get_messages_yesterday_morning", "get_missed", "get_time_max_s", "get_transferred",
         "group_warnings", "handler_failures", "overflowed", "put_bytes", "put_failures",
         "put_messages",
@@ -194,6 +195,7 @@ class BrokerStats:
 
     def _zero_totals(self) -> None:
         self.put_messages = self.put_bytes = self.put_failures = 0
+        self.failures_without_topic = 0  # the part of put_failures that no topic counts
         self.get_found = self.get_missed = self.get_transferred = 0
         self.handler_failures = 0
         self.get_time_max_s = 0.0  # longest read of the store for a pull
@@ -246,9 +248,11 @@ class BrokerStats:
         self.put_bytes += stored_bytes
 
     def failed(self, topic: TopicStats | None = None) -> None:
-        """A send that was accepted for storing was not stored (or has no known topic)."""
+        """A send was refused, or failed; `topic` is None when it named no topic there is."""
         self.put_failures += 1
-        if topic is not None:
+        if topic is None:
+            self.failures_without_topic += 1
+        else:
             topic.failures += 1
 
     def delivered(self, consumer: ConsumerStats, messages: int, stored_bytes: int) -> None:

@@ -83,3 +83,28 @@ async def test_a_dead_letter_that_its_consumer_sends_itself_is_counted(
     # A name that only a property gave makes no series.
     assert count(running, name, consumer_group="SelfGroup", topic="%RETRY%SelfGroup") == 1
     assert len(decode_records((await wire.pull("%DLQ%SelfGroup")).body)) == 2
+
+
+async def test_each_refused_send_is_counted_under_its_topic(
+    wire: Wire, running: RunningBroker
+) -> None:
+    name = "aerobee_send_failures_total"
+    await wire.send("Refusing")
+    assert count(running, name, topic="Refusing") == 0
+    before = count(running, "aerobee_refused_requests_total")
+    unknown_before = count(running, name, topic="__unknown__")
+    refused = [
+        await wire.send("Refusing", properties="DELAY\x013"),
+        await wire.send("Refusing", properties="TRAN_MSG\x01true"),
+        await wire.send("Refusing", queue_id=99),
+        await wire.send("Refusing", b"no batch", batch=True),
+        await wire.send("Refusing", bytes(5 * 1024 * 1024)),
+        await wire.send("No.Such.Topic"),
+        await wire.call(RequestCode.SEND_MESSAGE, {"topic": "Refusing"}),
+        await wire.call(RequestCode.SEND_MESSAGE, {}),
+    ]
+    assert all(answer.code != ResponseCode.SUCCESS for answer in refused)
+    assert count(running, name, topic="Refusing") == 6
+    # A name that is no topic's makes no series.
+    assert count(running, name, topic="__unknown__") - unknown_before == 2
+    assert count(running, "aerobee_refused_requests_total") - before == len(refused)

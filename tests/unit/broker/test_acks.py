@@ -111,6 +111,7 @@ async def test_too_late_is_flush_disk_timeout() -> None:
     bench.acks.expire()
     assert bench.peer.written == [f"a:{int(ResponseCode.FLUSH_DISK_TIMEOUT)} ".encode()]
     assert bench.acks.timed_out == 1
+    assert bench.stats.put_failures == 0  # it is stored
 
 
 async def test_a_failed_sync_answers_with_an_error_but_not_to_what_is_durable() -> None:
@@ -122,6 +123,7 @@ async def test_a_failed_sync_answers_with_an_error_but_not_to_what_is_durable() 
     await asyncio.wait_for(bench.after_durable.wait(), 5)
     service_not_available = int(ResponseCode.SERVICE_NOT_AVAILABLE)
     assert bench.peer.written == [b"safe:0 ", f"lost:{service_not_available} ".encode()]
+    assert bench.stats.put_failures == 1
 
 
 async def test_time_to_the_answer_is_counted_by_outcome() -> None:
