@@ -29,6 +29,9 @@ from aerobee.store import errors as store_errors
 
 log = logging.getLogger("aerobee.broker")
 
+# A code is logged once; codes come from the peer, so only so many are.
+_UNSUPPORTED_LOGGED = 100
+
 Handler: TypeAlias = Callable[[Connection, Command], bytes | None]
 
 # Store errors to response codes (spec/store.md 3.5); the first class that matches decides.
@@ -96,6 +99,7 @@ class Router:
         self._stats = stats
         self._writes = writes
         self._on_closed = on_closed
+        self._unsupported: set[int] = set()  # codes that were logged
 
     def connection_opened(self, connection: Connection) -> None:
         log.debug("connection opened peer=%s:%s", *connection.peer)
@@ -118,6 +122,7 @@ class Router:
         started = perf_counter()
         handler = self._handlers.get(command.code)
         if handler is None:
+            self._log_unsupported(connection, command.code)
             return self._refuse(
                 command,
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
@@ -138,6 +143,12 @@ class Router:
             self._stats.handler_failures += 1
             remark = f"the broker failed on this request ({type(error).__name__}); see its log"
             return self._refuse(command, ResponseCode.SYSTEM_ERROR, remark, started)
+
+    def _log_unsupported(self, connection: Connection, code: int) -> None:
+        if code in self._unsupported or len(self._unsupported) >= _UNSUPPORTED_LOGGED:
+            return
+        self._unsupported.add(code)
+        log.info("request code not supported code=%d peer=%s:%s", code, *connection.peer)
 
     def _refuse(self, command: Command, code: int, remark: str, started: float) -> bytes:
         self._stats.request_refused(command.code, code, perf_counter() - started)

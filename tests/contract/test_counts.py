@@ -108,3 +108,24 @@ async def test_each_refused_send_is_counted_under_its_topic(
     # A name that is no topic's makes no series.
     assert count(running, name, topic="__unknown__") - unknown_before == 2
     assert count(running, "aerobee_refused_requests_total") - before == len(refused)
+
+
+async def test_an_unsupported_request_code_is_logged_once(
+    wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "aerobee.broker")
+    for code in (222, 222, 60_001):
+        assert (await wire.call(code)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    lines = logged(caplog, "request code not supported")
+    assert [line.rsplit(":", 1)[0] for line in lines] == [
+        f"request code not supported code={code} peer=127.0.0.1" for code in (222, 60_001)
+    ]
+
+
+async def test_so_many_unsupported_codes_are_logged_and_no_more(
+    wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "aerobee.broker")
+    for code in range(20_000, 20_200):
+        await wire.call(code)
+    assert 0 < len(logged(caplog, "request code not supported")) <= 100
