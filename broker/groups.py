@@ -24,6 +24,11 @@ from aerobee.protocol.names import (
 log = logging.getLogger("aerobee.broker.groups")
 
 
+def is_system_group(name: str) -> bool:
+    """Groups of RocketMQ's own tools and parts, which nobody set up here."""
+    return name.startswith(SYSTEM_GROUP_PREFIX) or name in BUILT_IN_GROUPS
+
+
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
     """One group's settings, with RocketMQ's defaults."""

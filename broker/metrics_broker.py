@@ -7,17 +7,20 @@ are (their ints are read there); tables are copied on the loop first.
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from aerobee.broker.groups import is_system_group
 from aerobee.broker.health import Health
 from aerobee.broker.loop_monitor import LoopMonitor
 from aerobee.broker.metrics_page import Fill, Page
 from aerobee.broker.stats import BrokerStats, RequestStats
 from aerobee.protocol.codes import ResponseCode, request_name
-from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_GROUP_PREFIX
+from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 from aerobee.remoting.stats import ServerStats
 
+_INNER_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _MILLISECONDS = 1000.0
 # Sends whose topic does not exist: a name straight from a frame is no label.
 _NO_TOPIC = "__unknown__"
@@ -32,6 +35,11 @@ def yes_no(value: bool) -> str:
 def word(text: str) -> str:
     """A reason as a label value."""
     return text.replace(" ", "_")
+
+
+def error_word(class_name: str) -> str:
+    """The kind of an error as a label value, in the form of the response codes' names."""
+    return _INNER_CAPITAL.sub("_", class_name).lower()
 
 
 class Traffic:
@@ -83,7 +91,7 @@ class Traffic:
             for consumer in consumers:
                 system = yes_no(
                     is_system_topic(consumer.topic)
-                    or consumer.group.startswith(SYSTEM_GROUP_PREFIX)
+                    or is_system_group(consumer.group)
                 )
                 messages.add(consumer.messages_out, consumer.topic, consumer.group, system)
                 bytes_out.add(consumer.bytes_out, consumer.topic, consumer.group, system)

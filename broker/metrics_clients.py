@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from aerobee.broker.clients import ConsumerGroup, Member
+from aerobee.broker.groups import is_system_group
 from aerobee.broker.metrics_broker import yes_no
 from aerobee.broker.metrics_page import Fill, Page
 from aerobee.nameserver.server import NameServerCounts
 from aerobee.protocol.codes import request_name, version_name
-from aerobee.protocol.names import BUILT_IN_GROUPS, SYSTEM_GROUP_PREFIX
 
 _PROTOCOL = "remoting"
 # Ordinals of released versions; a client may claim any number (wire.md 1.5).
@@ -59,7 +59,7 @@ class Clients:
                  "is_system"],
             )  # fmt: skip
             for (group, language, version, mode), count in by_consumer.items():
-                system = group.startswith(SYSTEM_GROUP_PREFIX) or group in BUILT_IN_GROUPS
+                system = is_system_group(group)
                 connections.add(count, group, language, version, mode, _PROTOCOL, yes_no(system))
 
         return fill

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
+from aerobee.broker.groups import is_system_group
 from aerobee.broker.health import used_ratio
-from aerobee.broker.metrics_broker import word, yes_no
+from aerobee.broker.metrics_broker import error_word, yes_no
 from aerobee.broker.metrics_page import Fill, Page
 from aerobee.broker.stats import Buckets
-from aerobee.protocol.names import SYSTEM_GROUP_PREFIX, is_retry_topic
+from aerobee.protocol.names import is_retry_topic
 from aerobee.store.stats import BOUNDS_S, Histogram, StoreStats
 
 _STORAGE_LABELS = ["storage_type", "storage_medium"]
@@ -129,7 +130,7 @@ def _fill_counters(page: Page, stats: StoreStats, put_failures: Mapping[str, int
         "aerobee_store_put_failures_total", "Appends that failed or were refused", ["reason"]
     )
     for kind, count in put_failures.items():
-        failures.add(count, word(kind))
+        failures.add(count, error_word(kind))
     for name, help_text, times in (
         ("append", "Time of one append under the put lock", stats.append_times),
         ("sync", "Time of one sync of the log", stats.commit_log_sync_times),
@@ -248,7 +249,7 @@ class Lag:
                 labels,
             )
             for topic, group, messages, given_out, oldest_ms in behind:
-                system = is_system_topic(topic) or group.startswith(SYSTEM_GROUP_PREFIX)
+                system = is_system_topic(topic) or is_system_group(group)
                 values = (group, topic, yes_no(is_retry_topic(topic)), yes_no(system))
                 lag.add(messages, *values)
                 inflight.add(given_out, *values)

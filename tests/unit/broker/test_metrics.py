@@ -102,6 +102,22 @@ async def test_traffic_by_topic_and_group(metrics: Metrics) -> None:
     assert ("rocketmq_messages_in_total", tuple(sorted(retry.items()))) not in page
 
 
+async def test_groups_of_rocketmq_itself_count_as_system(metrics: Metrics) -> None:
+    stats = BrokerStats()
+    for group in ("TOOLS_CONSUMER", "CID_RMQ_SYS_X", "Own"):
+        stats.delivered(stats.consumer(group, "T"), 1, 100)
+    metrics.add("traffic", Traffic(stats, system))
+    queues, offsets = FakeQueues({}), FakeOffsets({("T", "TOOLS_CONSUMER"): {0: 0}})
+    metrics.add("lag", Lag(offsets, queues, stats.pulled, lambda _group, _topic: 1, system))
+    page = samples(await scrape(metrics))
+    is_system = {"TOOLS_CONSUMER": "true", "CID_RMQ_SYS_X": "true", "Own": "false"}
+    for group, expected in is_system.items():
+        labels = {"topic": "T", "consumer_group": group, "is_system": expected}
+        assert value(page, "rocketmq_messages_out_total", **labels) == 1
+    labels = {"topic": "T", "consumer_group": "TOOLS_CONSUMER", "is_retry": "false"}
+    assert value(page, "rocketmq_consumer_lag_messages", is_system="true", **labels) == 0
+
+
 async def test_rocketmq_names_carry_its_labels_and_ours_do_not(metrics: Metrics) -> None:
     metrics.add("tables", Figures([TOPICS, HELD]))
     text = (await scrape(metrics)).body.decode()
@@ -240,7 +256,8 @@ class FakeStore:
 async def test_store_marks_times_and_disk(metrics: Metrics, tmp_path: Path) -> None:
     store = FakeStore()
     store.stats.appended_messages = 5
-    store.stats.put_failed("page cache busy")
+    store.stats.put_failed("PageCacheBusy")
+    store.stats.put_failed("MessageIllegal")
     store.stats.append_times.add(3_000)
     store.stats.commit_log_sync_times.add(2_000_000)
     (tmp_path / "commitlog").mkdir()
@@ -255,6 +272,7 @@ async def test_store_marks_times_and_disk(metrics: Metrics, tmp_path: Path) -> N
     assert value(page, "rocketmq_storage_size_bytes", **local) == 4096
     assert value(page, "aerobee_store_appended_messages_total") == 5
     assert value(page, "aerobee_store_put_failures_total", reason="page_cache_busy") == 1
+    assert value(page, "aerobee_store_put_failures_total", reason="message_illegal") == 1
     assert value(page, "aerobee_store_append_seconds_bucket", le="2.048e-06") == 0
     assert value(page, "aerobee_store_append_seconds_bucket", le="4.096e-06") == 1
     assert value(page, "aerobee_store_sync_seconds_sum") == pytest.approx(0.002)
