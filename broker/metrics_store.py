@@ -28,6 +28,7 @@ _TURN_S = 0.001
 # Reading a store time may touch a cold page of the log; past this many a scrape gives none.
 _TIME_READS = 1000
 _SIZE_KEPT_S = 60.0
+_BLOCK_BYTES = 512  # the unit of st_blocks on every file system
 
 
 class StoreSource(Protocol):
@@ -90,9 +91,9 @@ class Store:
         return fill
 
     def _fill_disk(self, page: Page) -> None:
-        page.gauge("rocketmq_storage_size_bytes", "Size of all store files", _STORAGE_LABELS).add(
-            self._files_bytes(), *_STORAGE
-        )
+        page.gauge(
+            "rocketmq_storage_size_bytes", "Disk space that all store files take", _STORAGE_LABELS
+        ).add(self._files_bytes(), *_STORAGE)
         disk = os.statvfs(self._path)
         page.gauge("aerobee_disk_used_ratio", "Used share of the store's file system").add(
             used_ratio(disk)
@@ -105,7 +106,7 @@ class Store:
         )
 
     def _files_bytes(self) -> int:
-        """Size of all files below the store path; counted at most once a minute."""
+        """Disk space of all files below the store path; counted at most once a minute."""
         size, counted_at = self._size
         now = self._clock()
         if now - counted_at >= _SIZE_KEPT_S:
@@ -146,11 +147,12 @@ def _buckets(histogram: Histogram) -> Buckets:
 
 
 def _tree_bytes(path: str) -> int:
+    """Bytes of allocated blocks: index files are sparse, their length says nothing."""
     total = 0
     for folder, _, names in os.walk(path):
         for name in names:
             try:
-                total += os.stat(os.path.join(folder, name)).st_size
+                total += os.stat(os.path.join(folder, name)).st_blocks * _BLOCK_BYTES
             except FileNotFoundError:
                 continue  # expired between the listing and now
     return total

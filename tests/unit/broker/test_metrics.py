@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -261,7 +262,12 @@ async def test_store_marks_times_and_disk(metrics: Metrics, tmp_path: Path) -> N
     store.stats.append_times.add(3_000)
     store.stats.commit_log_sync_times.add(2_000_000)
     (tmp_path / "commitlog").mkdir()
-    (tmp_path / "commitlog" / "00000000000000000000").write_bytes(bytes(4096))
+    segment = tmp_path / "commitlog" / "00000000000000000000"
+    with segment.open("wb") as file:
+        file.write(bytes(4096))
+        os.fsync(file.fileno())  # some file systems find the blocks only now
+    with (tmp_path / "index").open("wb") as sparse:
+        sparse.truncate(1 << 30)
     metrics.add("store", Store(store, str(tmp_path), 0.9))
     page = samples(await scrape(metrics))
     for mark, expected in (("oldest", 100), ("dispatched", 800), ("durable", 900)):
@@ -269,7 +275,10 @@ async def test_store_marks_times_and_disk(metrics: Metrics, tmp_path: Path) -> N
     local = {"storage_type": "local", "storage_medium": "disk"}
     assert value(page, "rocketmq_storage_flush_behind_bytes", **local) == 100
     assert value(page, "rocketmq_storage_dispatch_behind_bytes", **local) == 200
-    assert value(page, "rocketmq_storage_size_bytes", **local) == 4096
+    assert value(page, "rocketmq_storage_size_bytes", **local) == sum(
+        path.stat().st_blocks * 512 for path in (segment, tmp_path / "index")
+    )
+    assert value(page, "rocketmq_storage_size_bytes", **local) < 1 << 20
     assert value(page, "aerobee_store_appended_messages_total") == 5
     assert value(page, "aerobee_store_put_failures_total", reason="page_cache_busy") == 1
     assert value(page, "aerobee_store_put_failures_total", reason="message_illegal") == 1
