@@ -24,6 +24,7 @@ from aerobee.protocol.properties import (
 ENTRY_SEPARATOR = "\x02"
 NAME_SEPARATOR = "\x01"
 
+
 class Intake(NamedTuple):
     """Stored property text of a message, and what was read from it on the way."""
 

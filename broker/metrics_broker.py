@@ -89,10 +89,7 @@ class Traffic:
                 ["consumer_group", "topic", "is_system"],
             )
             for consumer in consumers:
-                system = yes_no(
-                    is_system_topic(consumer.topic)
-                    or is_system_group(consumer.group)
-                )
+                system = yes_no(is_system_topic(consumer.topic) or is_system_group(consumer.group))
                 messages.add(consumer.messages_out, consumer.topic, consumer.group, system)
                 bytes_out.add(consumer.bytes_out, consumer.topic, consumer.group, system)
                 if consumer.sent_back:
