@@ -23,6 +23,9 @@ from aerobee.protocol.names import (
 
 log = logging.getLogger("aerobee.broker.groups")
 
+# Request versions below V3_4_9 do not carry a meaningful maxReconsumeTimes (spec/wire.md 1.5).
+VERSION_WITH_MAX_RECONSUME = 121
+
 
 def is_system_group(name: str) -> bool:
     """Groups of RocketMQ's own tools and parts, which nobody set up here."""
@@ -42,6 +45,12 @@ class GroupConfig:
     broker_id: int = 0
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed_enable: bool = True
+
+    def retry_limit(self, asked: int | None, version: int) -> int:
+        """Deliveries after which a message is dead: the client's wish, if its version has one."""
+        if asked is not None and version >= VERSION_WITH_MAX_RECONSUME:
+            return asked
+        return self.retry_max_times
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in the file and on the wire, keys in ascending order."""

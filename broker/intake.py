@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.properties import (
+    NAME_SEPARATOR,
     PROPERTY_CLUSTER,
     PROPERTY_DELAY,
     PROPERTY_KEYS,
+    PROPERTY_SEPARATOR,
     PROPERTY_TAGS,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT,
+    key_words,
 )
-
-ENTRY_SEPARATOR = "\x02"
-NAME_SEPARATOR = "\x01"
 
 
 class Intake(NamedTuple):
@@ -36,14 +36,6 @@ class Intake(NamedTuple):
     transactional: bool
 
 
-def index_keys(unique_key: str, keys: str) -> tuple[str, ...]:
-    """Index keys of a message: UNIQ_KEY first, then each word of KEYS (spec/store.md 6.3)."""
-    if not keys:
-        return (unique_key,) if unique_key else ()
-    words = [word for word in keys.split(" ") if word]
-    return (unique_key, *words) if unique_key else tuple(words)
-
-
 def take_in(text: str, cluster: str, *, keep_wait: bool = False) -> Intake:
     """Stored text and derived values of one message's properties.
 
@@ -53,7 +45,7 @@ def take_in(text: str, cluster: str, *, keep_wait: bool = False) -> Intake:
     tags = keys = unique_key = ""
     wait, delay, transactional = "true", "0", ""
     kept: list[str] = []
-    for entry in text.split(ENTRY_SEPARATOR):
+    for entry in text.split(PROPERTY_SEPARATOR):
         name, _, value = entry.partition(NAME_SEPARATOR)
         if not value or not name:
             continue
@@ -77,9 +69,9 @@ def take_in(text: str, cluster: str, *, keep_wait: bool = False) -> Intake:
         kept.append(entry)
     kept.append(PROPERTY_CLUSTER + NAME_SEPARATOR + cluster)
     return Intake(
-        ENTRY_SEPARATOR.join(kept).encode("utf-8", "surrogatepass"),
+        PROPERTY_SEPARATOR.join(kept).encode("utf-8", "surrogatepass"),
         tag_code(tags) if tags else 0,
-        index_keys(unique_key, keys),
+        key_words(unique_key, keys),
         wait == "true" or wait.lower() == "true",
         0 if delay == "0" else delay_level(delay),
         transactional.lower() == "true",
@@ -92,14 +84,3 @@ def delay_level(text: str) -> int:
         return int(text)
     except ValueError:
         return 0
-
-
-def batch_item_properties(own: bytes, shared: bytes) -> bytes:
-    """Stored text of a batched message: its own entries, then the batch's (spec/store.md 2.6)."""
-    if not own:
-        return shared
-    if not shared:
-        return own
-    if own.endswith(b"\x02"):
-        return own + shared
-    return own + b"\x02" + shared

@@ -18,25 +18,25 @@ from aerobee.broker.groups import GroupConfig, GroupTable
 from aerobee.broker.held_pulls import HeldPull, HeldPulls
 from aerobee.broker.offsets import ConsumerOffsets
 from aerobee.broker.stats import BrokerStats
-from aerobee.broker.topics import TopicConfig, TopicTable
+from aerobee.broker.topics import PERM_READ, TopicConfig, TopicTable
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.command import Command, encode_response
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters import Subscription, tag_codes
-from aerobee.protocol.headers import PullMessageHeader, PullMessageResponse
+from aerobee.protocol.headers import (
+    PULL_CLASS_FILTER,
+    PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    PullMessageHeader,
+    PullMessageResponse,
+)
 from aerobee.remoting.connection import Connection
 from aerobee.store.message_store import MessageStore
 from aerobee.store.results import GetResult, GetStatus
 
 log = logging.getLogger("aerobee.broker.pull")
 
-# Pull sysFlag words (spec/wire.md 6.5).
-COMMIT_OFFSET = 1
-SUSPEND = 2
-SUBSCRIPTION = 4
-CLASS_FILTER = 8
-
-_PERM_READ = 4
 _MAX_MESSAGES = 1_024
 
 _ANSWER_CODES: dict[GetStatus, int] = {
@@ -100,11 +100,11 @@ class PullProcessor:
         codes = self._wanted_tags(header, group)
         result = self._get(header, codes)
         code = _answer_code(result.status, header.queue_offset)
-        if header.sys_flag & COMMIT_OFFSET:
+        if header.sys_flag & PULL_COMMIT_OFFSET:
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
-        if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & SUSPEND:
+        if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:
             options = self._options
             hold_s = (
                 header.suspend_timeout_millis / 1000
@@ -172,7 +172,7 @@ class PullProcessor:
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{header.topic}] not exist, apply first please!",
             )
-        if not topic.perm & _PERM_READ:
+        if not topic.perm & PERM_READ:
             raise BadRequest(
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{header.topic}] pulling is forbidden",
@@ -186,12 +186,12 @@ class PullProcessor:
 
     def _wanted_tags(self, header: PullMessageHeader, group: GroupConfig) -> frozenset[int] | None:
         """Tag codes to serve, None for all."""
-        if header.sys_flag & SUBSCRIPTION:
+        if header.sys_flag & PULL_SUBSCRIPTION:
             _check_expression_type(header.expression_type)
             return tag_codes(header.subscription)
         subscription = self._live_subscription(header, group)
         _check_expression_type(subscription.type)
-        if subscription.class_filter or header.sys_flag & CLASS_FILTER:
+        if subscription.class_filter or header.sys_flag & PULL_CLASS_FILTER:
             return None
         return subscription.codes or None
 

@@ -12,9 +12,8 @@ from collections.abc import Callable
 
 from aerobee.broker.failed_messages import FailedMessages
 from aerobee.broker.groups import GroupConfig, GroupTable
-from aerobee.broker.intake import index_keys
 from aerobee.broker.router import Handler
-from aerobee.broker.topics import TopicTable
+from aerobee.broker.topics import PERM_READ_WRITE, PERM_WRITE, TopicTable
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.command import Command, encode_response
 from aerobee.protocol.errors import BadRequest
@@ -23,21 +22,16 @@ from aerobee.protocol.headers import SendBackHeader
 from aerobee.protocol.names import dlq_topic, retry_topic
 from aerobee.protocol.properties import (
     PROPERTY_DELAY,
-    PROPERTY_KEYS,
     PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_TAGS,
-    PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT,
     encode_properties,
+    index_keys,
 )
 from aerobee.protocol.record import Message, StoreMessage, decode_record, pack_host
 from aerobee.remoting.connection import Connection
 from aerobee.store.message_store import MessageStore
-
-VERSION_WITH_MAX_RECONSUME = 121
-_PERM_WRITE = 2
-_PERM_READ_WRITE = 6
 
 
 class RetryProcessor:
@@ -92,18 +86,15 @@ class RetryProcessor:
     def _target(
         self, command: Command, header: SendBackHeader, group: GroupConfig, message: Message
     ) -> tuple[str, int]:
-        limit = group.retry_max_times
-        asked = header.max_reconsume_times
-        if asked is not None and command.version >= VERSION_WITH_MAX_RECONSUME:
-            limit = asked
+        limit = group.retry_limit(header.max_reconsume_times, command.version)
         if header.delay_level < 0 or message.reconsume_times >= limit:
             return self._writable(dlq_topic(header.group), 1), 0
         queues = group.retry_queue_nums
         return self._writable(retry_topic(header.group), queues), random.randrange(queues)
 
     def _writable(self, name: str, queues: int) -> str:
-        config = self._topics.create_retry(name, queues, _PERM_READ_WRITE)
-        if not config.perm & _PERM_WRITE:
+        config = self._topics.create_retry(name, queues, PERM_READ_WRITE)
+        if not config.perm & PERM_WRITE:
             raise BadRequest(
                 ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden"
             )
@@ -139,5 +130,5 @@ class RetryProcessor:
             message.body,
             encode_properties(properties).encode(),
             tag_code(properties.get(PROPERTY_TAGS, "")),
-            index_keys(properties.get(PROPERTY_UNIQUE_KEY, ""), properties.get(PROPERTY_KEYS, "")),
+            index_keys(properties),
         )

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from aerobee.broker.acks import Acks
 from aerobee.broker.failed_messages import FailedMessages
 from aerobee.broker.groups import GroupTable
-from aerobee.broker.intake import Intake, batch_item_properties, take_in
+from aerobee.broker.intake import Intake, take_in
 from aerobee.broker.stats import MESSAGE_FIFO, MESSAGE_NORMAL, BrokerStats
-from aerobee.broker.topics import TopicConfig, TopicTable
-from aerobee.protocol.batch import decode_batch
+from aerobee.broker.topics import PERM_READ_WRITE, TopicConfig, TopicTable
+from aerobee.protocol.batch import decode_batch, join_properties
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.command import Command
 from aerobee.protocol.errors import BadRequest
@@ -33,16 +33,11 @@ from aerobee.protocol.names import (
     dlq_topic,
 )
 from aerobee.protocol.properties import decode_properties
-from aerobee.protocol.record import StoreMessage
+from aerobee.protocol.record import SYS_MULTI_TAGS, SYS_TRANSACTION_MASK, StoreMessage
 from aerobee.remoting.connection import Connection
 from aerobee.store.message_store import MessageStore
 from aerobee.store.results import PutResult
 
-# Request versions below V3_4_9 do not carry a meaningful maxReconsumeTimes (spec/wire.md 1.5).
-VERSION_WITH_MAX_RECONSUME = 121
-MULTI_TAGS_FLAG = 0x2
-TRANSACTION_MASK = 0xC
-_PERM_READ_WRITE = 6
 # A property of messages that must keep their order; here it only decides how they are counted.
 _SHARDING_KEY = "__SHARDINGKEY"
 
@@ -138,7 +133,7 @@ class SendProcessor:
         check_topic_name(header.topic)
         created: TopicConfig | None
         if header.topic.startswith(RETRY_PREFIX):
-            created = self._topics.create_retry(header.topic, 1, _PERM_READ_WRITE)
+            created = self._topics.create_retry(header.topic, 1, PERM_READ_WRITE)
         else:
             created = self._topics.create_on_send(
                 header.topic, header.default_topic, header.default_topic_queue_nums, 0
@@ -184,7 +179,7 @@ class SendProcessor:
             topic_name,
             queue_id,
             header.flag,
-            header.sys_flag | MULTI_TAGS_FLAG
+            header.sys_flag | SYS_MULTI_TAGS
             if topic.filter_type == "MULTI_TAG"
             else header.sys_flag,
             header.born_timestamp,
@@ -214,7 +209,7 @@ class SendProcessor:
         queue_id: int,
     ) -> bytes | None:
         shared = take_in(header.properties, self._cluster, keep_wait=True)
-        if shared.delay_level > 0 or header.sys_flag & TRANSACTION_MASK or shared.transactional:
+        if shared.delay_level > 0 or header.sys_flag & SYS_TRANSACTION_MASK or shared.transactional:
             raise BadRequest(
                 ResponseCode.MESSAGE_ILLEGAL,
                 "a batch cannot carry a delay level or be transactional",
@@ -259,7 +254,7 @@ class SendProcessor:
                     header.reconsume_times,
                     0,
                     body,
-                    batch_item_properties(own, shared.stored),
+                    join_properties(own, shared.stored),
                     intake.tags_code or shared.tags_code,
                     intake.keys or shared.keys,
                 )
@@ -324,13 +319,10 @@ class SendProcessor:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group not exist, {group_name}",
             )
-        limit = group.retry_max_times
-        asked = header.max_reconsume_times
-        if asked is not None and command.version >= VERSION_WITH_MAX_RECONSUME:
-            limit = asked
+        limit = group.retry_limit(header.max_reconsume_times, command.version)
         if header.reconsume_times >= limit:
             dead_letters = dlq_topic(group_name)
-            self._topics.create_retry(dead_letters, 1, _PERM_READ_WRITE)
+            self._topics.create_retry(dead_letters, 1, PERM_READ_WRITE)
             return dead_letters, 0
         if intake.delay_level > 0:
             self._failed.retried_at_once(group_name)

@@ -39,14 +39,8 @@ STAGE_BOUNDS: tuple[float, ...] = (
 
 MESSAGE_NORMAL = "normal"
 MESSAGE_FIFO = "fifo"  # carries a sharding key
-MESSAGE_DELAY = "delay"
-MESSAGE_TRANSACTION = "transaction"
 
 RESULT_SUCCESS = "success"
-RESULT_ONEWAY = "oneway"
-RESULT_CANCELLED = "cancelled"
-RESULT_FAILED = "process_request_failed"
-RESULT_WRITE_FAILED = "write_channel_failed"
 
 #: The windows of the runtime table's rates (wire.md 4.8), and how often a sample is worth keeping.
 RATE_WINDOWS_S = (10, 60, 600)

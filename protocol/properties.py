@@ -75,15 +75,16 @@ def is_clean_text(text: str) -> bool:
 
 
 def index_keys(properties: Mapping[str, str]) -> tuple[str, ...]:
+    """The words a message is found by, from its decoded properties; see `key_words`."""
+    return key_words(properties.get(PROPERTY_UNIQUE_KEY, ""), properties.get(PROPERTY_KEYS, ""))
+
+
+def key_words(unique_key: str, keys: str) -> tuple[str, ...]:
     """The words a message is found by: UNIQ_KEY first, then each word of KEYS (store spec 6.3).
 
     Words are split at single spaces, empty ones dropped, repeated ones kept, as in the index files.
     """
-    unique = properties.get(PROPERTY_UNIQUE_KEY)
-    keys = properties.get(PROPERTY_KEYS)
-    if keys is None:
-        return (unique,) if unique else ()
+    if not keys:
+        return (unique_key,) if unique_key else ()
     words = [word for word in keys.split(KEY_SEPARATOR) if word]
-    if unique:
-        words.insert(0, unique)
-    return tuple(words)
+    return (unique_key, *words) if unique_key else tuple(words)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aerobee.broker.intake import batch_item_properties, take_in
+from aerobee.broker.intake import take_in
 
 
 def text(**entries: str) -> str:
@@ -48,10 +48,3 @@ def test_delay_and_transaction_are_seen() -> None:
     intake = take_in(text(DELAY="3", TRAN_MSG="true"), "C1")
     assert (intake.delay_level, intake.transactional) == (3, True)
     assert take_in(text(DELAY="x"), "C1").delay_level == 0
-
-
-def test_batch_properties_are_joined_with_one_separator() -> None:
-    assert batch_item_properties(b"A\x011", b"C\x012") == b"A\x011\x02C\x012"
-    assert batch_item_properties(b"A\x011\x02", b"C\x012") == b"A\x011\x02C\x012"
-    assert batch_item_properties(b"", b"C\x012") == b"C\x012"
-    assert batch_item_properties(b"A\x011", b"") == b"A\x011"
