@@ -78,7 +78,8 @@ class ConsumeQueue:
         # Units hold delivery times instead of tags codes.
         self.delayed = topic == SCHEDULE_TOPIC
         self.segment_bytes = segment_bytes
-        self.segments: list[QueueFile] = []
+        # Replaced as a whole, never changed: other threads may be reading the one they took.
+        self.segments: tuple[QueueFile, ...] = ()
         self.min_offset = 0
         self.max_offset = 0
         self.next_offset = 0
@@ -130,7 +131,7 @@ class ConsumeQueue:
 
     def _extend_front(self, first: int) -> None:
         """Files went missing at the front while the log still names their slots: make them."""
-        kept, self.segments = self.segments, []
+        kept, self.segments = self.segments, ()
         start = first * UNIT_BYTES // self.segment_bytes * self.segment_bytes
         for file_start in range(start, kept[0].start, self.segment_bytes):
             self._create(file_start)
@@ -144,7 +145,7 @@ class ConsumeQueue:
         self.new_directories.append(self.directory)
         file = QueueFile(self.directory, segment_name(start), self.segment_bytes)
         self._cache.create(file, self.segment_bytes)
-        self.segments.append(file)
+        self.segments = (*self.segments, file)
         self._tail = file
         return file
 
@@ -153,7 +154,8 @@ class ConsumeQueue:
         rewritten = 0
         position = first * UNIT_BYTES
         while len(self.segments) > 1 and self.segments[-1].start >= position:
-            file = self.segments.pop()
+            file = self.segments[-1]
+            self.segments = self.segments[:-1]
             self._cache.discard(file)
             self._files.remove(file.path)
             self.new_directories.append(self.directory)
@@ -178,7 +180,7 @@ class ConsumeQueue:
             self._files.remove(file.path)
         if self.segments:
             self.new_directories.append(self.directory)
-        self.segments = []
+        self.segments = ()
         self._tail = None
         self.max_offset = self.min_offset = 0
 
@@ -288,7 +290,7 @@ class ConsumeQueue:
                     f"{file_path} does not follow the file before it. Consume queues can be made "
                     f"again: move {self.directory} away and restart."
                 )
-            self.segments.append(file)
+            self.segments = (*self.segments, file)
         self._find_end()
         return foreign
 
@@ -336,7 +338,7 @@ class ConsumeQueue:
         """Forget the files, for a queue that is being deleted."""
         for file in self.segments:
             self._cache.discard(file)
-        self.segments = []
+        self.segments = ()
         self._tail = None
 
     def _segment_at(self, position: int) -> QueueFile | None:

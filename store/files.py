@@ -22,6 +22,7 @@ import mmap
 import os
 import shutil
 import time
+from typing import NamedTuple
 
 _COPY_BYTES = 1 << 20
 _ZEROS = bytes(_COPY_BYTES)
@@ -41,6 +42,19 @@ class Clock:
     def monotonic(self) -> float:
         """Seconds that never go back."""
         return time.monotonic()
+
+
+class DiskSpace(NamedTuple):
+    """A file system as `df` counts it: what is kept for root alone is neither used nor free."""
+
+    used_bytes: int
+    free_bytes: int
+
+    @property
+    def used_ratio(self) -> float:
+        """Used share, 0 to 1; 1 when there is nothing to use."""
+        usable = self.used_bytes + self.free_bytes
+        return self.used_bytes / usable if usable else 1.0
 
 
 class Files:
@@ -222,12 +236,19 @@ class Files:
             return False
         return True
 
+    def modified_ms(self, path: str) -> int:
+        """When the file was changed last, in milliseconds since the epoch."""
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def disk_space(self, path: str) -> DiskSpace:
+        """What the file system of `path` holds."""
+        disk = os.statvfs(path)
+        used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
+        return DiskSpace(used, disk.f_bavail * disk.f_frsize)
+
     def used_ratio(self, path: str) -> float:
         """Used share of the file system, 0 to 1, as `df` shows it."""
-        disk = os.statvfs(path)
-        used = disk.f_blocks - disk.f_bfree
-        usable = used + disk.f_bavail
-        return used / usable if usable else 1.0
+        return self.disk_space(path).used_ratio
 
 
 def is_full(error: OSError) -> bool:

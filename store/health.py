@@ -16,13 +16,11 @@ import threading
 from collections.abc import Callable
 
 from aerobee.store.errors import StoreBroken, StoreClosed, StoreError, StoreNotWritable
-from aerobee.store.files import Clock, Files
 
 log = logging.getLogger("aerobee.store")
 
+#: The kind of refusal while queues or index cannot be written for want of room.
 DISK_FULL = "disk full"
-DISK_USED = "disk used"
-_LOOK_S = 10.0
 
 
 class Health:
@@ -97,37 +95,3 @@ class Health:
         """The same as text."""
         error = self.error()
         return None if error is None else str(error)
-
-
-class DiskWatch:
-    """Refuses puts while the file system of the log is fuller than `warning_ratio` (0 to 1)."""
-
-    def __init__(
-        self, files: Files, clock: Clock, health: Health, directory: str, warning_ratio: float
-    ) -> None:
-        self._files = files
-        self._clock = clock
-        self._health = health
-        self._directory = directory
-        self._warning_ratio = warning_ratio
-        self._looked_at: float | None = None
-
-    def look(self, *, at_once: bool = False) -> None:
-        """Ask the system, if the last time is ten seconds ago or `at_once`. Any thread."""
-        now = self._clock.monotonic()
-        if not at_once and self._looked_at is not None and now - self._looked_at < _LOOK_S:
-            return
-        self._looked_at = now
-        try:
-            ratio = self._files.used_ratio(self._directory)
-        except OSError as error:
-            log.warning("cannot tell how full the disk is path=%s %s", self._directory, error)
-            return
-        if ratio > self._warning_ratio:
-            self._health.refuse(
-                DISK_USED,
-                f"the disk of {self._directory} is {ratio:.1%} full, sends are refused above "
-                f"{self._warning_ratio:.0%} (disk_warning_ratio)",
-            )
-        else:
-            self._health.allow(DISK_USED)

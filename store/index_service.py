@@ -59,7 +59,8 @@ class IndexService:
         self._directory = directory
         self._slots = slots
         self._entries = entries
-        self.files: list[IndexFile] = []
+        # Replaced as a whole, never changed: other threads may be reading the one they took.
+        self.files: tuple[IndexFile, ...] = ()
         # Made ahead by `reserve` for the dispatch that is going on.
         self._spare: list[IndexFile] = []
         # Full files the flush thread has not synced yet.
@@ -89,9 +90,11 @@ class IndexService:
                 self.damaged.append(path)
                 continue
             try:
-                self.files.append(IndexFile.load(self._files, path, self._slots, self._entries))
+                file = IndexFile.load(self._files, path, self._slots, self._entries)
             except StoreLayoutError:
                 self.damaged.append(path)
+                continue
+            self.files = (*self.files, file)
 
     def sound(self, log_end: int, synced_ms: int | None) -> int:
         """How many of the oldest files can be relied on, judged by `log_end` and after a crash.
@@ -183,7 +186,7 @@ class IndexService:
             full.write_header()
             file.begin_after(full)
             self._sealed.append(full)
-        self.files.append(file)
+        self.files = (*self.files, file)
         return file
 
     def _create(self) -> IndexFile:
@@ -198,8 +201,8 @@ class IndexService:
     def _next_name(self) -> str:
         """Local wall time to the millisecond, and always above the newest name."""
         name = _time_name(self._clock.now_ms())
-        files = self._spare or self.files
-        last = os.path.basename(files[-1].path) if files else ""
+        newest = (*self.files[-1:], *self._spare)[-1:]
+        last = os.path.basename(newest[0].path) if newest else ""
         if name > last:
             return name
         last_s = int(time.mktime(time.strptime(last[:14], _NAME_FORMAT)))
@@ -247,8 +250,9 @@ class IndexService:
             file.sync()
             self._checkpoint.index_ms = end_ms
             self._sealed.pop(0)
-        if all_files and self.files and self.files[-1].dirty:
-            self.files[-1].sync()
+        files = self.files
+        if all_files and files and files[-1].dirty:
+            files[-1].sync()
 
     def seal(self) -> None:
         """At close, all dispatched and the owner alone: sync all, and let the checkpoint say so."""

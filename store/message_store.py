@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 
 from aerobee.config.model import Settings
 from aerobee.store.commit_log import CommitLog
+from aerobee.store.disk_watch import DiskWatch
 from aerobee.store.errors import StoreBroken
 from aerobee.store.files import Clock, Files
 from aerobee.store.flush import (
@@ -27,7 +28,6 @@ from aerobee.store.flush import (
     FlushService,
     GroupCommitService,
 )
-from aerobee.store.health import DiskWatch
 from aerobee.store.opening import StoreParts, open_parts
 from aerobee.store.reader import Reader, ReadLimits, physical_memory_bytes
 from aerobee.store.recovery import Progress, RecoveryReport
@@ -68,7 +68,8 @@ class MessageStore:
             parts.files,
             parts.clock,
             self._health,
-            parts.log_directory,
+            parts.log_directories,
+            parts.queue_directory,
             settings.disk_warning_ratio,
         )
         self._log = CommitLog(

@@ -52,6 +52,16 @@ class StoreParts:
     # Store time of the newest record, 0 without one.
     last_store_ms: int = 0
 
+    @property
+    def log_directories(self) -> tuple[str, ...]:
+        """All directories that commit log segments are in."""
+        return (self.log_directory,)
+
+    @property
+    def queue_directory(self) -> str:
+        """The directory of the consume queues."""
+        return self.queues.directory
+
     def let_go(self, *, clean: bool) -> None:
         """Give everything back, the lock last; `clean` lets the next start trust what is there."""
         try:

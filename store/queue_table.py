@@ -26,7 +26,7 @@ class ConsumeQueueTable:
 
     def __init__(self, files: Files, directory: str, segment_bytes: int) -> None:
         self._files = files
-        self._directory = directory
+        self.directory = directory
         self._segment_bytes = segment_bytes
         self.cache = DescriptorCache(files)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
@@ -52,8 +52,8 @@ class ConsumeQueueTable:
 
     def load(self) -> None:
         """Read the directory: topics, queues, their files. Raises as ConsumeQueue.load."""
-        for topic in self._files.names(self._directory):
-            topic_directory = os.path.join(self._directory, topic)
+        for topic in self._files.names(self.directory):
+            topic_directory = os.path.join(self.directory, topic)
             if not self._files.is_directory(topic_directory):
                 self.foreign.append(topic_directory)
                 continue
@@ -71,8 +71,8 @@ class ConsumeQueueTable:
         for key in gone:
             self.queues.pop(key).close()
         if gone:
-            self._files.remove_tree(os.path.join(self._directory, topic))
-            self._files.sync_directory(self._directory)
+            self._files.remove_tree(os.path.join(self.directory, topic))
+            self._files.sync_directory(self.directory)
         return len(gone)
 
     def flush(self, least_pages: int) -> int:
@@ -108,7 +108,7 @@ class ConsumeQueueTable:
         self.cache.close()
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        directory = os.path.join(self._directory, topic, str(queue_id))
+        directory = os.path.join(self.directory, topic, str(queue_id))
         return ConsumeQueue(
             self._files, self.cache, directory, topic, queue_id, self._segment_bytes
         )

@@ -13,7 +13,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from aerobee.store.files import Files
+from aerobee.store.files import DiskSpace, Files
+
+# Size of the disk that `full_ratio` is a share of.
+_DISK_BYTES = 1_000_000
 
 
 @dataclass
@@ -129,9 +132,16 @@ class FaultyFiles(Files):
         self._check("make_directories", path)
         return super().make_directories(path)
 
-    def used_ratio(self, path: str) -> float:
-        self._check("used_ratio", path)
-        return self.full_ratio or super().used_ratio(path)
+    def modified_ms(self, path: str) -> int:
+        self._check("modified_ms", path)
+        return super().modified_ms(path)
+
+    def disk_space(self, path: str) -> DiskSpace:
+        self._check("disk_space", path)
+        if not self.full_ratio:
+            return super().disk_space(path)
+        used = round(self.full_ratio * _DISK_BYTES)
+        return DiskSpace(used, _DISK_BYTES - used)
 
     # --- what the disk holds ----------------------------------------------------------------
 

@@ -156,6 +156,19 @@ def test_lock_excludes_another_process_until_closed(files: Files, tmp_path: Path
 
 def test_used_ratio_is_a_share(files: Files, tmp_path: Path) -> None:
     assert 0 < files.used_ratio(str(tmp_path)) <= 1
+    space = files.disk_space(str(tmp_path))
+    assert space.used_bytes > 0
+    assert space.free_bytes > 0
+    with pytest.raises(FileNotFoundError):
+        files.disk_space(str(tmp_path / "absent"))
+
+
+def test_modified_ms_is_the_time_of_the_last_change(files: Files, tmp_path: Path) -> None:
+    files.close(make_file(files, tmp_path / "a", b"x"))
+    os.utime(tmp_path / "a", ns=(0, 1_700_000_000_123_456_789))
+    assert files.modified_ms(str(tmp_path / "a")) == 1_700_000_000_123
+    with pytest.raises(FileNotFoundError):
+        files.modified_ms(str(tmp_path / "absent"))
 
 
 def test_twin_fails_the_call_it_was_told_to(tmp_path: Path) -> None:
