@@ -15,7 +15,7 @@ from aerobee.broker.health import Health, Verdict
 from aerobee.broker.housekeeping import Housekeeping
 from aerobee.broker.notify import Notifier, progress_text
 from aerobee.broker.stats import BrokerStats, Rates
-from aerobee.store.recovery import Progress
+from aerobee.store.recovery_report import Progress
 
 # More than recovery ever takes from one word about its progress to the next.
 _RECOVERY_EXTENSION_S = 60.0

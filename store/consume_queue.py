@@ -307,9 +307,9 @@ class ConsumeQueue:
                 self.max_offset = file.start // UNIT_BYTES + units
                 return
 
-    def holes(self) -> Iterator[int]:
-        """Queue offsets of empty slots below the end, the first of each chunk that has one."""
-        offset = self.first_offset
+    def holes(self, first: int) -> Iterator[int]:
+        """Queue offsets of empty slots in [first, end), the first of each chunk that has one."""
+        offset = max(first, self.first_offset)
         while offset < self.max_offset:
             data = self.read_units(offset, _CHUNK_UNITS)
             # Twenty zero bytes in a row are never part of two sound units (sizes are below 2^31

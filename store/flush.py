@@ -9,7 +9,7 @@ The threads, of which a store has the first or the second, and the third:
 - `FlushRealTimeService` (ASYNC_FLUSH) looks every `flush_interval_ms` and syncs when
   `flush_least_pages` are new, and whatever is new every `flush_thorough_interval_ms`.
 - `ConsumeQueueFlushService` does the same for consume queues and index, and writes the checkpoint
-  with values taken before the sync they describe.
+  and the offsets file with values taken before the sync they describe.
 
 A failed sync is final (reliability 3.2): the pages count as clean afterwards and a second call
 succeeds without having written them. So the first error poisons the store and ends the thread; the
@@ -25,6 +25,7 @@ from aerobee.store.commit_log import CommitLog
 from aerobee.store.files import Clock
 from aerobee.store.health import Health
 from aerobee.store.index_service import IndexService
+from aerobee.store.offsets_keeper import OffsetsKeeper
 from aerobee.store.queue_table import ConsumeQueueTable
 from aerobee.store.stats import StoreStats
 
@@ -206,7 +207,7 @@ class FlushRealTimeService(FlushService):
 
 
 class ConsumeQueueFlushService(FlushService):
-    """Syncs consume queues and index, keeps the checkpoint, looks at the disk."""
+    """Syncs consume queues and index, keeps checkpoint and offsets file, looks at the disk."""
 
     name = "aerobee-flush-queues"
 
@@ -215,6 +216,7 @@ class ConsumeQueueFlushService(FlushService):
         queues: ConsumeQueueTable,
         index: IndexService | None,
         checkpoint: Checkpoint,
+        offsets: OffsetsKeeper,
         health: Health,
         stats: StoreStats,
         clock: Clock,
@@ -228,6 +230,7 @@ class ConsumeQueueFlushService(FlushService):
         self._queues = queues
         self._index = index
         self._checkpoint = checkpoint
+        self._offsets = offsets
         self._health = health
         self._stats = stats
         self._clock = clock
@@ -255,14 +258,17 @@ class ConsumeQueueFlushService(FlushService):
         if self._health.broken is not None:
             return False
         store_ms = self._dispatched_ms()
+        marks = self._offsets.take()
         try:
             self._stats.queue_syncs += self._queues.flush(least_pages)
             if self._index is not None:
                 self._index.flush(all_files=least_pages == 0)
             if least_pages == 0:
+                self._offsets.synced(marks)
                 self._checkpoint.logics_ms = store_ms
                 self._checkpoint.flush()
+            self._offsets.save()
         except OSError as error:
-            self._health.poison("the sync of consume queues, index or checkpoint", error)
+            self._health.poison("the sync of queues, index, checkpoint or offsets file", error)
             return False
         return True

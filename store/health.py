@@ -36,6 +36,8 @@ class Health:
         self.on_broken: Callable[[StoreBroken], None] | None = None
         # Called first of all when the store breaks; freezes what may still be read.
         self.freeze: Callable[[], None] | None = None
+        # Called next, on the thread that saw the failure; may write to the disk.
+        self.note: Callable[[], None] | None = None
 
     def poison(self, what: str, error: OSError) -> None:
         """A sync or write failed: no more writes until a restart."""
@@ -50,6 +52,8 @@ class Health:
             )
             self.refusing = True
         log.critical("store broken what=%s error=%s", what, error)
+        if self.note is not None:
+            self.note()
         if self.on_broken is not None:
             self.on_broken(self.broken)
 

@@ -15,6 +15,7 @@ from array import array
 
 from aerobee.store.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, IndexFile
 
+_EMPTY = bytes(ENTRY_BYTES)
 _ENTRIES = struct.Struct(">iqii")
 _CHUNK_ENTRIES = 50_000
 
@@ -35,6 +36,34 @@ def repair_index_file(file: IndexFile) -> bool:
         return False
     for slot in ahead:
         file.set_slot(slot, newest[slot])
+    return True
+
+
+def cut_uncounted(file: IndexFile) -> bool:
+    """Take out the entries behind the counted ones, where the process was killed between keys.
+
+    For a file of which all that was stored is there: its counted part is whole then, and slots lead
+    at most to the entries behind it. An entry was stored before its slot, so each slot goes back to
+    what its first uncounted entry names as the one before. False if the header is not the one that
+    belongs to the last counted entry (it was being stored).
+    """
+    if file.count > 1:
+        last = file.entry(file.count - 1)
+        if last[1] != file.end_offset:
+            return False
+    found: list[tuple[int, int]] = []
+    number = file.count
+    while number < file.entries and file.read(file.entry_position(number), ENTRY_BYTES) != _EMPTY:
+        key_hash, _, _, previous = file.entry(number)
+        found.append((key_hash % file.slots, previous))
+        number += 1
+    for place, (slot, previous) in reversed(list(enumerate(found))):
+        # The very last entry may be half stored; then nothing leads to it.
+        is_last = place == len(found) - 1
+        if 0 <= previous < number and not (is_last and file.slot(slot) < file.count):
+            file.set_slot(slot, previous)
+    if found:
+        file.blank_entries(file.count, number)
     return True
 
 

@@ -257,6 +257,23 @@ class IndexFile:
         """Where entry `number` is in the file."""
         return self._entries_at + ENTRY_BYTES * number
 
+    def entry(self, number: int) -> tuple[int, int, int, int]:
+        """Entry `number`: key hash, log offset, seconds, number of the previous entry."""
+        entry: tuple[int, int, int, int] = _ENTRY.unpack(
+            self.read(self.entry_position(number), ENTRY_BYTES)
+        )
+        return entry
+
+    def slot(self, slot: int) -> int:
+        """Number of the newest entry of `slot`."""
+        (number,) = _SLOT.unpack(self.read(HEADER_BYTES + SLOT_BYTES * slot, SLOT_BYTES))
+        return int(number)
+
+    def blank_entries(self, start: int, end: int) -> None:
+        """Overwrite the entries [start, end) with zeros. Raises OSError."""
+        self._files.zero(self._fd, self.entry_position(start), self.entry_position(end))
+        self.dirty = True
+
     def leads_to(self, number: int, slot: int, wanted: int) -> bool:
         """Whether the uncounted entry `number` of `slot` leads back to the entry `wanted`."""
         while number >= self.count and number < self.entries:

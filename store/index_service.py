@@ -20,7 +20,7 @@ from aerobee.protocol.hashing import java_hash, java_hash_with_prefix
 from aerobee.store.checkpoint import Checkpoint
 from aerobee.store.errors import StoreLayoutError
 from aerobee.store.files import Clock, Files
-from aerobee.store.index_check import repair_index_file
+from aerobee.store.index_check import cut_uncounted, repair_index_file
 from aerobee.store.index_file import IndexFile, index_file_bytes, slot_hash
 from aerobee.store.mapped_file_queue import check_file_size
 from aerobee.store.stats import StoreStats
@@ -107,6 +107,37 @@ class IndexService:
             if file.end_offset >= max(log_end, 1):
                 return number
             if synced_ms is not None and file.end_ms > synced_ms:
+                file.distrust_cache()
+                if not repair_index_file(file):
+                    return number
+        return len(self.files)
+
+    @property
+    def names(self) -> set[str]:
+        """Names of all files there are, damaged ones too."""
+        return {os.path.basename(path) for path in [f.path for f in self.files] + self.damaged}
+
+    def file_names(self) -> tuple[str, ...]:
+        """Names of the files in use, oldest first."""
+        return tuple([os.path.basename(file.path) for file in self.files])
+
+    def cut_uncounted(self) -> int:
+        """After a kill, nothing being lost: forget keys that the newest file does not count yet.
+
+        How many of the oldest files can be relied on.
+        """
+        if not self.files or cut_uncounted(self.files[-1]):
+            return len(self.files)
+        return len(self.files) - 1
+
+    def whole_up_to(self, log_offset: int) -> int:
+        """After a power cut: how many of the oldest files can be relied on.
+
+        Files with keys of records at or above `log_offset` were perhaps not synced: they are read
+        through. Raises OSError when the disk refuses.
+        """
+        for number, file in enumerate(self.files):
+            if file.end_offset >= log_offset:
                 file.distrust_cache()
                 if not repair_index_file(file):
                     return number

@@ -35,7 +35,12 @@ def check_at(segment: MappedFile, log_offset: int, check_crc: bool) -> RecordHea
 
 
 class LogWalk:
-    """One walk. `named_after(p, limit)` gives the next boundary of (b) above p, at most `limit`."""
+    """One walk. `named_after(p, limit)` gives the next boundary of (b) above p, at most `limit`.
+
+    `lenient`: all that was ever stored is there, so a bad record above the floor that a sound one
+    follows is damage as well. Only (a) counts for that: up there no unit names a boundary, and a
+    chain to nowhere in particular a forged record could begin, too.
+    """
 
     def __init__(
         self,
@@ -43,11 +48,14 @@ class LogWalk:
         floor: int,
         named_after: Callable[[int, int], int],
         check_crc: bool,
+        *,
+        lenient: bool = False,
     ) -> None:
         self._segments = segments
         self._floor = floor
         self._named_after = named_after
         self._check_crc = check_crc
+        self._lenient = lenient
         self.gaps: list[Gap] = []
         # Where the walk ended, and why there: None for the end of the last segment.
         self.end = floor
@@ -60,10 +68,14 @@ class LogWalk:
             try:
                 head = check_at(segment, log_offset, self._check_crc)
             except CorruptRecord as error:
-                if log_offset >= self._floor:
-                    self.end_reason = str(error)
-                    break
-                following = self._resynchronise(segment, log_offset)
+                if log_offset < self._floor:
+                    following = self._resynchronise(segment, log_offset)
+                else:
+                    behind = self._behind_itself(segment, log_offset, segment.end)
+                    if behind is None or not self._lenient:
+                        self.end_reason = str(error)
+                        break
+                    following = behind
                 self.gaps.append(Gap(log_offset, following, str(error)))
                 log_offset = following
                 continue

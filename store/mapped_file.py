@@ -163,10 +163,15 @@ class MappedFile:
         Raises OSError when the disk refuses again.
         """
         self._drop_map()
-        fd = self._files.open(self.path)
+        self.sync_file(forget=True)
+
+    def sync_file(self, *, forget: bool = False) -> None:
+        """Sync a segment that is not open, whoever wrote it. Raises OSError."""
+        fd = self._files.open(self.path, read_only=True)
         try:
             self._files.sync(fd)
-            self._files.forget_cached(fd)
+            if forget:
+                self._files.forget_cached(fd)
         finally:
             self._files.close(fd)
 

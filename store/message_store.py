@@ -28,9 +28,10 @@ from aerobee.store.flush import (
     FlushService,
     GroupCommitService,
 )
+from aerobee.store.offsets_keeper import OffsetsKeeper
 from aerobee.store.opening import StoreParts, open_parts
 from aerobee.store.reader import Reader, ReadLimits, physical_memory_bytes
-from aerobee.store.recovery import Progress, RecoveryReport
+from aerobee.store.recovery_report import Progress, RecoveryReport
 from aerobee.store.reput import Reput
 from aerobee.store.results import Arrival, GetResult, GetStatus, PutResult, QueryResult
 from aerobee.store.search import Search
@@ -86,10 +87,21 @@ class MessageStore:
         self._log.resume(parts.recovery.log_end, parts.last_store_ms)
         self._log.before_refusal = self._try_again
         self._sync = CommitLogSync(self._log, parts.checkpoint, self._health, parts.stats)
-        self._reput = Reput(self._log, parts.dispatcher, parts.index, self._health, parts.stats)
+        self._reput = Reput(
+            self._log, parts.dispatcher, parts.index, self._health, parts.stats, parts.queues.units
+        )
         self._reput.dispatched_ms = parts.last_store_ms
         self._reader = Reader(self._log, parts.queues, parts.stats, _read_limits(settings))
         self._health.freeze = lambda: self._reader.freeze(self._sync.durable)
+        self._health.note = self._note_broken
+        assert parts.offsets is not None
+        self._offsets = OffsetsKeeper(
+            parts.offsets_file,
+            parts.offsets,
+            parts.index,
+            lambda: (self._sync.durable, parts.checkpoint.physic_ms),
+            lambda: self._reput.mark,
+        )
         self._flusher = self._make_flusher(settings)
         self._queue_flusher = self._make_queue_flusher(settings)
         self._expose(settings)
@@ -144,6 +156,7 @@ class MessageStore:
             self._queues,
             self._parts.index,
             self._parts.checkpoint,
+            self._offsets,
             self._health,
             self.stats,
             self._clock,
@@ -245,7 +258,17 @@ class MessageStore:
         and numbering begins at 0 if the topic is used again. Raises OSError."""
         self._kept_arrivals = self.dispatch()
         self._log.forget_queue_of(topic)
-        return self._queues.delete_topic(topic)
+        gone = self._queues.take_out(topic)
+        if gone:
+            self._reput.count_again()
+            self._offsets.forget_units(sum([queue.max_offset for queue in gone]))
+            self._queues.remove_files(gone)
+        return len(gone)
+
+    @property
+    def known_gaps(self) -> tuple[tuple[int, int], ...]:
+        """Log offsets [start, end) known to hold no usable record, found now or before."""
+        return self._offsets.gaps
 
     # --- state ------------------------------------------------------------------------------
 
@@ -282,17 +305,28 @@ class MessageStore:
         self._parts.let_go(clean=clean)
         return clean
 
+    def _note_broken(self) -> None:
+        """Have the next start distrust what this one believes to have written."""
+        try:
+            self._offsets.save(poisoned=True)
+        except OSError as error:
+            log.error("cannot note that the store is broken path=%s %s", self._parts.root, error)
+
     def _seal(self) -> bool:
         if self._health.broken is not None:
+            self._note_broken()
             return False
         parts = self._parts
         try:
+            marks = self._offsets.take()
             parts.queues.flush(0)
             if parts.index is not None:
                 parts.index.seal()
+            self._offsets.synced(marks)
+            self._offsets.save()
             parts.checkpoint.flush()
         except OSError as error:
-            self._health.poison("the last sync of queues, index and checkpoint", error)
+            self._health.poison("the last sync of queues, index and marks", error)
             return False
         return self.durable == self.dispatched == self.written
 

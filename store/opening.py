@@ -20,8 +20,10 @@ from aerobee.store.files import Clock, Files, is_full, is_refused
 from aerobee.store.health import Health
 from aerobee.store.index_service import IndexService
 from aerobee.store.mapped_file_queue import MappedFileQueue
+from aerobee.store.offsets_file import Offsets, OffsetsFile
 from aerobee.store.queue_table import ConsumeQueueTable
-from aerobee.store.recovery import Progress, Recovery, RecoveryReport
+from aerobee.store.recovery import Recovery
+from aerobee.store.recovery_report import Progress, RecoveryReport
 from aerobee.store.stats import StoreStats
 from aerobee.store.store_lock import StoreLock
 
@@ -42,6 +44,7 @@ class StoreParts:
     health: Health
     levels: DelayLevels
     checkpoint: Checkpoint
+    offsets_file: OffsetsFile
     segments: MappedFileQueue
     queues: ConsumeQueueTable
     index: IndexService | None
@@ -51,6 +54,8 @@ class StoreParts:
     recovery: RecoveryReport
     # Store time of the newest record, 0 without one.
     last_store_ms: int = 0
+    # What the offsets file says after recovery.
+    offsets: Offsets | None = None
 
     @property
     def log_directories(self) -> tuple[str, ...]:
@@ -133,6 +138,7 @@ def _make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
         health,
         levels,
         checkpoint,
+        OffsetsFile(files, root),
         segments,
         queues,
         index,
@@ -164,6 +170,7 @@ def _recover(parts: StoreParts, settings: Settings, progress: Progress | None) -
         parts.queues,
         parts.index,
         parts.checkpoint,
+        parts.offsets_file,
         parts.dispatcher,
         clean_stop=clean_stop,
         check_crc=settings.check_crc_on_recover,
@@ -176,6 +183,7 @@ def _recover(parts: StoreParts, settings: Settings, progress: Progress | None) -
             parts.files.sync_directory(changed)
     parts.recovery = recovery.run()
     parts.last_store_ms = recovery.last_store_ms
+    parts.offsets = recovery.offsets
 
 
 def _commit_log_directory(settings: Settings) -> str:

@@ -36,6 +36,22 @@ class ConsumeQueueTable:
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(list(self.queues.values()))
 
+    def units(self) -> int:
+        """The sum of all queues' ends: how many units there are and were."""
+        return sum([queue.max_offset for queue in self])
+
+    def units_below(self, log_offset: int) -> int:
+        """What `units` was when the records below `log_offset` had been dispatched. Raises OSError.
+
+        Less than that means that units are missing.
+        """
+        total = 0
+        for queue in self:
+            last = queue.unit(queue.max_offset - 1) if queue.max_offset else None
+            is_older = last is not None and last[0] < log_offset
+            total += queue.max_offset if is_older else queue.first_at(log_offset)
+        return total
+
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, None if nothing was ever put into it."""
         return self.queues.get((topic, queue_id))
@@ -65,15 +81,16 @@ class ConsumeQueueTable:
                 queue = self.queues[topic, int(name)] = self._make(topic, int(name))
                 self.foreign += queue.load(self._files.names(path))
 
-    def delete_topic(self, topic: str) -> int:
-        """Remove all queues of a topic with their files; how many there were."""
-        gone = [key for key in self.queues if key[0] == topic]
-        for key in gone:
-            self.queues.pop(key).close()
-        if gone:
-            self._files.remove_tree(os.path.join(self.directory, topic))
-            self._files.sync_directory(self.directory)
-        return len(gone)
+    def take_out(self, topic: str) -> list[ConsumeQueue]:
+        """Forget all queues of a topic; their files are still there."""
+        return [self.queues.pop(key) for key in list(self.queues) if key[0] == topic]
+
+    def remove_files(self, queues: list[ConsumeQueue]) -> None:
+        """Remove the files of queues of one topic that were taken out. Raises OSError."""
+        for queue in queues:
+            queue.close()
+        self._files.remove_tree(os.path.join(self.directory, queues[0].topic))
+        self._files.sync_directory(self.directory)
 
     def flush(self, least_pages: int) -> int:
         """Flush thread: sync the files with that many new pages (0: all); how many were synced.
@@ -102,6 +119,12 @@ class ConsumeQueueTable:
         """Before a recovery: see the queues' last files as the disk has them. Raises OSError."""
         for queue in self:
             queue.distrust_cache()
+
+    def sync_files(self) -> None:
+        """Sync all files, whoever wrote them. Raises OSError."""
+        for queue in self:
+            for file in queue.segments:
+                self._files.sync(self.cache.fd(file))
 
     def close(self) -> None:
         """Close all files; what is unsynced stays with the kernel."""

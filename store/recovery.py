@@ -1,28 +1,25 @@
 """Opening what a stop, clean or not, left behind: find the log's end, bring everything else to it.
 
-1. Judge. The last record that a consume queue unit names and that names the unit back is a boundary
-   known to be sound; so is the beginning of the last segment that begins with a sound record. Their
-   larger one is the floor: below it a bad record is damage, above it a torn tail (`log_walk.py`).
-2. Choose where to begin reading. After a clean stop all was dispatched, so at the named boundary.
-   After a crash by the reference's rule: the last segment whose first record is older than what the
-   checkpoint knows to be synced. Earlier if queues have holes or lag behind, or an index file is
-   missing or not whole; from the beginning if there are no queues.
+1. Judge what the last run left (`recovery_plan.py`): by our offsets file where it speaks of this
+   directory, otherwise as the reference does, by the checkpoint's times. The answer is where to
+   begin reading, and a floor: a bad record below is damage, above it a torn tail (`log_walk.py`).
+2. If more is to be made again than the files on disk admit to be missing, let them say so first.
 3. Walk. Each sound record goes to the queues and the index, which compare before they write.
 4. Cut, the log first: segments behind the end go, the rest of the last one is zeroed, so are queue
    units at or above the end; stale bytes come back to life otherwise (reliability B11). Units of
    damaged records become pre-blank: their slot stays, and nobody is sent a record known to be bad.
 5. Number. Each queue goes on behind its last slot, whatever that holds.
-6. Sync all of it, then the checkpoint.
+6. Sync all of it, then the offsets file, then the checkpoint.
 
 A crash anywhere in here changes nothing of what the next try decides: what stands below the end is
-not moved by step 4, the queues only gain units of records that were sound, and the checkpoint is
-set back first when more is being rebuilt than it knows of. Before reading after a crash the kernel
-is made to forget its cache, which may hold bytes that a failed write never brought to the disk.
+not moved by step 4, and the queues only gain units of records that were sound. Before reading after
+a crash the kernel is made to forget its cache, which may hold bytes that a failed write never
+brought to the disk.
 """
 
 import logging
-from dataclasses import dataclass, field
-from typing import Protocol
+
+import msgspec
 
 from aerobee.store.checkpoint import Checkpoint
 from aerobee.store.commit_log import Appended
@@ -33,64 +30,17 @@ from aerobee.store.files import Clock, Files
 from aerobee.store.index_service import IndexService
 from aerobee.store.log_walk import LogWalk
 from aerobee.store.mapped_file_queue import MappedFileQueue
+from aerobee.store.offsets_file import MOST_GAPS, DerivedMarks, Identity, Offsets, OffsetsFile
 from aerobee.store.queue_table import ConsumeQueueTable
-from aerobee.store.recovery_plan import RecoveryPlan
+from aerobee.store.recovery_plan import Known, Planner, RecoveryPlan
+from aerobee.store.recovery_report import Progress, RecoveryReport
 from aerobee.store.sequence import Gap, Lagging, Sequences
+from aerobee.store.soundness import Soundness
 
 log = logging.getLogger("aerobee.store.recovery")
 
 _BATCH = 4096
 _PROGRESS_BYTES = 64 << 20
-
-
-class Progress(Protocol):
-    """Told now and then how far a long start has got."""
-
-    def __call__(self, what: str, done_bytes: int, total_bytes: int) -> None: ...
-
-
-@dataclass
-class RecoveryReport:
-    """What was found and what was changed; all of it zero or empty on the first start."""
-
-    clean_stop: bool = True
-    log_start: int = 0
-    log_end: int = 0
-    read_from: int = 0
-    records_read: int = 0
-    # Bytes above the end that were not zero, and why the end is where it is.
-    torn_bytes: int = 0
-    torn_reason: str | None = None
-    gaps: list[Gap] = field(default_factory=list)
-    segments_removed: list[str] = field(default_factory=list)
-    queues: int = 0
-    units_written: int = 0
-    unit_conflicts: int = 0
-    queues_cut: int = 0
-    units_blanked: int = 0
-    index_files_removed: list[str] = field(default_factory=list)
-    unusable_topics: int = 0
-    foreign_files: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-
-    def summary(self) -> str:
-        """One line for people: how the last run ended, what was found, what was changed."""
-        if not self.log_end:
-            return "a new, empty store"
-        parts = [
-            "clean stop" if self.clean_stop else "unclean stop",
-            f"log {self.log_start}..{self.log_end}",
-            f"{self.queues} queues",
-            f"{self.records_read} records read in {self.seconds:.2f} s",
-        ]
-        if self.torn_bytes:
-            parts.append(f"{self.torn_bytes} torn bytes cut")
-        if self.units_written:
-            parts.append(f"{self.units_written} queue units rebuilt")
-        if self.gaps:
-            lost = sum(gap.end - gap.start for gap in self.gaps)
-            parts.append(f"DAMAGE: {len(self.gaps)} gaps of {lost} bytes, see the log")
-        return ", ".join(parts)
 
 
 class Recovery:
@@ -104,6 +54,7 @@ class Recovery:
         queues: ConsumeQueueTable,
         index: IndexService | None,
         checkpoint: Checkpoint,
+        offsets_file: OffsetsFile,
         dispatcher: Dispatcher,
         *,
         clean_stop: bool,
@@ -116,25 +67,38 @@ class Recovery:
         self._queues = queues
         self._index = index
         self._checkpoint = checkpoint
+        self._offsets_file = offsets_file
         self._dispatcher = dispatcher
-        self._clean_stop = clean_stop
         self._check_crc = check_crc
         self._progress = progress
         self.report = RecoveryReport(clean_stop=clean_stop)
-        self._plan = RecoveryPlan(segments, queues, index, checkpoint, clean_stop=clean_stop)
+        self._identity = offsets_file.identity()
+        self._known = _known(offsets_file.load(), self._identity, clean_stop)
+        self._soundness = Soundness(segments, queues)
         # How many segments, from the oldest on, are still read through the kernel's cache.
         self._trusted = len(segments.segments)
         # Store time of the last record of the log, 0 if that is not known.
         self.last_store_ms = 0
+        #: What the offsets file says when this is done.
+        self.offsets: Offsets | None = None
 
     def check(self) -> None:
         """Refuse what must not be touched; changes nothing. Raises StoreLayoutError."""
-        if self._segments.segments:
+        known = self._known.offsets
+        segments = self._segments
+        end = segments.segments[-1].end if segments.segments else 0
+        if known is not None and known.flushed > end:
+            raise StoreLayoutError(
+                f"the commit log in {segments.directory} ends at {end}, but messages up to "
+                f"{known.flushed} were on the disk: segments are missing at its end. Restore them, "
+                "or look with 'aerobee store repair' at what is left; nothing was changed."
+            )
+        if segments.segments:
             return
         for queue in self._queues:
             if queue.first_named(queue.first_offset, queue.max_offset) is not None:
                 raise StoreLayoutError(
-                    f"{queue.directory} names messages, but {self._segments.directory} holds no "
+                    f"{queue.directory} names messages, but {segments.directory} holds no "
                     "commit log. Is its volume not mounted? To start empty, move consumequeue "
                     "and index away as well."
                 )
@@ -145,18 +109,23 @@ class Recovery:
         report = self.report
         report.log_start = self._segments.min_offset
         report.foreign_files = self._foreign_files()
-        if not self._clean_stop:
-            # Unsynced bytes are in the last one in use, the one before, and none in a spare one.
-            self._distrust_segments(self._segments.max_offset - 3 * self._segments.segment_bytes)
-            self._queues.distrust_caches()
+        self._distrust_cache()
         for queue in self._queues:
             queue.remove_unfinished()
-        floor = self._plan.floor()
-        start = self._plan.start()
-        self._set_back_checkpoint(start)
-        self._distrust_segments(start)
-        self.last_store_ms = self._plan.last_store_ms
-        walk = self._walk(start, floor)
+        plan = Planner(
+            self._segments,
+            self._queues,
+            self._index,
+            self._checkpoint,
+            self._soundness,
+            self._known,
+        ).plan()
+        report.why = plan.why
+        report.index_files_removed += plan.index_removed
+        self._set_back_marks(plan)
+        self._distrust_segments(plan.start)
+        self.last_store_ms = plan.last_store_ms
+        walk = self._walk(plan)
         report.log_end = walk.end
         report.gaps = walk.gaps
         self._cut_log(walk)
@@ -165,37 +134,61 @@ class Recovery:
             self._settle(queue, walk)
         self._finish()
         report.seconds = self._clock.monotonic() - started
-        self._log_report()
+        report.write_log()
         return report
 
     # --- walking ----------------------------------------------------------------------------
 
-    def _set_back_checkpoint(self, start: int) -> None:
-        """If more is being rebuilt than the checkpoint says is missing, let it say so first."""
+    def _set_back_marks(self, plan: RecoveryPlan) -> None:
+        """If more is being made again than the files say is missing, let them say so first."""
         checkpoint = self._checkpoint
-        if self._plan.index_removed or self._plan.index_missing:
+        if plan.index_removed or plan.index_missing:
             checkpoint.index_ms = 0
-        if start < self._plan.reference_start():
+        if plan.dispatch_from < self._soundness.reference_start(checkpoint):
             checkpoint.logics_ms = checkpoint.index_ms = 0
         if self._segments.segments:
             checkpoint.flush()
-        self.report.index_files_removed += self._plan.index_removed
+        self._set_back_offsets(plan.dispatch_from, force=bool(plan.index_removed))
 
-    def _walk(self, start: int, floor: int) -> LogWalk:
+    def _set_back_offsets(self, start: int, *, force: bool = False) -> None:
+        known = self._known.offsets
+        if known is None:
+            return
+        if force or start < max(known.synced.log_offset, known.live.log_offset):
+            derived = DerivedMarks(start, 0)
+            self._offsets_file.save(
+                msgspec.structs.replace(
+                    known,
+                    synced=derived,
+                    live=derived,
+                    indexed=min(known.indexed, start),
+                    index_files=(),
+                )
+            )
+
+    def _walk(self, plan: RecoveryPlan) -> LogWalk:
+        start, dispatch_from = plan.start, plan.dispatch_from
         while True:
-            walk = LogWalk(self._segments, floor, self._plan.next_named, self._check_crc)
+            walk = LogWalk(
+                self._segments,
+                plan.floor,
+                self._soundness.next_named,
+                self._check_crc,
+                lenient=plan.lenient,
+            )
             self.report.read_from = start
             self.report.records_read = 0
             try:
-                self._dispatch(walk, start)
+                self._dispatch(walk, start, dispatch_from)
             except Lagging as lag:
                 log.info("queue lags behind, reading again from=%d", lag.log_offset)
-                start = lag.log_offset
+                start = dispatch_from = lag.log_offset
+                self._set_back_offsets(start)
                 continue
             return walk
 
-    def _dispatch(self, walk: LogWalk, start: int) -> None:
-        sequences = Sequences(start, self._segments.min_offset, self._plan.is_sound)
+    def _dispatch(self, walk: LogWalk, start: int, dispatch_from: int) -> None:
+        sequences = Sequences(dispatch_from, self._segments.min_offset, self._soundness.is_sound)
         batch: list[Appended] = []
         total = max(0, self._segments.max_offset - start)
         next_report = start + _PROGRESS_BYTES
@@ -203,6 +196,8 @@ class Recovery:
         for placed in walk.records(start):
             self.report.records_read += 1
             self.last_store_ms = placed.head.store_timestamp_ms
+            if placed.log_offset < dispatch_from:
+                continue
             entry = self._dispatcher.entry(placed)
             if entry is not None:
                 batch.append(entry)
@@ -251,8 +246,8 @@ class Recovery:
         self.report.index_files_removed += index.drop_from(keep)
         start = self._segments.min_offset
         if index.files:
-            start = self._plan.boundary_at(index.files[-1].end_offset)
-        walk = LogWalk(self._segments, end, self._plan.next_named, False)
+            start = self._soundness.boundary_at(index.files[-1].end_offset)
+        walk = LogWalk(self._segments, end, self._soundness.next_named, False)
         batch: list[Appended] = []
         for placed in walk.records(start):
             entry = self._dispatcher.entry(placed)
@@ -292,7 +287,7 @@ class Recovery:
             unit = queue.unit(offset)
             if unit is None or unit[0] < self._segments.min_offset:
                 return
-            if self._plan.named_back(queue, offset, unit) is not None:
+            if self._soundness.named_back(queue, offset, unit) is not None:
                 return
             queue.blank_out(offset)
             self.report.units_blanked += 1
@@ -310,9 +305,29 @@ class Recovery:
 
     # --- the rest ---------------------------------------------------------------------------
 
+    def _distrust_cache(self) -> None:
+        """After a crash, or of files that others wrote: see what the disk has, and have it synced.
+
+        Unsynced bytes of our own are above the flushed mark. Of foreign files nothing is known, and
+        marks that say "synced" will stand on them; a cleanly stopped broker's were synced, a
+        restored copy's perhaps not.
+        """
+        known = self._known.offsets
+        if known is None:
+            for segment in self._segments.segments:
+                segment.sync_file()
+            self._queues.sync_files()
+        if self._known.clean_stop:
+            return
+        # Ours: all below the flushed mark is on the disk. Others': unsynced bytes are in the last
+        # segment in use, the one before, and none in a spare one.
+        unsynced = self._segments.max_offset - 3 * self._segments.segment_bytes
+        self._distrust_segments(unsynced if known is None else known.flushed)
+        self._queues.distrust_caches()
+
     def _distrust_segments(self, log_offset: int) -> None:
-        """After a crash: read the segments from `log_offset` on as the disk has them."""
-        if self._clean_stop:
+        """Read the segments from `log_offset` on as the disk has them."""
+        if self._known.clean_stop:
             return
         segments = self._segments.segments[: self._trusted]
         for segment in reversed(segments):
@@ -322,17 +337,39 @@ class Recovery:
             self._trusted -= 1
 
     def _finish(self) -> None:
-        """Sync what was changed; then the checkpoint may say so."""
+        """Sync what was changed; then the offsets file and the checkpoint may say so."""
         report = self.report
         report.queues = len(self._queues.queues)
         report.unusable_topics = self._dispatcher.unusable
         self._queues.flush(0)
         if self._index is not None:
             self._index.seal()
+        self.offsets = self._offsets_now()
+        report.known_gaps = self.offsets.gaps
+        self._offsets_file.save(self.offsets)
         self._checkpoint.physic_ms = self._checkpoint.logics_ms = self.last_store_ms
         self._checkpoint.flush()
         for segment in self._segments.segments:
             segment.forget_pages()
+
+    def _offsets_now(self) -> Offsets:
+        end = self.report.log_end
+        known = self._known.offsets
+        gaps = set(known.gaps if known is not None else ())
+        gaps |= {(gap.start, gap.end) for gap in self.report.gaps}
+        first = self._segments.min_offset
+        kept = sorted(gap for gap in gaps if gap[1] > first)
+        derived = DerivedMarks(end, self._queues.units())
+        return Offsets(
+            flushed=end,
+            last_store_ms=self.last_store_ms,
+            synced=derived,
+            live=derived,
+            indexed=-1 if self._index is None else end,
+            index_files=() if self._index is None else self._index.file_names(),
+            gaps=tuple(kept[-MOST_GAPS:]),
+            identity=self._identity,
+        )
 
     def _foreign_files(self) -> list[str]:
         found = self._segments.foreign + self._queues.foreign
@@ -343,28 +380,14 @@ class Recovery:
         if self._progress is not None:
             self._progress(what, done, total)
 
-    def _log_report(self) -> None:
-        report = self.report
-        log.info(
-            "recovered clean_stop=%s log=%d..%d read_from=%d records=%d queues=%d "
-            "units_written=%d seconds=%.3f",
-            report.clean_stop,
-            report.log_start,
-            report.log_end,
-            report.read_from,
-            report.records_read,
-            report.queues,
-            report.units_written,
-            report.seconds,
-        )
-        if report.torn_bytes:
-            log.warning(
-                "torn tail cut at=%d bytes=%d reason=%s",
-                report.log_end,
-                report.torn_bytes,
-                report.torn_reason,
-            )
-        for gap in report.gaps:
-            log.error("damaged log from=%d to=%d reason=%s", gap.start, gap.end, gap.reason)
-        for path in report.foreign_files:
-            log.warning("not a store file, left alone path=%s", path)
+
+def _known(offsets: Offsets | None, identity: Identity, clean_stop: bool) -> Known:
+    """What may be believed of an offsets file in a directory that is `identity` now."""
+    if offsets is None:
+        return Known(clean_stop, None, False)
+    stored = offsets.identity
+    if (stored.lock_inode, stored.lock_mtime_ns) != (identity.lock_inode, identity.lock_mtime_ns):
+        log.info("another broker, or a copy: recovering as without the offsets file")
+        return Known(clean_stop, None, False)
+    same_run = bool(identity.boot_id) and stored.boot_id == identity.boot_id
+    return Known(clean_stop, offsets, not offsets.poisoned and (clean_stop or same_run))

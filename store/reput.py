@@ -15,7 +15,7 @@ Any other failure poisons it: a queue that cannot be written must not be served 
 Threads: the store's caller only; `dispatched` and `dispatched_ms` are read by the flush thread.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.record import BLANK, check_record
@@ -43,6 +43,7 @@ class Reput:
         index: IndexService | None,
         health: Health,
         stats: StoreStats,
+        queue_ends: Callable[[], int],
     ) -> None:
         self._log = log
         self._dispatcher = dispatcher
@@ -50,6 +51,9 @@ class Reput:
         self._health = health
         self._stats = stats
         self.dispatched = log.written
+        # The same with the sum of all queues' ends, which belong together; moved after it.
+        self.mark = (log.written, queue_ends())
+        self._queue_ends = queue_ends
         # Store time of the newest dispatched record.
         self.dispatched_ms = 0
 
@@ -97,7 +101,13 @@ class Reput:
                     index.put_keys(topic, keys, log_offset, store_ms)
             index.finish()
         self._done(entries)
+        # Numbering goes on by one with each message that has a queue.
+        self.mark = (self.dispatched, self.mark[1] + len(arrivals))
         return arrivals
+
+    def count_again(self) -> None:
+        """The queues' ends have changed otherwise than by dispatching."""
+        self.mark = (self.dispatched, self._queue_ends())
 
     def _done(self, entries: list[Appended]) -> None:
         last = entries[-1]
@@ -130,6 +140,7 @@ class Reput:
             self._health.poison("reading back the commit log", OSError(str(error)))
             return arrivals
         self.dispatched = max(self.dispatched, end)
+        self.count_again()
         if self._log.resume_feeding(self.dispatched):
             self._health.allow(DISK_FULL)
         return arrivals

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -206,3 +207,20 @@ def test_twin_forgets_what_was_not_synced(tmp_path: Path) -> None:
     assert list((image / "sub").iterdir()) == []
     files.close(synced)
     files.close(unnamed)
+
+
+def test_identity_tells_a_file_from_its_copy_and_from_a_rewrite(
+    files: Files, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    files.close(make_file(files, first, b"x"))
+    identity = files.identity(str(first))
+    assert files.identity(str(first)) == identity
+    shutil.copy2(first, second)
+    assert files.identity(str(second)) != identity
+    os.utime(first, ns=(1, 1))
+    assert files.identity(str(first)) == (identity[0], 1)
+
+
+def test_boot_id_stays_while_the_machine_is_up(files: Files) -> None:
+    assert files.boot_id() == files.boot_id() != ""

@@ -3,12 +3,15 @@
 import shutil
 from pathlib import Path
 
+import msgspec
+
 from aerobee.config.model import Settings
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.properties import decode_properties, encode_properties, index_keys
 from aerobee.protocol.record import Message, StoreMessage, decode_records, pack_host
-from aerobee.store.files import Clock
+from aerobee.store.files import Clock, Files
 from aerobee.store.message_store import GetStatus, MessageStore
+from aerobee.store.offsets_file import OffsetsFile
 
 HOST = pack_host("192.0.2.1", 10911)
 SEGMENT = 4096
@@ -133,6 +136,21 @@ def kill_image(store_path: Path, target: Path) -> Path:
     """The directory as a kill -9 of its process would leave it now."""
     shutil.copytree(store_path, target)
     return target
+
+
+def adopt(root: Path, *, other_boot: bool = False, **changes: object) -> Path:
+    """Make the offsets file of a copied store speak of the copy, as if it were the store itself.
+
+    `other_boot`: as if the machine had gone down since; `changes` replace values of the file.
+    """
+    file = OffsetsFile(Files(), str(root))
+    offsets = file.load()
+    assert offsets is not None
+    identity = file.identity()
+    if other_boot:
+        identity = msgspec.structs.replace(identity, boot_id="another")
+    file.save(msgspec.structs.replace(offsets, identity=identity, **changes))
+    return root
 
 
 def tree(root: Path, below: str) -> dict[str, bytes]:

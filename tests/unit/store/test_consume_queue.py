@@ -150,10 +150,10 @@ def test_holes_are_found_and_blanks_are_none(table: ConsumeQueueTable) -> None:
     queue = table.obtain("T", 7)
     queue.write_units(3, units(3, 4))
     queue.write_units(12, units(12, 8))
-    assert list(queue.holes()) == []
+    assert list(queue.holes(0)) == []
     table.cache.fd(queue.segments[2])
     Files().write(queue.segments[2].fd, 60, bytes(20))
-    assert list(queue.holes()) == [13]
+    assert list(queue.holes(0)) == [13]
 
 
 def test_asking_for_a_queue_leaves_no_trace(table: ConsumeQueueTable, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_our_files_are_the_golden_ones_byte_for_byte(tmp_path: Path, flush: str)
     write(golden_settings(tmp_path / "ours", flush_disk_type=flush))
     assert contents(tmp_path / "ours") == contents(GOLDEN)
     names = sorted(os.listdir(tmp_path / "ours"))
-    assert names == ["checkpoint", "commitlog", "consumequeue", "index", "lock"]
+    assert names == ["checkpoint", "commitlog", "consumequeue", "index", "lock", "offsets"]
 
 
 def test_golden_store_is_read_whole(tmp_path: Path) -> None:

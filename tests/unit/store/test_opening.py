@@ -42,7 +42,7 @@ def test_new_store_has_the_reference_files_and_no_segment(tmp_path: Path) -> Non
     root = tmp_path / "deep" / "store"
     store = MessageStore.open(small_settings(root))
     names = sorted(path.name for path in root.iterdir())
-    assert names == ["abort", "checkpoint", "commitlog", "consumequeue", "lock"]
+    assert names == ["abort", "checkpoint", "commitlog", "consumequeue", "lock", "offsets"]
     assert (root / "abort").read_bytes() == b""
     assert (root / "lock").read_bytes() == b"lock"
     assert list((root / "commitlog").iterdir()) == []

@@ -1,0 +1,99 @@
+"""Keeps the offsets file (`offsets_file.py`) up to date while the store runs.
+
+Marks are taken before the sync they describe and called synced after it, never the other way round.
+Saved by the queue flush thread at each of its ticks, about once a second; by the owner before queue
+or index files are removed, because fewer of them would otherwise look like a loss at the next
+start; and once more, with the poisoned bit, when the store breaks.
+
+Threads: any; the lock is held while the file is written.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from aerobee.store.files import is_full
+from aerobee.store.index_service import IndexService
+from aerobee.store.offsets_file import DerivedMarks, Offsets, OffsetsFile
+
+log = logging.getLogger("aerobee.store")
+
+
+class OffsetsKeeper:
+    """Writes `file`; `durable` (mark, store time in ms), `dispatched` (mark, units) tell what."""
+
+    def __init__(
+        self,
+        file: OffsetsFile,
+        start: Offsets,
+        index: IndexService | None,
+        durable: Callable[[], tuple[int, int]],
+        dispatched: Callable[[], tuple[int, int]],
+    ) -> None:
+        self._file = file
+        self._current = start
+        self._index = index
+        self._durable = durable
+        self._dispatched = dispatched
+        self._lock = threading.Lock()
+        self._refused = False
+
+    @property
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """Ranges [start, end) of the log that are known to hold no usable record."""
+        return self._current.gaps
+
+    def take(self) -> DerivedMarks:
+        """What is dispatched now; to be called before a sync of all queues and the index."""
+        return DerivedMarks(*self._dispatched())
+
+    def synced(self, marks: DerivedMarks) -> None:
+        """All that `marks` speaks of has been synced."""
+        with self._lock:
+            self._current = msgspec.structs.replace(
+                self._current,
+                synced=marks,
+                indexed=-1 if self._index is None else marks.log_offset,
+            )
+
+    def forget_units(self, units: int) -> None:
+        """Queues that held so many units have been taken out, their files go after this."""
+        with self._lock:
+            synced = self._current.synced
+            self._current = msgspec.structs.replace(
+                self._current,
+                synced=DerivedMarks(synced.log_offset, max(0, synced.units - units)),
+            )
+        self.save()
+
+    def add_gap(self, start: int, end: int) -> None:
+        """Damage was found while the store runs."""
+        with self._lock:
+            gaps = tuple(sorted({*self._current.gaps, (start, end)}))
+            self._current = msgspec.structs.replace(self._current, gaps=gaps)
+
+    def save(self, *, poisoned: bool = False) -> None:
+        """Write the file if anything has changed. Raises OSError; not for a full disk, where the
+        older marks that stay are as true as they were."""
+        with self._lock:
+            flushed, last_store_ms = self._durable()
+            self._current = msgspec.structs.replace(
+                self._current,
+                flushed=flushed,
+                last_store_ms=last_store_ms or self._current.last_store_ms,
+                live=self.take(),
+                index_files=() if self._index is None else self._index.file_names(),
+                poisoned=self._current.poisoned or poisoned,
+            )
+            try:
+                self._file.save(self._current)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                if not self._refused:
+                    log.warning("not written, the disk is full path=%s", self._file.path)
+                self._refused = True
+            else:
+                self._refused = False

@@ -1,0 +1,89 @@
+"""What a recovery found and what it changed, for people and for the log."""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from aerobee.store.sequence import Gap
+
+log = logging.getLogger("aerobee.store.recovery")
+
+
+class Progress(Protocol):
+    """Told now and then how far a long start has got."""
+
+    def __call__(self, what: str, done_bytes: int, total_bytes: int) -> None: ...
+
+
+@dataclass
+class RecoveryReport:
+    """What was found and what was changed; all of it zero or empty on the first start."""
+
+    clean_stop: bool = True
+    # What told where to begin reading.
+    why: str = ""
+    log_start: int = 0
+    log_end: int = 0
+    read_from: int = 0
+    records_read: int = 0
+    # Bytes above the end that were not zero, and why the end is where it is.
+    torn_bytes: int = 0
+    torn_reason: str | None = None
+    # Damage found by this recovery, and what is known from earlier ones.
+    gaps: list[Gap] = field(default_factory=list)
+    known_gaps: tuple[tuple[int, int], ...] = ()
+    segments_removed: list[str] = field(default_factory=list)
+    queues: int = 0
+    units_written: int = 0
+    unit_conflicts: int = 0
+    queues_cut: int = 0
+    units_blanked: int = 0
+    index_files_removed: list[str] = field(default_factory=list)
+    unusable_topics: int = 0
+    foreign_files: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def summary(self) -> str:
+        """One line for people: how the last run ended, what was found, what was changed."""
+        if not self.log_end:
+            return "a new, empty store"
+        parts = [
+            "clean stop" if self.clean_stop else "unclean stop",
+            f"log {self.log_start}..{self.log_end}",
+            f"{self.queues} queues",
+            f"{self.records_read} records read in {self.seconds:.2f} s",
+        ]
+        if self.torn_bytes:
+            parts.append(f"{self.torn_bytes} torn bytes cut")
+        if self.units_written:
+            parts.append(f"{self.units_written} queue units rebuilt")
+        if self.gaps:
+            lost = sum(gap.end - gap.start for gap in self.gaps)
+            parts.append(f"DAMAGE: {len(self.gaps)} gaps of {lost} bytes, see the log")
+        return ", ".join(parts)
+
+    def write_log(self) -> None:
+        """Say it in the log."""
+        log.info(
+            "recovered clean_stop=%s log=%d..%d read_from=%d records=%d queues=%d "
+            "units_written=%d seconds=%.3f",
+            self.clean_stop,
+            self.log_start,
+            self.log_end,
+            self.read_from,
+            self.records_read,
+            self.queues,
+            self.units_written,
+            self.seconds,
+        )
+        if self.torn_bytes:
+            log.warning(
+                "torn tail cut at=%d bytes=%d reason=%s",
+                self.log_end,
+                self.torn_bytes,
+                self.torn_reason,
+            )
+        for gap in self.gaps:
+            log.error("damaged log from=%d to=%d reason=%s", gap.start, gap.end, gap.reason)
+        for path in self.foreign_files:
+            log.warning("not a store file, left alone path=%s", path)

@@ -1,0 +1,142 @@
+"""What of a store is known to be sound before it is recovered. Reads only.
+
+The log and the consume queues vouch for each other: a record is sound if a queue unit names it and
+it names the unit back (place, size, topic, queue, offset). A segment's beginning is a boundary too.
+Where neither log nor queue can be believed alone, `recovery_plan.py` and `log_walk.py` ask here.
+"""
+
+from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.record import RECORD, RecordHead
+from aerobee.store.checkpoint import Checkpoint
+from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.log_walk import check_at
+from aerobee.store.mapped_file_queue import MappedFileQueue
+from aerobee.store.queue_table import ConsumeQueueTable
+
+
+class Soundness:
+    """The judge of loaded `segments` and `queues`."""
+
+    def __init__(self, segments: MappedFileQueue, queues: ConsumeQueueTable) -> None:
+        self._segments = segments
+        self._queues = queues
+
+    def last_named_end(self) -> tuple[int, int]:
+        """(log offset behind the last record that a unit names and that names it back, its time).
+
+        The time is that record's store time in milliseconds, 0 if there is no such record.
+        """
+        best, store_ms = self._segments.min_offset, 0
+        last_units: list[tuple[int, ConsumeQueue, int]] = []
+        for queue in self._queues:
+            offset = _last_named(queue, queue.max_offset)
+            unit = None if offset is None else queue.unit(offset)
+            if unit is not None and offset is not None:
+                last_units.append((unit[0], queue, offset))
+        # Youngest first: the first sound one mostly decides.
+        for log_offset, queue, last in sorted(last_units, key=lambda item: -item[0]):
+            if log_offset < best:
+                break
+            before: int | None = last
+            while before is not None:
+                unit = queue.unit(before)
+                if unit is None or unit[0] < best:
+                    break
+                head = self.named_back(queue, before, unit)
+                if head is not None:
+                    best = unit[0] + unit[1]
+                    store_ms = head.store_timestamp_ms
+                    break
+                before = _last_named(queue, before)
+        return best, store_ms
+
+    def named_back(
+        self, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int]
+    ) -> RecordHead | None:
+        """The record a unit names, if it is that queue's message of that offset and size."""
+        log_offset, size, _ = unit
+        segment = self._segments.find(log_offset)
+        if segment is None:
+            return None
+        try:
+            head = check_at(segment, log_offset, check_crc=False)
+        except CorruptRecord:
+            return None
+        same = (
+            head.kind == RECORD
+            and head.size == size
+            and head.queue_offset == offset
+            and head.queue_id == queue.queue_id
+            and head.topic == queue.topic
+        )
+        return head if same else None
+
+    def last_sound_start(self) -> int:
+        """Beginning of the last segment that begins with a sound record; the first one counts."""
+        for segment in reversed(self._segments.segments):
+            try:
+                check_at(segment, segment.start, check_crc=False)
+            except CorruptRecord:
+                continue
+            return segment.start
+        return self._segments.min_offset
+
+    def reference_start(self, checkpoint: Checkpoint) -> int:
+        """The last segment whose first record's time the checkpoint has passed (spec 8.4)."""
+        for segment in reversed(self._segments.segments):
+            try:
+                head = check_at(segment, segment.start, check_crc=False)
+            except CorruptRecord:
+                continue
+            if 0 < head.store_timestamp_ms <= checkpoint.min_ms:
+                return segment.start
+        return self._segments.min_offset
+
+    def before_first_hole(self, queue: ConsumeQueue, start: int, first: int | None = None) -> int:
+        """The record before the queue's first empty slot, `start` if there is no such slot.
+
+        Slots below the queue offset `first` are not looked at.
+        """
+        for hole in queue.holes(queue.first_offset if first is None else first):
+            before = _last_named(queue, hole)
+            unit = None if before is None else queue.unit(before)
+            return 0 if unit is None else unit[0]
+        return start
+
+    def boundary_at(self, log_offset: int) -> int:
+        """`log_offset` if a record begins there, else the beginning of its segment."""
+        segment = self._segments.find(log_offset)
+        if segment is None:
+            return self._segments.min_offset
+        try:
+            check_at(segment, log_offset, check_crc=False)
+        except CorruptRecord:
+            return segment.start
+        return log_offset
+
+    def is_sound(self, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int]) -> bool:
+        """Whether the record that a unit names is there and names the unit back."""
+        return self.named_back(queue, offset, unit) is not None
+
+    def next_named(self, log_offset: int, limit: int) -> int:
+        """The next record in (log_offset, limit) that a unit names and that names it back."""
+        nearest = limit
+        for queue in self._queues:
+            offset = queue.first_at(log_offset + 1)
+            while offset < queue.max_offset:
+                unit = queue.unit(offset)
+                if unit is not None and unit[0] >= nearest:
+                    break
+                if unit is not None and self.named_back(queue, offset, unit) is not None:
+                    nearest = unit[0]
+                    break
+                offset += 1
+        return nearest
+
+
+def _last_named(queue: ConsumeQueue, end: int) -> int | None:
+    """The last queue offset below `end` whose unit names a record."""
+    for offset in range(end - 1, queue.first_offset - 1, -1):
+        if queue.unit(offset) is not None:
+            return offset
+    return None
