@@ -304,6 +304,18 @@ class StoreSettings:
         effect="later",
         why="Count how far behind the end of the log each group reads.",
     )
+    append_property_crc: bool = setting(
+        False,
+        "enabledAppendPropCRC",
+        why="""Close each record with a CRC of the whole of it, as RocketMQ 5.2 can (21 bytes more).
+        A record's own CRC covers its body only. Every version reads such records.""",
+    )
+    verify_property_crc: bool = setting(
+        False,
+        "forceVerifyPropCRC",
+        why="""Check that CRC wherever records are checked: in recovery, in queries and look-ups by
+        id. Records without one are checked by their body's; RocketMQ 5 takes them for damaged.""",
+    )
     multi_dispatch: bool = setting(
         False,
         "enableMultiDispatch",

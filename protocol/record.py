@@ -18,6 +18,9 @@ from aerobee.protocol.hosts import pack_host, unpack_host
 from aerobee.protocol.properties import PROPERTY_TAGS, decode_properties, index_keys
 from aerobee.protocol.record_check import (
     BLANK,
+    CHECK_BODY,
+    CHECK_NOTHING,
+    CHECK_WHOLE,
     RECORD,
     DispatchFields,
     RecordHead,
@@ -62,6 +65,7 @@ from aerobee.protocol.record_layout import (
     V6_HOST_BYTES,
     store_timestamp_position,
 )
+from aerobee.protocol.record_seal import SEAL_BYTES, seal, sealable
 
 __all__ = [
     "BLANK",
@@ -70,6 +74,9 @@ __all__ = [
     "BODY_CRC_POSITION",
     "BORN_HOST_POSITION",
     "BORN_TIMESTAMP_POSITION",
+    "CHECK_BODY",
+    "CHECK_NOTHING",
+    "CHECK_WHOLE",
     "FIXED_BYTES",
     "FLAG_POSITION",
     "LOG_OFFSET_POSITION",
@@ -107,8 +114,10 @@ __all__ = [
     "dispatch_fields",
     "encode_blank",
     "encode_record",
+    "encode_sealed_record",
     "pack_host",
     "record_size",
+    "sealed_record_size",
     "store_timestamp_position",
     "unpack_host",
 ]
@@ -247,6 +256,22 @@ def encode_record(
             properties,
         )
     )
+
+
+def sealed_record_size(message: StoreMessage) -> int:
+    """Bytes that `encode_sealed_record` will give for the message."""
+    properties = sealable(message.properties)
+    return record_size(message) - len(message.properties) + len(properties) + SEAL_BYTES
+
+
+def encode_sealed_record(
+    message: StoreMessage, queue_offset: int, log_offset: int, store_timestamp_ms: int
+) -> bytes:
+    """As `encode_record`, with the CRC of the whole record as its last property."""
+    properties = sealable(message.properties) + bytes(SEAL_BYTES)
+    roomy = msgspec.structs.replace(message, properties=properties)
+    record = encode_record(roomy, queue_offset, log_offset, store_timestamp_ms)[:-SEAL_BYTES]
+    return record + seal(record)
 
 
 def encode_blank(size: int) -> bytes:

@@ -24,8 +24,12 @@ from aerobee.protocol.record_layout import (
     MIN_RECORD_BYTES,
     SIZE_AND_MAGIC,
 )
+from aerobee.protocol.record_seal import is_intact, is_sealed
 
 RECORD, BLANK = 1, 0
+#: What `check_crc` may be: nothing; the body against its CRC; of a sealed record (`record_seal.py`)
+#: all of it, of others the body.
+CHECK_NOTHING, CHECK_BODY, CHECK_WHOLE = 0, 1, 2
 
 _crc32 = zlib.crc32
 
@@ -72,12 +76,13 @@ def check_record(
     position: int,
     log_offset: int,
     limit: int,
-    check_crc: bool = True,
+    check_crc: int = CHECK_BODY,
 ) -> RecordHead:
     """The record or blank at `position`, believed in nothing (reliability B6, B17).
 
     `log_offset` is what the record must name as its own place, `limit` the position behind the
-    last byte that may belong to it (the segment's end). Raises CorruptRecord with the reason.
+    last byte that may belong to it (the segment's end), `check_crc` one of the CHECK_ values (True
+    is CHECK_BODY). Raises CorruptRecord with the reason.
     """
     room = limit - position
     if room < BLANK_BYTES or limit > len(buffer):
@@ -99,7 +104,7 @@ def _check_fields(
     position: int,
     log_offset: int,
     size: int,
-    check_crc: bool,
+    check_crc: int,
 ) -> RecordHead:
     # Bit 4 and 5 lie in the last byte of the sysFlag.
     head = HEADS[buffer[position + 39] & 0x30]
@@ -125,7 +130,10 @@ def _check_fields(
     properties_length = tail[properties_at - 2] << 8 | tail[properties_at - 1]
     if properties_length != len(tail) - properties_at or properties_length > MAX_PROPERTIES_BYTES:
         raise CorruptRecord(f"lengths of the record at {log_offset} do not add up")
-    if check_crc and _crc32(buffer[body_start:body_end]) & 0x7FFFFFFF != crc:
+    if check_crc == CHECK_WHOLE and is_sealed(record := bytes(buffer[position : position + size])):
+        if not is_intact(record):
+            raise CorruptRecord(f"record at {log_offset} does not match the CRC at its end")
+    elif check_crc and _crc32(buffer[body_start:body_end]) & 0x7FFFFFFF != crc:
         raise CorruptRecord(f"body of the record at {log_offset} does not match its CRC")
     topic = _topic_text(tail[1 : properties_at - 2])
     if topic is None:

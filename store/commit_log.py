@@ -24,17 +24,16 @@ from typing import TypeAlias
 from aerobee.protocol.properties import decode_properties
 from aerobee.protocol.record import (
     BLANK_BYTES,
-    MAX_PROPERTIES_BYTES,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
     StoreMessage,
     encode_blank,
-    encode_record,
 )
 from aerobee.store.allocate import AllocateMappedFileService, refusal
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.delay_levels import DelayLevels
+from aerobee.store.encoding import Encoding
 from aerobee.store.errors import MessageIllegal, PageCacheBusy, StoreError
 from aerobee.store.files import Clock
 from aerobee.store.health import Health
@@ -66,6 +65,7 @@ class CommitLog:
         health: Health,
         stats: StoreStats,
         clock: Clock,
+        encoding: Encoding,
         max_message_bytes: int,
         busy_timeout_ms: int,
     ) -> None:
@@ -78,6 +78,9 @@ class CommitLog:
         self._stats = stats
         self._times = stats.append_times
         self._now_ns = clock.now_ns
+        self._encoding = encoding
+        self._encode = encoding.encode
+        self._safe_properties = encoding.safe_properties
         self._max_message_bytes = max_message_bytes
         self._busy_timeout_ns = busy_timeout_ms * 1_000_000
         self._lock = threading.Lock()
@@ -104,10 +107,10 @@ class CommitLog:
         if self._health.refusing or self._held_since_ns:
             self._check_state(now_ns)
         if (
-            len(message.properties) > MAX_PROPERTIES_BYTES
+            len(message.properties) > self._safe_properties
             or len(message.body) > self._max_message_bytes
         ):
-            raise self._counted(too_large(message, self._max_message_bytes))
+            self._check_sizes(message)
         queue = self._queue_of.get((message.topic, message.queue_id)) or self._obtain(message)
         transaction = message.sys_flag & SYS_TRANSACTION_MASK
         with self._lock:
@@ -136,13 +139,13 @@ class CommitLog:
         in_queue = not transaction & SYS_TRANSACTION_PREPARED
         queue_offset = queue.next_offset if in_queue else 0
         position = segment.wrote
-        record = encode_record(message, queue_offset, segment.start + position, store_ms)
+        record = self._encode(message, queue_offset, segment.start + position, store_ms)
         size = len(record)
         if size + BLANK_BYTES > segment.size - position:
             segment = self._roll(segment, size)
             position = 0
             store_ms = now_ms
-            record = encode_record(message, queue_offset, segment.start, store_ms)
+            record = self._encode(message, queue_offset, segment.start, store_ms)
         log_offset = segment.start + position
         segment.memory[position : position + size] = record
         segment.last_store_ms = store_ms
@@ -180,7 +183,7 @@ class CommitLog:
         if self._health.refusing or self._held_since_ns:
             self._check_state(now_ns)
         try:
-            sizes = batch_sizes(messages, self._max_message_bytes)
+            sizes = batch_sizes(messages, self._max_message_bytes, self._encoding)
         except StoreError as error:
             raise self._counted(error) from None
         queue = self._obtain(messages[0])
@@ -220,7 +223,7 @@ class CommitLog:
         records: list[bytes] = []
         entries: list[Appended] = []
         for message, size in zip(messages, sizes, strict=True):
-            records.append(encode_record(message, queue_offset, log_offset, store_ms))
+            records.append(self._encode(message, queue_offset, log_offset, store_ms))
             tags_code = message.tags_code
             if queue.delayed:
                 tags_code = self._delivery_time(message, store_ms)
@@ -354,10 +357,8 @@ class CommitLog:
 
     def busy(self) -> bool:
         """Whether an append has held the put lock for longer than the setting allows."""
-        held_since_ns = self._held_since_ns
-        if not held_since_ns:
-            return False
-        return self._busy_timeout_ns < self._now_ns() - held_since_ns < _BUSY_MOST_NS
+        since_ns = self._held_since_ns
+        return bool(since_ns) and self._busy_timeout_ns < self._now_ns() - since_ns < _BUSY_MOST_NS
 
     def _check_state(self, now_ns: int) -> None:
         if self._health.refusing and self.before_refusal is not None:
@@ -374,6 +375,11 @@ class CommitLog:
                 )
             )
 
+    def _check_sizes(self, message: StoreMessage) -> None:
+        error = too_large(message, self._max_message_bytes, self._encoding)
+        if error is not None:
+            raise self._counted(error)
+
     def _obtain(self, message: StoreMessage) -> ConsumeQueue:
         try:
             return self._queues.obtain(message.topic, message.queue_id)
@@ -385,8 +391,7 @@ class CommitLog:
             message.topic, decode_properties(message.properties), store_ms, message.tags_code
         )
 
-    def _counted(self, error: StoreError | None) -> StoreError:
-        assert error is not None
+    def _counted(self, error: StoreError) -> StoreError:
         self._stats.put_failed(type(error).__name__)
         return error
 

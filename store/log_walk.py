@@ -25,7 +25,7 @@ from aerobee.store.sequence import Gap
 _MAGIC_BYTES = MESSAGE_MAGIC.to_bytes(4, "big")
 
 
-def check_at(segment: MappedFile, log_offset: int, check_crc: bool) -> RecordHead:
+def check_at(segment: MappedFile, log_offset: int, check_crc: int) -> RecordHead:
     """The head of the record or blank at `log_offset`; CorruptRecord if there is none."""
     position = log_offset - segment.start
     head = check_record(segment.view, position, log_offset, segment.size, check_crc)
@@ -47,7 +47,7 @@ class LogWalk:
         segments: MappedFileQueue,
         floor: int,
         named_after: Callable[[int, int], int],
-        check_crc: bool,
+        check_crc: int,
         *,
         lenient: bool = False,
     ) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from aerobee.config.model import Settings
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.disk_watch import DiskWatch
+from aerobee.store.encoding import crc_checks, encoding_for
 from aerobee.store.errors import StoreBroken
 from aerobee.store.files import Clock, Files
 from aerobee.store.flush import (
@@ -81,6 +82,7 @@ class MessageStore:
             self._health,
             parts.stats,
             parts.clock,
+            encoding_for(append_property_crc=settings.append_property_crc),
             settings.max_message_bytes,
             settings.page_cache_busy_timeout_ms,
         )
@@ -91,7 +93,13 @@ class MessageStore:
             self._log, parts.dispatcher, parts.index, self._health, parts.stats, parts.queues.units
         )
         self._reput.dispatched_ms = parts.last_store_ms
-        self._reader = Reader(self._log, parts.queues, parts.stats, _read_limits(settings))
+        self._reader = Reader(
+            self._log,
+            parts.queues,
+            parts.stats,
+            _read_limits(settings),
+            crc_checks(verify_property_crc=settings.verify_property_crc),
+        )
         self._health.freeze = lambda: self._reader.freeze(self._sync.durable)
         self._health.note = self._note_broken
         assert parts.offsets is not None

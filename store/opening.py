@@ -15,6 +15,7 @@ from aerobee.store.allocate import AllocateMappedFileService
 from aerobee.store.checkpoint import Checkpoint
 from aerobee.store.delay_levels import DelayLevels
 from aerobee.store.dispatcher import Dispatcher
+from aerobee.store.encoding import crc_checks
 from aerobee.store.errors import StoreBroken, StoreError, StoreNotWritable
 from aerobee.store.files import Clock, Files, is_full, is_refused
 from aerobee.store.health import Health
@@ -173,7 +174,10 @@ def _recover(parts: StoreParts, settings: Settings, progress: Progress | None) -
         parts.offsets_file,
         parts.dispatcher,
         clean_stop=clean_stop,
-        check_crc=settings.check_crc_on_recover,
+        check_crc=crc_checks(
+            verify_property_crc=settings.verify_property_crc,
+            check_crc=settings.check_crc_on_recover,
+        ),
         progress=progress,
     )
     recovery.check()

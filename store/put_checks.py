@@ -7,23 +7,22 @@ properties' length of batches to 16 bits).
 
 from collections.abc import Sequence
 
-from aerobee.protocol.record import (
-    MAX_PROPERTIES_BYTES,
-    SYS_TRANSACTION_MASK,
-    StoreMessage,
-    record_size,
-)
+from aerobee.protocol.record import MAX_PROPERTIES_BYTES, SYS_TRANSACTION_MASK, StoreMessage
+from aerobee.store.encoding import Encoding
 from aerobee.store.errors import MessageIllegal, PropertiesTooLarge, StoreError
 from aerobee.store.queue_table import check_topic
 
 
-def too_large(message: StoreMessage, max_message_bytes: int) -> StoreError | None:
+def too_large(
+    message: StoreMessage, max_message_bytes: int, encoding: Encoding
+) -> StoreError | None:
     """What is wrong with the size of the message's parts, None when nothing is."""
-    if len(message.properties) > MAX_PROPERTIES_BYTES:
-        return PropertiesTooLarge(
-            f"the properties have {len(message.properties)} bytes, {MAX_PROPERTIES_BYTES} are "
-            "allowed"
-        )
+    if len(message.properties) > encoding.safe_properties:
+        size = encoding.properties_size(message.properties)
+        if size > MAX_PROPERTIES_BYTES:
+            return PropertiesTooLarge(
+                f"the properties have {size} bytes, {MAX_PROPERTIES_BYTES} are allowed"
+            )
     return body_too_large(len(message.body), max_message_bytes)
 
 
@@ -36,7 +35,9 @@ def body_too_large(body_bytes: int, max_message_bytes: int) -> StoreError | None
     )
 
 
-def batch_sizes(messages: Sequence[StoreMessage], max_message_bytes: int) -> list[int]:
+def batch_sizes(
+    messages: Sequence[StoreMessage], max_message_bytes: int, encoding: Encoding
+) -> list[int]:
     """The record size of each message of a batch. Raises StoreError when it cannot be one."""
     if not messages:
         raise MessageIllegal("the batch holds no message")
@@ -49,11 +50,11 @@ def batch_sizes(messages: Sequence[StoreMessage], max_message_bytes: int) -> lis
             raise MessageIllegal("a batch has one topic and one queue")
         if message.sys_flag & SYS_TRANSACTION_MASK:
             raise MessageIllegal("a batch cannot be transactional")
-        error = too_large(message, max_message_bytes)
+        error = too_large(message, max_message_bytes, encoding)
         if error is not None:
             raise error
         body_bytes += len(message.body)
-        sizes.append(record_size(message))
+        sizes.append(encoding.size(message))
     error = body_too_large(body_bytes, max_message_bytes)
     if error is not None:
         raise error

@@ -18,7 +18,13 @@ import struct
 from dataclasses import dataclass
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.record import MESSAGE_MAGIC, RECORD, RecordHead, check_record
+from aerobee.protocol.record import (
+    CHECK_NOTHING,
+    MESSAGE_MAGIC,
+    RECORD,
+    RecordHead,
+    check_record,
+)
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.consume_queue import PRE_BLANK_SIZE, UNIT
 from aerobee.store.mapped_file import MappedFile
@@ -58,11 +64,14 @@ class Reader:
         queues: ConsumeQueueTable,
         stats: StoreStats,
         limits: ReadLimits,
+        crc_check: int,
     ) -> None:
         self._log = log
         self._queues = queues
         self._stats = stats
         self._limits = limits
+        # What a check of a record's CRC looks at, one of check_record's CHECK_ values.
+        self._crc_check = crc_check
         self._frozen_at: int | None = None
 
     def freeze(self, log_offset: int) -> None:
@@ -223,8 +232,9 @@ class Reader:
             return None
         limit = min(segment.wrote, self.end - segment.start)
         position = log_offset - segment.start
+        checks = self._crc_check if check_crc else CHECK_NOTHING
         try:
-            head = check_record(segment.view, position, log_offset, limit, check_crc)
+            head = check_record(segment.view, position, log_offset, limit, checks)
         except CorruptRecord:
             return None
         return (segment, head) if head.kind == RECORD else None

@@ -58,7 +58,7 @@ class Recovery:
         dispatcher: Dispatcher,
         *,
         clean_stop: bool,
-        check_crc: bool,
+        check_crc: int,
         progress: Progress | None,
     ) -> None:
         self._files = files

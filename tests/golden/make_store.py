@@ -9,6 +9,7 @@ local time zone, so only their content is golden; they are kept as `index/0` and
 import shutil
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,6 +103,9 @@ def java_hash(text: str) -> int:
     return value - 2**32 if value >= 2**31 else value
 
 
+Encode = Callable[[Item, int, int, int], bytes]
+
+
 def record(item: Item, queue_offset: int, log_offset: int, store_ms: int) -> bytes:
     sys_flag = item.sys_flag
     sys_flag |= 0x10 if len(item.born_host) == 20 else 0
@@ -134,14 +138,14 @@ def puts() -> list[list[Item]]:
     return calls
 
 
-def make_log() -> tuple[bytes, list[Stored]]:
+def make_log(encode: Encode = record) -> tuple[bytes, list[Stored]]:
     """The whole commit log, cut to full segments, and where everything went."""
     log = b""
     stored: list[Stored] = []
     numbers: dict[tuple[str, int], int] = {}
     for call, items in enumerate(puts()):
         store_ms = FIRST_MS + call * STEP_MS
-        total = sum(len(record(item, 0, 0, store_ms)) for item in items)
+        total = sum(len(encode(item, 0, 0, store_ms)) for item in items)
         left = LOG_BYTES - len(log) % LOG_BYTES
         if total + 8 > left:
             log += struct.pack(">iI", left, 0xCBD43194) + bytes(left - 8)
@@ -149,7 +153,7 @@ def make_log() -> tuple[bytes, list[Stored]]:
             in_queue = item.sys_flag & 0xC in (0, COMMIT)
             key = (item.topic, item.queue_id)
             number = numbers.get(key, 0) if in_queue else 0
-            data = record(item, number, len(log), store_ms)
+            data = encode(item, number, len(log), store_ms)
             stored.append(Stored(item, len(log), len(data), number, store_ms))
             log += data
             if in_queue:
@@ -203,9 +207,9 @@ def index_file(
     return body + bytes(40 + 4 * SLOTS + 20 * ENTRIES - len(body))
 
 
-def write_store(root: Path, index_names: list[str]) -> list[Stored]:
+def write_store(root: Path, index_names: list[str], encode: Encode = record) -> list[Stored]:
     """Write the golden store to `root`, its index files named so; where everything went."""
-    log, stored = make_log()
+    log, stored = make_log(encode)
     (root / "commitlog").mkdir(parents=True)
     for start in range(0, len(log), LOG_BYTES):
         (root / "commitlog" / f"{start:020d}").write_bytes(log[start : start + LOG_BYTES])
