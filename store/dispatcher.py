@@ -24,7 +24,7 @@ from aerobee.store.errors import MessageIllegal
 from aerobee.store.index_service import IndexService
 from aerobee.store.mapped_file import MappedFile
 from aerobee.store.queue_table import ConsumeQueueTable
-from aerobee.store.sequence import Claim, Sequences
+from aerobee.store.sequence import Sequences
 
 _pack_unit = UNIT.pack
 
@@ -80,19 +80,17 @@ class Dispatcher:
 
     def merge(self, entries: list[Appended], sequences: Sequences) -> None:
         """Write what is missing; what is there already stays. Raises OSError or Lagging."""
-        claims: dict[ConsumeQueue, list[Claim]] = {}
+        claims: dict[ConsumeQueue, tuple[list[int], list[bytes]]] = {}
         for queue, queue_offset, log_offset, size, tags_code, _, _, _ in entries:
             if queue is not None:
-                unit = _pack_unit(log_offset, size, tags_code)
-                claim = Claim(queue_offset, log_offset, size, unit)
                 known = claims.get(queue)
                 if known is None:
-                    claims[queue] = [claim]
-                else:
-                    known.append(claim)
+                    known = claims[queue] = ([], [])
+                known[0].append(queue_offset)
+                known[1].append(_pack_unit(log_offset, size, tags_code))
         self._reserve(entries)
-        for queue, queue_claims in claims.items():
-            sequences.feed(queue, queue_claims)
+        for queue, (offsets, units) in claims.items():
+            sequences.feed(queue, offsets, b"".join(units))
         self.merge_keys(entries)
 
     def merge_keys(self, entries: Iterable[Appended]) -> None:

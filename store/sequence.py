@@ -27,13 +27,48 @@ from aerobee.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_BYTES, Consum
 _SLACK = 16
 
 
-class Claim(NamedTuple):
-    """A record's claim to a slot, and the unit that would go there."""
+class Run(NamedTuple):
+    """Records that claim slots without a step between them: the first slot, and their units."""
 
-    queue_offset: int
-    log_offset: int
-    size: int
-    unit: bytes
+    first: int
+    units: bytes
+
+    @property
+    def length(self) -> int:
+        """How many records claim a slot."""
+        return len(self.units) // UNIT_BYTES
+
+    @property
+    def end(self) -> int:
+        """The slot behind the last one claimed."""
+        return self.first + len(self.units) // UNIT_BYTES
+
+    @property
+    def log_offset(self) -> int:
+        """Log offset of the first record."""
+        log_offset: int = UNIT.unpack_from(self.units)[0]
+        return log_offset
+
+    @property
+    def size(self) -> int:
+        """Size of the first record."""
+        size: int = UNIT.unpack_from(self.units)[1]
+        return size
+
+
+def runs_of(offsets: list[int], units: bytes) -> list[Run]:
+    """The runs of one queue's claims in log order; `units` has one unit for each offset."""
+    first = offsets[0]
+    if offsets == list(range(first, first + len(offsets))):
+        return [Run(first, units)]
+    runs: list[Run] = []
+    start = 0
+    for position in range(1, len(offsets) + 1):
+        if position == len(offsets) or offsets[position] != offsets[position - 1] + 1:
+            part = units[start * UNIT_BYTES : position * UNIT_BYTES]
+            runs.append(Run(offsets[start], part))
+            start = position
+    return runs
 
 
 class Gap(NamedTuple):
@@ -73,7 +108,7 @@ class _State:
 
     rebuilt: bool
     expected: int | None = None
-    suspect: Claim | None = None
+    suspect: Run | None = None
 
 
 class Sequences:
@@ -95,19 +130,13 @@ class Sequences:
         self.written = 0
         self.conflicts = 0
 
-    def feed(self, queue: ConsumeQueue, claims: list[Claim]) -> None:
-        """The queue's next claims in log order. Raises OSError or Lagging."""
+    def feed(self, queue: ConsumeQueue, offsets: list[int], units: bytes) -> None:
+        """The queue's next claims in log order, with a unit each. Raises OSError or Lagging."""
         state = self._states.get(queue)
         if state is None:
             state = self._states[queue] = _State(queue.max_offset == 0)
-        start = 0
-        for position in range(1, len(claims) + 1):
-            if (
-                position == len(claims)
-                or claims[position].queue_offset != claims[position - 1].queue_offset + 1
-            ):
-                self._run(queue, state, claims[start:position])
-                start = position
+        for run in runs_of(offsets, units):
+            self._run(queue, state, run)
 
     def finish(self) -> None:
         """End of the walk: decide on claims that nothing followed. Raises OSError or Lagging."""
@@ -116,53 +145,51 @@ class Sequences:
             if claim is None:
                 continue
             state.suspect = None
-            self._check_lag(queue, claim.queue_offset)
+            self._check_lag(queue, claim.first)
             if self._likely(queue, state, claim):
-                self._accept(queue, state, [claim])
+                self._accept(queue, state, claim)
             else:
                 self._set_aside(queue, claim)
 
-    def _run(self, queue: ConsumeQueue, state: _State, run: list[Claim]) -> None:
-        """Claims that follow each other without a step."""
+    def _run(self, queue: ConsumeQueue, state: _State, run: Run) -> None:
         suspect = state.suspect
         if suspect is not None:
             state.suspect = None
-            if run[0].queue_offset == suspect.queue_offset + 1:
-                run = [suspect, *run]
+            if run.first == suspect.first + 1:
+                run = Run(suspect.first, suspect.units + run.units)
             else:
                 self._set_aside(queue, suspect)
         if self._is_double(queue, state, run):
-            self._set_aside(queue, run[0])
-            run = run[1:]
-        if len(run) > 1 or self._read_from is None or self._in_place(queue, state, run[0]):
+            self._set_aside(queue, run)
+            run = Run(run.first + 1, run.units[UNIT_BYTES:])
+        if run.length > 1 or self._read_from is None or self._in_place(queue, state, run):
             self._accept(queue, state, run)
         else:
-            state.suspect = run[0]
+            state.suspect = run
 
-    def _is_double(self, queue: ConsumeQueue, state: _State, run: list[Claim]) -> bool:
+    def _is_double(self, queue: ConsumeQueue, state: _State, run: Run) -> bool:
         """Whether the first claim is to a slot just given, and the next goes on with the sequence.
 
         Of two claims to one slot the first is kept, unless the queue's own unit names the second.
         For slot 0 it is a new beginning instead, of a topic that had one message.
         """
-        first = run[0]
-        if len(run) < 2 or self._read_from is None or first.queue_offset == 0:
+        if run.length < 2 or self._read_from is None or run.first == 0:
             return False
-        if state.expected != first.queue_offset + 1:
+        if state.expected != run.first + 1:
             return False
-        unit = queue.unit(first.queue_offset)
-        return unit is None or unit[0] != first.log_offset
+        unit = queue.unit(run.first)
+        return unit is None or unit[0] != run.log_offset
 
-    def _in_place(self, queue: ConsumeQueue, state: _State, claim: Claim) -> bool:
+    def _in_place(self, queue: ConsumeQueue, state: _State, claim: Run) -> bool:
         expected = queue.max_offset if state.expected is None else state.expected
-        if 0 <= claim.queue_offset - expected <= self.lost:
-            return claim.queue_offset == expected or state.expected is not None
-        unit = queue.unit(claim.queue_offset)
+        if 0 <= claim.first - expected <= self.lost:
+            return claim.first == expected or state.expected is not None
+        unit = queue.unit(claim.first)
         return unit is not None and unit[0] == claim.log_offset
 
-    def _likely(self, queue: ConsumeQueue, state: _State, claim: Claim) -> bool:
-        """Whether to believe a claim that nothing followed."""
-        offset = claim.queue_offset
+    def _likely(self, queue: ConsumeQueue, state: _State, claim: Run) -> bool:
+        """Whether to believe a single claim that nothing followed."""
+        offset = claim.first
         if offset == 0 and state.rebuilt:
             return True  # the first again, after its topic was deleted
         expected = queue.max_offset if state.expected is None else state.expected
@@ -174,26 +201,26 @@ class Sequences:
         # What was before it may have been deleted with the beginning of the log.
         return not queue.segments and self._read_from == self._log_min > 0
 
-    def _set_aside(self, queue: ConsumeQueue, claim: Claim) -> None:
+    def _set_aside(self, queue: ConsumeQueue, claim: Run) -> None:
+        """The first claim of `claim` is not believed."""
         self.lost += 1
         self.strays.append(
             Gap(
                 claim.log_offset,
                 claim.log_offset + claim.size,
-                f"the record at {claim.log_offset} claims to be message {claim.queue_offset} of "
+                f"the record at {claim.log_offset} claims to be message {claim.first} of "
                 f"queue {queue.queue_id} of {queue.topic}, which does not fit that queue",
             )
         )
 
-    def _accept(self, queue: ConsumeQueue, state: _State, run: list[Claim]) -> None:
-        first = run[0].queue_offset
-        self._check_lag(queue, first)
-        if state.expected is not None and first < state.expected:
+    def _accept(self, queue: ConsumeQueue, state: _State, run: Run) -> None:
+        self._check_lag(queue, run.first)
+        if state.expected is not None and run.first < state.expected:
             # Numbering began anew: whatever the queue has from there on belongs to the old one.
             self.conflicts += 1
-            queue.restart_at(first)
+            queue.restart_at(run.first)
         self._write(queue, run)
-        state.expected = first + len(run)
+        state.expected = run.end
 
     def _check_lag(self, queue: ConsumeQueue, first: int) -> None:
         if self._read_from is None or first <= queue.max_offset:
@@ -205,10 +232,9 @@ class Sequences:
                     raise Lagging(unit[0])
                 return
 
-    def _write(self, queue: ConsumeQueue, run: list[Claim]) -> None:
+    def _write(self, queue: ConsumeQueue, run: Run) -> None:
         """Write what is not there already."""
-        first = run[0].queue_offset
-        data = b"".join([claim.unit for claim in run])
+        first, data = run
         there = b""
         while len(there) < len(data):
             part = queue.read_units(
@@ -221,24 +247,26 @@ class Sequences:
             return
         if not there:
             queue.write_units(first, data)
-            self.written += len(run)
+            self.written += run.length
             return
-        for index, claim in enumerate(run):
-            position = index * UNIT_BYTES
-            if there[position : position + UNIT_BYTES] == claim.unit:
-                continue
+        for position in range(0, len(data), UNIT_BYTES):
+            offset = first + position // UNIT_BYTES
             if position >= len(there):
-                queue.write_units(claim.queue_offset, data[position:])
-                self.written += len(run) - index
+                queue.write_units(offset, data[position:])
+                self.written += run.end - offset
                 return
-            self._replace(queue, claim, there[position : position + UNIT_BYTES])
+            unit = data[position : position + UNIT_BYTES]
+            present = there[position : position + UNIT_BYTES]
+            if present != unit:
+                self._replace(queue, offset, unit, present)
 
-    def _replace(self, queue: ConsumeQueue, claim: Claim, there: bytes) -> None:
+    def _replace(self, queue: ConsumeQueue, offset: int, wanted: bytes, present: bytes) -> None:
         """Put a unit where another one is, unless that names a later record, soundly."""
-        unit: tuple[int, int, int] = UNIT.unpack(there)
+        unit: tuple[int, int, int] = UNIT.unpack(present)
         if 0 < unit[1] < PRE_BLANK_SIZE:
             self.conflicts += 1
-            if unit[0] > claim.log_offset and self._sound(queue, claim.queue_offset, unit):
+            log_offset = UNIT.unpack(wanted)[0]
+            if unit[0] > log_offset and self._sound(queue, offset, unit):
                 return
-        queue.write_units(claim.queue_offset, claim.unit)
+        queue.write_units(offset, wanted)
         self.written += 1
