@@ -18,6 +18,7 @@ _LOW_DIGIT = bytes(_DIGITS[c % 31] for c in range(256))
 _HIGH_DIGIT = bytes(_DIGITS[c // 31] for c in range(256))
 # int() is quadratic in the digits and refuses more than 4,300 of them.
 _CHUNK = 512
+_POWERS = [pow(31, exponent, 2**32) for exponent in range(_CHUNK + 1)]
 _CHUNK_POWER = pow(31, _CHUNK, 2**32)
 
 
@@ -29,10 +30,13 @@ def java_hash(text: str) -> int:
 
 def java_hash_with_prefix(prefix_hash: int, text: str) -> int:
     """The hash of prefix + text, from the prefix's own hash (`topic#` before index keys)."""
-    units = len(text)
-    if not text.isascii():
+    if text.isascii() and 0 < len(text) <= _CHUNK:  # index keys nearly always
+        data = text.encode()
+        digits = int(data.translate(_LOW_DIGIT), 31) + 31 * int(data.translate(_HIGH_DIGIT), 31)
+        value = (prefix_hash * _POWERS[len(data)] + digits) & 0xFFFFFFFF
+    else:
         units = len(text.encode("utf-16-le", "surrogatepass")) // 2
-    value = (prefix_hash * _power(units) + _unsigned(text)) & 0xFFFFFFFF
+        value = (prefix_hash * _power(units) + _unsigned(text)) & 0xFFFFFFFF
     return value - 0x100000000 if value & 0x80000000 else value
 
 

@@ -22,6 +22,7 @@ from aerobee.protocol.record_check import (
     CHECK_NOTHING,
     CHECK_WHOLE,
     RECORD,
+    Checked,
     DispatchFields,
     RecordHead,
     check_record,
@@ -65,6 +66,7 @@ from aerobee.protocol.record_layout import (
     V6_HOST_BYTES,
     store_timestamp_position,
 )
+from aerobee.protocol.record_scan import scan_records
 from aerobee.protocol.record_seal import SEAL_BYTES, seal, sealable
 
 __all__ = [
@@ -104,6 +106,7 @@ __all__ = [
     "TOTAL_SIZE_POSITION",
     "V4_HOST_BYTES",
     "V6_HOST_BYTES",
+    "Checked",
     "DispatchFields",
     "Message",
     "RecordHead",
@@ -117,6 +120,7 @@ __all__ = [
     "encode_sealed_record",
     "pack_host",
     "record_size",
+    "scan_records",
     "sealed_record_size",
     "store_timestamp_position",
     "unpack_host",

@@ -8,6 +8,7 @@ pass: refusing them here would cut a foreign log. `check_topic_name` guards what
 
 import zlib
 from functools import lru_cache
+from typing import TypeAlias
 
 import msgspec
 
@@ -58,6 +59,11 @@ class RecordHead(msgspec.Struct, gc=False):
     properties_length: int = 0
 
 
+#: The same of a record, for readers of many: log offset, size, queue id, queue offset, sysFlag,
+#: store time in ms, topic, body's position and length, properties' position, the properties.
+Checked: TypeAlias = tuple[int, int, int, int, int, int, str, int, int, int, bytes]
+
+
 class DispatchFields(msgspec.Struct, gc=False):
     """What consume queue and index need of a stored record."""
 
@@ -96,16 +102,18 @@ def check_record(
         raise CorruptRecord(f"magic {magic:#010x} at {log_offset}")
     if not MIN_RECORD_BYTES <= size <= room:
         raise CorruptRecord(f"record at {log_offset} claims {size} of {room} bytes")
-    return _check_fields(buffer, position, log_offset, size, check_crc)
+    checked = check_fields(buffer, position, log_offset, size, check_crc)
+    return RecordHead(RECORD, *checked[1:-1], len(checked[-1]))
 
 
-def _check_fields(
+def check_fields(
     buffer: bytes | bytearray | memoryview,
     position: int,
     log_offset: int,
     size: int,
     check_crc: int,
-) -> RecordHead:
+) -> Checked:
+    """The rest of `check_record`, for a record whose magic and size have been looked at."""
     # Bit 4 and 5 lie in the last byte of the sysFlag.
     head = HEADS[buffer[position + 39] & 0x30]
     head_bytes = head.size
@@ -138,10 +146,11 @@ def _check_fields(
     topic = _topic_text(tail[1 : properties_at - 2])
     if topic is None:
         raise CorruptRecord(f"topic of the record at {log_offset} is not a topic")
-    if not tail.isascii() or b"\0" in tail[properties_at:]:
-        _check_properties(tail[properties_at:], log_offset)
-    return RecordHead(
-        RECORD,
+    properties = tail[properties_at:]
+    if not tail.isascii() or b"\0" in properties:
+        _check_properties(properties, log_offset)
+    return (
+        log_offset,
         size,
         queue_id,
         queue_offset,
@@ -151,7 +160,7 @@ def _check_fields(
         head_bytes,
         body_length,
         head_bytes + body_length + properties_at,
-        properties_length,
+        properties,
     )
 
 

@@ -7,34 +7,24 @@ append would have led to, which a test compares.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
-from aerobee.protocol.properties import decode_properties
+from aerobee.protocol.hashing import tag_code
+from aerobee.protocol.properties import PROPERTY_TAGS, decode_properties, index_keys
 from aerobee.protocol.record import (
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
-    RecordHead,
-    dispatch_fields,
+    Checked,
 )
 from aerobee.store.commit_log import Appended
 from aerobee.store.consume_queue import UNIT, ConsumeQueue
 from aerobee.store.delay_levels import DelayLevels
 from aerobee.store.errors import MessageIllegal
 from aerobee.store.index_service import IndexService
-from aerobee.store.mapped_file import MappedFile
 from aerobee.store.queue_table import ConsumeQueueTable
 from aerobee.store.sequence import Sequences
 
 _pack_unit = UNIT.pack
-
-
-class Placed(NamedTuple):
-    """A checked record and where it is."""
-
-    log_offset: int
-    segment: MappedFile
-    head: RecordHead
 
 
 class Dispatcher:
@@ -49,34 +39,34 @@ class Dispatcher:
         # Records whose topic cannot be a directory's name; they stay in the log only.
         self.unusable = 0
 
-    def entry(self, placed: Placed) -> Appended | None:
-        """What the append of this record would have left; None when it concerns nobody."""
-        head = placed.head
-        fields = dispatch_fields(
-            placed.segment.view, placed.log_offset - placed.segment.start, head
-        )
-        transaction = head.sys_flag & SYS_TRANSACTION_MASK
-        queue: ConsumeQueue | None = None
-        tags_code = fields.tags_code
-        if not transaction & SYS_TRANSACTION_PREPARED:
-            try:
-                queue = self._queues.obtain(fields.topic, fields.queue_id)
-            except MessageIllegal:
-                self.unusable += 1
-                return None
-            if queue.delayed:
-                tags_code = self._delivery_time(placed, tags_code)
-        keys = fields.keys if transaction != SYS_TRANSACTION_ROLLBACK else ()
-        return (
-            queue,
-            head.queue_offset,
-            placed.log_offset,
-            head.size,
-            tags_code,
-            keys,
-            head.store_timestamp_ms,
-            fields.topic,
-        )
+    def entries(self, records: Iterable[Checked]) -> list[Appended]:
+        """What the appends of these records would have left; less those that concern nobody."""
+        found: list[Appended] = []
+        known = self._queues.queues
+        for record in records:
+            log_offset, size, queue_id, queue_offset, sys_flag, store_ms, topic = record[:7]
+            properties = decode_properties(record[10])
+            tags_code = tag_code(properties.get(PROPERTY_TAGS, ""))
+            keys = index_keys(properties)
+            transaction = sys_flag & SYS_TRANSACTION_MASK
+            queue: ConsumeQueue | None = None
+            if not transaction & SYS_TRANSACTION_PREPARED:
+                queue = known.get((topic, queue_id)) or self._obtain(topic, queue_id)
+                if queue is None:
+                    continue
+                if queue.delayed:
+                    tags_code = self._levels.tags_code(topic, properties, store_ms, tags_code)
+            elif transaction == SYS_TRANSACTION_ROLLBACK:
+                keys = ()
+            found.append((queue, queue_offset, log_offset, size, tags_code, keys, store_ms, topic))
+        return found
+
+    def _obtain(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        try:
+            return self._queues.obtain(topic, queue_id)
+        except MessageIllegal:
+            self.unusable += 1
+            return None
 
     def merge(self, entries: list[Appended], sequences: Sequences) -> None:
         """Write what is missing; what is there already stays. Raises OSError or Lagging."""
@@ -98,9 +88,11 @@ class Dispatcher:
         index = self._index
         if index is None:
             return
+        done = index.end_offset
         for _, _, log_offset, _, _, keys, store_ms, topic in entries:
             if keys:
-                index.put_missing_keys(topic, keys, log_offset, store_ms)
+                put = index.put_keys if log_offset > done else index.put_missing_keys
+                put(topic, keys, log_offset, store_ms)
         index.finish()
 
     def _reserve(self, entries: list[Appended]) -> None:
@@ -111,11 +103,3 @@ class Dispatcher:
         """Index only. Raises OSError."""
         self._reserve(entries)
         self.merge_keys(entries)
-
-    def _delivery_time(self, placed: Placed, tags_code: int) -> int:
-        head = placed.head
-        start = placed.log_offset - placed.segment.start + head.properties_position
-        text = bytes(placed.segment.view[start : start + head.properties_length])
-        return self._levels.tags_code(
-            head.topic, decode_properties(text), head.store_timestamp_ms, tags_code
-        )

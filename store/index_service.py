@@ -186,6 +186,11 @@ class IndexService:
                 file = self._roll()
             file.put(slot_hash(java_hash_with_prefix(prefix, key)), log_offset, store_ms)
 
+    @property
+    def end_offset(self) -> int:
+        """Records above this log offset are not indexed; -1 while nothing is."""
+        return self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
+
     def put_missing_keys(
         self, topic: str, keys: tuple[str, ...], log_offset: int, store_ms: int
     ) -> None:

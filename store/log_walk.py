@@ -16,12 +16,20 @@ Finding the next sound record (reliability 4, step 4):
 from collections.abc import Callable, Iterator
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.record import BLANK, MAGIC_POSITION, MESSAGE_MAGIC, RecordHead, check_record
-from aerobee.store.dispatcher import Placed
+from aerobee.protocol.record import (
+    BLANK,
+    MAGIC_POSITION,
+    MESSAGE_MAGIC,
+    Checked,
+    RecordHead,
+    check_record,
+    scan_records,
+)
 from aerobee.store.mapped_file import MappedFile
 from aerobee.store.mapped_file_queue import MappedFileQueue
 from aerobee.store.sequence import Gap
 
+_BATCH = 4096
 _MAGIC_BYTES = MESSAGE_MAGIC.to_bytes(4, "big")
 
 
@@ -57,14 +65,29 @@ class LogWalk:
         self._check_crc = check_crc
         self._lenient = lenient
         self.gaps: list[Gap] = []
+        # Log offset behind the last record of the last batch.
+        self.position = floor
         # Where the walk ended, and why there: None for the end of the last segment.
         self.end = floor
         self.end_reason: str | None = None
 
-    def records(self, start: int) -> Iterator[Placed]:
+    def records(self, start: int) -> Iterator[Checked]:
         """Sound records from `start` on, in order; sets `end` at last."""
+        for batch in self.batches(start):
+            yield from batch
+
+    def batches(self, start: int) -> Iterator[list[Checked]]:
+        """The same, many at a time; damage is met between two batches."""
         log_offset = start
         while (segment := self._segments.find(log_offset)) is not None:
+            position = log_offset - segment.start
+            batch = scan_records(
+                segment.view, position, log_offset, segment.size, self._check_crc, _BATCH
+            )
+            if batch:
+                log_offset = self.position = batch[-1][0] + batch[-1][1]
+                yield batch
+                continue
             try:
                 head = check_at(segment, log_offset, self._check_crc)
             except CorruptRecord as error:
@@ -79,12 +102,9 @@ class LogWalk:
                 self.gaps.append(Gap(log_offset, following, str(error)))
                 log_offset = following
                 continue
-            if head.kind == BLANK:
-                segment.forget_pages()
-                log_offset = segment.end
-                continue
-            yield Placed(log_offset, segment, head)
-            log_offset += head.size
+            assert head.kind == BLANK
+            segment.forget_pages()
+            log_offset = segment.end
         self.end = log_offset
 
     def _resynchronise(self, segment: MappedFile, bad: int) -> int:

@@ -22,7 +22,6 @@ import logging
 import msgspec
 
 from aerobee.store.checkpoint import Checkpoint
-from aerobee.store.commit_log import Appended
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.dispatcher import Dispatcher
 from aerobee.store.errors import StoreLayoutError
@@ -39,7 +38,6 @@ from aerobee.store.soundness import Soundness
 
 log = logging.getLogger("aerobee.store.recovery")
 
-_BATCH = 4096
 _PROGRESS_BYTES = 64 << 20
 
 
@@ -189,30 +187,24 @@ class Recovery:
 
     def _dispatch(self, walk: LogWalk, start: int, dispatch_from: int) -> None:
         sequences = Sequences(dispatch_from, self._segments.min_offset, self._soundness.is_sound)
-        batch: list[Appended] = []
         total = max(0, self._segments.max_offset - start)
         next_report = start + _PROGRESS_BYTES
         gaps_seen = 0
-        for placed in walk.records(start):
-            self.report.records_read += 1
-            self.last_store_ms = placed.head.store_timestamp_ms
-            if placed.log_offset < dispatch_from:
-                continue
-            entry = self._dispatcher.entry(placed)
-            if entry is not None:
-                batch.append(entry)
-            else:
-                sequences.lost += 1
+        for batch in walk.batches(start):
+            self.report.records_read += len(batch)
+            self.last_store_ms = batch[-1][5]
             if len(walk.gaps) > gaps_seen:
                 sequences.lost += sum([gap.records for gap in walk.gaps[gaps_seen:]])
                 gaps_seen = len(walk.gaps)
-            if len(batch) >= _BATCH:
-                self._dispatcher.merge(batch, sequences)
-                batch = []
-            if placed.log_offset >= next_report:
-                next_report = placed.log_offset + _PROGRESS_BYTES
-                self._tell("reading the commit log", placed.log_offset - start, total)
-        self._dispatcher.merge(batch, sequences)
+            if batch[0][0] < dispatch_from:
+                batch = [record for record in batch if record[0] >= dispatch_from]
+            entries = self._dispatcher.entries(batch)
+            sequences.lost += len(batch) - len(entries)
+            self._dispatcher.merge(entries, sequences)
+            log_offset = walk.position
+            if log_offset >= next_report:
+                next_report = log_offset + _PROGRESS_BYTES
+                self._tell("reading the commit log", log_offset - start, total)
         sequences.finish()
         walk.gaps += sequences.strays
         self.report.units_written += sequences.written
@@ -248,15 +240,8 @@ class Recovery:
         if index.files:
             start = self._soundness.boundary_at(index.files[-1].end_offset)
         walk = LogWalk(self._segments, end, self._soundness.next_named, False)
-        batch: list[Appended] = []
-        for placed in walk.records(start):
-            entry = self._dispatcher.entry(placed)
-            if entry is not None:
-                batch.append(entry)
-            if len(batch) >= _BATCH:
-                self._dispatcher.reindex(batch)
-                batch = []
-        self._dispatcher.reindex(batch)
+        for batch in walk.batches(start):
+            self._dispatcher.reindex(self._dispatcher.entries(batch))
 
     def _settle(self, queue: ConsumeQueue, walk: LogWalk) -> None:
         """Cut the queue where the log ends, blank what is damaged, set its numbers."""

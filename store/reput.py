@@ -18,10 +18,10 @@ Threads: the store's caller only; `dispatched` and `dispatched_ms` are read by t
 from collections.abc import Callable, Iterator
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.record import BLANK, check_record
+from aerobee.protocol.record import BLANK, CHECK_NOTHING, Checked, check_record, scan_records
 from aerobee.store.commit_log import Appended, CommitLog
 from aerobee.store.consume_queue import UNIT, ConsumeQueue
-from aerobee.store.dispatcher import Dispatcher, Placed
+from aerobee.store.dispatcher import Dispatcher
 from aerobee.store.files import is_full
 from aerobee.store.health import DISK_FULL, Health
 from aerobee.store.index_service import IndexService
@@ -29,7 +29,6 @@ from aerobee.store.results import Arrival
 from aerobee.store.sequence import Sequences, nothing_is_sound
 from aerobee.store.stats import StoreStats
 
-_CATCH_UP_BATCH = 4096
 _pack_unit = UNIT.pack
 
 
@@ -119,20 +118,14 @@ class Reput:
 
     def _catch_up(self, limit: int) -> list[Arrival]:
         arrivals: list[Arrival] = []
-        batch: list[Appended] = []
         sequences = Sequences(None, 0, nothing_is_sound)
         end = self.dispatched
         try:
-            for placed in self._read(limit):
-                entry = self._dispatcher.entry(placed)
-                end = placed.log_offset + placed.head.size
-                if entry is not None:
-                    batch.append(entry)
-                if len(batch) >= _CATCH_UP_BATCH:
-                    arrivals += self._merge(batch, sequences)
-                    batch = []
-            if batch:
-                arrivals += self._merge(batch, sequences)
+            for records in self._read(limit):
+                end = records[-1][0] + records[-1][1]
+                entries = self._dispatcher.entries(records)
+                if entries:
+                    arrivals += self._merge(entries, sequences)
         except OSError as error:
             self._failed(error)
             return arrivals
@@ -154,22 +147,24 @@ class Reput:
             if queue is not None
         ]
 
-    def _read(self, limit: int) -> Iterator[Placed]:
-        """Records from `dispatched` up to `limit`; blanks are passed over."""
+    def _read(self, limit: int) -> Iterator[list[Checked]]:
+        """Records from `dispatched` up to `limit`, many at a time; blanks are passed over."""
         log_offset = self.dispatched
         while log_offset < limit:
             segment = self._log.segments.find(log_offset)
             if segment is None:
                 return
             position = log_offset - segment.start
-            head = check_record(segment.view, position, log_offset, segment.wrote, False)
-            if head.kind == BLANK:
-                log_offset = segment.end
+            end = min(segment.wrote, limit - segment.start)
+            records = scan_records(segment.view, position, log_offset, end, CHECK_NOTHING)
+            if records:
+                yield records
+                log_offset = records[-1][0] + records[-1][1]
                 continue
-            if log_offset + head.size > limit:
-                return
-            yield Placed(log_offset, segment, head)
-            log_offset += head.size
+            head = check_record(segment.view, position, log_offset, segment.wrote, CHECK_NOTHING)
+            if head.kind != BLANK:
+                return  # reaches beyond the limit
+            log_offset = segment.end
 
     def _failed(self, error: OSError) -> None:
         self._log.stop_feeding()
