@@ -13,6 +13,10 @@ from aerobee.protocol.record_layout import (
     SIZE_AND_MAGIC,
 )
 
+#: Of one call: enough to be quick, few enough to tell progress and to keep memory small.
+MOST_RECORDS = 4096
+MOST_BYTES = 16 << 20
+
 
 def scan_records(
     buffer: bytes | bytearray | memoryview,
@@ -20,15 +24,17 @@ def scan_records(
     log_offset: int,
     limit: int,
     check_crc: int = CHECK_BODY,
-    most: int = 4096,
 ) -> list[Checked]:
-    """The sound records from `position` on, at most `most`; parameters as of `check_record`.
+    """The sound records from `position` on; parameters as of `check_record`.
+
+    At most MOST_RECORDS, and none that begins MOST_BYTES or more behind the first.
 
     Ends before the first thing that is not a sound record; `check_record` tells what it is.
     """
     found: list[Checked] = []
     unpack = SIZE_AND_MAGIC.unpack_from
-    while limit - position >= BLANK_BYTES and len(found) < most:
+    end = min(limit - BLANK_BYTES + 1, position + MOST_BYTES)
+    while position < end and len(found) < MOST_RECORDS:
         size, magic = unpack(buffer, position)
         if magic != MESSAGE_MAGIC or not MIN_RECORD_BYTES <= size <= limit - position:
             break

@@ -29,7 +29,6 @@ from aerobee.store.mapped_file import MappedFile
 from aerobee.store.mapped_file_queue import MappedFileQueue
 from aerobee.store.sequence import Gap
 
-_BATCH = 4096
 _MAGIC_BYTES = MESSAGE_MAGIC.to_bytes(4, "big")
 
 
@@ -81,9 +80,7 @@ class LogWalk:
         log_offset = start
         while (segment := self._segments.find(log_offset)) is not None:
             position = log_offset - segment.start
-            batch = scan_records(
-                segment.view, position, log_offset, segment.size, self._check_crc, _BATCH
-            )
+            batch = scan_records(segment.view, position, log_offset, segment.size, self._check_crc)
             if batch:
                 log_offset = self.position = batch[-1][0] + batch[-1][1]
                 yield batch

@@ -177,7 +177,7 @@ class Recovery:
             self.report.read_from = start
             self.report.records_read = 0
             try:
-                self._dispatch(walk, start, dispatch_from)
+                self._dispatch(walk, start, dispatch_from, plan.floor)
             except Lagging as lag:
                 log.info("queue lags behind, reading again from=%d", lag.log_offset)
                 start = dispatch_from = lag.log_offset
@@ -185,9 +185,8 @@ class Recovery:
                 continue
             return walk
 
-    def _dispatch(self, walk: LogWalk, start: int, dispatch_from: int) -> None:
+    def _dispatch(self, walk: LogWalk, start: int, dispatch_from: int, expected_end: int) -> None:
         sequences = Sequences(dispatch_from, self._segments.min_offset, self._soundness.is_sound)
-        total = max(0, self._segments.max_offset - start)
         next_report = start + _PROGRESS_BYTES
         gaps_seen = 0
         for batch in walk.batches(start):
@@ -204,6 +203,8 @@ class Recovery:
             log_offset = walk.position
             if log_offset >= next_report:
                 next_report = log_offset + _PROGRESS_BYTES
+                # Segments are reserved to their ends; the floor is where records are known to be.
+                total = max(expected_end, log_offset) - start
                 self._tell("reading the commit log", log_offset - start, total)
         sequences.finish()
         walk.gaps += sequences.strays
