@@ -143,6 +143,16 @@ class IndexService:
                     return number
         return len(self.files)
 
+    def sync_from(self, log_offset: int) -> None:
+        """Sync files with keys of records at or above `log_offset`, whoever wrote them.
+
+        Their names are made durable by the next `flush`. Raises OSError.
+        """
+        for file in self.files:
+            if file.end_offset >= log_offset:
+                file.sync()
+                self._new_names = True
+
     def drop_from(self, number: int) -> list[str]:
         """Remove all but the oldest `number` files, and those that could not be read; the paths."""
         removed = [file.path for file in self.files[number:]] + self.damaged

@@ -12,7 +12,7 @@ flush thread works on a snapshot of the dirty files.
 import os
 from collections.abc import Iterator
 
-from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from aerobee.store.descriptors import DescriptorCache
 from aerobee.store.errors import MessageIllegal
 from aerobee.store.files import Files
@@ -125,6 +125,19 @@ class ConsumeQueueTable:
         for queue in self:
             for file in queue.segments:
                 self._files.sync(self.cache.fd(file))
+
+    def sync_from(self, log_offset: int) -> None:
+        """Sync files with units of records at or above `log_offset`, whoever wrote them.
+
+        Their names are made durable by the next `flush`. Raises OSError.
+        """
+        for queue in self:
+            position = queue.first_at(log_offset) * UNIT_BYTES
+            for file in queue.segments:
+                if file.end > position:
+                    self._files.sync(self.cache.fd(file))
+            topic = os.path.dirname(queue.directory)
+            queue.new_directories += [queue.directory, topic, self.directory]
 
     def close(self) -> None:
         """Close all files; what is unsynced stays with the kernel."""

@@ -305,6 +305,12 @@ class Recovery:
             self._queues.sync_files()
         if self._known.clean_stop:
             return
+        if known is not None:
+            # What a killed process, or a recovery broken off, has written but not synced. It will
+            # be found in place, not written again, and called synced at the end.
+            self._queues.sync_from(known.synced.log_offset)
+            if self._index is not None:
+                self._index.sync_from(known.indexed)
         # Ours: all below the flushed mark is on the disk. Others': unsynced bytes are in the last
         # segment in use, the one before, and none in a spare one.
         unsynced = self._segments.max_offset - 3 * self._segments.segment_bytes
