@@ -304,6 +304,8 @@ class Recovery:
             for segment in self._segments.segments:
                 segment.sync_file()
             self._queues.sync_files()
+            if self._index is not None:
+                self._index.sync_from(0)
         if self._known.clean_stop:
             return
         if known is not None:
