@@ -2,7 +2,7 @@
 
 The parser alone is built at the start; what a command needs is imported when it runs, so that
 `aerobee --help` answers at once. Exit codes: 0 done, 1 refused or not found, 2 usage, 3 cannot
-connect (or the port is in use), 78 configuration.
+connect (or the port is in use), 78 configuration. `aerobee store` has codes of its own.
 """
 
 import argparse
@@ -119,6 +119,12 @@ def _message_query(parsed: argparse.Namespace) -> int:
     return query(parsed)
 
 
+def _store_verify(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.store_verify import verify_store
+
+    return verify_store(parsed)
+
+
 _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "serve": _serve,
     "nameserver": _nameserver,
@@ -131,4 +137,5 @@ _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "message pull": _message_pull,
     "message tail": _message_tail,
     "message query": _message_query,
+    "store verify": _store_verify,
 }

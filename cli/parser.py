@@ -4,6 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from aerobee import __version__
+from aerobee.cli.parser_store import add_store
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -33,6 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_config(commands)
     _add_topic(commands)
     _add_message(commands)
+    add_store(commands)
     return parser
 
 

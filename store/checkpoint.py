@@ -17,7 +17,7 @@ import struct
 from aerobee.store.files import Files
 
 CHECKPOINT_BYTES = 4096
-_TIMES = struct.Struct(">qqq")
+TIMES = struct.Struct(">qqq")
 # What the reference takes off, because times of neighbouring messages may be out of order.
 _SAFETY_MS = 3000
 
@@ -39,11 +39,11 @@ class Checkpoint:
             return
         fd = self._files.open(self.path, read_only=True)
         try:
-            data = self._files.read(fd, 0, _TIMES.size)
+            data = self._files.read(fd, 0, TIMES.size)
         finally:
             self._files.close(fd)
-        if len(data) == _TIMES.size:
-            times = [max(0, value) for value in _TIMES.unpack(data)]
+        if len(data) == TIMES.size:
+            times = [max(0, value) for value in TIMES.unpack(data)]
             self.physic_ms, self.logics_ms, self.index_ms = times
 
     @property
@@ -62,7 +62,7 @@ class Checkpoint:
             if self._files.size(fd) != CHECKPOINT_BYTES:
                 self._files.set_size(fd, CHECKPOINT_BYTES)
                 self._files.reserve(fd, 0, CHECKPOINT_BYTES)  # later a full disk is no matter
-            self._files.write(fd, 0, _TIMES.pack(*times))
+            self._files.write(fd, 0, TIMES.pack(*times))
             self._files.sync(fd)
         finally:
             self._files.close(fd)

@@ -1,6 +1,7 @@
 """Faults of the store, named by whose fault they are.
 
-Raised while opening: `StoreInUse`, `StoreSizeMismatch`, `StoreLayoutError`, `StoreNotWritable`.
+Raised while opening: `StoreInUse`, `StoreSizeMismatch`, `StoreLayoutError`, `StoreNotWritable`;
+by the tools for a store at rest `NotAStore` too.
 Raised by a put: `MessageIllegal`, `PropertiesTooLarge` (the sender's fault, nothing was changed);
 `StoreNotWritable`, `PageCacheBusy`, `SegmentCreateFailed` (the store cannot take it now);
 `StoreBroken` (a sync or write failed: only a restart heals), `StoreClosed`.
@@ -27,6 +28,10 @@ class StoreSizeMismatch(StoreError):
 
 class StoreLayoutError(StoreError):
     """The files do not make up one store (a segment missing, queues without a log); unchanged."""
+
+
+class NotAStore(StoreError):
+    """There is no store at the place that was named; nothing was changed."""
 
 
 class StoreNotWritable(StoreError):

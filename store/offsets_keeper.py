@@ -45,11 +45,6 @@ class OffsetsKeeper:
         """Ranges [start, end) of the log that are known to hold no usable record."""
         return self._current.gaps
 
-    @property
-    def behind_bytes(self) -> int:
-        """How much the saved flushed mark could be moved on."""
-        return self._durable()[0] - self._current.flushed
-
     def take(self) -> DerivedMarks:
         """What is dispatched now; to be called before a sync of all queues and the index."""
         return DerivedMarks(*self._dispatched())

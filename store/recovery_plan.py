@@ -3,8 +3,7 @@
 Two ways to the same answer. By offset, if our own offsets file speaks of this directory: nothing
 below its marks has to be read. By time, as the reference does, for directories that come from
 elsewhere: from the last segment whose first record is older than what the checkpoint knows to be
-synced, earlier where a queue has a hole. If that broker was killed since the machine came up, all
-it stored is there, and the last unit of its queues tells more than the checkpoint.
+synced, earlier where a queue has a hole.
 
 The floor (`LogWalk`): by offset it is the flushed mark, and if the machine did not go down since
 also every record that a queue names, as all that was stored is there. By time it is the end of the
@@ -15,17 +14,14 @@ Reads only, except that index files found not whole are removed: they are made a
 that follows, and one that is left out would be found wanting again.
 """
 
-import logging
 from dataclasses import dataclass, field
 
 from aerobee.store.checkpoint import Checkpoint
 from aerobee.store.index_service import IndexService
 from aerobee.store.mapped_file_queue import MappedFileQueue
-from aerobee.store.offsets_file import Identity, Offsets
+from aerobee.store.offsets_file import Offsets
 from aerobee.store.queue_table import ConsumeQueueTable
 from aerobee.store.soundness import Soundness
-
-log = logging.getLogger("aerobee.store.recovery")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +30,8 @@ class Known:
 
     clean_stop: bool
     offsets: Offsets | None
-    #: The machine has not gone down since, and no write or sync failed (as far as can be told of
-    #: another broker's run).
+    #: The machine has not gone down since, and no write or sync failed.
     nothing_lost: bool
-
-
-def known_of(
-    offsets: Offsets | None, identity: Identity, clean_stop: bool, same_boot: bool
-) -> Known:
-    """What may be believed of an offsets file in a directory that is `identity` now.
-
-    `same_boot`: the machine has not gone down since another broker was killed here.
-    """
-    if offsets is None:
-        return Known(clean_stop, None, same_boot)
-    stored = offsets.identity
-    if (stored.lock_inode, stored.lock_mtime_ns) != (identity.lock_inode, identity.lock_mtime_ns):
-        log.info("another broker, or a copy: recovering as without the offsets file")
-        return Known(clean_stop, None, same_boot)
-    same_run = bool(identity.boot_id) and stored.boot_id == identity.boot_id
-    return Known(clean_stop, offsets, not offsets.poisoned and (clean_stop or same_run))
 
 
 @dataclass(slots=True)
@@ -161,16 +139,14 @@ class Planner:
         soundness = self._soundness
         named_end, store_ms = soundness.last_named_end()
         clean = self._known.clean_stop
-        # One thread dispatches in the log's order, so units were made up to the last one there is.
-        trusted = clean or self._known.nothing_lost
-        start = named_end if trusted else soundness.reference_start(self._checkpoint)
+        start = named_end if clean else soundness.reference_start(self._checkpoint)
         plan = RecoveryPlan(
             start,
             start,
             max(named_end, soundness.last_sound_start()),
             False,
             store_ms,
-            "a clean stop" if clean else "the last units" if trusted else "the checkpoint",
+            "a clean stop" if clean else "the checkpoint",
         )
         self._index_by_time(plan)
         if not clean:
@@ -183,12 +159,9 @@ class Planner:
         index = self._index
         if index is None or not self._segments.segments:
             return
-        trusted = self._known.clean_stop or self._known.nothing_lost
-        synced_ms = None if trusted else self._checkpoint.index_ms
+        synced_ms = None if self._known.clean_stop else self._checkpoint.index_ms
         keep = index.sound(self._segments.max_offset, synced_ms)
-        if trusted and keep == len(index.files):
-            keep = index.cut_uncounted()
         doubtful = keep < len(index.files) or bool(index.damaged)
-        if not doubtful and synced_ms is None and index.files:
+        if not doubtful and self._known.clean_stop and index.files:
             return
         self._index_from(plan, index, keep)

@@ -36,11 +36,7 @@ class StoreLock:
 
     def take(self) -> None:
         """Lock the directory, which is made if it is not there. Raises StoreInUse or OSError."""
-        with _guard:
-            if self._identity in _open_directories:
-                raise StoreInUse(f"{self._root} is already open in this process")
-            _open_directories.add(self._identity)
-            self._listed = True
+        self._enter()
         for changed in self._files.make_directories(self._root):
             self._files.sync_directory(changed)
         is_new = not self._files.exists(self._path)
@@ -56,14 +52,33 @@ class StoreLock:
             self._files.sync(self._fd)
             self._files.sync_directory(self._root)
 
+    def take_to_read(self) -> bool:
+        """Keep brokers out while the store is read; several may read. Changes nothing.
+
+        Works where nothing can be written. False when there is no lock file: no broker has opened
+        the directory yet, and one that does meanwhile is not noticed. Raises StoreInUse or OSError.
+        """
+        self._enter()
+        if not self._files.exists(self._path):
+            return False
+        self._fd = self._files.open(self._path, read_only=True)
+        if not self._files.try_lock(self._fd, shared=True):
+            raise StoreInUse(
+                f"{self._root} is in use: a broker runs on it (its file 'lock' is locked). This "
+                "command needs a store at rest; stop the broker first, or use a copy."
+            )
+        return True
+
+    def _enter(self) -> None:
+        with _guard:
+            if self._identity in _open_directories:
+                raise StoreInUse(f"{self._root} is already open in this process")
+            _open_directories.add(self._identity)
+            self._listed = True
+
     def was_left_open(self) -> bool:
         """Whether the last run ended without `mark_clean`."""
         return self._files.exists(self._abort_path)
-
-    def was_left_this_boot(self) -> bool:
-        """Whether the run that left `abort` began after the machine came up, so that it has not
-        gone down since. By the file's times; a copy made without keeping them looks the same."""
-        return self.was_left_open() and self._files.made_and_left(self._abort_path)
 
     def mark_open(self) -> None:
         """From here on a crash is to be noticed."""

@@ -69,8 +69,7 @@ class FaultyFiles(Files):
 
     def power_cut(self, target: Path) -> None:
         """Write to `target` what the disk would hold now."""
-        # Of one moment: the store's threads go on.
-        self._restore(self._root, target, dict(self._names), dict(self._content))
+        self._restore(self._root, target)
 
     # --- the operations ---------------------------------------------------------------------
 
@@ -168,15 +167,11 @@ class FaultyFiles(Files):
             else:
                 self._content[path] = Path(path).read_bytes()
 
-    def _restore(
-        self, source: str, target: Path, names: dict[str, set[str]], content: dict[str, bytes]
-    ) -> None:
+    def _restore(self, source: str, target: Path) -> None:
         target.mkdir(parents=True, exist_ok=True)
-        for name in names.get(source, set()):
+        for name in self._names.get(source, set()):
             path = os.path.join(source, name)
-            if path in names or os.path.isdir(path):
-                self._restore(path, target / name, names, content)
+            if path in self._names or os.path.isdir(path):
+                self._restore(path, target / name)
             else:
-                (target / name).write_bytes(content.get(path, b""))
-                # From before the machine came up again.
-                os.utime(target / name, ns=(1, 1))
+                (target / name).write_bytes(self._content.get(path, b""))

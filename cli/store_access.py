@@ -1,0 +1,71 @@
+"""What all commands for a store at rest share: settings, the lock, errors to exit codes.
+
+Exit codes of `aerobee store`: 0 sound or done, 1 damage found, 2 usage, 3 could not (no store
+there, a broker runs on it, no permission, a size that is no file's), 78 configuration.
+"""
+
+import argparse
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from aerobee.cli.output import CommandFailed
+from aerobee.config.load import load_settings
+from aerobee.config.model import Settings
+from aerobee.store.errors import StoreError
+from aerobee.store.files import Files, is_refused
+from aerobee.store.store_lock import StoreLock
+
+SOUND: Final = 0
+DAMAGED: Final = 1
+COULD_NOT: Final = 3
+
+
+def settings_of(parsed: argparse.Namespace) -> tuple[Settings, frozenset[str]]:
+    """The settings for `DIR`, and the names of those that somebody gave."""
+    loaded = load_settings(
+        parsed.config,
+        flags={"store_path": parsed.directory},
+        overrides=parsed.set,
+        format=parsed.format,
+        strict=parsed.strict,
+    )
+    given = frozenset(name for name, origin in loaded.origins.items() if origin.source != "default")
+    return loaded.settings, given
+
+
+def run_on_store(parsed: argparse.Namespace, work: Callable[[], int]) -> int:
+    """Run a command; what the store or the system refuses ends it with a text and exit code 3."""
+    try:
+        return work()
+    except StoreError as error:
+        raise CommandFailed(str(error), COULD_NOT) from error
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise CommandFailed(_refusal(parsed, error), COULD_NOT) from error
+
+
+@contextmanager
+def locked_to_read(settings: Settings) -> Iterator[None]:
+    """Keep brokers out while the store is read. Raises StoreInUse or OSError."""
+    lock = StoreLock(Files(), settings.store_path)
+    try:
+        lock.take_to_read()
+        yield
+    finally:
+        lock.release()
+
+
+def below(root: str, path: str) -> str:
+    """The path as seen from the store's directory, if it lies in there."""
+    return os.path.relpath(path, root) if path.startswith(root + os.sep) else path
+
+
+def _refusal(parsed: argparse.Namespace, error: OSError) -> str:
+    where = error.filename or parsed.directory
+    text = f"{where}: {error.strerror or error}"
+    if is_refused(error):
+        text += " (run this as the user the broker runs as, or as root)"
+    return text

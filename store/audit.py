@@ -1,0 +1,231 @@
+"""Is a store sound? Reads everything a store at rest holds and says all that is wrong with it.
+
+    audit_layout    names and lengths, missing and foreign files     audit_sizes  file sizes
+    audit_scan      sound records, gaps, the end of the log          audit_bytes  reading
+    audit_log       one pass over the log, feeding ...
+    audit_queues    ... each record in exactly its slot, and back (invariants I3 to I7)
+    audit_index     ... each key of each record found (I6)
+    audit_state     checkpoint, offsets, abort, lock      audit_config    the broker's tables
+
+It changes nothing, opens nothing for writing, and needs memory for the queues' states, one index
+file's slots and a few megabytes of the log, however long that is. It trusts no derived file, and
+none of the code that wrote them: records are checked by `protocol/record_check.py`, everything else
+here.
+
+The caller has locked the store (`store_lock.py`): what a running broker does meanwhile would look
+like damage.
+"""
+
+import os
+from collections.abc import Callable, Collection
+
+from aerobee.config.model import Settings
+from aerobee.protocol.errors import CorruptRecord
+from aerobee.store.audit_bytes import Sources, Window
+from aerobee.store.audit_config import Tables
+from aerobee.store.audit_index import IndexAudit
+from aerobee.store.audit_layout import Layout, check_segments, check_strays, survey
+from aerobee.store.audit_log import LogAudit
+from aerobee.store.audit_queue_files import QueueSet, RecordsByPlace
+from aerobee.store.audit_queue_pass import LostByGap
+from aerobee.store.audit_queues import QueueAudit
+from aerobee.store.audit_report import Counts, Findings, Report, Sizes
+from aerobee.store.audit_scan import LogScan, SegmentReader
+from aerobee.store.audit_sizes import find_sizes
+from aerobee.store.audit_state import (
+    check_abort,
+    check_checkpoint,
+    check_lock,
+    check_marks,
+    read_marks,
+    was_left_open,
+)
+from aerobee.store.delay_levels import DelayLevels
+from aerobee.store.encoding import crc_checks
+from aerobee.store.files import Clock, Files
+from aerobee.store.recovery_report import Progress
+
+
+def verify(
+    settings: Settings,
+    given: Collection[str] = (),
+    files: Files | None = None,
+    clock: Clock | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Check the store below `settings.store_path`, which the caller has locked.
+
+    `given` names the settings that were chosen (attribute names): sizes that were not are found
+    from the files. Raises NotAStore, StoreSizeMismatch, or OSError when something cannot be read
+    for another reason than a bad disk.
+    """
+    files = files or Files()
+    clock = clock or Clock()
+    started = clock.monotonic()
+    layout = survey(files, settings)
+    sizes = find_sizes(files, layout, settings, given)
+    audit = _Audit(files, settings, given, layout, sizes, progress)
+    try:
+        audit.run()
+    finally:
+        audit.sources.close()
+    audit.say_unreadable()
+    audit.counts.bytes_read = audit.sources.bytes_read()
+    return Report(
+        settings.store_path,
+        sizes,
+        audit.counts,
+        audit.findings,
+        audit.scan.gaps,
+        audit.clean_stop,
+        clock.monotonic() - started,
+    )
+
+
+class _Audit:
+    """The parts of one audit, and the order they run in."""
+
+    def __init__(
+        self,
+        files: Files,
+        settings: Settings,
+        given: Collection[str],
+        layout: Layout,
+        sizes: Sizes,
+        progress: Progress | None,
+    ) -> None:
+        self._files = files
+        self._settings = settings
+        self._given = given
+        self._layout = layout
+        self._sizes = sizes
+        self._progress = progress
+        self.findings = Findings()
+        self.counts = Counts()
+        self.sources = Sources(files)
+        self.clean_stop = not was_left_open(files, layout.root)
+        # A file that is in no multiple of the size cannot be read as a segment.
+        self._segments = [file for file in layout.segments if file.start % sizes.segment_bytes == 0]
+        self._records = RecordsByPlace(self.sources, self._segments, sizes.segment_bytes)
+        self._queues = QueueSet(self.sources, layout.queues, sizes.queue_bytes, self._records)
+        self._marks = read_marks(files, layout.root)
+        self._tables = Tables(files, layout, self.findings, self.counts)
+        self.scan = LogScan(
+            self.sources,
+            self._segments,
+            sizes.segment_bytes,
+            named_after=self._queues.next_named,
+            known_end=max(self._queues.named_end(), self._last_sound_start(), self._marks.flushed),
+            torn_above=not self.clean_stop and not self._marks.nothing_lost,
+            check_crc=crc_checks(verify_property_crc=settings.verify_property_crc),
+        )
+
+    def run(self) -> None:
+        """All checks."""
+        findings, counts, scan = self.findings, self.counts, self.scan
+        check_segments(self._layout, self._sizes.segment_bytes, findings)
+        check_strays(self._layout, findings)
+        self._check_queue_files()
+        log_start = scan.end
+        if self._segments:
+            self._read(log_start)
+        counts.segments = len(self._layout.segments)
+        counts.messages = counts.records - counts.half_messages - counts.rollbacks - counts.fillers
+        counts.log_start, counts.log_end, counts.blanks = log_start, scan.end, scan.blanks
+        self._tables.check_offsets(self._max_offset)
+        root = self._layout.root
+        check_abort(self._files, root, findings)
+        check_lock(self._files, root, findings)
+        check_marks(self._marks, root, scan.end, findings)
+        check_checkpoint(self._files, root, counts.last_store_ms, findings)
+
+    def _read(self, log_start: int) -> None:
+        """The log with the index beside it, then the queues, then what both say of the log."""
+        findings, counts, scan = self.findings, self.counts, self.scan
+        root = self._layout.root
+        queues = QueueAudit(
+            os.path.join(root, "consumequeue"),
+            self._queues,
+            self._records,
+            findings,
+            counts,
+            self._tables.topics(),
+            has_extensions=self._layout.has_extensions,
+            strict_delays="message_delay_levels" in self._given,
+            clean_stop=self.clean_stop,
+        )
+        index = IndexAudit(
+            self.sources,
+            os.path.join(root, "index"),
+            self._layout.index_files,
+            self._sizes,
+            findings,
+            counts,
+            scan.gaps,
+            enabled=self._settings.index_enabled,
+            clean_stop=self.clean_stop,
+        )
+        levels = DelayLevels(self._settings.message_delay_levels)
+        log = LogAudit(
+            self._layout.log_directories[0],
+            scan,
+            self._segments,
+            self._sizes.segment_bytes,
+            levels,
+            findings,
+            counts,
+        )
+        limit = max((file.start + file.size for file in self._segments), default=log_start)
+        index.start(log_start, limit)
+        log.run(queues.feed, index.feed, index.filler, self._progress_in_log(log_start))
+        index.finish(scan.end)
+        lost = LostByGap(scan.gaps)
+        queues.finish(log_start, scan.end, lost, self._progress_in_queues)
+        log.judge(lost, self._marks, clean_stop=self.clean_stop)
+
+    def _check_queue_files(self) -> None:
+        for found in self._layout.queues:
+            self._queues.queues[found.topic, found.queue_id].check_files(self.findings, found)
+        if not self._layout.has_log and self._queues.name_anything():
+            self.findings.add(
+                "log-missing",
+                self._layout.log_directories[0],
+                None,
+                "holds no segment, but consume queues name messages",
+            )
+
+    def _last_sound_start(self) -> int:
+        """Where the last segment begins that begins with a sound record or blank; 0 if none."""
+        for file in reversed(self._segments):
+            source = self.sources.own(file.path)
+            try:
+                SegmentReader(file, self._sizes.segment_bytes, Window(source)).head_at(0, False)
+            except CorruptRecord:
+                continue
+            finally:
+                self.sources.give_back(source)
+            return file.start
+        return 0
+
+    def _max_offset(self, topic: str, queue_id: int) -> int | None:
+        queue = self._queues.queues.get((topic, queue_id))
+        return None if queue is None else queue.top
+
+    def say_unreadable(self) -> None:
+        """What the disk refused; known when all files are closed."""
+        for path, start, end in self.sources.unreadable():
+            self.findings.add("unreadable", path, start, f"the disk refuses bytes {start} to {end}")
+
+    def _progress_in_log(self, start: int) -> Callable[[int], None]:
+        end = start
+        if self._segments:
+            last = self._segments[-1]
+            end = last.start + self.sources.get(last.path).last_nonzero(0, last.size)
+        return lambda log_offset: self._tell("reading the log", log_offset - start, end - start)
+
+    def _progress_in_queues(self, done: int, total: int) -> None:
+        self._tell("reading the consume queues", done, total)
+
+    def _tell(self, what: str, done: int, total: int) -> None:
+        if self._progress is not None:
+            self._progress(what, done, total)

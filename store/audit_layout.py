@@ -1,0 +1,238 @@
+"""What is in a store directory, by names and lengths only, and what is wrong with those.
+
+A start reads the same directories, strictly: it refuses a store at the first thing that does not
+fit. Here everything is listed, fitting or not, so that all that is wrong can be said at once, and
+so that what is left can still be read.
+"""
+
+import os
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from aerobee.config.model import Settings
+from aerobee.store.audit_report import Findings
+from aerobee.store.errors import NotAStore
+from aerobee.store.files import Files
+
+_SEGMENT_NAME = re.compile(r"[0-9]{20}", re.ASCII)
+_INDEX_NAME = re.compile(r"[0-9]{17}", re.ASCII)
+# What a store directory may hold beside the log; one of these makes it one.
+_SIGNS = ("commitlog", "consumequeue", "index", "checkpoint", "lock", "config")
+_KNOWN = frozenset(
+    {*_SIGNS, "abort", "offsets", "offsets.tmp", "consumequeue_ext", "transaction", "kvConfig.json"}
+    | {"batchconsumequeue", "timerwheel", "timerlog", "epochFileCheckpoint", "brokerIdentity"}
+)
+ASIDE_PREFIX = "lost+found-"
+
+
+class FoundFile(NamedTuple):
+    """A file named by where it begins (0 for index files)."""
+
+    path: str
+    start: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        """Its name alone."""
+        return os.path.basename(self.path)
+
+
+class FoundQueue(NamedTuple):
+    """The directory of one consume queue; its files in order, empty ones left out."""
+
+    topic: str
+    queue_id: int
+    directory: str
+    files: tuple[FoundFile, ...]
+
+
+@dataclass
+class Layout:
+    """The files of one store. Segments and queue files are ordered by their start."""
+
+    root: str
+    log_directories: tuple[str, ...]
+    segments: list[FoundFile] = field(default_factory=list)
+    queues: list[FoundQueue] = field(default_factory=list)
+    index_files: list[FoundFile] = field(default_factory=list)
+    config_files: list[str] = field(default_factory=list)
+    # Files of no length.
+    unfinished: list[FoundFile] = field(default_factory=list)
+    # (path, whether RocketMQ refuses to start because of it).
+    foreign: list[tuple[str, bool]] = field(default_factory=list)
+    # Whether units may hold addresses in consumequeue_ext instead of tags codes.
+    has_extensions: bool = False
+    # Second files of a start that another directory has too.
+    duplicates: list[FoundFile] = field(default_factory=list)
+
+    @property
+    def has_log(self) -> bool:
+        """Whether there is any segment."""
+        return bool(self.segments)
+
+
+def log_directories(settings: Settings) -> tuple[str, ...]:
+    """Every directory that may hold segments, those only read from as well."""
+    paths = f"{settings.commit_log_path},{settings.read_only_commit_log_paths}".split(",")
+    named = [os.path.expanduser(path.strip()) for path in paths if path.strip()]
+    if not settings.commit_log_path:
+        named.insert(0, os.path.join(settings.store_path, "commitlog"))
+    return tuple(dict.fromkeys(named))
+
+
+def survey(files: Files, settings: Settings) -> Layout:
+    """List the store below `settings.store_path`. Raises NotAStore or OSError."""
+    root = settings.store_path
+    _check_root(files, root)
+    layout = Layout(root, log_directories(settings))
+    for name in files.names(root):
+        if name not in _KNOWN and not name.startswith(ASIDE_PREFIX):
+            path = os.path.join(root, name)
+            if path not in layout.log_directories:
+                layout.foreign.append((path, False))
+    for directory in layout.log_directories:
+        _list_segments(files, directory, layout)
+    layout.segments.sort(key=lambda file: file.start)
+    # A file without length is left over from a crash only if nothing follows it.
+    last = max((file.start for file in layout.segments), default=-1)
+    layout.segments += [file for file in layout.unfinished if file.start < last]
+    layout.segments.sort(key=lambda file: file.start)
+    layout.unfinished = [file for file in layout.unfinished if file.start > last]
+    layout.has_extensions = files.is_directory(os.path.join(root, "consumequeue_ext"))
+    _list_queues(files, os.path.join(root, "consumequeue"), layout)
+    _list_index(files, os.path.join(root, "index"), layout)
+    _list_config(files, os.path.join(root, "config"), layout)
+    return layout
+
+
+def _check_root(files: Files, root: str) -> None:
+    if not files.exists(root):
+        raise NotAStore(f"{root} does not exist")
+    if not files.is_directory(root):
+        raise NotAStore(f"{root} is a file; name the directory of a store")
+    names = files.names(root)
+    if not any(sign in names for sign in _SIGNS):
+        what = "is empty" if not names else "holds nothing that belongs to one"
+        raise NotAStore(
+            f"{root} is not the directory of a store: it {what}. A store has commitlog, "
+            "consumequeue and lock in it."
+        )
+
+
+def _list_segments(files: Files, directory: str, layout: Layout) -> None:
+    known = {file.start for file in layout.segments}
+    for name in files.names(directory):
+        path = os.path.join(directory, name)
+        if _SEGMENT_NAME.fullmatch(name) is None or files.is_directory(path):
+            layout.foreign.append((path, True))
+            continue
+        file = FoundFile(path, int(name), files.size_of(path))
+        if not file.size:
+            layout.unfinished.append(file)
+        elif file.start in known:
+            layout.duplicates.append(file)
+        else:
+            layout.segments.append(file)
+
+
+def _list_queues(files: Files, directory: str, layout: Layout) -> None:
+    for topic in files.names(directory):
+        topic_directory = os.path.join(directory, topic)
+        if not files.is_directory(topic_directory):
+            layout.foreign.append((topic_directory, False))
+            continue
+        for name in files.names(topic_directory):
+            path = os.path.join(topic_directory, name)
+            if not name.isdecimal() or not name.isascii() or not files.is_directory(path):
+                layout.foreign.append((path, False))
+                continue
+            found = _list_queue_files(files, path, layout)
+            layout.queues.append(FoundQueue(topic, int(name), path, tuple(found)))
+
+
+def _list_queue_files(files: Files, directory: str, layout: Layout) -> list[FoundFile]:
+    found: list[FoundFile] = []
+    for name in files.names(directory):
+        path = os.path.join(directory, name)
+        if _SEGMENT_NAME.fullmatch(name) is None or files.is_directory(path):
+            layout.foreign.append((path, True))
+            continue
+        found.append(FoundFile(path, int(name), files.size_of(path)))
+    while found and not found[-1].size:
+        layout.unfinished.append(found.pop())
+    return found
+
+
+def _list_index(files: Files, directory: str, layout: Layout) -> None:
+    for name in files.names(directory):
+        path = os.path.join(directory, name)
+        if _INDEX_NAME.fullmatch(name) is None or files.is_directory(path):
+            layout.foreign.append((path, False))
+            continue
+        file = FoundFile(path, 0, files.size_of(path))
+        (layout.index_files if file.size else layout.unfinished).append(file)
+
+
+def _list_config(files: Files, directory: str, layout: Layout) -> None:
+    for name in files.names(directory):
+        path = os.path.join(directory, name)
+        if not files.is_directory(path):
+            layout.config_files.append(path)
+
+
+def check_segments(layout: Layout, segment_bytes: int, findings: Findings) -> None:
+    """Names, lengths and the run of the commit log's files."""
+    expected = layout.segments[0].start if layout.segments else 0
+    for file in layout.segments:
+        if file.start % segment_bytes:
+            findings.add(
+                "segment-start",
+                file.path,
+                None,
+                f"begins at {file.start}, which is no multiple of {segment_bytes}",
+                log_offset=file.start,
+            )
+        elif file.start > expected:
+            findings.add(
+                "segment-missing",
+                os.path.join(os.path.dirname(file.path), f"{expected:020d}"),
+                None,
+                f"the files of log offsets {expected} to {file.start} are missing "
+                f"({(file.start - expected) // segment_bytes} of {segment_bytes} bytes)",
+                log_offset=expected,
+            )
+        if file.size != segment_bytes:
+            findings.add(
+                "segment-size",
+                file.path,
+                None,
+                f"has {file.size} bytes instead of {segment_bytes}",
+                log_offset=file.start,
+            )
+        if file.start % segment_bytes == 0:
+            expected = file.start + segment_bytes
+    for file in layout.duplicates:
+        findings.add(
+            "segment-duplicate",
+            file.path,
+            None,
+            f"another directory has a file for log offset {file.start} as well",
+            log_offset=file.start,
+        )
+
+
+def check_strays(layout: Layout, findings: Findings) -> None:
+    """Files without length and files that are nobody's."""
+    for file in layout.unfinished:
+        if os.path.dirname(file.path) in layout.log_directories:
+            kind = "segment-unfinished"
+        elif os.path.dirname(file.path).endswith(f"{os.sep}index"):
+            kind = "index-unfinished"
+        else:
+            kind = "queue-file-unfinished"
+        findings.add(kind, file.path, None, "has no length")
+    for path, stops_rocketmq in layout.foreign:
+        kind = "foreign-stops-rocketmq" if stops_rocketmq else "foreign-file"
+        findings.add(kind, path, None, "is none of the store's files")

@@ -1,0 +1,303 @@
+"""Holds consume queues against the log: each record in exactly its slot, each slot its record.
+
+While the log is read, every record with a place in a queue is compared with the unit in its slot,
+runs of them with one read. That settles uniqueness without remembering anything: a record has one
+queue and one number, so it has one slot; a unit that named a record not its own would not compare
+equal for that record. A queue whose equal units are as many as its units that name something within
+the log is therefore right as a whole, and is only read through for order and holes. In the others
+each unit is asked what it points to.
+
+What is remembered of a queue is its next number and the runs of records that were not in their
+slots, which normally are none.
+
+A topic that was deleted and made again numbers its messages anew; those of before are in the log
+and in no queue. They are told from losses by the later records that took their numbers.
+"""
+
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+from aerobee.protocol.names import LMQ_PREFIX, SCHEDULE_TOPIC
+from aerobee.store.audit_queue_files import QueueReader, QueueSet, RecordsByPlace, names_record
+from aerobee.store.audit_queue_pass import LostByGap, QueuePass
+from aerobee.store.audit_report import Counts, Findings
+from aerobee.store.consume_queue import EMPTY, PRE_BLANK, UNIT, UNIT_BYTES
+
+_I32_MIN, _I32_MAX = -(1 << 31), (1 << 31) - 1
+_RUNS_MOST = 10_000
+
+
+class Claim(NamedTuple):
+    """A record's claim to a slot."""
+
+    offset: int
+    log_offset: int
+    size: int
+    tags_code: int
+
+
+class _Run:
+    """Records that follow each other and are not in their slots, which are all empty or all
+    `taken` by units that name something else."""
+
+    __slots__ = ("count", "first", "first_log", "last_log", "taken")
+
+    def __init__(self, claim: Claim, taken: bool) -> None:
+        self.first = claim.offset
+        self.count = 1
+        self.first_log = self.last_log = claim.log_offset
+        self.taken = taken
+
+    @property
+    def end(self) -> int:
+        """The slot behind the last one."""
+        return self.first + self.count
+
+
+class _State:
+    """What is known of one queue so far."""
+
+    __slots__ = ("equal", "expected", "runs", "runs_left_out", "superseded")
+
+    def __init__(self) -> None:
+        self.expected: int | None = None
+        self.equal = 0
+        self.runs: list[_Run] = []
+        self.runs_left_out = 0
+        self.superseded = 0
+
+
+class QueueAudit:
+    """Fed with the claims of the log in order, then asked to `finish`."""
+
+    def __init__(
+        self,
+        directory: str,
+        queues: QueueSet,
+        records: RecordsByPlace,
+        findings: Findings,
+        counts: Counts,
+        known_topics: frozenset[str] | None,
+        *,
+        strict_delays: bool,
+        has_extensions: bool,
+        clean_stop: bool,
+    ) -> None:
+        self._directory = directory
+        self._queues = queues.queues
+        self._records = records
+        self._findings = findings
+        self._counts = counts
+        self._known_topics = known_topics
+        self._strict_delays = strict_delays
+        self._has_extensions = has_extensions
+        self._clean_stop = clean_stop
+        self._states: dict[tuple[str, int], _State] = {}
+
+    # --- while the log is read --------------------------------------------------------------
+
+    def feed(self, claims: dict[tuple[str, int], list[Claim]]) -> None:
+        """The next claims of the log, by queue, each queue's in log order."""
+        for key, queue_claims in claims.items():
+            state = self._states.get(key)
+            if state is None:
+                state = self._states[key] = _State()
+            queue = self._queues.get(key)
+            start = 0
+            for position in range(1, len(queue_claims) + 1):
+                if (
+                    position == len(queue_claims)
+                    or queue_claims[position][0] != queue_claims[position - 1][0] + 1
+                ):
+                    self._run(queue, state, queue_claims[start:position])
+                    start = position
+
+    def _run(self, queue: QueueReader | None, state: _State, run: list[Claim]) -> None:
+        first = run[0].offset
+        wanted = b"".join([UNIT.pack(log, size, tags) for _, log, size, tags in run])
+        there = b"" if queue is None else _read_run(queue, first, len(run))
+        # One damaged record may claim any number; a new beginning has its units, or no queue.
+        believed = queue is None or there[:UNIT_BYTES] == wanted[:UNIT_BYTES]
+        if state.expected is not None and first < state.expected and believed:
+            self._restarted(state, first)
+        state.expected = first + len(run)
+        if there == wanted:
+            state.equal += len(run)
+            return
+        for index, claim in enumerate(run):
+            unit = there[index * UNIT_BYTES : (index + 1) * UNIT_BYTES]
+            if unit == wanted[index * UNIT_BYTES : (index + 1) * UNIT_BYTES]:
+                state.equal += 1
+            else:
+                self._differs(queue, state, claim, unit)
+
+    def _restarted(self, state: _State, first: int) -> None:
+        """Numbers from `first` on are given out again: what claimed them before is in no queue."""
+        kept: list[_Run] = []
+        for run in state.runs:
+            if run.end <= first:
+                kept.append(run)
+                continue
+            over = run.end - max(run.first, first)
+            state.superseded += over
+            run.count -= over
+            if run.count:
+                kept.append(run)
+        state.runs = kept
+
+    def _differs(self, queue: QueueReader | None, state: _State, claim: Claim, unit: bytes) -> None:
+        taken = False
+        if unit and unit != EMPTY and unit != PRE_BLANK:
+            log_offset, size, tags_code = UNIT.unpack(unit)
+            if (log_offset, size) == claim[1:3]:
+                state.equal += 1
+                assert queue is not None
+                self._other_tags(queue, claim, tags_code)
+                return
+            taken = names_record(log_offset, size)
+        last = state.runs[-1] if state.runs else None
+        if last is not None and last.end == claim.offset and last.taken == taken:
+            last.count += 1
+            last.last_log = claim.log_offset
+        elif len(state.runs) < _RUNS_MOST:
+            state.runs.append(_Run(claim, taken))
+        else:
+            state.runs_left_out += 1
+
+    def _other_tags(self, queue: QueueReader, claim: Claim, tags_code: int) -> None:
+        if self._has_extensions and tags_code < _I32_MIN:
+            return  # the address of a unit in consumequeue_ext
+        if queue.topic == SCHEDULE_TOPIC and tags_code > _I32_MAX and not self._strict_delays:
+            return  # a delivery time, by delay levels that nobody has told us
+        path, position = queue.place(claim.offset)
+        self._findings.add(
+            "unit-tags",
+            path,
+            position,
+            f"the unit of message {claim.offset} of {queue.name} has the tags code {tags_code}, "
+            f"its record makes it {claim.tags_code}",
+            log_offset=claim.log_offset,
+            queue_offset=claim.offset,
+        )
+
+    # --- at the end -------------------------------------------------------------------------
+
+    def finish(
+        self, log_start: int, log_end: int, lost: LostByGap, progress: Callable[[int, int], None]
+    ) -> None:
+        """Judge what was not in its place, and read each queue through.
+
+        Units that point into a damaged range are told to `lost`; `progress` hears how many bytes
+        are read, of how many.
+        """
+        for key, state in self._states.items():
+            if key not in self._queues and state.runs:
+                self._without_queue(key, state)
+        total = sum(queue.used_bytes for queue in self._queues.values())
+        done = 0
+        for key, queue in self._queues.items():
+            progress(done, total)
+            done += queue.used_bytes
+            self._finish_queue(queue, self._states.get(key) or _State(), log_start, log_end, lost)
+        progress(total, total)
+
+    def _finish_queue(
+        self, queue: QueueReader, state: _State, log_start: int, log_end: int, lost: LostByGap
+    ) -> None:
+        self._counts.queues += 1
+        if state.superseded:
+            self._findings.add(
+                "numbering-restarted",
+                queue.directory,
+                None,
+                f"{state.superseded} messages of {queue.name} in the log were numbered before its "
+                "numbering began anew",
+            )
+        taken = [(run.first, run.end) for run in state.runs]
+        through = QueuePass(queue, self._findings, self._counts, lost, taken)
+        through.read(log_start, log_end)
+        if through.beyond:
+            self._say_beyond(through, log_end)
+        if through.named != state.equal:
+            through.ask(self._records, log_start, log_end)
+        for run in state.runs:
+            self._judge_run(queue, run)
+        if state.runs_left_out:
+            self._findings.add(
+                "unit-missing",
+                queue.directory,
+                None,
+                f"{state.runs_left_out} more messages of {queue.name} are not in their slots",
+            )
+
+    def _without_queue(self, key: tuple[str, int], state: _State) -> None:
+        topic, queue_id = key
+        first = state.runs[0]
+        kind = "queue-missing"
+        deleted = self._known_topics is not None and topic not in self._known_topics
+        if deleted and not topic.startswith(LMQ_PREFIX):
+            kind = "topic-deleted"
+        count = sum(run.count for run in state.runs)
+        self._findings.add(
+            kind,
+            os.path.join(self._directory, topic, str(queue_id)),
+            None,
+            f"{count} messages of {topic}/{queue_id} (numbers {first.first} to "
+            f"{max(run.end for run in state.runs) - 1}) are in the log, the queue has no directory",
+            log_offset=first.first_log,
+            queue_offset=first.first,
+        )
+
+    def _say_beyond(self, through: QueuePass, log_end: int) -> None:
+        queue, first = through.queue, through.beyond_first
+        path, position = queue.place(first)
+        self._findings.add(
+            "unit-beyond-log" if self._clean_stop else "unit-torn",
+            path,
+            position,
+            f"{through.beyond} units of {queue.name}, from message {first} on, name log offsets at "
+            f"or above {log_end}, where the log ends",
+            queue_offset=first,
+        )
+
+    def _judge_run(self, queue: QueueReader, run: _Run) -> None:
+        names = f"message {run.first} of {queue.name}"
+        where = f"the record at {run.first_log}"
+        if run.count > 1:
+            names = f"messages {run.first} to {run.end - 1} of {queue.name}"
+            where = f"{run.count} records from {run.first_log} to {run.last_log}"
+        kind, what = "unit-missing", f"{where}, {names}, not in the queue"
+        if run.taken:
+            kind, what = self._judge_taken(queue, run, where, names)
+        elif run.first > queue.top:
+            kind = "record-stray"
+            what = f"{where} should be {names}, which ends before message {queue.top}"
+        elif run.first == queue.top and not self._clean_stop:
+            kind, what = "queue-behind", f"{where}, {names}, not in the queue yet"
+        path, position = queue.place(run.first)
+        self._findings.add(
+            kind, path, position, what, log_offset=run.first_log, queue_offset=run.first
+        )
+
+    def _judge_taken(
+        self, queue: QueueReader, run: _Run, where: str, names: str
+    ) -> tuple[str, str]:
+        """Whose is the slot? If its unit names a record that names it back, it is that one's."""
+        unit = queue.unit(run.first)
+        assert unit is not None
+        problem = self._records.problem(queue, run.first, unit[0], unit[1])
+        if problem is None:
+            return "record-stray", f"{where} should be {names}, but so should that at {unit[0]}"
+        return "unit-wrong", f"{where}, {names}, not in the queue; the unit there: {problem}"
+
+
+def _read_run(queue: QueueReader, first: int, count: int) -> bytes:
+    """The units of a run, read over the ends of files; a missing one cuts it short."""
+    data = queue.read(first, count)
+    while data and len(data) < count * UNIT_BYTES:
+        more = queue.read(first + len(data) // UNIT_BYTES, count - len(data) // UNIT_BYTES)
+        if not more:
+            break
+        data += more
+    return data

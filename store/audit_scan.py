@@ -1,0 +1,300 @@
+"""Reads a commit log from its files, whatever state they are in, and names what it cannot read.
+
+Works on any set of segment files: with some missing, cut short, too long. Sound records are found
+as recovery finds them (`log_walk.py` has the reasons): behind a damaged record by (a) the record's
+own lengths, (b) the next record that a queue unit names, (c) a chain of sound records that leads
+there. Unlike recovery an audit may stand before a log whose queues are gone, and wants to know what
+could still be read; so where no unit names anything more, a chain is believed too if it reaches the
+end of what was written, or is long.
+
+What lies between two sound records is a gap. What lies behind the last one is the tail: nothing, a
+torn write, or damage, which the caller judges.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.record import (
+    BLANK,
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    CHECK_BODY,
+    CHECK_NOTHING,
+    MAGIC_POSITION,
+    MESSAGE_MAGIC,
+    MIN_RECORD_BYTES,
+    RecordHead,
+    check_record,
+)
+from aerobee.protocol.record_layout import SIZE_AND_MAGIC
+from aerobee.store.audit_bytes import Sources, Window
+from aerobee.store.audit_layout import FoundFile
+from aerobee.store.sequence import Gap
+
+#: A sound record: its log offset, its head, the bytes it lies in and where in them it begins.
+Located: TypeAlias = tuple[int, RecordHead, bytes, int]
+
+_MAGIC_BYTES = MESSAGE_MAGIC.to_bytes(4, "big")
+# Sound records in a row that are believed without a known place to lead to.
+_LONG_CHAIN = 16
+_SEARCH_BYTES = 4 << 20
+# A record larger than this must have lengths that add up before it is read as a whole.
+_LARGE = 16 << 20
+
+
+def nothing_named(_log_offset: int, limit: int) -> int:
+    """For logs without queues: no unit names anything."""
+    return limit
+
+
+class SegmentReader:
+    """Reads records of one segment file; positions are bytes in it."""
+
+    def __init__(self, file: FoundFile, segment_bytes: int, window: Window) -> None:
+        self.path = file.path
+        self.start = file.start
+        self.end = file.start + segment_bytes
+        self.window = window
+        # Bytes that are there, at most a segment's.
+        self.limit = min(file.size, segment_bytes)
+
+    def head_at(self, position: int, check_crc: int) -> tuple[RecordHead, int]:
+        """The record or blank there, and where it begins in the window; raises CorruptRecord."""
+        room = self.limit - position
+        log_offset = self.start + position
+        if room < BLANK_BYTES:
+            raise CorruptRecord(f"{max(0, room)} bytes at {log_offset} cannot hold a record")
+        window = self.window
+        index = window.locate(position, BLANK_BYTES)
+        size, magic = SIZE_AND_MAGIC.unpack_from(window.buffer, index)
+        if magic == BLANK_MAGIC:
+            if size != self.end - log_offset:
+                raise CorruptRecord(f"blank at {log_offset} does not end with its segment")
+            return RecordHead(BLANK, size), index
+        if magic == MESSAGE_MAGIC and MIN_RECORD_BYTES <= size <= room:
+            if size > _LARGE:
+                self._check_lengths(position, size)
+            index = window.locate(position, size)
+        limit = min(len(window.buffer), index + room)
+        return check_record(window.buffer, index, log_offset, limit, check_crc), index
+
+    def _check_lengths(self, position: int, size: int) -> None:
+        """Believe a very long record's length only if its fields add up to it."""
+        window = self.window
+        index = window.locate(position, 128)
+        # Bits 4 and 5 of the last sysFlag byte lengthen the hosts from 8 to 20 bytes each.
+        bits = window.buffer[index + 39]
+        body_at = 88 + 12 * (bits >> 4 & 1) + 12 * (bits >> 5 & 1)
+        body = int.from_bytes(window.buffer[index + body_at - 4 : index + body_at], "big")
+        topic_at = body_at + body
+        if topic_at + 3 > size:
+            raise CorruptRecord(f"lengths of the record at {self.start + position} do not add up")
+        index = window.locate(position + topic_at, 256)
+        properties_at = 1 + window.buffer[index]
+        place = index + properties_at
+        properties = int.from_bytes(window.buffer[place : place + 2], "big")
+        if topic_at + properties_at + 2 + properties != size:
+            raise CorruptRecord(f"lengths of the record at {self.start + position} do not add up")
+
+
+class LogScan:
+    """One reading of a log. `named_after(p, limit)` gives the next place above p, at most `limit`,
+    at which a queue unit names a record that names it back.
+
+    Up to `known_end` the log is known to reach. With `torn_above` a bad record from there on is a
+    torn tail, as recovery takes it after a crash; otherwise sound records behind it are looked for.
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        segments: Sequence[FoundFile],
+        segment_bytes: int,
+        *,
+        named_after: Callable[[int, int], int] = nothing_named,
+        known_end: int = 0,
+        torn_above: bool = False,
+        check_crc: int = CHECK_BODY,
+    ) -> None:
+        self._sources = sources
+        self._segments = segments
+        self._segment_bytes = segment_bytes
+        self._named_after = named_after
+        self._known_end = known_end
+        self._torn_above = torn_above
+        self._check_crc = check_crc
+        self.gaps: list[Gap] = []
+        # The end of what is sound so far; at last the log's end.
+        self.end = segments[0].start if segments else 0
+        # Why nothing sound was found at `end`, None as long as nobody has looked there.
+        self.end_reason: str | None = None
+        self.blanks = 0
+        # Segments that hold nothing but zeros, behind the end.
+        self.spare: list[FoundFile] = []
+        # Behind the end: (file, first position, position behind the last byte that is not zero).
+        self.tail: list[tuple[FoundFile, int, int]] = []
+        # Segments whose last record is not followed by a blank.
+        self.not_closed: list[FoundFile] = []
+        # (file, log offset its first record names) of files that hold another place's records.
+        self.misplaced: list[tuple[FoundFile, int]] = []
+
+    def records(self, start: int = 0) -> Iterator[Located]:
+        """Sound records in order, from `start` on (a place where one begins; 0: all)."""
+        self.end = max(self.end, start)
+        for file in self._segments:
+            if file.start + self._segment_bytes <= start:
+                continue
+            source = self._sources.own(file.path)
+            try:
+                reader = SegmentReader(file, self._segment_bytes, Window(source))
+                yield from self._segment(file, reader, max(0, start - file.start))
+            finally:
+                self._sources.give_back(source)
+
+    def _segment(self, file: FoundFile, reader: SegmentReader, position: int) -> Iterator[Located]:
+        start, check_crc = reader.start, self._check_crc
+        window = reader.window
+        head_at, unpack, limit = reader.head_at, SIZE_AND_MAGIC.unpack_from, reader.limit
+        nonzero = -1
+        while position <= self._segment_bytes - BLANK_BYTES:
+            # Nearly all records lie whole in the window and are checked right there.
+            buffer = window.buffer
+            index = position - window.start
+            size, magic = unpack(buffer, index) if index + BLANK_BYTES <= len(buffer) else (0, 0)
+            try:
+                if magic == MESSAGE_MAGIC and 0 < size <= min(
+                    len(buffer) - index, limit - position
+                ):
+                    head = check_record(buffer, index, start + position, index + size, check_crc)
+                else:
+                    head, index = head_at(position, check_crc)
+            except CorruptRecord as error:
+                if nonzero < 0:
+                    nonzero = window.source.last_nonzero(position, reader.limit)
+                following = self._after(reader, position, nonzero, error)
+                if following is None:
+                    self._note_tail(file, position, nonzero)
+                    return
+                position = following
+                continue
+            log_offset = start + position
+            if log_offset != self.end:
+                self._note_gap(log_offset)
+            if head.kind == BLANK:
+                self.blanks += 1
+                self.end = reader.end
+                return
+            position += head.size
+            self.end = start + position
+            yield log_offset, head, window.buffer, index
+        self.end = reader.end
+        self.not_closed.append(file)
+
+    def _note_gap(self, log_offset: int) -> None:
+        reason = self.end_reason
+        if reason is None:
+            reason = "the file that held this part is missing"
+        self.gaps.append(Gap(self.end, log_offset, reason))
+        self.end_reason = None
+        self.tail = []
+        self.spare = []
+
+    def _note_tail(self, file: FoundFile, position: int, nonzero: int) -> None:
+        """Nothing sound follows in this file."""
+        if nonzero > position:
+            self.tail.append((file, position, nonzero))
+        elif position == 0:
+            self.spare.append(file)
+
+    # --- behind a bad record ----------------------------------------------------------------
+
+    def _after(
+        self, reader: SegmentReader, bad: int, nonzero: int, error: CorruptRecord
+    ) -> int | None:
+        """Position of the next sound record or blank behind `bad`, None if there is none."""
+        if self.end_reason is None:
+            self.end_reason = str(error)
+        if nonzero <= bad or (bad == 0 and self._is_misplaced(reader)):
+            return None
+        if self._torn_above and reader.start + bad >= self._known_end:
+            return None
+        behind = self._behind_itself(reader, bad)
+        if behind is not None:
+            return behind
+        limit = self._named_after(reader.start + bad, reader.end)
+        known = limit - reader.start if limit < reader.end else None
+        failed: set[int] = set()
+        end = nonzero if known is None else known
+        for candidate in _magic_places(reader, bad + 1, end):
+            if self._chain_leads(reader, candidate, known, nonzero, failed):
+                return candidate
+        return known
+
+    def _is_misplaced(self, reader: SegmentReader) -> bool:
+        """Whether the file begins with a sound record of another place; its records all do."""
+        window = reader.window
+        index = window.locate(0, 36)
+        own = int.from_bytes(window.buffer[index + 28 : index + 36], "big", signed=True)
+        if own <= 0 or own % self._segment_bytes or own == reader.start:
+            return False
+        moved = FoundFile(reader.path, own, reader.limit)
+        try:
+            SegmentReader(moved, self._segment_bytes, window).head_at(0, CHECK_BODY)
+        except CorruptRecord:
+            return False
+        self.misplaced.append((FoundFile(reader.path, reader.start, reader.limit), own))
+        return True
+
+    def _behind_itself(self, reader: SegmentReader, bad: int) -> int | None:
+        """(a): where the next record begins if only this one's body is damaged."""
+        try:
+            following = bad + reader.head_at(bad, CHECK_NOTHING)[0].size
+            if reader.start + following == self._known_end:
+                return following
+            reader.head_at(following, self._check_crc)
+        except CorruptRecord:
+            return None
+        return following
+
+    def _chain_leads(
+        self,
+        reader: SegmentReader,
+        candidate: int,
+        known: int | None,
+        nonzero: int,
+        failed: set[int],
+    ) -> bool:
+        """Whether sound records follow each other from `candidate` to a place that is known."""
+        position = candidate
+        seen: list[int] = []
+        while position not in failed:
+            seen.append(position)
+            if position == known or (known is None and position >= nonzero and len(seen) > 1):
+                return True
+            if known is not None and position > known:
+                break
+            try:
+                head, _ = reader.head_at(position, self._check_crc)
+            except CorruptRecord:
+                break
+            if known is None and (head.kind == BLANK or len(seen) >= _LONG_CHAIN):
+                return True
+            position += head.size
+        failed.update(seen)
+        return False
+
+
+def _magic_places(reader: SegmentReader, start: int, end: int) -> Iterator[int]:
+    """Positions in [start, end) that have a record's magic in its place."""
+    source = reader.window.source
+    position = start + MAGIC_POSITION
+    while position < end:
+        data = source.read(position, min(_SEARCH_BYTES, end - position) + len(_MAGIC_BYTES) - 1)
+        found = data.find(_MAGIC_BYTES)
+        while found >= 0:
+            yield position + found - MAGIC_POSITION
+            found = data.find(_MAGIC_BYTES, found + 1)
+        if len(data) < len(_MAGIC_BYTES):
+            return
+        position += min(_SEARCH_BYTES, end - position)
