@@ -21,7 +21,7 @@ from aerobee.protocol.command import Command, encode_response, make_request
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters import TAG_TYPE
 from aerobee.protocol.headers import ConsumerListHeader, UnregisterClientHeader
-from aerobee.protocol.names import check_group_name, check_topic_name, retry_topic
+from aerobee.protocol.names import check_group_name, check_topic_name, is_light, retry_topic
 from aerobee.remoting.connection import Connection
 
 log = logging.getLogger("aerobee.broker.clients")
@@ -29,8 +29,13 @@ log = logging.getLogger("aerobee.broker.clients")
 Handler = Callable[[Connection, Command], bytes | None]
 
 
-class NotifySettings(Protocol):
-    """The one setting used here."""
+class ClientSettings(Protocol):
+    """The settings used here."""
+
+    @property
+    def lmq_enabled(self) -> bool:
+        """Whether light groups are served."""
+        ...
 
     @property
     def notify_consumer_ids_changed(self) -> bool:
@@ -43,7 +48,7 @@ class ClientRequests:
 
     def __init__(
         self,
-        settings: NotifySettings,
+        settings: ClientSettings,
         clients: ClientTable,
         topics: TopicTable,
         groups: GroupTable,
@@ -79,6 +84,9 @@ class ClientRequests:
     def _prepare(self, name: str) -> None:
         """Make the group's settings and retry topic when they may and need to be made."""
         group = self._groups.get(name)
+        if self._settings.lmq_enabled and is_light(name):
+            # There may be thousands; theirs is made when the first message is sent back.
+            return
         if group is not None and group.retry_queue_nums > 0:
             self._topics.create_retry(retry_topic(name), group.retry_queue_nums, PERM_READ_WRITE)
 

@@ -24,10 +24,10 @@ from aerobee.broker.failed_messages import FailedMessages
 from aerobee.broker.groups import GroupTable
 from aerobee.broker.held_pulls import HeldPulls
 from aerobee.broker.housekeeping import Housekeeping
+from aerobee.broker.light_queues import LightGroupTable, LightTopicTable, load_offsets
 from aerobee.broker.lock_requests import LockRequests
 from aerobee.broker.offset_moved import offset_moved_message
 from aerobee.broker.offset_requests import OffsetRequests
-from aerobee.broker.offsets import ConsumerOffsets
 from aerobee.broker.order_locks import OrderLocks
 from aerobee.broker.pull import PullOptions, PullProcessor
 from aerobee.broker.query import QueryProcessor
@@ -89,13 +89,15 @@ class BrokerCore:
         self.identity = identity
         self.stats = stats
         self._loop = loop
+        stats.light = settings.lmq_enabled
         self._build_tables()
         self._build_data_path()
         self._build_handlers()
 
     def _build_tables(self) -> None:
         settings = self.settings
-        self.topics = TopicTable(
+        light = settings.lmq_enabled
+        self.topics = (LightTopicTable if light else TopicTable)(
             TopicOptions(
                 settings.broker_name,
                 settings.cluster_name,
@@ -110,15 +112,13 @@ class BrokerCore:
             self._state_file("topics.json"),
             wall_clock_ms,
         )
-        self.groups = GroupTable(
+        self.groups = (LightGroupTable if light else GroupTable)(
             self._state_file("subscriptionGroup.json"),
             auto_create=settings.auto_create_group,
             limit=settings.max_groups,
             clock_ms=wall_clock_ms,
         )
-        self.offsets = ConsumerOffsets(
-            self._state_file("consumerOffset.json"), self.store.max_offset
-        )
+        self.offsets = load_offsets(self._state_file, self.store.max_offset, light=light)
         self.clients = ClientTable(self._loop.time, settings.client_expiry_ms / 1000)
         self.failed_messages = FailedMessages(self.topics, self.stats)
         self.locks = OrderLocks(settings.lock_lease_ms / 1000, self._loop.time)

@@ -14,8 +14,10 @@ from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.properties import (
     NAME_SEPARATOR,
     PROPERTY_CLUSTER,
+    PROPERTY_CRC,
     PROPERTY_DELAY,
     PROPERTY_KEYS,
+    PROPERTY_MULTI_QUEUE_OFFSET,
     PROPERTY_SEPARATOR,
     PROPERTY_TAGS,
     PROPERTY_TRANSACTION_PREPARED,
@@ -23,6 +25,12 @@ from aerobee.protocol.properties import (
     PROPERTY_WAIT,
     key_words,
 )
+
+#: What the store writes of one record: its places in further queues, the CRC of its bytes. Whoever
+#: forwards a message or sends it back brings them along, and they would be wrong of another record.
+OF_ONE_RECORD = (PROPERTY_MULTI_QUEUE_OFFSET, PROPERTY_CRC)
+_OWN = frozenset((PROPERTY_CLUSTER, *OF_ONE_RECORD))
+_OFFSETS_MARK, _CRC_MARK = (name.encode() for name in OF_ONE_RECORD)
 
 
 class Intake(NamedTuple):
@@ -39,8 +47,9 @@ class Intake(NamedTuple):
 def take_in(text: str, cluster: str, *, keep_wait: bool = False) -> Intake:
     """Stored text and derived values of one message's properties.
 
-    Entries without a name or value are dropped, as every reader would (spec/wire.md 6.3); a
-    client's own CLUSTER is replaced by the broker's. `keep_wait` keeps WAIT (batches).
+    Entries without a name or value are dropped, as every reader would (spec/wire.md 6.3); what only
+    the broker may say too, and a client's own CLUSTER is replaced by the broker's. `keep_wait`
+    keeps WAIT (batches).
     """
     tags = keys = unique_key = ""
     wait, delay, transactional = "true", "0", ""
@@ -60,7 +69,7 @@ def take_in(text: str, cluster: str, *, keep_wait: bool = False) -> Intake:
             tags = value
         elif name == PROPERTY_KEYS:
             keys = value
-        elif name == PROPERTY_CLUSTER:
+        elif name in _OWN:
             continue
         elif name == PROPERTY_DELAY:
             delay = value
@@ -76,6 +85,15 @@ def take_in(text: str, cluster: str, *, keep_wait: bool = False) -> Intake:
         0 if delay == "0" else delay_level(delay),
         transactional.lower() == "true",
     )
+
+
+def without_own(properties: bytes) -> bytes:
+    """A batch message's own properties without what only the broker may say of it."""
+    if _OFFSETS_MARK not in properties and _CRC_MARK not in properties:
+        return properties
+    entries = properties.split(b"\x02")
+    marks = (_OFFSETS_MARK + b"\x01", _CRC_MARK + b"\x01")
+    return b"\x02".join([entry for entry in entries if not entry.startswith(marks)])
 
 
 def delay_level(text: str) -> int:

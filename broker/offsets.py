@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from aerobee.broker.state_file import JsonStateFile, pretty
 from aerobee.protocol.fastjson import loads
@@ -81,16 +82,19 @@ class ConsumerOffsets:
     def all(self) -> dict[str, dict[int, int]]:
         """The table as RocketMQ names it: `topic@group` -> queue id -> offset."""
         return {
-            f"{topic}{_KEY_SEPARATOR}{group}": dict(queues)
-            for (topic, group), queues in self._table.items()
+            offset_key(topic, group): dict(queues) for (topic, group), queues in self._table.items()
         }
+
+    def document(self) -> dict[str, Any]:
+        """What the file holds."""
+        return {"offsetTable": self.all()}
 
     def take_changes(self) -> str | None:
         """The file's new text when something changed since the last call, else None."""
         if not self._dirty:
             return None
         self._dirty = False
-        return pretty({"offsetTable": self.all()})
+        return pretty(self.document())
 
     def save(self, text: str) -> None:
         """Write a text of `take_changes`. Any thread. Raises OSError."""
@@ -118,12 +122,22 @@ class ConsumerOffsets:
         )
 
 
+def offset_key(topic: str, group: str) -> str:
+    """A pair as the file names it."""
+    return f"{topic}{_KEY_SEPARATOR}{group}"
+
+
+def parse_key(key: str) -> tuple[str, str]:
+    """(topic, group) of a name in the file. Raises ValueError."""
+    topic, separator, group = key.partition(_KEY_SEPARATOR)
+    if not separator:
+        raise ValueError(f"offset key {key!r} is not topic@group")
+    return topic, group
+
+
 def _parse(content: bytes) -> OffsetTable:
     document = loads(content)
     table: OffsetTable = {}
     for key, queues in document["offsetTable"].items():
-        topic, separator, group = key.partition(_KEY_SEPARATOR)
-        if not separator:
-            raise ValueError(f"offset key {key!r} is not topic@group")
-        table[(topic, group)] = {int(queue): int(offset) for queue, offset in queues.items()}
+        table[parse_key(key)] = {int(queue): int(offset) for queue, offset in queues.items()}
     return table

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from aerobee.broker.failed_messages import FailedMessages
 from aerobee.broker.groups import GroupConfig, GroupTable
+from aerobee.broker.intake import OF_ONE_RECORD
 from aerobee.broker.router import Handler
 from aerobee.broker.topics import PERM_READ_WRITE, PERM_WRITE, TopicTable
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -109,6 +110,8 @@ class RetryProcessor:
         group: GroupConfig,
     ) -> StoreMessage:
         properties = dict(message.properties)
+        for name in OF_ONE_RECORD:
+            properties.pop(name, None)
         properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)
         properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, header.origin_msg_id or message.msg_id)
         properties[PROPERTY_WAIT] = "false"

@@ -43,6 +43,7 @@ _STORE_ERROR_CODES: tuple[tuple[type[store_errors.StoreError], int], ...] = (
     (store_errors.StoreClosed, ResponseCode.SERVICE_NOT_AVAILABLE),
     (store_errors.PageCacheBusy, ResponseCode.SYSTEM_ERROR),
     (store_errors.SegmentCreateFailed, ResponseCode.SYSTEM_ERROR),
+    (store_errors.LmqConsumeQueueNumExceeded, ResponseCode.SYSTEM_ERROR),
 )
 
 

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from aerobee.broker.acks import Acks
 from aerobee.broker.failed_messages import FailedMessages
 from aerobee.broker.groups import GroupTable
-from aerobee.broker.intake import Intake, take_in
+from aerobee.broker.intake import Intake, take_in, without_own
 from aerobee.broker.stats import MESSAGE_FIFO, MESSAGE_NORMAL, BrokerStats
 from aerobee.broker.topics import PERM_READ_WRITE, TopicConfig, TopicTable
 from aerobee.protocol.batch import decode_batch, join_properties
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.command import Command
 from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.headers import SendMessageHeader, SendReply
 from aerobee.protocol.names import (
     NO_SEND_TOPICS,
@@ -32,7 +33,7 @@ from aerobee.protocol.names import (
     check_topic_name,
     dlq_topic,
 )
-from aerobee.protocol.properties import decode_properties
+from aerobee.protocol.properties import PROPERTY_TAGS, decode_properties, index_keys
 from aerobee.protocol.record import SYS_MULTI_TAGS, SYS_TRANSACTION_MASK, StoreMessage
 from aerobee.remoting.connection import Connection
 from aerobee.store.message_store import MessageStore
@@ -242,6 +243,12 @@ class SendProcessor:
         messages: list[StoreMessage] = []
         for flag, body, own in decode_batch(command.body):
             intake = take_in(own.decode("utf-8", "replace"), self._cluster, keep_wait=True)
+            stored = join_properties(without_own(own), shared.stored)
+            tags_code, keys = intake.tags_code, intake.keys
+            if shared.tags_code or shared.keys:
+                # As whoever reads the record does: of two with one name the request's counts.
+                values = decode_properties(stored)
+                tags_code, keys = tag_code(values.get(PROPERTY_TAGS, "")), index_keys(values)
             messages.append(
                 StoreMessage(
                     header.topic,
@@ -254,9 +261,9 @@ class SendProcessor:
                     header.reconsume_times,
                     0,
                     body,
-                    join_properties(own, shared.stored),
-                    intake.tags_code or shared.tags_code,
-                    intake.keys or shared.keys,
+                    stored,
+                    tags_code,
+                    keys,
                 )
             )
         if not messages:

@@ -25,6 +25,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from aerobee.protocol.names import LMQ_PREFIX, is_light
+
 OTHER = "__other__"
 UNKNOWN_CODE = -1
 _CODE_NOT_SUPPORTED = 3  # ResponseCode.REQUEST_CODE_NOT_SUPPORTED, wire.md 2
@@ -147,6 +149,10 @@ class _Sample(NamedTuple):
     get_transferred: int
 
 
+def _common_name(name: str) -> str:
+    return LMQ_PREFIX if is_light(name) else name
+
+
 def rate_text(triple: Sequence[float]) -> str:
     """A triple as the runtime table writes it: `10s 60s 600s`, separated by spaces."""
     return " ".join(str(round(rate, 4)) for rate in triple)
@@ -160,7 +166,7 @@ class BrokerStats:
         "_wall_clock", "events", "failures_without_topic", "get_found",
         "get_messages_today_morning",
         "get_messages_yesterday_morning", "get_missed", "get_time_max_s", "get_transferred",
-        "group_warnings", "handler_failures", "overflowed", "put_bytes", "put_failures",
+        "group_warnings", "handler_failures", "light", "overflowed", "put_bytes", "put_failures",
         "put_messages",
         "put_messages_today_morning", "put_messages_yesterday_morning", "started_ms",
     )  # fmt: skip
@@ -181,6 +187,8 @@ class BrokerStats:
         self.started_ms = int(wall_clock() * 1000)
         self._zero_totals()
         self.group_warnings = Tally()  # by kind: mixed subscriptions, shared clientId, ...
+        # Whether light queues and groups are counted together, under their common prefix.
+        self.light = False
         self.events = Tally()  # anything else worth a counter
         self.overflowed = Tally()  # look-ups that ended at __other__, by table
         self._day = self._today()
@@ -285,14 +293,18 @@ class BrokerStats:
             del self._consumers[pair]
 
     def _new_topic(self, topic: str, message_type: str) -> TopicStats:
-        if len(self._topics) >= self._limit:
+        if self.light:
+            topic = _common_name(topic)
+        if len(self._topics) >= self._limit and (topic, message_type) not in self._topics:
             self.overflowed.bump("topic")
             topic, message_type = OTHER, MESSAGE_NORMAL
         key = (topic, message_type)
         return self._topics.setdefault(key, TopicStats(topic, message_type))
 
     def _new_consumer(self, group: str, topic: str) -> ConsumerStats:
-        if len(self._consumers) >= self._limit:
+        if self.light:
+            group, topic = _common_name(group), _common_name(topic)
+        if len(self._consumers) >= self._limit and (group, topic) not in self._consumers:
             self.overflowed.bump("consumer")
             group = topic = OTHER
         return self._consumers.setdefault((group, topic), ConsumerStats(group, topic))

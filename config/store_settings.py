@@ -319,19 +319,21 @@ class StoreSettings:
     multi_dispatch: bool = setting(
         False,
         "enableMultiDispatch",
-        effect="later",
-        why="Put a message into the further queues its properties name.",
+        why="""Put a message into the further queues that its property INNER_MULTI_DISPATCH names,
+        too. Not under batches, retries and delays.""",
     )
     lmq_enabled: bool = setting(
-        False, "enableLmq", effect="later", why="Allow light message queues (%LMQ% topics)."
+        False,
+        "enableLmq",
+        why="""Topics whose names begin with %LMQ% have one queue, need not be created and are not
+        registered; groups of such names neither. Offsets are then in lmqConsumerOffset.json.""",
     )
     lmq_max_queues: int = setting(
         20_000,
         "maxLmqConsumeQueueNum",
         low=1,
         high=I32_MAX,
-        effect="later",
-        why="Most light message queues.",
+        why="Most light queues; a message that needs one more is refused.",
     )
     transient_pool_enabled: bool = setting(
         False,

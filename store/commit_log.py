@@ -119,7 +119,7 @@ class CommitLog:
                 entry = self._append(message, queue, transaction, now_ns // 1_000_000)
             finally:
                 self._held_since_ns = 0
-        queue_offset, log_offset, size, store_ms = entry[1], entry[2], entry[3], entry[6]
+        _, queue_offset, log_offset, size, _, _, store_ms, _ = entry
         stats = self._stats
         stats.appends += 1
         stats.appended_messages += 1
@@ -366,12 +366,12 @@ class CommitLog:
         error = self._health.error()
         if error is not None:
             raise self._counted(error)
-        held_since_ns = self._held_since_ns
-        if held_since_ns and self._busy_timeout_ns < now_ns - held_since_ns < _BUSY_MOST_NS:
+        held_ns = now_ns - self._held_since_ns
+        if self._held_since_ns and self._busy_timeout_ns < held_ns < _BUSY_MOST_NS:
             raise self._counted(
                 PageCacheBusy(
-                    f"an append has been waiting for memory for {(now_ns - held_since_ns) // 10**6}"
-                    " ms; the disk does not keep up"
+                    f"an append has been waiting for memory for {held_ns // 10**6} ms; the disk "
+                    "does not keep up"
                 )
             )
 
@@ -382,7 +382,7 @@ class CommitLog:
 
     def _obtain(self, message: StoreMessage) -> ConsumeQueue:
         try:
-            return self._queues.obtain(message.topic, message.queue_id)
+            return self._queues.admit(message.topic, message.queue_id)
         except StoreError as error:
             raise self._counted(error) from error
 

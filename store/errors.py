@@ -3,7 +3,8 @@
 Raised while opening: `StoreInUse`, `StoreSizeMismatch`, `StoreLayoutError`, `StoreNotWritable`;
 by the tools for a store at rest `NotAStore` too.
 Raised by a put: `MessageIllegal`, `PropertiesTooLarge` (the sender's fault, nothing was changed);
-`StoreNotWritable`, `PageCacheBusy`, `SegmentCreateFailed` (the store cannot take it now);
+`StoreNotWritable`, `PageCacheBusy`, `SegmentCreateFailed`, `LmqConsumeQueueNumExceeded` (the store
+cannot take it now);
 `StoreBroken` (a sync or write failed: only a restart heals), `StoreClosed`.
 Every text says what was found, where, and what a person can do about it.
 """
@@ -52,6 +53,10 @@ class PageCacheBusy(StoreError):
 
 class SegmentCreateFailed(StoreError):
     """The next commit log segment could not be made (in time)."""
+
+
+class LmqConsumeQueueNumExceeded(StoreError):
+    """There are as many light queues as may be, and the message would need another one."""
 
 
 class StoreBroken(StoreError):

@@ -29,6 +29,7 @@ from aerobee.store.flush import (
     FlushService,
     GroupCommitService,
 )
+from aerobee.store.multi_dispatch import MultiDispatchLog
 from aerobee.store.offsets_keeper import OffsetsKeeper
 from aerobee.store.opening import StoreParts, open_parts
 from aerobee.store.reader import Reader, ReadLimits, physical_memory_bytes
@@ -74,7 +75,7 @@ class MessageStore:
             parts.queue_directory,
             settings.disk_warning_ratio,
         )
-        self._log = CommitLog(
+        self._log = (MultiDispatchLog if settings.multi_dispatch else CommitLog)(
             parts.segments,
             parts.allocator,
             parts.queues,

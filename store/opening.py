@@ -21,6 +21,7 @@ from aerobee.store.files import Clock, Files, is_full, is_refused
 from aerobee.store.health import Health
 from aerobee.store.index_service import IndexService
 from aerobee.store.mapped_file_queue import MappedFileQueue
+from aerobee.store.multi_dispatch import MultiDispatcher
 from aerobee.store.offsets_file import Offsets, OffsetsFile
 from aerobee.store.queue_table import ConsumeQueueTable
 from aerobee.store.recovery import Recovery
@@ -117,7 +118,10 @@ def _make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
     checkpoint = Checkpoint(files, os.path.join(root, "checkpoint"))
     segments = MappedFileQueue(files, log_directory, settings.commit_log_segment_bytes)
     queues = ConsumeQueueTable(
-        files, os.path.join(root, "consumequeue"), settings.consume_queue_segment_bytes
+        files,
+        os.path.join(root, "consumequeue"),
+        settings.consume_queue_segment_bytes,
+        settings.lmq_max_queues if settings.lmq_enabled else None,
     )
     index: IndexService | None = None
     if settings.index_enabled:
@@ -151,7 +155,7 @@ def _make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
             log_directory,
             health,
         ),
-        Dispatcher(queues, index, levels),
+        (MultiDispatcher if settings.multi_dispatch else Dispatcher)(queues, index, levels),
         StoreLock(files, root),
         RecoveryReport(),
     )

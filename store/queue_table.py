@@ -5,6 +5,9 @@ numbering starts at 0. Asking for a queue never makes one: a hostile pull leaves
 names become directory names here, so a name that could leave the directory is refused, wherever it
 came from.
 
+Light queues (`%LMQ%...`, one queue each, no topic in any table) are made by whoever names one. So
+their number is limited where messages come in (`admit`); what the log holds is always dispatched.
+
 Threads: the store's caller changes the table (under the put lock where numbering is concerned); the
 flush thread works on a snapshot of the dirty files.
 """
@@ -12,24 +15,34 @@ flush thread works on a snapshot of the dirty files.
 import os
 from collections.abc import Iterator
 
+from aerobee.protocol.names import is_light
 from aerobee.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from aerobee.store.descriptors import DescriptorCache
-from aerobee.store.errors import MessageIllegal
+from aerobee.store.errors import LmqConsumeQueueNumExceeded, MessageIllegal
 from aerobee.store.files import Files
 
 MAX_TOPIC_BYTES = 127
 _I32_MAX = 0x7FFFFFFF
+_UNCOUNTED = (0, -1)
 
 
 class ConsumeQueueTable:
-    """The queues below `directory`, their files `segment_bytes` each."""
+    """The queues below `directory`, their files `segment_bytes` each.
 
-    def __init__(self, files: Files, directory: str, segment_bytes: int) -> None:
+    At most `light_limit` light queues are admitted; with None `%LMQ%` names are like any other.
+    """
+
+    def __init__(
+        self, files: Files, directory: str, segment_bytes: int, light_limit: int | None = None
+    ) -> None:
         self._files = files
         self.directory = directory
         self._segment_bytes = segment_bytes
         self.cache = DescriptorCache(files)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._light_limit = light_limit
+        # Light queues, and the size of the table when they were counted.
+        self._light = _UNCOUNTED
         # Names found at load that are none of ours, and unfinished files.
         self.foreign: list[str] = []
 
@@ -64,7 +77,29 @@ class ConsumeQueueTable:
             if not 0 <= queue_id <= _I32_MAX:
                 raise MessageIllegal(f"queue id {queue_id} is out of range")
             queue = self.queues[topic, queue_id] = self._make(topic, queue_id)
+            light, counted_of = self._light
+            known = counted_of == len(self.queues) - 1
+            self._light = (light + is_light(topic), len(self.queues)) if known else _UNCOUNTED
         return queue
+
+    def admit(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """As `obtain`; LmqConsumeQueueNumExceeded if it would be one light queue too many."""
+        limit = self._light_limit
+        if limit is None or not is_light(topic) or (topic, queue_id) in self.queues:
+            return self.obtain(topic, queue_id)
+        if self._light[1] != len(self.queues):
+            light = sum([is_light(name) for name, _ in self.queues])
+            self._light = (light, len(self.queues))
+        if self._light[0] >= limit:
+            raise LmqConsumeQueueNumExceeded(
+                "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED] there are as many light queues (%LMQ%) as "
+                f"lmq_max_queues (maxLmqConsumeQueueNum) allows: {limit}"
+            )
+        return self.obtain(topic, queue_id)
+
+    def listed_id(self, name: str, queue_id: int) -> int:
+        """Queue id of a queue that a message of queue `queue_id` lists by name only."""
+        return 0 if self._light_limit is not None and is_light(name) else queue_id
 
     def load(self) -> None:
         """Read the directory: topics, queues, their files. Raises as ConsumeQueue.load."""

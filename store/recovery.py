@@ -186,7 +186,10 @@ class Recovery:
             return walk
 
     def _dispatch(self, walk: LogWalk, start: int, dispatch_from: int, expected_end: int) -> None:
-        sequences = Sequences(dispatch_from, self._segments.min_offset, self._soundness.is_sound)
+        soundness = self._soundness
+        sequences = Sequences(
+            dispatch_from, self._segments.min_offset, soundness.is_sound, soundness.is_own
+        )
         next_report = start + _PROGRESS_BYTES
         gaps_seen = 0
         for batch in walk.batches(start):
@@ -197,8 +200,9 @@ class Recovery:
                 gaps_seen = len(walk.gaps)
             if batch[0][0] < dispatch_from:
                 batch = [record for record in batch if record[0] >= dispatch_from]
+            unusable = self._dispatcher.unusable
             entries = self._dispatcher.entries(batch)
-            sequences.lost += len(batch) - len(entries)
+            sequences.lost += self._dispatcher.unusable - unusable
             self._dispatcher.merge(entries, sequences)
             log_offset = walk.position
             if log_offset >= next_report:
@@ -208,6 +212,7 @@ class Recovery:
                 self._tell("reading the commit log", log_offset - start, total)
         sequences.finish()
         walk.gaps += sequences.strays
+        self.report.further_strays = sequences.further_strays
         self.report.units_written += sequences.written
         self.report.unit_conflicts += sequences.conflicts
 

@@ -38,6 +38,8 @@ class RecoveryReport:
     unit_conflicts: int = 0
     queues_cut: int = 0
     units_blanked: int = 0
+    # Records whose place in a queue they were multi-dispatched to is not known any more.
+    further_strays: int = 0
     index_files_removed: list[str] = field(default_factory=list)
     unusable_topics: int = 0
     foreign_files: list[str] = field(default_factory=list)
@@ -85,5 +87,9 @@ class RecoveryReport:
             )
         for gap in self.gaps:
             log.error("damaged log from=%d to=%d reason=%s", gap.start, gap.end, gap.reason)
+        if self.further_strays:
+            log.error(
+                "messages missing in queues they were dispatched to n=%d", self.further_strays
+            )
         for path in self.foreign_files:
             log.warning("not a store file, left alone path=%s", path)

@@ -96,6 +96,10 @@ class Lagging(Exception):
 Sound = Callable[[ConsumeQueue, int, tuple[int, int, int]], bool]
 
 
+#: Whether the record at a log offset has this queue as its own, not as a further one.
+Owner = Callable[[ConsumeQueue, int], bool]
+
+
 def nothing_is_sound(_queue: ConsumeQueue, _offset: int, _unit: tuple[int, int, int]) -> bool:
     """For readers of records that need no judgement."""
     return False
@@ -119,14 +123,18 @@ class Sequences:
         read_from: int | None,
         log_min: int,
         sound: Sound,
+        owns: Owner = lambda _queue, _log_offset: True,
     ) -> None:
         self._read_from = read_from
         self._log_min = log_min
         self._sound = sound
+        self._owns = owns
         self._states: dict[ConsumeQueue, _State] = {}
         # Records that are known to be missing so far; the walk's gaps are added by its owner.
         self.lost = 0
         self.strays: list[Gap] = []
+        # Claims to further queues that are not believed; their records stay what they are.
+        self.further_strays = 0
         self.written = 0
         self.conflicts = 0
 
@@ -204,6 +212,9 @@ class Sequences:
     def _set_aside(self, queue: ConsumeQueue, claim: Run) -> None:
         """The first claim of `claim` is not believed."""
         self.lost += 1
+        if not self._owns(queue, claim.log_offset):
+            self.further_strays += 1
+            return
         self.strays.append(
             Gap(
                 claim.log_offset,

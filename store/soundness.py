@@ -11,6 +11,7 @@ from aerobee.store.checkpoint import Checkpoint
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.log_walk import check_at
 from aerobee.store.mapped_file_queue import MappedFileQueue
+from aerobee.store.multi_dispatch import names_queue
 from aerobee.store.queue_table import ConsumeQueueTable
 
 
@@ -65,9 +66,7 @@ class Soundness:
         same = (
             head.kind == RECORD
             and head.size == size
-            and head.queue_offset == offset
-            and head.queue_id == queue.queue_id
-            and head.topic == queue.topic
+            and names_queue(segment, log_offset, head, queue, offset)
         )
         return head if same else None
 
@@ -117,6 +116,13 @@ class Soundness:
     def is_sound(self, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int]) -> bool:
         """Whether the record that a unit names is there and names the unit back."""
         return self.named_back(queue, offset, unit) is not None
+
+    def is_own(self, queue: ConsumeQueue, log_offset: int) -> bool:
+        """Whether the sound record at `log_offset` is the queue's own, not one dispatched to it."""
+        segment = self._segments.find(log_offset)
+        assert segment is not None
+        head = check_at(segment, log_offset, check_crc=False)
+        return head.topic == queue.topic and head.queue_id == queue.queue_id
 
     def next_named(self, log_offset: int, limit: int) -> int:
         """The next record in (log_offset, limit) that a unit names and that names it back."""

@@ -5,12 +5,23 @@ as `python -m tests.golden.make_store_options`; `git diff` must show nothing.
 """
 
 import shutil
+import struct
 import zlib
 from pathlib import Path
 
-from tests.golden.make_store import Item, record, write_store
+from tests.golden.make_store import (
+    FIRST_MS,
+    QUEUE_BYTES,
+    STEP_MS,
+    Item,
+    java_hash,
+    properties,
+    record,
+    write_store,
+)
 
 SEAL_BYTES = 20
+LMQ_LOG_BYTES = 4096
 
 
 def sealed_record(item: Item, queue_offset: int, log_offset: int, store_ms: int) -> bytes:
@@ -29,6 +40,62 @@ def sealed_record(item: Item, queue_offset: int, log_offset: int, store_ms: int)
     return head + b"__CRC32#\x01" + digits + b"\x02"
 
 
+LMQ_WORKLOAD = [
+    Item("Orders", 2, b"two light", properties(TAGS="a", INNER_MULTI_DISPATCH="%LMQ%x,%LMQ%y")),
+    Item("Orders", 2, b"none", properties(TAGS="b")),
+    Item("Orders", 0, b"plain and light", properties(INNER_MULTI_DISPATCH="Audit,%LMQ%x")),
+    Item("%LMQ%x", 0, b"straight", properties(TAGS="c")),
+    Item("Orders", 1, b"twice", properties(INNER_MULTI_DISPATCH="%LMQ%y,%LMQ%y,Orders")),
+    *(
+        Item("Orders", n % 3, b"%d" % n * 40, properties(INNER_MULTI_DISPATCH="%LMQ%x"))
+        for n in range(8)
+    ),
+    Item("%RETRY%group", 0, b"again", properties(INNER_MULTI_DISPATCH="%LMQ%x")),
+]
+
+
+def listed(item: Item) -> list[tuple[str, int]]:
+    """The further queues that the item lists."""
+    names = item.values().get("INNER_MULTI_DISPATCH", "")
+    if not names or item.topic.startswith("%RETRY%"):
+        return []
+    return [(name, 0 if name.startswith("%LMQ%") else item.queue_id) for name in names.split(",")]
+
+
+def lmq_store() -> tuple[bytes, dict[tuple[str, int], bytes]]:
+    """The commit log (one segment) and each queue's units of LMQ_WORKLOAD, put one by one."""
+    log = b""
+    queues: dict[tuple[str, int], bytes] = {}
+    for turn, item in enumerate(LMQ_WORKLOAD):
+        own = (item.topic, item.queue_id)
+        others = listed(item)
+        if others:
+            numbers = ",".join(str(len(queues.get(other, b"")) // 20) for other in others)
+            text = item.properties + "\x02INNER_MULTI_QUEUE_OFFSET\x01" + numbers
+            item = item._replace(properties=text)
+        number = len(queues.get(own, b"")) // 20
+        data = record(item, number, len(log), FIRST_MS + turn * STEP_MS)
+        unit = struct.pack(">qiq", len(log), len(data), java_hash(item.tags))
+        for key in dict.fromkeys([own, *others]):
+            queues[key] = queues.get(key, b"") + unit
+        log += data
+    assert len(log) < LMQ_LOG_BYTES
+    return log + bytes(LMQ_LOG_BYTES - len(log)), queues
+
+
+def write_lmq_store(root: Path) -> None:
+    """Log and queues only."""
+    log, queues = lmq_store()
+    (root / "commitlog").mkdir(parents=True)
+    (root / "commitlog" / f"{0:020d}").write_bytes(log)
+    for (topic, queue_id), units in queues.items():
+        directory = root / "consumequeue" / topic / str(queue_id)
+        directory.mkdir(parents=True)
+        for start in range(0, len(units), QUEUE_BYTES):
+            part = units[start : start + QUEUE_BYTES]
+            (directory / f"{start:020d}").write_bytes(part + bytes(QUEUE_BYTES - len(part)))
+
+
 def target(option: str) -> Path:
     return Path(__file__).parent / f"store_{option}"
 
@@ -36,3 +103,5 @@ def target(option: str) -> Path:
 if __name__ == "__main__":
     shutil.rmtree(target("sealed"), ignore_errors=True)
     write_store(target("sealed"), ["0", "1"], sealed_record)
+    shutil.rmtree(target("lmq"), ignore_errors=True)
+    write_lmq_store(target("lmq"))

@@ -19,6 +19,7 @@ from tests.unit.broker.clients_support import Clock, Peer, Tables, answer, heart
 
 class Settings:
     notify_consumer_ids_changed = True
+    lmq_enabled = False
 
 
 class Broker:
@@ -96,6 +97,14 @@ def test_a_heartbeat_makes_group_and_retry_topic(broker: Broker) -> None:
     retry = broker.tables.topics.get("%RETRY%g")
     assert retry is not None
     assert (retry.read_queues, retry.write_queues, retry.perm) == (1, 1, 6)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_heartbeat_makes_no_retry_topic_for_a_light_group(broker: Broker, enabled: bool) -> None:
+    broker.settings.lmq_enabled = enabled
+    broker.beat(Peer(1), "c1", **{"%LMQ%g": {"T": "*"}})
+    assert (broker.tables.topics.get("%RETRY%%LMQ%g") is None) is enabled
+    assert broker.ids("%LMQ%g") == ["c1"]
 
 
 def test_without_auto_creation_a_group_is_live_but_not_made(tmp_path: Path) -> None:

@@ -1,0 +1,174 @@
+"""Multi-dispatch: one record, found through several consume queues (store spec 2.8).
+
+A message whose property `INNER_MULTI_DISPATCH` lists queue names, separated by commas, gets a unit
+in each of those queues besides its own. The append writes their queue offsets, in the same order,
+into the record (`INNER_MULTI_QUEUE_OFFSET`), so that the queues can always be made again from the
+log: `MultiDispatchLog` writes them, `MultiDispatcher` reads them back, `names_queue` tells whether
+a record names a unit back. With light queues on, names that begin with `%LMQ%` have queue id 0,
+others the message's own.
+
+Not multi-dispatched, although the reference of 4.9 does it: retries and dead letters, whose
+original was dispatched already, and messages that wait for their delay or commit and will be put
+again when it comes (5.x leaves most of these out, too). Messages of a batch keep the property and
+are dispatched to their own queue only, as in the reference.
+
+Names come from clients and become directories: what cannot be one, and the system's own topics, are
+refused with the message.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from aerobee.protocol.names import DLQ_PREFIX, NO_SEND_TOPICS, RETRY_PREFIX, is_light
+from aerobee.protocol.properties import (
+    PROPERTY_MULTI_DISPATCH,
+    PROPERTY_MULTI_QUEUE_OFFSET,
+    PROPERTY_WAIT,
+    decode_properties,
+)
+from aerobee.protocol.record import SYS_TRANSACTION_PREPARED, Checked, RecordHead, StoreMessage
+from aerobee.store.commit_log import Appended, CommitLog
+from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.dispatcher import Dispatcher
+from aerobee.store.errors import MessageIllegal, StoreError
+from aerobee.store.mapped_file import MappedFile
+from aerobee.store.results import PutResult
+
+_MARK = PROPERTY_MULTI_DISPATCH.encode() + b"\x01"
+_OFFSETS_MARK = PROPERTY_MULTI_QUEUE_OFFSET.encode() + b"\x01"
+_REPLACED = (_OFFSETS_MARK, PROPERTY_WAIT.encode() + b"\x01")
+_SEPARATOR = ","
+_NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
+_QUEUE_OFFSET_MOST = (1 << 63) // 20
+
+
+class MultiDispatchLog(CommitLog):
+    """A commit log that numbers messages in further queues as well."""
+
+    def put(self, message: StoreMessage) -> PutResult:
+        """As CommitLog.put; a name that cannot be a queue's refuses the message."""
+        if _MARK in message.properties and _is_dispatched(message):
+            try:
+                others = self._others(message)
+            except StoreError as error:
+                raise self._counted(error) from None
+            # The numbers may have a digit more under the lock.
+            numbered = _numbered(message, [queue.next_offset * 10 + 9 for queue in others])
+            self._check_sizes(numbered)
+        return super().put(message)
+
+    def _append(
+        self, message: StoreMessage, queue: ConsumeQueue, transaction: int, now_ms: int
+    ) -> Appended:
+        if _MARK not in message.properties or not _is_dispatched(message):
+            return super()._append(message, queue, transaction, now_ms)
+        others = self._others(message)
+        message = _numbered(message, [other.next_offset for other in others])
+        entry = super()._append(message, queue, transaction, now_ms)
+        _, _, log_offset, size, tags_code, _, store_ms, _ = entry
+        for other in dict.fromkeys(others):
+            if other is not queue:
+                if self.feeding:
+                    self.pending.append(
+                        (other, other.next_offset, log_offset, size, tags_code, (), store_ms,
+                         other.topic)
+                    )  # fmt: skip
+                other.next_offset += 1
+        return entry
+
+    def _others(self, message: StoreMessage) -> list[ConsumeQueue]:
+        """The queues a message lists, as often as it does. Raises StoreError."""
+        names = decode_properties(message.properties).get(PROPERTY_MULTI_DISPATCH, "")
+        queues = self._queues
+        return [
+            queues.admit(_check_name(name), queues.listed_id(name, message.queue_id))
+            for name in _split(names)
+        ]
+
+
+def _is_dispatched(message: StoreMessage) -> bool:
+    topic = message.topic
+    return not (
+        topic in NO_SEND_TOPICS
+        or message.sys_flag & SYS_TRANSACTION_PREPARED
+        or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    )
+
+
+def _split(text: str) -> list[str]:
+    """The parts of a list; as in Java, empty ones at its end do not count."""
+    return text.rstrip(_SEPARATOR).split(_SEPARATOR)
+
+
+def _check_name(name: str) -> str:
+    if not name.strip() or not name.isprintable() or name in NO_SEND_TOPICS:
+        raise MessageIllegal(
+            f"{PROPERTY_MULTI_DISPATCH} lists {name!r}, which is no queue that messages may be "
+            "dispatched to"
+        )
+    return name
+
+
+def _numbered(message: StoreMessage, queue_offsets: list[int]) -> StoreMessage:
+    """The message with the offsets in its properties, and without what the broker keeps."""
+    kept = [
+        entry
+        for entry in message.properties.split(b"\x02")
+        if entry and not entry.startswith(_REPLACED)
+    ]
+    numbers = _SEPARATOR.join(map(str, queue_offsets))
+    kept.append(_OFFSETS_MARK + numbers.encode())
+    return msgspec.structs.replace(message, properties=b"\x02".join(kept))
+
+
+class MultiDispatcher(Dispatcher):
+    """Reads the further queues of records back from the log."""
+
+    def entries(self, records: Iterable[Checked]) -> list[Appended]:
+        """As Dispatcher.entries; behind a record's entry one for each of its further queues."""
+        found: list[Appended] = []
+        for record in records:
+            own = super().entries((record,))
+            found += own
+            if own and own[0][0] is not None and _OFFSETS_MARK in record[10]:
+                found += self._further(record, own[0])
+        return found
+
+    def _further(self, record: Checked, own: Appended) -> list[Appended]:
+        queue, _, log_offset, size, tags_code, _, store_ms, _ = own
+        found: list[Appended] = []
+        known = {queue}
+        for name, queue_offset in listed(record[10]):
+            other = self._obtain(name, self._queues.listed_id(name, record[2]))
+            if other is not None and other not in known:
+                known.add(other)
+                found.append((other, queue_offset, log_offset, size, tags_code, (), store_ms, name))
+        return found
+
+
+def listed(text: bytes) -> Iterator[tuple[str, int]]:
+    """(name, queue offset) of each further queue, from a record's properties."""
+    if _OFFSETS_MARK not in text or _MARK not in text:
+        return
+    properties = decode_properties(text)
+    names = _split(properties.get(PROPERTY_MULTI_DISPATCH, ""))
+    numbers = _split(properties.get(PROPERTY_MULTI_QUEUE_OFFSET, ""))
+    if len(names) != len(numbers):
+        return
+    for name, number in zip(names, numbers, strict=True):
+        if _NUMBER.fullmatch(number) and int(number) < _QUEUE_OFFSET_MOST:
+            yield name, int(number)
+
+
+def names_queue(
+    segment: MappedFile, log_offset: int, head: RecordHead, queue: ConsumeQueue, queue_offset: int
+) -> bool:
+    """Whether a record is the queue's message of that offset, as its own or as a further queue."""
+    if head.topic == queue.topic and head.queue_id == queue.queue_id:
+        return head.queue_offset == queue_offset
+    start = log_offset - segment.start + head.properties_position
+    text = bytes(segment.view[start : start + head.properties_length])
+    queue_ids = (head.queue_id, 0) if is_light(queue.topic) else (head.queue_id,)
+    return queue.queue_id in queue_ids and (queue.topic, queue_offset) in listed(text)
