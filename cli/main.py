@@ -125,6 +125,30 @@ def _store_verify(parsed: argparse.Namespace) -> int:
     return verify_store(parsed)
 
 
+def _store_dump_messages(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.store_dump import dump_messages
+
+    return dump_messages(parsed)
+
+
+def _store_dump_queues(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.store_dump import dump_queues
+
+    return dump_queues(parsed)
+
+
+def _store_dump_index(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.store_dump import dump_index
+
+    return dump_index(parsed)
+
+
+def _store_dump_checkpoint(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.store_dump import dump_checkpoint
+
+    return dump_checkpoint(parsed)
+
+
 _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "serve": _serve,
     "nameserver": _nameserver,
@@ -138,4 +162,8 @@ _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "message tail": _message_tail,
     "message query": _message_query,
     "store verify": _store_verify,
+    "store dump messages": _store_dump_messages,
+    "store dump queues": _store_dump_queues,
+    "store dump index": _store_dump_index,
+    "store dump checkpoint": _store_dump_checkpoint,
 }

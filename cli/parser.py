@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from aerobee import __version__
 from aerobee.cli.parser_store import add_store
+from aerobee.cli.parser_types import count, number, port, seconds
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -52,9 +53,9 @@ def _add_serve(commands: "Commands") -> None:
     add("-n", "--name-servers", metavar="HOST:PORT;...", help="name servers to register with")
     add("--store", metavar="DIR", help="directory of everything the broker keeps")
     add("--host", metavar="ADDR", help="address to listen on (default: loopback)")
-    add("--port", type=_port, metavar="N", help="port for clients (10911)")
-    add("--nameserver-port", type=_port, metavar="N", help="embedded name server (9876)")
-    add("--http-port", type=_port, metavar="N", help="metrics and health (5557)")
+    add("--port", type=port, metavar="N", help="port for clients (10911)")
+    add("--nameserver-port", type=port, metavar="N", help="embedded name server (9876)")
+    add("--http-port", type=port, metavar="N", help="metrics and health (5557)")
     add("--dev", action="store_true", help="free ports and a store that is deleted at the end")
     add("-p", "--print-config", action="store_true", help="print all settings and exit")
     add("-m", "--print-important", action="store_true", help="print the important ones and exit")
@@ -65,7 +66,7 @@ def _add_nameserver(commands: "Commands") -> None:
     parser = commands.add_parser("nameserver", help="run a name server alone, in the foreground")
     _add_settings(parser)
     parser.add_argument("--host", metavar="ADDR", help="address to listen on (default: loopback)")
-    parser.add_argument("--port", type=_port, metavar="N", help="port (9876; 0: a free one)")
+    parser.add_argument("--port", type=port, metavar="N", help="port (9876; 0: a free one)")
     parser.set_defaults(command="nameserver")
 
 
@@ -110,7 +111,7 @@ def _add_topic(commands: "Commands") -> None:
     create = group.add_parser("create", help="create a topic; --update: change one")
     create.add_argument("topic")
     create.add_argument(
-        "--queues", type=_count, metavar="N", help="to read and write (8, or what there is)"
+        "--queues", type=count, metavar="N", help="to read and write (8, or what there is)"
     )
     create.add_argument("--perm", choices=("r", "w", "rw"), help="rights (rw, or what there is)")
     create.add_argument(
@@ -135,7 +136,7 @@ def _add_message(commands: "Commands") -> None:
     what = query.add_mutually_exclusive_group(required=True)
     what.add_argument("--key", help="one of the message's keys")
     what.add_argument("--id", help="message id: the broker's (offset) or the client's (unique)")
-    query.add_argument("--max", type=_count, default=32, metavar="N", help="most results (32)")
+    query.add_argument("--max", type=count, default=32, metavar="N", help="most results (32)")
     query.add_argument("--begin", metavar="TIME", help="stored at or after: ISO time or ms")
     query.add_argument("--end", metavar="TIME", help="stored at or before")
     query.add_argument("--full", action="store_true", help="whole bodies and all properties")
@@ -160,9 +161,9 @@ def _add_send(group: "Commands") -> None:
     )
     add("--property", action="append", default=[], metavar="NAME=VALUE", help="repeatable")
     add("--order-key", metavar="TEXT", help="messages of one order key share a queue")
-    add("--queue", type=_number, metavar="N", help="number of the queue to send to")
+    add("--queue", type=number, metavar="N", help="number of the queue to send to")
     add("--broker", metavar="NAME", help="with --queue, where several brokers have the topic")
-    add("--repeat", type=_count, default=1, metavar="N", help="send it N times")
+    add("--repeat", type=count, default=1, metavar="N", help="send it N times")
     add("--oneway", action="store_true", help="do not wait for an answer")
     _add_client(send)
     send.set_defaults(command="message send")
@@ -186,13 +187,13 @@ def _add_reading(group: "Commands") -> None:
         )
         add(
             "--count",
-            type=_count,
+            type=count,
             default=32 if name == "pull" else None,
             metavar="N",
             help="most messages" + (" (32)" if name == "pull" else " (no end)"),
         )
         add("--tags", default="*", metavar="EXPR", help="such as 'A || B' (all)")
-        add("--queue", type=_number, metavar="N", help="only this queue")
+        add("--queue", type=number, metavar="N", help="only this queue")
         add("--broker", metavar="NAME", help="only this broker")
         add("--full", action="store_true", help="whole bodies and all properties")
         _add_client(parser)
@@ -216,36 +217,5 @@ def _add_client(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT;...",
         help="default: NAMESRV_ADDR of the environment, or 127.0.0.1:9876",
     )
-    add("--timeout", type=_seconds, default=5.0, metavar="SECONDS", help="for one answer (5)")
+    add("--timeout", type=seconds, default=5.0, metavar="SECONDS", help="for one answer (5)")
     _add_json(parser)
-
-
-# Argument types: ValueError and ArgumentTypeError become usage errors
-
-
-def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65_535:
-        raise argparse.ArgumentTypeError(f"a port is 0 to 65535, not {text}")
-    return port
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
-    return count
-
-
-def _number(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"must not be negative: {text}")
-    return number
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"must be above 0 and at most 3600, not {text}")
-    return seconds

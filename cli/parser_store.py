@@ -3,6 +3,8 @@
 import argparse
 from typing import TYPE_CHECKING, Final
 
+from aerobee.cli.parser_types import count, number
+
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
@@ -21,6 +23,7 @@ def add_store(commands: "Commands") -> None:
     parser = commands.add_parser("store", help=text, description=text)
     group = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_verify(group)
+    _add_dump(group)
 
 
 def _add_verify(group: "Commands") -> None:
@@ -29,10 +32,59 @@ def _add_verify(group: "Commands") -> None:
     add_json(parser)
 
 
+def _add_dump(group: "Commands") -> None:
+    text = "list what the files hold, damaged places too"
+    dump = group.add_parser("dump", help=text, description=text)
+    what = dump.add_subparsers(metavar="WHAT", required=True)
+    messages = store_command(what, "dump messages", "records of the commit log, in its order")
+    _add_queue_filters(messages)
+    _add_times(messages)
+    messages.add_argument("--key", help="only messages with this key or unique id")
+    messages.add_argument(
+        "--body",
+        choices=("short", "text", "hex", "length"),
+        default="short",
+        help="how bodies are shown (short: the first 200 characters)",
+    )
+    queues = store_command(what, "dump queues", "units of the consume queues")
+    _add_queue_filters(queues)
+    queues.add_argument("--summary", action="store_true", help="one line for each queue")
+    index = store_command(what, "dump index", "entries of the index files")
+    index.add_argument("--topic", help="of --key")
+    index.add_argument("--key", help="only entries with the hash of this key")
+    _add_log_range(index)
+    _add_times(index)
+    index.add_argument("--summary", action="store_true", help="one line for each file")
+    checkpoint = store_command(what, "dump checkpoint", "checkpoint, offsets file, last stop")
+    for parser in (messages, queues, index):
+        parser.add_argument("--limit", type=count, default=-1, metavar="N", help="most lines")
+    for parser in (messages, queues, index, checkpoint):
+        add_json(parser)
+
+
+def _add_queue_filters(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--topic", help="only this topic")
+    add("--queue", type=number, metavar="N", help="only queues of this number")
+    add("--from-offset", type=number, metavar="N", help="first queue offset")
+    add("--to-offset", type=number, metavar="N", help="queue offset to stop before")
+    _add_log_range(parser)
+
+
+def _add_log_range(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--from-log", type=number, metavar="N", help="first log offset")
+    parser.add_argument("--to-log", type=number, metavar="N", help="log offset to stop before")
+
+
+def _add_times(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--begin", metavar="TIME", help="stored at or after: ISO time or ms")
+    parser.add_argument("--end", metavar="TIME", help="stored before")
+
+
 def store_command(group: "Commands", name: str, text: str) -> argparse.ArgumentParser:
-    """A command on one store: DIR, the settings, --quiet."""
+    """A command on one store: DIR, the settings, --quiet. The last word of `name` is its own."""
     parser = group.add_parser(
-        name,
+        name.split()[-1],
         help=text,
         description=text,
         epilog=_CODES,

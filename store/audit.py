@@ -21,7 +21,6 @@ from collections.abc import Callable, Collection
 
 from aerobee.config.model import Settings
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.names import is_light
 from aerobee.store.audit_bytes import Sources, Window
 from aerobee.store.audit_config import Tables
 from aerobee.store.audit_index import IndexAudit
@@ -138,7 +137,9 @@ class _Audit:
         check_abort(self._files, root, findings)
         check_lock(self._files, root, findings)
         check_marks(self._marks, root, scan.end, findings)
-        check_checkpoint(self._files, root, counts.last_store_ms, findings)
+        # The newest message may be among those that are lost.
+        newest_ms = 0 if scan.gaps or scan.tail else counts.last_store_ms
+        check_checkpoint(self._files, root, newest_ms, findings)
 
     def _read(self, log_start: int) -> None:
         """The log with the index beside it, then the queues, then what both say of the log."""
@@ -175,7 +176,6 @@ class _Audit:
             levels,
             findings,
             counts,
-            self._further_queue,
         )
         limit = max((file.start + file.size for file in self._segments), default=log_start)
         index.start(log_start, limit)
@@ -195,18 +195,6 @@ class _Audit:
                 None,
                 "holds no segment, but consume queues name messages",
             )
-
-    def _further_queue(self, name: str, queue_id: int) -> tuple[str, int] | None:
-        """The queue that a message of `queue_id` was multi-dispatched to under that name.
-
-        None if there is no such queue, and the settings do not say that there should be one.
-        """
-        settings = self._settings
-        keys = [(name, 0), (name, queue_id)] if is_light(name) else [(name, queue_id)]
-        if not settings.lmq_enabled:
-            keys.reverse()
-        known = [key for key in keys if key in self._queues.queues]
-        return known[0] if known else keys[0] if settings.multi_dispatch else None
 
     def _last_sound_start(self) -> int:
         """Where the last segment begins that begins with a sound record or blank; 0 if none."""

@@ -21,7 +21,7 @@ from aerobee.store.index_file import (
     index_file_bytes,
 )
 
-_ENTRIES = Struct(">iqii")
+ENTRIES = Struct(">iqii")
 _CHUNK_ENTRIES = 50_000
 _CHUNK_SLOTS = 500_000
 
@@ -91,7 +91,7 @@ class IndexFileAudit:
         first: Entry | None = None
         held: Entry | None = None
         for number, data in self._chunks():
-            for key_hash, log_offset, seconds, previous in _ENTRIES.iter_unpack(data):
+            for key_hash, log_offset, seconds, previous in ENTRIES.iter_unpack(data):
                 if key_hash < 0 or seconds < 0 or log_offset < 0:
                     self._bad_entry(number, "its fields cannot be right")
                     number += 1

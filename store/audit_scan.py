@@ -151,6 +151,23 @@ class LogScan:
                 yield from self._segment(file, reader, max(0, start - file.start))
             finally:
                 self._sources.give_back(source)
+        self._lose_up_to_known_end()
+
+    def _lose_up_to_known_end(self) -> None:
+        """What is known to have been there and is not sound is a gap; the log goes on behind it."""
+        if not self._segments:
+            return
+        last = self._segments[-1]
+        known = min(self._known_end, last.start + min(last.size, self._segment_bytes))
+        if known > self.end:
+            tail = self.tail
+            self._note_gap(known)
+            self.end = known
+            self.tail = [
+                (file, max(position, known - file.start), high)
+                for file, position, high in tail
+                if file.start + high > known
+            ]
 
     def _segment(self, file: FoundFile, reader: SegmentReader, position: int) -> Iterator[Located]:
         start, check_crc = reader.start, self._check_crc

@@ -120,11 +120,13 @@ def read_checkpoint(files: Files, root: str) -> tuple[int, ...] | None:
 
 
 def check_checkpoint(files: Files, root: str, newest_ms: int, findings: Findings) -> None:
-    """Length, the unused rest, and times that no message of the log has reached."""
+    """Length, the unused rest, and times that no message of the log has reached.
+
+    `newest_ms` is the newest message's store time, 0 if that is not known.
+    """
     path = os.path.join(root, "checkpoint")
     if not files.exists(path):
-        if newest_ms:
-            findings.add("checkpoint-damaged", path, None, "is not there")
+        findings.add("checkpoint-damaged", path, None, "is not there")
         return
     data = read_small(files, path, CHECKPOINT_BYTES + 1)
     if len(data) != CHECKPOINT_BYTES:

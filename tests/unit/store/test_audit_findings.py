@@ -58,7 +58,7 @@ def scenario(
 # --- the directory -----------------------------------------------------------------------------
 
 
-@scenario("log-missing", "log-short")
+@scenario("log-missing", "log-short")  # all of it
 def _(root: Path) -> None:
     shutil.rmtree(root / "commitlog")
     (root / "commitlog").mkdir()
@@ -161,9 +161,9 @@ def _(root: Path) -> None:
     at.mark_open(root)
 
 
-@scenario("log-short")
+@scenario("log-short", "record-damaged")
 def _(root: Path) -> None:
-    adopt(root, flushed=at.log_end(root) + 500)
+    adopt(root, flushed=20 * SEGMENT)
 
 
 @scenario("time-back")

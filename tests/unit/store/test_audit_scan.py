@@ -88,6 +88,14 @@ def test_k_damaged_records_are_k_lost_records(root: Path) -> None:
     assert sum(gap.end - gap.start for gap in report.gaps) == sum(one.size for one in lost)
 
 
+def test_the_last_record_is_damaged_not_torn(root: Path) -> None:
+    last = at.records(root)[-1]
+    damaged(root, [last])
+    report = at.check(root)
+    assert at.kinds(report) == {"record-damaged"}
+    assert report.counts.log_end == last.log_offset + last.size
+
+
 @pytest.mark.parametrize("byte", [0, 2, 4, 35, 84, 88 + 46])
 @pytest.mark.parametrize("queues", [True, False], ids=["queues", "no queues"])
 def test_damaged_lengths_cost_one_record(root: Path, byte: int, queues: bool) -> None:

@@ -1,0 +1,328 @@
+"""Lists what a store holds: messages of the log, units of the queues, entries of the index.
+
+Works on whatever state the files are in; damaged places are part of the listing. All of it streams.
+What is known of the place of something (its queue's unit, the times of segments) is used to begin
+reading near it.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from aerobee.config.model import Settings
+from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.hashing import java_hash
+from aerobee.protocol.record import (
+    BLANK,
+    SYS_TRANSACTION_COMMIT,
+    SYS_TRANSACTION_MASK,
+    SYS_TRANSACTION_PREPARED,
+    Message,
+    RecordHead,
+    decode_record,
+)
+from aerobee.store.audit_bytes import Sources, Window
+from aerobee.store.audit_filler import is_filler
+from aerobee.store.audit_index_file import ENTRIES
+from aerobee.store.audit_layout import FoundFile, survey
+from aerobee.store.audit_queue_files import QueueReader, QueueSet, RecordsByPlace, names_record
+from aerobee.store.audit_scan import LogScan, SegmentReader
+from aerobee.store.audit_sizes import find_sizes
+from aerobee.store.audit_state import read_marks, was_left_open
+from aerobee.store.consume_queue import PRE_BLANK_SIZE, UNIT
+from aerobee.store.encoding import crc_checks
+from aerobee.store.files import Files
+from aerobee.store.index_file import (
+    ENTRY_BYTES,
+    HEADER,
+    HEADER_BYTES,
+    SLOT_BYTES,
+    slot_hash,
+)
+from aerobee.store.sequence import Gap
+
+_FOREVER = (1 << 63) - 1
+# Times of messages next to each other may go back a little; segments are left out with care.
+_TIME_SLACK_MS = 60_000
+_CHUNK_ENTRIES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to list. Ends are exclusive; None or empty means all."""
+
+    topic: str | None = None
+    queue_id: int | None = None
+    first_offset: int = 0
+    end_offset: int = _FOREVER
+    log_start: int = 0
+    log_end: int = _FOREVER
+    begin_ms: int = 0
+    end_ms: int = _FOREVER
+    key: str | None = None
+
+    def takes(self, message: Message) -> bool:
+        """Whether the message is one of them."""
+        return (
+            (self.topic is None or message.topic == self.topic)
+            and (self.queue_id is None or message.queue_id == self.queue_id)
+            and self.first_offset <= message.queue_offset < self.end_offset
+            and self.begin_ms <= message.store_timestamp_ms < self.end_ms
+            and (self.key is None or self.key in message.keys)
+        )
+
+
+class DumpedMessage(NamedTuple):
+    """A record of the log; `kind` is message, half, commit, rollback or filler."""
+
+    message: Message
+    kind: str
+
+
+class DumpedUnit(NamedTuple):
+    """A slot of a queue. `state`: message, lost (pre-blank), empty, deleted (its record is older
+    than the log), or what is wrong with it."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    log_offset: int
+    size: int
+    tags_code: int
+    state: str
+
+
+class DumpedQueue(NamedTuple):
+    """A queue in a line. `first` and `end` are its slots, `files` how many it has."""
+
+    topic: str
+    queue_id: int
+    first: int
+    end: int
+    files: int
+    first_log_offset: int | None
+    last_log_offset: int | None
+
+
+class DumpedEntry(NamedTuple):
+    """An entry of an index file, by its number there. `state`: entry, or what is wrong with it."""
+
+    path: str
+    number: int
+    key_hash: int
+    slot: int
+    log_offset: int
+    time_ms: int
+    previous: int
+    state: str
+
+
+class DumpedIndexFile(NamedTuple):
+    """The header of an index file."""
+
+    path: str
+    begin_ms: int
+    end_ms: int
+    begin_log_offset: int
+    end_log_offset: int
+    used_slots: int
+    entries: int
+
+
+class Dump:
+    """The listings of one store, which the caller has locked. Raises as `audit.verify`."""
+
+    def __init__(
+        self, settings: Settings, given: Collection[str] = (), files: Files | None = None
+    ) -> None:
+        files = files or Files()
+        self._layout = survey(files, settings)
+        self._sizes = find_sizes(files, self._layout, settings, given)
+        self._sources = Sources(files)
+        segment_bytes = self._sizes.segment_bytes
+        self._segments = [file for file in self._layout.segments if file.start % segment_bytes == 0]
+        self._records = RecordsByPlace(self._sources, self._segments, segment_bytes)
+        self._queues = QueueSet(
+            self._sources, self._layout.queues, self._sizes.queue_bytes, self._records
+        )
+        marks = read_marks(files, self._layout.root)
+        self._torn_above = was_left_open(files, self._layout.root) and not marks.nothing_lost
+        self._known_end = max(self._queues.named_end(), marks.flushed)
+        self._check_crc = crc_checks(verify_property_crc=settings.verify_property_crc)
+
+    def close(self) -> None:
+        """Give all files back."""
+        self._sources.close()
+
+    # --- the log ----------------------------------------------------------------------------
+
+    def messages(self, wanted: Wanted) -> Iterator[DumpedMessage | Gap]:
+        """Records that are wanted, and the damaged ranges between them."""
+        start, end = self._log_range(wanted)
+        scan = LogScan(
+            self._sources,
+            [file for file in self._segments if file.start < end],
+            self._sizes.segment_bytes,
+            named_after=self._queues.next_named,
+            known_end=self._known_end,
+            torn_above=self._torn_above,
+            check_crc=self._check_crc,
+        )
+        shown = 0
+        for log_offset, head, buffer, index in scan.records(start):
+            for gap in scan.gaps[shown:]:
+                if gap.end > wanted.log_start:
+                    yield gap
+            shown = len(scan.gaps)
+            if log_offset >= end:
+                return
+            if log_offset < wanted.log_start:
+                continue
+            message = decode_record(buffer, index)
+            if wanted.takes(message):
+                yield DumpedMessage(message, _kind(head))
+        yield from scan.gaps[shown:]
+        for file, position, high in scan.tail:
+            reason = f"behind the log's end {scan.end}: {scan.end_reason}"
+            yield Gap(file.start + position, file.start + high, reason)
+
+    def _log_range(self, wanted: Wanted) -> tuple[int, int]:
+        """Where a record begins at or before all that is wanted, and where to stop."""
+        start, end = 0, wanted.log_end
+        for file, following in zip(self._segments, [*self._segments[1:], None], strict=True):
+            if file.start + self._sizes.segment_bytes <= wanted.log_start:
+                start = file.start + self._sizes.segment_bytes
+            elif following is not None and wanted.begin_ms:
+                first_ms = self._first_ms(following)
+                if first_ms and first_ms < wanted.begin_ms - _TIME_SLACK_MS:
+                    start = following.start
+            if wanted.end_ms != _FOREVER and self._first_ms(file) > wanted.end_ms + _TIME_SLACK_MS:
+                end = min(end, file.start)
+        queue = self._queues.queues.get((wanted.topic or "", wanted.queue_id or 0))
+        if wanted.topic is not None and wanted.queue_id is not None and queue is not None:
+            start = max(start, self._place_of(queue, wanted.first_offset) or 0)
+            last = self._place_of(queue, wanted.end_offset)
+            end = end if last is None else min(end, last)
+        return start, end
+
+    def _place_of(self, queue: QueueReader, offset: int) -> int | None:
+        """Log offset of the message in a slot, if unit and record agree on it."""
+        unit = queue.unit(offset) if 0 <= offset < queue.top else None
+        if unit is None or not names_record(unit[0], unit[1]):
+            return None
+        sound = self._records.problem(queue, offset, unit[0], unit[1]) is None
+        return unit[0] if sound else None
+
+    def _first_ms(self, file: FoundFile) -> int:
+        """Store time of a segment's first record, 0 if there is none."""
+        source = self._sources.own(file.path)
+        try:
+            head, _ = SegmentReader(file, self._sizes.segment_bytes, Window(source)).head_at(0, 0)
+        except CorruptRecord:
+            return 0
+        finally:
+            self._sources.give_back(source)
+        return 0 if head.kind == BLANK else head.store_timestamp_ms
+
+    # --- consume queues ---------------------------------------------------------------------
+
+    def queues(self, wanted: Wanted) -> Iterator[DumpedQueue]:
+        """One line for each queue."""
+        for queue in self._wanted_queues(wanted):
+            first, last = queue.first_named(queue.first, queue.top), queue.last_named(queue.top)
+            yield DumpedQueue(
+                queue.topic,
+                queue.queue_id,
+                queue.first,
+                queue.top,
+                len(queue.files),
+                None if first is None else first[1],
+                None if last is None else last[1],
+            )
+
+    def units(self, wanted: Wanted) -> Iterator[DumpedUnit]:
+        """Every slot, held against the record it names."""
+        log_min = self._segments[0].start if self._segments else 0
+        for queue in self._wanted_queues(wanted):
+            for first, data in queue.chunks():
+                for offset, unit in enumerate(UNIT.iter_unpack(data), first):
+                    if not wanted.first_offset <= offset < wanted.end_offset:
+                        continue
+                    log_offset, size, tags_code = unit
+                    if wanted.log_start <= log_offset < wanted.log_end:
+                        state = self._state(queue, offset, log_offset, size, log_min)
+                        yield DumpedUnit(
+                            queue.topic, queue.queue_id, offset, log_offset, size, tags_code, state
+                        )
+
+    def _wanted_queues(self, wanted: Wanted) -> Iterator[QueueReader]:
+        for (topic, queue_id), queue in sorted(self._queues.queues.items()):
+            if wanted.topic in (None, topic) and wanted.queue_id in (None, queue_id):
+                yield queue
+
+    def _state(
+        self, queue: QueueReader, offset: int, log_offset: int, size: int, log_min: int
+    ) -> str:
+        if size == PRE_BLANK_SIZE:
+            return "lost"
+        if not names_record(log_offset, size):
+            return "empty"
+        if log_offset < log_min:
+            return "deleted"
+        return self._records.problem(queue, offset, log_offset, size) or "message"
+
+    # --- index ------------------------------------------------------------------------------
+
+    def index_files(self) -> Iterator[DumpedIndexFile]:
+        """The header of each index file, oldest first."""
+        for file in self._layout.index_files:
+            data = self._sources.get(file.path).read(0, HEADER_BYTES)
+            if len(data) == HEADER_BYTES:
+                begin_ms, end_ms, begin, end, used, count = HEADER.unpack(data)
+                yield DumpedIndexFile(file.path, begin_ms, end_ms, begin, end, used, count - 1)
+
+    def entries(self, wanted: Wanted) -> Iterator[DumpedEntry]:
+        """Entries of all index files; by key if topic and key are given."""
+        key_hash = None
+        if wanted.topic is not None and wanted.key is not None:
+            key_hash = slot_hash(java_hash(f"{wanted.topic}#{wanted.key}"))
+        for header in self.index_files():
+            for entry in self._entries_of(header):
+                if (
+                    (key_hash is None or entry.key_hash == key_hash)
+                    and wanted.log_start <= entry.log_offset < wanted.log_end
+                    and wanted.begin_ms <= entry.time_ms < wanted.end_ms
+                ):
+                    yield entry
+
+    def _entries_of(self, header: DumpedIndexFile) -> Iterator[DumpedEntry]:
+        slots = self._sizes.index_slots
+        entries_at = HEADER_BYTES + SLOT_BYTES * slots
+        last = min(header.entries, self._sizes.index_entries - 1)
+        for first in range(1, last + 1, _CHUNK_ENTRIES):
+            count = min(_CHUNK_ENTRIES, last + 1 - first)
+            source = self._sources.get(header.path)
+            data = source.read(entries_at + ENTRY_BYTES * first, ENTRY_BYTES * count)
+            whole = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
+            for number, fields in enumerate(ENTRIES.iter_unpack(whole), first):
+                key_hash, log_offset, seconds, previous = fields
+                state = "entry"
+                if key_hash < 0 or log_offset < 0 or seconds < 0 or not 0 <= previous < number:
+                    state = "damaged"
+                # The first entry's seconds were taken against the file before (store spec 6.2).
+                time_ms = header.begin_ms + (seconds * 1000 if number > 1 else 0)
+                slot = key_hash % slots
+                yield DumpedEntry(
+                    header.path, number, key_hash, slot, log_offset, time_ms, previous, state
+                )
+
+
+def _kind(head: RecordHead) -> str:
+    transaction = head.sys_flag & SYS_TRANSACTION_MASK
+    if not transaction:
+        return "message"
+    if transaction == SYS_TRANSACTION_PREPARED:
+        return "half"
+    if transaction == SYS_TRANSACTION_COMMIT:
+        return "commit"
+    return "filler" if is_filler(head) else "rollback"
