@@ -5,11 +5,14 @@ the second is written (wire spec 6.3). Entries that a reader skips, with an empt
 are skipped here too, so that what is stored means the same to every client.
 """
 
+import re
 from collections.abc import Mapping
 
 NAME_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 KEY_SEPARATOR = " "
+#: Between the names of INNER_MULTI_DISPATCH, and its numbers.
+LIST_SEPARATOR = ","
 MAX_PROPERTIES_BYTES = 32767
 
 PROPERTY_KEYS = "KEYS"
@@ -46,6 +49,11 @@ PROPERTY_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 PROPERTY_CRC = "__CRC32#"
 
 
+_NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
+# A queue's units of 20 bytes have 64-bit positions.
+_MOST_QUEUE_OFFSETS = (1 << 63) // 20
+
+
 def decode_properties(text: str | bytes | memoryview) -> dict[str, str]:
     """The properties in `text` by name; of duplicate names the last one counts.
 
@@ -68,6 +76,28 @@ def encode_properties(properties: Mapping[str, str]) -> str:
     The caller vouches for names and values without U+0001 and U+0002 (`is_clean_text`).
     """
     return "\x02".join([f"{name}\x01{value}" for name, value in properties.items()])
+
+
+def further_queues(properties: Mapping[str, str]) -> list[tuple[str, int]]:
+    """(queue name, queue offset) of each queue a stored message was multi-dispatched to.
+
+    Numbers that can be none are passed over; nothing if names and numbers do not go together. As
+    in Java's lists, empty parts at the end do not count (store spec 2.8).
+    """
+    names = split_list(properties.get(PROPERTY_MULTI_DISPATCH, ""))
+    numbers = split_list(properties.get(PROPERTY_MULTI_QUEUE_OFFSET, ""))
+    if len(names) != len(numbers):
+        return []
+    return [
+        (name, int(number))
+        for name, number in zip(names, numbers, strict=True)
+        if _NUMBER.fullmatch(number) and int(number) < _MOST_QUEUE_OFFSETS
+    ]
+
+
+def split_list(text: str) -> list[str]:
+    """The parts of a list of queue names or offsets."""
+    return text.rstrip(LIST_SEPARATOR).split(LIST_SEPARATOR)
 
 
 def is_clean_text(text: str) -> bool:

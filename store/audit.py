@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection
 
 from aerobee.config.model import Settings
 from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.names import is_light
 from aerobee.store.audit_bytes import Sources, Window
 from aerobee.store.audit_config import Tables
 from aerobee.store.audit_index import IndexAudit
@@ -176,6 +177,7 @@ class _Audit:
             levels,
             findings,
             counts,
+            self._further_queue,
         )
         limit = max((file.start + file.size for file in self._segments), default=log_start)
         index.start(log_start, limit)
@@ -195,6 +197,18 @@ class _Audit:
                 None,
                 "holds no segment, but consume queues name messages",
             )
+
+    def _further_queue(self, name: str, queue_id: int) -> tuple[str, int] | None:
+        """The queue that a message of `queue_id` was multi-dispatched to under that name.
+
+        None if there is no such queue, and the settings do not say that there should be one.
+        """
+        settings = self._settings
+        keys = [(name, 0), (name, queue_id)] if is_light(name) else [(name, queue_id)]
+        if not settings.lmq_enabled:
+            keys.reverse()
+        known = [key for key in keys if key in self._queues.queues]
+        return known[0] if known else keys[0] if settings.multi_dispatch else None
 
     def _last_sound_start(self) -> int:
         """Where the last segment begins that begins with a sound record or blank; 0 if none."""

@@ -13,8 +13,10 @@ from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.protocol.properties import (
     PROPERTY_CRC,
+    PROPERTY_MULTI_QUEUE_OFFSET,
     PROPERTY_TAGS,
     decode_properties,
+    further_queues,
     index_keys,
 )
 from aerobee.protocol.record import (
@@ -62,6 +64,7 @@ class LogAudit:
         levels: DelayLevels,
         findings: Findings,
         counts: Counts,
+        further: Callable[[str, int], tuple[str, int] | None],
     ) -> None:
         self._directory = directory
         self._scan = scan
@@ -70,6 +73,8 @@ class LogAudit:
         self._levels = levels
         self._findings = findings
         self._counts = counts
+        # Which queue a name in a message of that queue id means; None for one not to be asked for.
+        self._further = further
 
     def run(
         self,
@@ -140,6 +145,11 @@ class LogAudit:
             claims[key] = [claim]
         else:
             known.append(claim)
+        if PROPERTY_MULTI_QUEUE_OFFSET in properties:
+            others = {self._further(name, key[1]): n for name, n in further_queues(properties)}
+            for other, offset in others.items():
+                if other is not None and other != key:
+                    claims.setdefault(other, []).append(claim._replace(offset=offset))
 
     def _check_seal(self, log_offset: int, record: bytes) -> None:
         if not is_intact(record):

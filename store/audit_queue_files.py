@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.properties import decode_properties, further_queues
 from aerobee.protocol.record import RECORD
 from aerobee.store.audit_bytes import Sources, Window
 from aerobee.store.audit_layout import FoundFile, FoundQueue
@@ -183,7 +184,7 @@ class RecordsByPlace:
         window = _Narrow(source)
         reader = SegmentReader(file, self._segment_bytes, window)
         try:
-            head, _ = reader.head_at(log_offset - file.start, False)
+            head, index = reader.head_at(log_offset - file.start, False)
         except CorruptRecord as error:
             return str(error)
         if head.kind != RECORD:
@@ -192,6 +193,10 @@ class RecordsByPlace:
             return f"the record at {log_offset} has {head.size} bytes, the unit says {size}"
         found = (head.topic, head.queue_id, head.queue_offset)
         if found != (queue.topic, queue.queue_id, offset):
+            start = index + head.properties_position
+            properties = decode_properties(window.buffer[start : start + head.properties_length])
+            if (queue.topic, offset) in further_queues(properties):
+                return None
             return (
                 f"the record at {log_offset} says it is message {head.queue_offset} of "
                 f"{head.topic}/{head.queue_id}"

@@ -35,6 +35,8 @@ EMPTY = bytes(UNIT_BYTES)
 _SIZE_KEYS = "consume_queue_segment_bytes (mappedFileSizeConsumeQueue)"
 _SEGMENT_NAME = re.compile(r"[0-9]{20}", re.ASCII)
 _CHUNK_UNITS = 3200
+# Missing files are made again; more of them than this in a row are a matter for a person.
+_MISSING_MOST = 1000
 _BLANK_CHUNK = PRE_BLANK * _CHUNK_UNITS
 
 
@@ -57,6 +59,7 @@ class ConsumeQueue:
         "segments",
         "topic",
         "unfinished",
+        "unmade",
     )
 
     def __init__(
@@ -85,8 +88,10 @@ class ConsumeQueue:
         self.next_offset = 0
         # Units of the dispatch that is going on, in order (reput's).
         self.pending: list[bytes] = []
-        # An empty file at the end that a crash left, to be removed.
+        # What a crash left to be mended: an empty file at the end, to be removed; files before it
+        # that are empty or whose name is gone, to be made.
         self.unfinished: str | None = None
+        self.unmade: list[QueueFile] = []
         # Directories with new names in them, to be synced by the flush service.
         self.new_directories: list[str] = []
 
@@ -255,6 +260,12 @@ class ConsumeQueue:
         found = self.first_named(low, self.max_offset)
         return self.max_offset if found is None else found[0]
 
+    def units_below(self, log_offset: int) -> int:
+        """What `max_offset` was when the records below `log_offset` had been dispatched."""
+        last = self.unit(self.max_offset - 1) if self.max_offset else None
+        is_older = last is not None and last[0] < log_offset
+        return self.max_offset if is_older else self.first_at(log_offset)
+
     @property
     def first_offset(self) -> int:
         """First slot that has a file."""
@@ -281,18 +292,36 @@ class ConsumeQueue:
             if found == 0 and name == names[-1]:
                 self.unfinished = file_path  # a crash while it was made
                 continue
-            check_file_size(file_path, found, self.segment_bytes, _SIZE_KEYS)
-            file = QueueFile(self.directory, name, self.segment_bytes)
-            if file.start % self.segment_bytes or (
-                self.segments and file.start != self.segments[-1].end
-            ):
-                raise StoreLayoutError(
-                    f"{file_path} does not follow the file before it. Consume queues can be made "
-                    f"again: move {self.directory} away and restart."
-                )
-            self.segments = (*self.segments, file)
+            if found:
+                check_file_size(file_path, found, self.segment_bytes, _SIZE_KEYS)
+            self._take_in(QueueFile(self.directory, name, self.segment_bytes), found)
         self._find_end()
         return foreign
+
+    def _take_in(self, file: QueueFile, found: int) -> None:
+        """The next file that is there, `found` bytes long; those missing before it are to be made.
+
+        A power cut may take the length or the name of a file and leave those of a later one.
+        """
+        if file.start % self.segment_bytes:
+            raise StoreLayoutError(
+                f"{file.path} does not begin at a multiple of {self.segment_bytes} bytes. Consume "
+                f"queues can be made again: move {self.directory} away and restart."
+            )
+        missing = self.segments[-1].end if self.segments else file.start
+        if (file.start - missing) // self.segment_bytes > _MISSING_MOST:
+            raise StoreLayoutError(
+                f"the files of {self.directory} between {missing} and {file.start} are missing. "
+                "Consume queues can be made again: move the directory away and restart."
+            )
+        while missing < file.start:
+            absent = QueueFile(self.directory, segment_name(missing), self.segment_bytes)
+            self.unmade.append(absent)
+            self.segments = (*self.segments, absent)
+            missing = absent.end
+        if not found:
+            self.unmade.append(file)
+        self.segments = (*self.segments, file)
 
     def _find_end(self) -> None:
         """`max_offset` behind the last slot that is not empty; numbering survives empty files."""
@@ -301,6 +330,8 @@ class ConsumeQueue:
         self._tail = self.segments[-1]
         self.max_offset = self._tail.start // UNIT_BYTES
         for file in reversed(self.segments):
+            if file in self.unmade:
+                continue
             high = self._files.last_nonzero(self._cache.fd(file), 0, self.segment_bytes)
             if high:
                 units = -(-high // UNIT_BYTES)
@@ -321,18 +352,37 @@ class ConsumeQueue:
                         break
             offset += max(1, len(data) // UNIT_BYTES)
 
-    def remove_unfinished(self) -> None:
-        """Remove what a crash left of a file in the making."""
+    def mend_files(self) -> None:
+        """Remove or make what a crash left unfinished; made files are empty. Raises OSError."""
         if self.unfinished is not None:
             self._files.remove(self.unfinished)
             self.unfinished = None
+        for file in self.unmade:
+            if self._files.exists(file.path):
+                self._files.remove(file.path)
+            self._cache.create(file, self.segment_bytes)
+            self.new_directories.append(self.directory)
+        self.unmade = []
 
-    def distrust_cache(self) -> None:
-        """As MappedFile.distrust_cache, for the file that was written last. Raises OSError."""
-        if self._tail is not None:
-            fd = self._cache.fd(self._tail)
+    def distrust_cache(self, log_offset: int) -> None:
+        """As MappedFile.distrust_cache, for files with units of records at or above `log_offset`.
+
+        Their names are made durable with the next flush: who made them may have been killed before
+        it could, and nobody else would. Raises OSError.
+        """
+        first = self.first_at(log_offset)
+        if self.first_named(self.first_offset, first) is None:
+            first = self.first_offset
+        for file in self.segments:
+            if file.end <= first * UNIT_BYTES:
+                continue
+            fd = self._cache.fd(file)
             self._files.sync(fd)
             self._files.forget_cached(fd)
+            if file.start >= first * UNIT_BYTES:
+                topic_directory = os.path.dirname(self.directory)
+                parents = [os.path.dirname(topic_directory), topic_directory]
+                self.new_directories += [*parents, self.directory]
 
     def close(self) -> None:
         """Forget the files, for a queue that is being deleted."""

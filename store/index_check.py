@@ -21,7 +21,10 @@ _CHUNK_ENTRIES = 50_000
 
 
 def repair_index_file(file: IndexFile) -> bool:
-    """Whether the file's entries and slots agree, after setting back slots that are ahead."""
+    """Whether the file's entries and slots agree, after setting back slots that are ahead.
+
+    Entries behind the counted ones are blanked. Raises OSError.
+    """
     newest = _newest_of_slots(file)
     if newest is None:
         return False
@@ -30,12 +33,14 @@ def repair_index_file(file: IndexFile) -> bool:
     if sys.byteorder == "little":
         stored.byteswap()
     if stored == newest:
+        file.blank_entries(file.count, file.entries)
         return True
     ahead = [slot for slot in range(file.slots) if stored[slot] != newest[slot]]
     if any(not file.leads_to(stored[slot], slot, newest[slot]) for slot in ahead):
         return False
     for slot in ahead:
         file.set_slot(slot, newest[slot])
+    file.blank_entries(file.count, file.entries)
     return True
 
 

@@ -75,7 +75,9 @@ class IndexService:
     def load(self) -> None:
         """Open the files, oldest first. Raises StoreSizeMismatch; changes nothing.
 
-        From the first file with a nonsensical header on, files are left out and named in `damaged`.
+        From the first file on that is empty or has a nonsensical header, files are left out and
+        named in `damaged`. An empty one was made ahead by a process that was killed then; kept as
+        the newest, it would say that nothing is indexed yet.
         """
         expected = index_file_bytes(self._slots, self._entries)
         for name in self._files.names(self._directory):
@@ -94,6 +96,10 @@ class IndexService:
             except StoreLayoutError:
                 self.damaged.append(path)
                 continue
+            if file.count <= 1:
+                file.close()
+                self.damaged.append(path)
+                continue
             self.files = (*self.files, file)
 
     def sound(self, log_end: int, synced_ms: int | None) -> int:
@@ -106,10 +112,8 @@ class IndexService:
         for number, file in enumerate(self.files):
             if file.end_offset >= max(log_end, 1):
                 return number
-            if synced_ms is not None and file.end_ms > synced_ms:
-                file.distrust_cache()
-                if not repair_index_file(file):
-                    return number
+            if synced_ms is not None and file.end_ms > synced_ms and not repair_index_file(file):
+                return number
         return len(self.files)
 
     @property
@@ -134,23 +138,23 @@ class IndexService:
         """After a power cut: how many of the oldest files can be relied on.
 
         Files with keys of records at or above `log_offset` were perhaps not synced: they are read
-        through. Raises OSError when the disk refuses.
+        through. So is the newest, whose header may be older than its slots. A file that has only
+        such keys may follow one whose very name was lost, so it goes. Raises OSError when the disk
+        refuses.
         """
-        for number, file in enumerate(self.files):
-            if file.end_offset >= log_offset:
-                file.distrust_cache()
-                if not repair_index_file(file):
-                    return number
-        return len(self.files)
+        keep = sum([file.begin_offset < log_offset for file in self.files])
+        for number, file in enumerate(self.files[:keep]):
+            in_doubt = file.end_offset >= log_offset or number == keep - 1
+            if in_doubt and not repair_index_file(file):
+                return number
+        return keep
 
-    def sync_from(self, log_offset: int) -> None:
-        """Sync files with keys of records at or above `log_offset`, whoever wrote them.
-
-        Their names are made durable by the next `flush`. Raises OSError.
-        """
+    def distrust_caches(self, log_offset: int) -> None:
+        """After a crash: see files with keys of records at or above `log_offset` as the disk has
+        them, and have them and their names synced. Raises OSError."""
         for file in self.files:
-            if file.end_offset >= log_offset:
-                file.sync()
+            if file.end_offset >= log_offset or file is self.files[-1]:
+                file.distrust_cache()
                 self._new_names = True
 
     def drop_from(self, number: int) -> list[str]:
@@ -184,6 +188,14 @@ class IndexService:
             self._spare.append(spare)
             spare.reserve(keys)
             room += spare.room
+
+    def drop_spares(self) -> None:
+        """Remove files that were made ahead for keys which turned out to be there. Raises OSError.
+
+        Until the next dispatch nobody needs them, and a kill would leave them behind.
+        """
+        while self._spare:
+            self._spare.pop().remove()
 
     def put_keys(self, topic: str, keys: tuple[str, ...], log_offset: int, store_ms: int) -> None:
         """Index a message under its keys; room for them was reserved."""
@@ -308,8 +320,7 @@ class IndexService:
 
     def close(self) -> None:
         """Close all files; those made ahead and never used are removed."""
-        for file in self._spare:
-            file.remove()
+        self.drop_spares()
         for file in self.files:
             file.close()
 

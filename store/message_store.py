@@ -270,7 +270,7 @@ class MessageStore:
         gone = self._queues.take_out(topic)
         if gone:
             self._reput.count_again()
-            self._offsets.forget_units(sum([queue.max_offset for queue in gone]))
+            self._offsets.forget_queues(gone)
             self._queues.remove_files(gone)
         return len(gone)
 

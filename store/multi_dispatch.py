@@ -16,17 +16,19 @@ Names come from clients and become directories: what cannot be one, and the syst
 refused with the message.
 """
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import msgspec
 
 from aerobee.protocol.names import DLQ_PREFIX, NO_SEND_TOPICS, RETRY_PREFIX, is_light
 from aerobee.protocol.properties import (
+    LIST_SEPARATOR,
     PROPERTY_MULTI_DISPATCH,
     PROPERTY_MULTI_QUEUE_OFFSET,
     PROPERTY_WAIT,
     decode_properties,
+    further_queues,
+    split_list,
 )
 from aerobee.protocol.record import SYS_TRANSACTION_PREPARED, Checked, RecordHead, StoreMessage
 from aerobee.store.commit_log import Appended, CommitLog
@@ -39,9 +41,6 @@ from aerobee.store.results import PutResult
 _MARK = PROPERTY_MULTI_DISPATCH.encode() + b"\x01"
 _OFFSETS_MARK = PROPERTY_MULTI_QUEUE_OFFSET.encode() + b"\x01"
 _REPLACED = (_OFFSETS_MARK, PROPERTY_WAIT.encode() + b"\x01")
-_SEPARATOR = ","
-_NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
-_QUEUE_OFFSET_MOST = (1 << 63) // 20
 
 
 class MultiDispatchLog(CommitLog):
@@ -84,7 +83,7 @@ class MultiDispatchLog(CommitLog):
         queues = self._queues
         return [
             queues.admit(_check_name(name), queues.listed_id(name, message.queue_id))
-            for name in _split(names)
+            for name in split_list(names)
         ]
 
 
@@ -95,11 +94,6 @@ def _is_dispatched(message: StoreMessage) -> bool:
         or message.sys_flag & SYS_TRANSACTION_PREPARED
         or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
     )
-
-
-def _split(text: str) -> list[str]:
-    """The parts of a list; as in Java, empty ones at its end do not count."""
-    return text.rstrip(_SEPARATOR).split(_SEPARATOR)
 
 
 def _check_name(name: str) -> str:
@@ -118,7 +112,7 @@ def _numbered(message: StoreMessage, queue_offsets: list[int]) -> StoreMessage:
         for entry in message.properties.split(b"\x02")
         if entry and not entry.startswith(_REPLACED)
     ]
-    numbers = _SEPARATOR.join(map(str, queue_offsets))
+    numbers = LIST_SEPARATOR.join(map(str, queue_offsets))
     kept.append(_OFFSETS_MARK + numbers.encode())
     return msgspec.structs.replace(message, properties=b"\x02".join(kept))
 
@@ -140,26 +134,12 @@ class MultiDispatcher(Dispatcher):
         queue, _, log_offset, size, tags_code, _, store_ms, _ = own
         found: list[Appended] = []
         known = {queue}
-        for name, queue_offset in listed(record[10]):
+        for name, queue_offset in further_queues(decode_properties(record[10])):
             other = self._obtain(name, self._queues.listed_id(name, record[2]))
             if other is not None and other not in known:
                 known.add(other)
                 found.append((other, queue_offset, log_offset, size, tags_code, (), store_ms, name))
         return found
-
-
-def listed(text: bytes) -> Iterator[tuple[str, int]]:
-    """(name, queue offset) of each further queue, from a record's properties."""
-    if _OFFSETS_MARK not in text or _MARK not in text:
-        return
-    properties = decode_properties(text)
-    names = _split(properties.get(PROPERTY_MULTI_DISPATCH, ""))
-    numbers = _split(properties.get(PROPERTY_MULTI_QUEUE_OFFSET, ""))
-    if len(names) != len(numbers):
-        return
-    for name, number in zip(names, numbers, strict=True):
-        if _NUMBER.fullmatch(number) and int(number) < _QUEUE_OFFSET_MOST:
-            yield name, int(number)
 
 
 def names_queue(
@@ -168,7 +148,9 @@ def names_queue(
     """Whether a record is the queue's message of that offset, as its own or as a further queue."""
     if head.topic == queue.topic and head.queue_id == queue.queue_id:
         return head.queue_offset == queue_offset
+    if queue.queue_id != head.queue_id and (queue.queue_id or not is_light(queue.topic)):
+        return False
     start = log_offset - segment.start + head.properties_position
     text = bytes(segment.view[start : start + head.properties_length])
-    queue_ids = (head.queue_id, 0) if is_light(queue.topic) else (head.queue_id,)
-    return queue.queue_id in queue_ids and (queue.topic, queue_offset) in listed(text)
+    claim = (queue.topic, queue_offset)
+    return _OFFSETS_MARK in text and claim in further_queues(decode_properties(text))

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.files import is_full
 from aerobee.store.index_service import IndexService
 from aerobee.store.offsets_file import DerivedMarks, Offsets, OffsetsFile
@@ -58,10 +59,15 @@ class OffsetsKeeper:
                 indexed=-1 if self._index is None else marks.log_offset,
             )
 
-    def forget_units(self, units: int) -> None:
-        """Queues that held so many units have been taken out, their files go after this."""
+    def forget_queues(self, gone: list[ConsumeQueue]) -> None:
+        """Queues that have been taken out; their files go after this. Raises OSError.
+
+        Only those of their units that the synced mark counts are taken off it: with younger ones
+        taken off too, as many missing units of other queues would not be noticed.
+        """
         with self._lock:
             synced = self._current.synced
+            units = sum([queue.units_below(synced.log_offset) for queue in gone])
             self._current = msgspec.structs.replace(
                 self._current,
                 synced=DerivedMarks(synced.log_offset, max(0, synced.units - units)),

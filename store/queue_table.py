@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterator
 
 from aerobee.protocol.names import is_light
-from aerobee.store.consume_queue import UNIT_BYTES, ConsumeQueue
+from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.descriptors import DescriptorCache
 from aerobee.store.errors import LmqConsumeQueueNumExceeded, MessageIllegal
 from aerobee.store.files import Files
@@ -58,12 +58,7 @@ class ConsumeQueueTable:
 
         Less than that means that units are missing.
         """
-        total = 0
-        for queue in self:
-            last = queue.unit(queue.max_offset - 1) if queue.max_offset else None
-            is_older = last is not None and last[0] < log_offset
-            total += queue.max_offset if is_older else queue.first_at(log_offset)
-        return total
+        return sum([queue.units_below(log_offset) for queue in self])
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, None if nothing was ever put into it."""
@@ -150,29 +145,11 @@ class ConsumeQueueTable:
             if self._files.exists(directory):  # its topic may have been deleted meanwhile
                 self._files.sync_directory(directory)
 
-    def distrust_caches(self) -> None:
-        """Before a recovery: see the queues' last files as the disk has them. Raises OSError."""
+    def distrust_caches(self, log_offset: int) -> None:
+        """Before a recovery: see files with units of records at or above `log_offset` as the disk
+        has them, and have them synced. Raises OSError."""
         for queue in self:
-            queue.distrust_cache()
-
-    def sync_files(self) -> None:
-        """Sync all files, whoever wrote them. Raises OSError."""
-        for queue in self:
-            for file in queue.segments:
-                self._files.sync(self.cache.fd(file))
-
-    def sync_from(self, log_offset: int) -> None:
-        """Sync files with units of records at or above `log_offset`, whoever wrote them.
-
-        Their names are made durable by the next `flush`. Raises OSError.
-        """
-        for queue in self:
-            position = queue.first_at(log_offset) * UNIT_BYTES
-            for file in queue.segments:
-                if file.end > position:
-                    self._files.sync(self.cache.fd(file))
-            topic = os.path.dirname(queue.directory)
-            queue.new_directories += [queue.directory, topic, self.directory]
+            queue.distrust_cache(log_offset)
 
     def close(self) -> None:
         """Close all files; what is unsynced stays with the kernel."""

@@ -107,9 +107,9 @@ class Recovery:
         report = self.report
         report.log_start = self._segments.min_offset
         report.foreign_files = self._foreign_files()
-        self._distrust_cache()
         for queue in self._queues:
-            queue.remove_unfinished()
+            queue.mend_files()
+        self._distrust_cache()
         plan = Planner(
             self._segments,
             self._queues,
@@ -307,20 +307,18 @@ class Recovery:
         if known is None:
             for segment in self._segments.segments:
                 segment.sync_file()
-            self._queues.sync_files()
+        if known is None or not self._known.clean_stop:
+            # What a killed process, or a recovery broken off, has written but not synced will be
+            # found in place, not written again, and called synced at the end.
+            self._queues.distrust_caches(0 if known is None else known.synced.log_offset)
+            if self._index is not None:
+                self._index.distrust_caches(0 if known is None else known.indexed)
         if self._known.clean_stop:
             return
-        if known is not None:
-            # What a killed process, or a recovery broken off, has written but not synced. It will
-            # be found in place, not written again, and called synced at the end.
-            self._queues.sync_from(known.synced.log_offset)
-            if self._index is not None:
-                self._index.sync_from(known.indexed)
         # Ours: all below the flushed mark is on the disk. Others': unsynced bytes are in the last
         # segment in use, the one before, and none in a spare one.
         unsynced = self._segments.max_offset - 3 * self._segments.segment_bytes
         self._distrust_segments(unsynced if known is None else known.flushed)
-        self._queues.distrust_caches()
 
     def _distrust_segments(self, log_offset: int) -> None:
         """Read the segments from `log_offset` on as the disk has them."""
@@ -340,6 +338,7 @@ class Recovery:
         report.unusable_topics = self._dispatcher.unusable
         self._queues.flush(0)
         if self._index is not None:
+            self._index.drop_spares()
             self._index.seal()
         self.offsets = self._offsets_now()
         report.known_gaps = self.offsets.gaps

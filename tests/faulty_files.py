@@ -10,6 +10,7 @@ names of its last sync. `power_cut` writes that out as a store directory of its 
 import errno
 import mmap
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,8 @@ class FaultyFiles(Files):
         self.full_ratio = 0.0
         self._content: dict[str, bytes] = {}
         self._names: dict[str, set[str]] = {}
+        # The image is of one moment, although threads of the store go on syncing.
+        self._image = threading.Lock()
         self._keep_tree(self._root)
 
     def fail(
@@ -69,7 +72,8 @@ class FaultyFiles(Files):
 
     def power_cut(self, target: Path) -> None:
         """Write to `target` what the disk would hold now."""
-        self._restore(self._root, target)
+        with self._image:
+            self._restore(self._root, target)
 
     # --- the operations ---------------------------------------------------------------------
 
@@ -116,13 +120,15 @@ class FaultyFiles(Files):
     def sync_directory(self, path: str) -> None:
         self._check("sync_directory", path)
         super().sync_directory(path)
-        self._names[path] = set(os.listdir(path))
+        with self._image:
+            self._names[path] = set(os.listdir(path))
 
     def rename(self, source: str, target: str) -> None:
         self._check("rename", target)
         super().rename(source, target)
-        if source in self._content:
-            self._content[target] = self._content.pop(source)
+        with self._image:
+            if source in self._content:
+                self._content[target] = self._content.pop(source)
 
     def remove(self, path: str) -> None:
         self._check("remove", path)
@@ -153,7 +159,9 @@ class FaultyFiles(Files):
 
     def _keep_content(self, fd: int) -> None:
         size = os.fstat(fd).st_size
-        self._content[self._paths[fd]] = os.pread(fd, size, 0)
+        content = os.pread(fd, size, 0)
+        with self._image:
+            self._content[self._paths[fd]] = content
 
     def _keep_tree(self, directory: str) -> None:
         """What is there before the first call counts as being on the disk."""

@@ -1,8 +1,7 @@
-"""What the store expects of its door to the operating system; the real one and the twin alike."""
+"""What the store expects of its door to the operating system; the real one and the twins alike."""
 
 import errno
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +11,8 @@ import pytest
 
 from aerobee.store.files import Files
 from tests.faulty_files import FaultyFiles
+from tests.sim.memory_files import MemoryFiles
+from tests.sim.recorded_files import RecordedFiles
 
 MakeFiles = Callable[[Path], Files]
 
@@ -20,7 +21,10 @@ def real(_root: Path) -> Files:
     return Files()
 
 
-@pytest.fixture(params=[real, FaultyFiles], ids=["real", "faulty"])
+@pytest.fixture(
+    params=[real, FaultyFiles, MemoryFiles, RecordedFiles],
+    ids=["real", "faulty", "memory", "recorded"],
+)
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
     make: MakeFiles = request.param
     return make(tmp_path)
@@ -32,6 +36,13 @@ def make_file(files: Files, path: Path, content: bytes) -> int:
     return fd
 
 
+def set_modified(files: Files, path: Path, modified_ns: int) -> None:
+    if isinstance(files, MemoryFiles):
+        files.set_modified_ns(str(path), modified_ns)
+    else:
+        os.utime(path, ns=(0, modified_ns))
+
+
 def test_create_refuses_an_existing_name(files: Files, tmp_path: Path) -> None:
     files.close(make_file(files, tmp_path / "a", b"x"))
     with pytest.raises(FileExistsError):
@@ -41,6 +52,46 @@ def test_create_refuses_an_existing_name(files: Files, tmp_path: Path) -> None:
 def test_open_of_an_absent_file_fails(files: Files, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         files.open(str(tmp_path / "a"))
+    with pytest.raises(FileNotFoundError):
+        files.size_of(str(tmp_path / "a"))
+    with pytest.raises(FileNotFoundError):
+        files.open(str(tmp_path / "sub" / "a"), create=True)
+    assert not files.exists(str(tmp_path / "a"))
+
+
+def test_names_are_those_of_one_directory(files: Files, tmp_path: Path) -> None:
+    files.make_directories(str(tmp_path / "sub"))
+    files.close(make_file(files, tmp_path / "sub" / "b", b""))
+    files.close(make_file(files, tmp_path / "a", b""))
+    assert files.names(str(tmp_path)) == ["a", "sub"]
+    assert files.names(str(tmp_path / "absent")) == []
+    assert not files.is_directory(str(tmp_path / "a"))
+    with pytest.raises(NotADirectoryError):
+        files.names(str(tmp_path / "a"))
+    with pytest.raises(FileNotFoundError):
+        files.sync_directory(str(tmp_path / "absent"))
+
+
+def test_read_only_descriptor_does_not_write(files: Files, tmp_path: Path) -> None:
+    files.close(make_file(files, tmp_path / "a", b"abc"))
+    fd = files.open(str(tmp_path / "a"), read_only=True)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        files.write(fd, 0, b"x")
+    assert files.read(fd, 0, 3) == b"abc"
+    files.close(fd)
+
+
+def test_a_removed_file_lives_as_long_as_it_is_open(files: Files, tmp_path: Path) -> None:
+    fd = make_file(files, tmp_path / "a", b"old")
+    files.remove(str(tmp_path / "a"))
+    files.close(make_file(files, tmp_path / "a", b"new"))
+    files.write(fd, 0, b"OLD")
+    files.data_sync(fd)
+    assert files.read(fd, 0, 3) == b"OLD"
+    files.close(fd)
+    fd = files.open(str(tmp_path / "a"))
+    assert files.read(fd, 0, 3) == b"new"
+    files.close(fd)
 
 
 def test_reads_and_writes_at_positions(files: Files, tmp_path: Path) -> None:
@@ -127,7 +178,7 @@ def test_make_directories_takes_a_relative_path(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert files.make_directories(".run/store") == [str(tmp_path), str(tmp_path / ".run")]
-    assert (tmp_path / ".run" / "store").is_dir()
+    assert files.is_directory(str(tmp_path / ".run" / "store"))
 
 
 def test_make_directories_names_what_has_to_be_synced(files: Files, tmp_path: Path) -> None:
@@ -141,18 +192,19 @@ def test_make_directories_names_what_has_to_be_synced(files: Files, tmp_path: Pa
 
 
 def test_lock_excludes_another_process_until_closed(files: Files, tmp_path: Path) -> None:
-    path = tmp_path / "lock"
+    fd = make_file(files, tmp_path / "lock", b"lock")
+    other = files.open(str(tmp_path / "lock"))
     code = (
         "import fcntl, sys\n"
-        f"file = open({str(path)!r}, 'r+b')\n"
+        f"file = open('/proc/{os.getpid()}/fd/{other}', 'r+b')\n"
         "try: fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)\n"
         "except OSError: sys.exit(7)\n"
     )
-    fd = make_file(files, path, b"lock")
     assert files.try_lock(fd)
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 7
-    files.close(fd)
+    files.close(fd)  # closing any descriptor of the file gives the lock away
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    files.close(other)
 
 
 def test_used_ratio_is_a_share(files: Files, tmp_path: Path) -> None:
@@ -166,7 +218,7 @@ def test_used_ratio_is_a_share(files: Files, tmp_path: Path) -> None:
 
 def test_modified_ms_is_the_time_of_the_last_change(files: Files, tmp_path: Path) -> None:
     files.close(make_file(files, tmp_path / "a", b"x"))
-    os.utime(tmp_path / "a", ns=(0, 1_700_000_000_123_456_789))
+    set_modified(files, tmp_path / "a", 1_700_000_000_123_456_789)
     assert files.modified_ms(str(tmp_path / "a")) == 1_700_000_000_123
     with pytest.raises(FileNotFoundError):
         files.modified_ms(str(tmp_path / "absent"))
@@ -216,9 +268,10 @@ def test_identity_tells_a_file_from_its_copy_and_from_a_rewrite(
     files.close(make_file(files, first, b"x"))
     identity = files.identity(str(first))
     assert files.identity(str(first)) == identity
-    shutil.copy2(first, second)
+    files.close(make_file(files, second, b"x"))
+    set_modified(files, second, identity[1])
     assert files.identity(str(second)) != identity
-    os.utime(first, ns=(1, 1))
+    set_modified(files, first, 1)
     assert files.identity(str(first)) == (identity[0], 1)
 
 

@@ -13,6 +13,7 @@ from aerobee.protocol.record import (
     decode_record,
 )
 from aerobee.store import commit_log
+from aerobee.store.audit import verify
 from aerobee.store.errors import (
     LmqConsumeQueueNumExceeded,
     MessageIllegal,
@@ -438,3 +439,47 @@ def test_units_lie_where_the_format_says(tmp_path: Path) -> None:
     assert store.close()
     unit = queue_file(tmp_path, X).read_bytes()[:12]
     assert unit == result.log_offset.to_bytes(8, "big") + result.size.to_bytes(4, "big")
+
+
+# --- what an audit says ---------------------------------------------------------------------------
+
+
+def audit(root: Path, **options: object) -> dict[str, int]:
+    changes = {"multi_dispatch": False, "lmq_enabled": False} | options
+    return dict(verify(small_settings(root, **changes)).findings.counts)
+
+
+@pytest.mark.parametrize("lights", [False, True])
+def test_an_audit_finds_each_unit_of_a_further_queue_in_its_place(
+    tmp_path: Path, lights: bool
+) -> None:
+    store = light(tmp_path, lmq_enabled=lights)
+    fill(store)
+    store.dispatch()
+    assert store.close()
+    for multi_dispatch in (False, True):
+        for lmq_enabled in (False, lights):
+            options = {"multi_dispatch": multi_dispatch, "lmq_enabled": lmq_enabled}
+            assert audit(tmp_path, **options) == {}
+
+
+def test_an_audit_names_a_wrong_unit_of_a_further_queue(tmp_path: Path) -> None:
+    store = light(tmp_path)
+    fill(store)
+    store.dispatch()
+    assert store.close()
+    path = queue_file(tmp_path, X)
+    data = bytearray(path.read_bytes())
+    data[60:80] = data[80:100]
+    path.write_bytes(data)
+    assert set(audit(tmp_path)) == {"unit-wrong", "unit-order"}
+
+
+def test_an_audit_misses_a_further_queue_if_there_should_be_one(tmp_path: Path) -> None:
+    store = light(tmp_path)
+    fill(store)
+    store.dispatch()
+    assert store.close()
+    shutil.rmtree(tmp_path / "consumequeue" / X)
+    assert audit(tmp_path) == {}
+    assert audit(tmp_path, multi_dispatch=True, lmq_enabled=True) == {"queue-missing": 1}

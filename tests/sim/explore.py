@@ -1,0 +1,208 @@
+"""Looks at the states a workload's crashes may leave: collects, thins out, recovers, checks.
+
+Many places and choices make the same disk. Of equal disks only the latest place is looked at,
+because more has been promised by then. If more are left than the budget allows, a seeded sample is
+taken; the states `none` and `all` of each place stay in it.
+
+A state's name is `plan:seed:life:place:choice`; `python -m tests.sim.replay NAME` looks at it
+"""
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tests.sim.checker import Fault, check, check_disk, same_bytes
+from tests.sim.crash_choices import choices, is_kill, picks_of
+from tests.sim.crash_model import CrashModel, Doubt, State
+from tests.sim.history import Expected
+from tests.sim.recovered import Machine, recover
+from tests.sim.workload import Plan, Recorded, Rules, Runner
+from tests.unit.store.support import ManualClock
+
+_EXTREMES = ("none", "all", "kill")
+
+
+class StateName(NamedTuple):
+    """Which state: all that is needed to build it again."""
+
+    plan: str
+    seed: int
+    life: int
+    place: int
+    choice: str
+
+    def __str__(self) -> str:
+        return ":".join(map(str, self))
+
+    @classmethod
+    def parse(cls, text: str) -> "StateName":
+        """The opposite of `str`."""
+        plan, seed, life, place, choice = text.split(":")
+        return cls(plan, int(seed), int(life), int(place), choice)
+
+
+class Broken(NamedTuple):
+    """A state with faults."""
+
+    name: StateName
+    faults: list[Fault]
+
+
+@dataclass
+class Result:
+    """What an exploration found."""
+
+    places: int = 0
+    candidates: int = 0
+    states: int = 0
+    broken: list[Broken] = field(default_factory=list)
+
+    def add(self, other: "Result") -> None:
+        """Take over what another one found."""
+        self.places += other.places
+        self.candidates += other.candidates
+        self.states += other.states
+        self.broken += other.broken
+
+    def by_invariant(self) -> dict[str, int]:
+        """How many states broke each invariant."""
+        count = Counter(
+            invariant
+            for broken in self.broken
+            for invariant in {fault.invariant for fault in broken.faults}
+        )
+        return dict(sorted(count.items()))
+
+
+class _Candidate(NamedTuple):
+    place: int
+    choice: str
+
+
+def explore(plan: Plan, seed: int, budget: int, rules: Rules | None = None) -> Result:
+    """Run the workload and look at up to `budget` states of its crashes."""
+    result = Result()
+    lives = Runner(plan, seed, rules).run()
+    found = [_collect(recorded, result) for recorded in lives]
+    shares = _shares([len(one) for one in found], budget)
+    for number, (recorded, share) in enumerate(zip(lives, shares, strict=True)):
+        chosen = _thin_out(found[number], share, seed)
+        for place, names in sorted(chosen.items()):
+            _look(plan, seed, number, recorded, place, names, result)
+    return result
+
+
+def _shares(counts: list[int], budget: int) -> list[int]:
+    """The budget in equal shares; what one cannot use the others may."""
+    shares = [0] * len(counts)
+    for left, at in enumerate(sorted(range(len(counts)), key=counts.__getitem__)):
+        shares[at] = min(counts[at], (budget - sum(shares)) // (len(counts) - left))
+    return shares
+
+
+def _collect(recorded: Recorded, result: Result) -> dict[tuple[int, bool], _Candidate]:
+    """The latest place and choice of each distinct disk."""
+    found: dict[tuple[int, bool], _Candidate] = {}
+    model = CrashModel(recorded.start)
+    for place in range(len(recorded.journal) + 1):
+        if place:
+            model.apply(recorded.journal[place - 1])
+        doubts = model.doubts()
+        result.places += 1
+        for choice in choices(doubts):
+            result.candidates += 1
+            key = (digest(model.build(doubts, picks_of(choice, doubts))), is_kill(choice))
+            found.pop(key, None)
+            found[key] = _Candidate(place, choice)
+    return found
+
+
+def _thin_out(
+    found: dict[tuple[int, bool], _Candidate], budget: int, seed: int
+) -> dict[int, list[str]]:
+    """At most `budget` of them, by place."""
+    candidates = list(found.values())
+    if len(candidates) > budget:
+        rng = random.Random(seed)
+        extremes = [one for one in candidates if one.choice in _EXTREMES]
+        others = [one for one in candidates if one.choice not in _EXTREMES]
+        extremes = rng.sample(extremes, min(len(extremes), budget // 2))
+        candidates = extremes + rng.sample(others, min(len(others), budget - len(extremes)))
+    chosen: dict[int, list[str]] = {}
+    for one in candidates:
+        chosen.setdefault(one.place, []).append(one.choice)
+    return chosen
+
+
+def _look(
+    plan: Plan,
+    seed: int,
+    life: int,
+    recorded: Recorded,
+    place: int,
+    names: list[str],
+    result: Result,
+) -> None:
+    for built in states_at(recorded, place, names):
+        result.states += 1
+        faults = judge(plan, recorded, place, built)
+        if faults:
+            name = StateName(plan.name, seed, life, place, built.choice)
+            result.broken.append(Broken(name, faults))
+
+
+class Built(NamedTuple):
+    """A state of the disk at one place."""
+
+    choice: str
+    state: State
+    # What the choice means, doubt by doubt.
+    description: list[str]
+    # Whether what was stored is all there.
+    nothing_lost: bool
+
+
+def states_at(
+    recorded: Recorded, place: int, names: list[str], *, describe: bool = False
+) -> list[Built]:
+    """The states that the choices `names` make of a crash at `place`."""
+    model = CrashModel(recorded.start)
+    for event in recorded.journal[:place]:
+        model.apply(event)
+    doubts: list[Doubt] = model.doubts()
+    found: list[Built] = []
+    for name in names:
+        picks = picks_of(name, doubts)
+        text = [model.describe(*pair) for pair in zip(doubts, picks, strict=True)]
+        nothing_lost = is_kill(name) and not any(doubt.stuck for doubt in doubts)
+        state = model.build(doubts, picks)
+        found.append(Built(name, state, text if describe else [], nothing_lost))
+    return found
+
+
+def judge(plan: Plan, recorded: Recorded, place: int, built: Built) -> list[Fault]:
+    """Recover that state and check all."""
+    expected = recorded.life.expected(place, killed=built.nothing_lost)
+    boot = recorded.boot if is_kill(built.choice) else recorded.boot + ", over"
+    clock = ManualClock(recorded.time_ms + 1_000_000)
+    machine = Machine(plan.store_settings(), clock, boot)
+    faults = check_disk(built.state, expected)
+    outcome = recover(built.state, machine, _some_keys(expected, place))
+    faults += check(outcome, expected, machine.settings.index_slots)
+    for opening in recorded.openings:
+        inside = opening.begin < place <= opening.end
+        if inside and (opening.of_durable or is_kill(built.choice)):
+            faults += same_bytes(opening.image, outcome.image)
+    return faults
+
+
+def _some_keys(expected: Expected, place: int) -> list[tuple[str, str]]:
+    """A few keys to query; the index as a whole is checked from its bytes."""
+    known = [(sent.topic, key) for sent in expected.records for key in sent.keys]
+    return random.Random(place).sample(known, min(3, len(known)))
+
+
+def digest(state: State) -> int:
+    """Equal for equal disks."""
+    return hash(frozenset(state.items()))

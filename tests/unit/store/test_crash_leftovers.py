@@ -1,0 +1,190 @@
+"""What killed and cut-off processes leave behind in derived files, and what the next start makes of
+it. Each of these was found by the storage model (tests/sim)."""
+
+from pathlib import Path
+
+import pytest
+
+from aerobee.store.index_file import index_file_bytes
+from tests.sim.crash_choices import picks_of
+from tests.sim.crash_model import CrashModel
+from tests.sim.memory_files import MemoryFiles
+from tests.sim.recorded_files import RecordedFiles
+from tests.sim.stepped_store import SteppedStore
+from tests.unit.store.support import ManualClock, bodies, fill, message, small_settings
+
+ROOT = Path("/store")
+SETTINGS = small_settings(
+    ROOT,
+    commit_log_segment_bytes=1 << 16,
+    flush_interval_ms=3_600_000,
+    consume_queue_flush_interval_ms=3_600_000,
+)
+UNITS_PER_FILE = 10
+
+
+def started(files: MemoryFiles) -> SteppedStore:
+    return SteppedStore.open(SETTINGS, files, ManualClock())
+
+
+def killed(store: SteppedStore, files: MemoryFiles, boot: str = "boot 1") -> MemoryFiles:
+    """The disk after the process was killed, or (another `boot`) after a power cut that took
+    nothing."""
+    store.abandon()
+    return MemoryFiles(ROOT, files.image(), boot)
+
+
+def cut(store: SteppedStore, files: RecordedFiles) -> MemoryFiles:
+    """The disk after a power cut that took all that was not synced."""
+    files.observe()
+    store.abandon()
+    model = CrashModel(files.start)
+    for event in files.journal:
+        model.apply(event)
+    doubts = model.doubts()
+    return MemoryFiles(ROOT, model.build(doubts, picks_of("none", doubts)), "boot 2")
+
+
+def found(store: SteppedStore, number: int) -> int:
+    """How many records the query for the unique key of message `number` gives."""
+    return len(store.query("Orders", f"U{number}", 64, 1, 1 << 62).records)
+
+
+def indexed(store: SteppedStore) -> int:
+    """Keys in all index files."""
+    index = store._parts.index
+    assert index is not None
+    return sum(file.count - 1 for file in index.files)
+
+
+@pytest.mark.parametrize("boot", ["boot 1", "boot 2"])
+def test_index_file_made_ahead_by_a_killed_process_hides_nothing(boot: str) -> None:
+    files = MemoryFiles(ROOT)
+    store = started(files)
+    fill(store, 30)
+    assert store.flush_queues(thorough=True)
+    files = killed(store, files, boot)
+    spare = files.open(str(ROOT / "index" / "99991231235959999"), create=True)
+    files.set_size(spare, index_file_bytes(50, 40))
+    files.close(spare)
+    store = started(files)
+    assert [found(store, number) for number in range(30)] == [1] * 30
+    assert indexed(store) == 30
+    assert store.close()
+
+
+def test_recovery_keeps_no_index_file_made_ahead() -> None:
+    files = MemoryFiles(ROOT)
+    store = started(files)
+    fill(store, 30)
+    files = killed(store, files)
+    # All 30 keys are read again, and room for them all is reserved, but they are there already.
+    files.remove(str(ROOT / "offsets"))
+    store = started(files)
+    assert len(files.names(str(ROOT / "index"))) == 1
+    store.abandon()
+
+
+def test_index_file_whose_predecessor_lost_its_name_is_made_again() -> None:
+    files = MemoryFiles(ROOT)
+    store = started(files)
+    fill(store, 60)
+    files = killed(store, files, "boot 2")
+    first, _ = files.names(str(ROOT / "index"))
+    files.remove(str(ROOT / "index" / first))
+    store = started(files)
+    assert [found(store, number) for number in range(60)] == [1] * 60
+    assert store.close()
+
+
+def test_slots_younger_than_the_header_break_no_chain() -> None:
+    files = MemoryFiles(ROOT)
+    store = started(files)
+    fill(store, 10)
+    for _ in range(2):  # not indexed, so the header's end stays below the mark of what is
+        store.put(message(b"no key"))
+    store.dispatch()
+    assert store.flush_queues(thorough=True)
+    old = files.image()
+    for _ in range(12):
+        store.put(message(b"younger", unique="U5"))
+    store.dispatch()
+    image = files.image()
+    (path,) = [path for path in image if path.startswith(f"{ROOT}/index/")]
+    # The page with slots and entries reached the disk, the header's sector did not.
+    image[path] = old[path][:40] + image[path][40:]
+    store.abandon()
+    store = started(MemoryFiles(ROOT, image, "boot 2"))
+    assert found(store, 5) == 13
+    assert [found(store, number) for number in (0, 4, 6, 9)] == [1] * 4
+    assert store.close()
+
+
+@pytest.mark.parametrize("damage", ["empty", "absent"])
+def test_queue_file_before_the_last_that_a_power_cut_took_is_made_again(damage: str) -> None:
+    files = MemoryFiles(ROOT)
+    store = started(files)
+    made = fill(store, 3 * UNITS_PER_FILE)
+    files = killed(store, files, "boot 2")
+    for start in (0, 200):
+        path = str(ROOT / "consumequeue" / "Orders" / "0" / f"{start:020d}")
+        if damage == "empty" or start == 0:
+            fd = files.open(path)
+            files.set_size(fd, 0)
+            files.close(fd)
+        else:
+            files.remove(path)
+    store = started(files)
+    assert bodies(store) == made
+    assert store.close()
+    store = started(files)
+    assert bodies(store) == made
+    store.close()
+
+
+def test_keys_indexed_by_a_killed_process_survive_the_power_cut_after_its_restart() -> None:
+    files = RecordedFiles(ROOT)
+    store = started(files)
+    fill(store, 5)
+    assert store.sync_log()
+    assert store.flush_queues(thorough=True)
+    for number in range(5, 10):
+        store.put(message(b"late", unique=f"U{number}"))
+    store.dispatch()
+    store.abandon()
+    store = started(files)
+    again = started(cut(store, files))
+    assert [found(again, number) for number in range(10)] == [1] * 10
+    again.close()
+
+
+def test_units_of_a_killed_process_survive_the_power_cut_after_its_restart() -> None:
+    files = RecordedFiles(ROOT)
+    store = started(files)
+    made = fill(store, 1)
+    assert store.sync_log()
+    assert store.flush_queues(thorough=True)
+    made += fill(store, 2 * UNITS_PER_FILE)
+    store.abandon()
+    store = started(files)
+    again = started(cut(store, files))
+    assert bodies(again) == made
+    again.close()
+
+
+def test_units_that_go_with_a_topic_do_not_stand_for_missing_ones() -> None:
+    files = RecordedFiles(ROOT)
+    store = started(files)
+    made = fill(store, 3)
+    assert store.sync_log()
+    assert store.flush_queues(thorough=True)
+    for _ in range(5):
+        store.put(message(b"younger", "Gone"))
+    store.dispatch()
+    store.delete_topic("Gone")
+    disk = cut(store, files)
+    for name in disk.names(str(ROOT / "consumequeue" / "Orders" / "0")):
+        disk.remove(str(ROOT / "consumequeue" / "Orders" / "0" / name))
+    again = started(disk)
+    assert bodies(again) == made
+    again.close()
