@@ -160,6 +160,12 @@ class Sequences:
                 self._set_aside(queue, claim)
 
     def _run(self, queue: ConsumeQueue, state: _State, run: Run) -> None:
+        if run.first > run.log_offset // MIN_RECORD_BYTES:
+            # So many records do not fit into the log before it. Two that are damaged alike follow
+            # each other, and slots up to their number would fill the disk.
+            for place in range(run.length):
+                self._set_aside(queue, Run(run.first + place, run.units[place * UNIT_BYTES :]))
+            return
         suspect = state.suspect
         if suspect is not None:
             state.suspect = None

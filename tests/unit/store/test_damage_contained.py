@@ -1,0 +1,46 @@
+"""Claims about damage that found its way further than the record it hit. Found by tests/crash."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from aerobee.store.message_store import MessageStore
+from tests.unit.store.support import (
+    SEGMENT,
+    bodies,
+    fill,
+    flip,
+    kill_image,
+    log_segment,
+    read_all,
+    small_settings,
+)
+
+
+@pytest.mark.parametrize("with_queues", [True, False])
+@pytest.mark.parametrize("byte", [20, 22, 24, 25])
+def test_two_records_damaged_alike_do_not_fill_the_disk_with_slots(
+    tmp_path: Path, byte: int, with_queues: bool
+) -> None:
+    running = tmp_path / "running"
+    store = MessageStore.open(small_settings(running))
+    made = fill(store, 60)
+    records = read_all(store)
+    root = kill_image(running, tmp_path / "killed")
+    store.close()
+    for number in (10, 11):
+        start = records[number].log_offset // SEGMENT * SEGMENT
+        flip(log_segment(root, start), records[number].log_offset - start + byte)
+    if not with_queues:
+        shutil.rmtree(root / "consumequeue")
+        shutil.rmtree(root / "index")
+    store = MessageStore.open(small_settings(root))
+    assert bodies(store) == made[:10] + made[12:]
+    assert store.max_offset("Orders", 0) == 60
+    assert [(gap.start, gap.end) for gap in store.recovery.gaps] == [
+        (records[number].log_offset, records[number].log_offset + records[number].size)
+        for number in (10, 11)
+    ]
+    assert len(list((root / "consumequeue").rglob("0*0"))) <= 10
+    assert store.close()
