@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from aerobee.broker.acks import Acks
 from aerobee.broker.addresses import Advertised
+from aerobee.broker.admin_cleaning import CleaningRequests
 from aerobee.broker.admin_runtime import RuntimeRequests
 from aerobee.broker.admin_stats import StatsRequests
 from aerobee.broker.admin_topics import TopicRequests
@@ -26,12 +27,14 @@ from aerobee.broker.held_pulls import HeldPulls
 from aerobee.broker.housekeeping import Housekeeping
 from aerobee.broker.light_queues import LightGroupTable, LightTopicTable, load_offsets
 from aerobee.broker.lock_requests import LockRequests
+from aerobee.broker.loop_calls import LoopCalls
 from aerobee.broker.offset_moved import offset_moved_message
 from aerobee.broker.offset_requests import OffsetRequests
 from aerobee.broker.order_locks import OrderLocks
 from aerobee.broker.pull import PullOptions, PullProcessor
 from aerobee.broker.query import QueryProcessor
 from aerobee.broker.queue_requests import QueueRequests
+from aerobee.broker.retention_duty import FIRST_AFTER, RetentionDuty
 from aerobee.broker.retry import RetryProcessor
 from aerobee.broker.router import Handler, Router, TurnWrites
 from aerobee.broker.send import SendOptions, SendProcessor
@@ -236,6 +239,7 @@ class BrokerCore:
             **TopicRequests(settings, topics, groups, offsets, stats, store).handlers(),
             **statistics.handlers(),
             **RuntimeRequests(settings, topics, store, stats).handlers(),
+            **CleaningRequests(store.retention).handlers(),
         }
 
     def appended(self) -> None:
@@ -258,6 +262,11 @@ class BrokerCore:
             self._save_offsets,
         )
         housekeeping.every(1.0, "rates", self.stats.sample)
+        clean_s = settings.clean_interval_ms / 1000
+        duty = RetentionDuty(self.store.retention, LoopCalls(self._loop), self.offsets)
+        housekeeping.every(
+            clean_s, "retention", duty.run, blocking=True, first_s=FIRST_AFTER * clean_s
+        )
 
     def connection_closed(self, connection: Connection) -> None:
         self.clients.connection_closed(connection)

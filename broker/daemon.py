@@ -249,8 +249,12 @@ class Daemon:
         )
         self.health.add(
             "disk",
-            disk_probe(settings.store_path, settings.disk_warning_ratio),
-            "free space, or lower fileReservedTime",
+            disk_probe(
+                self.store.log_directories,
+                self.store.queue_directory,
+                settings.disk_warning_ratio,
+            ),
+            "free space, or lower fileReservedTime; aerobee store retention says what would go",
         )
         self._housekeeping.every(1.0, "health", self.health.look)
         self._supervision.watch(self._housekeeping, self.store.threads_alive)

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec.json
 
 from aerobee.broker.http import Request, Response, Route
+from aerobee.store.disk_watch import full_directories, refusal_text
+from aerobee.store.files import DiskSpace, Files
 
 Probe: TypeAlias = Callable[[], str | None]
 
@@ -104,20 +106,23 @@ def registered_probe(registered: Mapping[str, bool]) -> Probe:
 
 
 def disk_probe(
-    path: str,
+    log_directories: Sequence[str],
+    queue_directory: str,
     full_ratio: float,
-    statvfs: Callable[[str], os.statvfs_result] = os.statvfs,
+    disk_space: Callable[[str], DiskSpace] | None = None,
 ) -> Probe:
-    """The file system of `path` is not fuller than `full_ratio` (0 to 1); above it sends fail."""
+    """The disks are not as full as sends are refused at (store/disk_watch.py has the rule)."""
+    ask = disk_space or Files().disk_space
 
     def probe() -> str | None:
-        try:
-            ratio = used_ratio(statvfs(path))
-        except OSError as error:
-            return f"the file system of {path} cannot be asked: {error}"
-        if ratio <= full_ratio:
-            return None
-        return f"{path} is {ratio:.1%} full, sends are refused above {full_ratio:.0%}"
+        ratios: dict[str, float] = {}
+        for path in (*log_directories, queue_directory):
+            try:
+                ratios[path] = ask(path).used_ratio
+            except OSError as error:
+                return f"the file system of {path} cannot be asked: {error}"
+        full = full_directories(ratios, log_directories, queue_directory, full_ratio)
+        return refusal_text(full, full_ratio) if full else None
 
     return probe
 

@@ -46,12 +46,18 @@ class Housekeeping:
         return sum(duty.failures for duty in self._duties)
 
     def every(
-        self, interval_s: float, name: str, run: Callable[[], object], *, blocking: bool = False
+        self,
+        interval_s: float,
+        name: str,
+        run: Callable[[], object],
+        *,
+        blocking: bool = False,
+        first_s: float | None = None,
     ) -> None:
-        """Run a function every `interval_s` seconds, the first time after one interval."""
+        """Run a function every `interval_s` seconds, first after `first_s` (one interval)."""
         duty = Duty(name, interval_s, run, blocking)
         self._duties.append(duty)
-        self._schedule(duty)
+        self._schedule(duty, interval_s if first_s is None else first_s)
 
     async def stop(self) -> None:
         """Run nothing more; waits for blocking duties that are under way."""
@@ -65,9 +71,9 @@ class Housekeeping:
         if running:
             await asyncio.wait(running)
 
-    def _schedule(self, duty: Duty) -> None:
+    def _schedule(self, duty: Duty, after_s: float) -> None:
         if not self._stopped:
-            duty.handle = self._loop.call_later(duty.interval_s, self._turn, duty)
+            duty.handle = self._loop.call_later(after_s, self._turn, duty)
 
     def _turn(self, duty: Duty) -> None:
         if duty.blocking:
@@ -78,14 +84,14 @@ class Housekeeping:
             duty.run()
         except Exception:  # noqa: BLE001 - the top of a duty; see the module's story
             self._failed(duty)
-        self._schedule(duty)
+        self._schedule(duty, duty.interval_s)
 
     def _ended(self, duty: Duty, future: asyncio.Future[object]) -> None:
         duty.running = None
         if not future.cancelled() and (error := future.exception()) is not None:
             duty.failures += 1
             log.error("duty failed name=%s", duty.name, exc_info=error)
-        self._schedule(duty)
+        self._schedule(duty, duty.interval_s)
 
     def _failed(self, duty: Duty) -> None:
         duty.failures += 1

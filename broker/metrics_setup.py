@@ -26,6 +26,7 @@ from aerobee.broker.metrics_broker import (
 )
 from aerobee.broker.metrics_clients import Clients, HttpPort, NameServers
 from aerobee.broker.metrics_page import MetricsOptions
+from aerobee.broker.metrics_retention import Deletions
 from aerobee.broker.metrics_store import Lag, Store
 from aerobee.broker.stats import BrokerStats
 from aerobee.config.model import Settings
@@ -61,7 +62,15 @@ def add_broker(
 ) -> None:
     """What the open store and the tables around it have to show."""
     topics = core.topics
-    metrics.add("store", Store(store, settings.store_path, settings.disk_warning_ratio))
+    metrics.add("store", Store(store, settings.store_path))
+    metrics.add(
+        "deletion",
+        Deletions(
+            store.retention,
+            (*store.log_directories, store.queue_directory),
+            settings.disk_warning_ratio,
+        ),
+    )
     metrics.add("traffic", Traffic(stats, topics.is_system))
     metrics.add("requests", Requests(stats))
     metrics.add("figures", Figures([*_figures(settings, core), *_recovery(store.recovery)]))

@@ -15,7 +15,6 @@ from time import perf_counter
 from typing import NamedTuple, Protocol
 
 from aerobee.broker.groups import is_system_group
-from aerobee.broker.health import used_ratio
 from aerobee.broker.metrics_broker import error_word, yes_no
 from aerobee.broker.metrics_page import Fill, Page
 from aerobee.broker.stats import Buckets
@@ -47,18 +46,16 @@ class StoreSource(Protocol):
 
 
 class Store:
-    """Marks, counters and times of the store, and the disk under `path`."""
+    """Marks, counters and times of the store, and the size of its files below `path`."""
 
     def __init__(
         self,
         store: StoreSource,
         path: str,
-        full_ratio: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._path = path
-        self._full_ratio = full_ratio
         self._clock = clock
         self._size = (0, -_SIZE_KEPT_S)  # bytes, and when they were counted
 
@@ -86,24 +83,13 @@ class Store:
                     value, *_STORAGE
                 )
             _fill_counters(page, stats, put_failures)
-            self._fill_disk(page)
+            page.gauge(
+                "rocketmq_storage_size_bytes",
+                "Disk space that all store files take",
+                _STORAGE_LABELS,
+            ).add(self._files_bytes(), *_STORAGE)
 
         return fill
-
-    def _fill_disk(self, page: Page) -> None:
-        page.gauge(
-            "rocketmq_storage_size_bytes", "Disk space that all store files take", _STORAGE_LABELS
-        ).add(self._files_bytes(), *_STORAGE)
-        disk = os.statvfs(self._path)
-        page.gauge("aerobee_disk_used_ratio", "Used share of the store's file system").add(
-            used_ratio(disk)
-        )
-        page.gauge("aerobee_disk_refusal_ratio", "Used share above which sends are refused").add(
-            self._full_ratio
-        )
-        page.gauge("aerobee_disk_free_bytes", "Bytes the store can still use").add(
-            disk.f_bavail * disk.f_frsize
-        )
 
     def _files_bytes(self) -> int:
         """Disk space of all files below the store path; counted at most once a minute."""

@@ -67,6 +67,10 @@ class ConsumerOffsets:
         """All (topic, group) that have offsets here."""
         return list(self._table)
 
+    def tables(self) -> list[tuple[tuple[str, str], Mapping[int, int]]]:
+        """((topic, group), offsets by queue id) of all; the offsets go on changing."""
+        return list(self._table.items())
+
     def topics_of(self, group: str) -> list[str]:
         return [topic for topic, name in self._table if name == group]
 

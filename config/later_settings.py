@@ -1,4 +1,4 @@
-"""Settings of parts that are understood but not built yet: retention, delay, transactions, slaves.
+"""Settings of parts that are understood but not built yet: delay, transactions, slaves, access.
 
 They are declared so that a broker.conf is taken as it is and its values are checked. Where going on
 without the part would break a promise the setting makes (a slave's copy, access control, TLS), the
@@ -13,98 +13,6 @@ from aerobee.config.setting import I32_MAX, I64_MAX, setting
 _DAY_MS = 86_400_000
 _DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _NO_SLAVES = "is not supported yet: replication is missing; use ASYNC_MASTER"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetentionSettings:
-    """When old messages are deleted."""
-
-    section: ClassVar[str] = "retention"
-
-    retention_hours: int = setting(
-        72,
-        "fileReservedTime",
-        key="hours",
-        unit="h",
-        low=1,
-        high=876_000,
-        effect="later",
-        why="A segment untouched for this long may be deleted.",
-    )
-    delete_hours: str = setting(
-        "04",
-        "deleteWhen",
-        separator=";",
-        effect="later",
-        why="Local hours of the day at which expired segments are deleted, separated by ';'.",
-    )
-    disk_max_used_percent: int = setting(
-        75,
-        "diskMaxUsedSpaceRatio",
-        unit="percent",
-        low=10,
-        high=95,
-        clamp=True,
-        effect="later",
-        why="With more of the disk used, expired segments are deleted at once.",
-    )
-    disk_force_ratio: float = setting(
-        0.85,
-        "diskSpaceCleanForciblyRatio",
-        low=0.01,
-        high=1.0,
-        aliases=("rocketmq.broker.diskSpaceCleanForciblyRatio",),
-        effect="later",
-        why="With more of the disk used, the oldest segments are deleted before their time.",
-    )
-    clean_forcibly: bool = setting(
-        True, "cleanFileForciblyEnable", effect="later", why="Whether that may happen."
-    )
-    clean_interval_ms: int = setting(
-        10_000,
-        "cleanResourceInterval",
-        unit="ms",
-        low=100,
-        high=_DAY_MS,
-        effect="later",
-        why="Pause between two looks for what can be deleted.",
-    )
-    delete_commit_log_pause_ms: int = setting(
-        100,
-        "deleteCommitLogFilesInterval",
-        unit="ms",
-        low=0,
-        high=_DAY_MS,
-        effect="later",
-        why="Pause between two deleted segments, for the disk's sake.",
-    )
-    delete_consume_queue_pause_ms: int = setting(
-        100,
-        "deleteConsumeQueueFilesInterval",
-        unit="ms",
-        low=0,
-        high=_DAY_MS,
-        effect="later",
-        why="The same for consume queue files.",
-    )
-    destroy_segment_after_ms: int = setting(
-        120_000,
-        "destroyMapedFileIntervalForcibly",
-        unit="ms",
-        low=0,
-        high=_DAY_MS,
-        effect="later",
-        why="How long a deleted segment waits for its readers.",
-    )
-    redelete_interval_ms: int = setting(
-        120_000,
-        "redeleteHangedFileInterval",
-        unit="ms",
-        low=0,
-        high=_DAY_MS,
-        effect="later",
-        why="Pause before a segment whose deletion failed is tried again.",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

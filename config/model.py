@@ -20,10 +20,10 @@ from aerobee.config.later_settings import (
     AccessSettings,
     DeliverySettings,
     ReplicationSettings,
-    RetentionSettings,
 )
 from aerobee.config.legacy_settings import LegacySettings
 from aerobee.config.limit_settings import LimitSettings
+from aerobee.config.retention_settings import RetentionSettings
 from aerobee.config.service_settings import (
     HttpSettings,
     LogSettings,

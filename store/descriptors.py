@@ -63,8 +63,11 @@ class QueueFile:
 class DescriptorCache:
     """Opens queue files on demand; at most `capacity` at a time."""
 
-    def __init__(self, files: Files, capacity: int | None = None) -> None:
+    def __init__(
+        self, files: Files, capacity: int | None = None, *, read_only: bool = False
+    ) -> None:
         self._files = files
+        self._read_only = read_only
         self._capacity = capacity or default_capacity()
         self._open: OrderedDict[QueueFile, None] = OrderedDict()
         self._lock = threading.Lock()
@@ -133,7 +136,7 @@ class DescriptorCache:
         assert file.fd < 0
         while len(self._open) >= self._capacity and self._evict():
             pass
-        fd = self._files.open(file.path, create=create)
+        fd = self._files.open(file.path, create=create, read_only=self._read_only)
         with self._lock:
             file.fd = fd
             file.unlinked = False

@@ -259,6 +259,19 @@ class Files:
         """When the file was changed last, in milliseconds since the epoch."""
         return os.stat(path).st_mtime_ns // 1_000_000
 
+    def is_alone(self, fd: int) -> bool:
+        """Whether this writable descriptor is all that keeps its file: no name, no other
+        descriptor, no mapping, of any process. False as well where the system cannot tell.
+        """
+        if os.fstat(fd).st_nlink:
+            return False
+        try:
+            # Granted only to the one opener of a file; given back when the descriptor is closed.
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except OSError:
+            return False
+        return True
+
     def disk_space(self, path: str) -> DiskSpace:
         """What the file system of `path` holds."""
         disk = os.statvfs(path)

@@ -169,6 +169,19 @@ class IndexService:
         self._new_names = self._new_names or bool(removed)
         return removed
 
+    def take_below(self, log_offset: int) -> tuple[IndexFile, ...]:
+        """Take out the oldest files that know no record at or above `log_offset`, never the last.
+
+        Not those that the flush thread still has to sync. Their files stay.
+        """
+        count = 0
+        for file in self.files[:-1]:
+            if file.end_offset >= log_offset or file in self._sealed:
+                break
+            count += 1
+        taken, self.files = self.files[:count], self.files[count:]
+        return taken
+
     # --- writing ----------------------------------------------------------------------------
 
     def reserve(self, keys: int) -> None:

@@ -2,8 +2,9 @@
 
 Life: reserved (made and mapped by the allocation service, nobody's yet) -> active (the writer
 stores into `memory` and moves `wrote` last) -> sealed (full; its descriptor closes after its last
-sync, the mapping stays for readers) -> closed. Segments found at start are sealed, except the last
-one, which recovery reopens for writing with `activate`.
+sync, the mapping stays for readers) -> closed, or dismissed (taken out of the list to be deleted,
+unmapped by a worker). Segments found at start are sealed, except the last one, which recovery
+reopens for writing with `activate`.
 
 Invariants
 - Bytes below `wrote` never change while the store is open; nobody reads above it.
@@ -195,6 +196,27 @@ class MappedFile:
         """One view less is out."""
         assert self.pins > 0
         self.pins -= 1
+
+    def dismiss(self) -> bool:
+        """Unmap now, for a segment that nobody can find any more; False while a view is still out.
+
+        Any thread. Unmapping a gigabyte takes tens of milliseconds: `mmap.close` lets the other
+        threads run meanwhile, dropping the last reference to a mapping would not.
+        """
+        if self.pins:
+            return False
+        for view in (self._memory, self._view):
+            if view is not None:
+                view.release()
+        self._memory = self._view = None
+        if self._map is not None:
+            try:
+                self._map.close()
+            except BufferError:  # somebody has a view without a pin
+                return False
+            self._map = None
+        self._close_fd()
+        return True
 
     def close(self) -> None:
         """Unmap (as soon as the last view is gone) and close."""

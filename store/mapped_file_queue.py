@@ -11,7 +11,8 @@ missing part may still be on some disk.
 
 import os
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from aerobee.store.errors import StoreLayoutError, StoreSizeMismatch
@@ -39,6 +40,8 @@ class MappedFileQueue:
         self.directory = directory
         self.segment_bytes = segment_bytes
         self.segments: tuple[MappedFile, ...] = ()
+        # The writer appends on any thread, the owner takes out in front.
+        self._change = threading.Lock()
         # Zero-length files a crash left at the end; recovery removes them.
         self.unfinished: list[str] = []
         # Names in the directory that are not ours.
@@ -112,7 +115,21 @@ class MappedFileQueue:
     def append(self, segment: MappedFile) -> None:
         """Make `segment` the last one."""
         assert not self.segments or segment.start == self.segments[-1].end
-        self.segments = (*self.segments, segment)
+        with self._change:
+            self.segments = (*self.segments, segment)
+
+    def take_front(self, starts: Sequence[int]) -> tuple[MappedFile, ...]:
+        """Take out the first segments, which must begin at `starts`, and never the last one.
+
+        Their files stay; nothing is taken if the segments are not, or no longer, these.
+        """
+        count = len(starts)
+        with self._change:
+            front, rest = self.segments[:count], self.segments[count:]
+            if not rest or [segment.start for segment in front] != list(starts):
+                return ()
+            self.segments = rest
+        return front
 
     def drop_from(self, log_offset: int) -> list[str]:
         """Remove segments that begin at or above `log_offset`, last to first; their paths.

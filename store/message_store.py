@@ -36,6 +36,7 @@ from aerobee.store.reader import Reader, ReadLimits, physical_memory_bytes
 from aerobee.store.recovery_report import Progress, RecoveryReport
 from aerobee.store.reput import Reput
 from aerobee.store.results import Arrival, GetResult, GetStatus, PutResult, QueryResult
+from aerobee.store.retention import Retention, StoreSide
 from aerobee.store.search import Search
 
 __all__ = [
@@ -111,6 +112,7 @@ class MessageStore:
             lambda: (self._sync.durable, parts.checkpoint.physic_ms),
             lambda: self._reput.mark,
         )
+        self.retention = self._make_retention(settings)
         self._flusher = self._make_flusher(settings)
         self._queue_flusher = self._make_queue_flusher(settings)
         self._expose(settings)
@@ -174,6 +176,25 @@ class MessageStore:
             settings.consume_queue_flush_interval_ms,
             settings.consume_queue_flush_least_pages,
             settings.consume_queue_flush_thorough_interval_ms,
+        )
+
+    def _make_retention(self, settings: Settings) -> Retention:
+        parts = self._parts
+        return Retention(
+            settings,
+            StoreSide(
+                parts.files,
+                self._clock,
+                self._health,
+                parts.segments,
+                self._queues,
+                parts.index,
+                parts.log_directories,
+                parts.queue_directory,
+                lambda: min(self.durable, self.dispatched, self._offsets.synced_to),
+                self._offsets.save,
+                lambda: self._disk.look(at_once=True),
+            ),
         )
 
     def _start(self) -> None:
@@ -246,6 +267,16 @@ class MessageStore:
             self._disk.look(at_once=True)
             self._kept_arrivals = self.dispatch()
 
+    @property
+    def log_directories(self) -> tuple[str, ...]:
+        """All directories that commit log segments are in."""
+        return self._parts.log_directories
+
+    @property
+    def queue_directory(self) -> str:
+        """The directory of the consume queues."""
+        return self._parts.queue_directory
+
     # --- queues -----------------------------------------------------------------------------
 
     def min_offset(self, topic: str, queue_id: int) -> int:
@@ -306,6 +337,7 @@ class MessageStore:
         if self._closed:
             return True
         self._closed = True
+        self.retention.close()
         self._health.close()
         self._flusher.stop()
         self.dispatch()

@@ -46,6 +46,11 @@ class OffsetsKeeper:
         """Ranges [start, end) of the log that are known to hold no usable record."""
         return self._current.gaps
 
+    @property
+    def synced_to(self) -> int:
+        """Log offset below which all units and keys are known to be synced."""
+        return self._current.synced.log_offset
+
     def take(self) -> DerivedMarks:
         """What is dispatched now; to be called before a sync of all queues and the index."""
         return DerivedMarks(*self._dispatched())

@@ -13,11 +13,12 @@ flush thread works on a snapshot of the dirty files.
 """
 
 import os
+import threading
 from collections.abc import Iterator
 
 from aerobee.protocol.names import is_light
 from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.descriptors import DescriptorCache
+from aerobee.store.descriptors import DescriptorCache, QueueFile
 from aerobee.store.errors import LmqConsumeQueueNumExceeded, MessageIllegal
 from aerobee.store.files import Files
 
@@ -40,6 +41,7 @@ class ConsumeQueueTable:
         self._segment_bytes = segment_bytes
         self.cache = DescriptorCache(files)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._removal_lock = threading.Lock()
         self._light_limit = light_limit
         # Light queues, and the size of the table when they were counted.
         self._light = _UNCOUNTED
@@ -113,7 +115,8 @@ class ConsumeQueueTable:
 
     def take_out(self, topic: str) -> list[ConsumeQueue]:
         """Forget all queues of a topic; their files are still there."""
-        return [self.queues.pop(key) for key in list(self.queues) if key[0] == topic]
+        with self._removal_lock:
+            return [self.queues.pop(key) for key in list(self.queues) if key[0] == topic]
 
     def remove_files(self, queues: list[ConsumeQueue]) -> None:
         """Remove the files of queues of one topic that were taken out. Raises OSError."""
@@ -121,6 +124,21 @@ class ConsumeQueueTable:
             queue.close()
         self._files.remove_tree(os.path.join(self.directory, queues[0].topic))
         self._files.sync_directory(self.directory)
+
+    def unlink(self, queue: ConsumeQueue, file: QueueFile) -> bool:
+        """Remove the name of a file that `queue` has given up; False if it is gone. Any thread.
+
+        Not the file of another queue that has taken the name since: the lock keeps a topic's
+        directory from being taken out, and made anew, in between. Raises OSError.
+        """
+        with self._removal_lock:
+            if self.get(queue.topic, queue.queue_id) is not queue:
+                return False
+            try:
+                self._files.remove(file.path)
+            except FileNotFoundError:
+                return False
+            return True
 
     def flush(self, least_pages: int) -> int:
         """Flush thread: sync the files with that many new pages (0: all); how many were synced.

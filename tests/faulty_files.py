@@ -142,6 +142,10 @@ class FaultyFiles(Files):
         self._check("modified_ms", path)
         return super().modified_ms(path)
 
+    def is_alone(self, fd: int) -> bool:
+        self._check("is_alone", self._paths[fd])
+        return super().is_alone(fd)
+
     def disk_space(self, path: str) -> DiskSpace:
         self._check("disk_space", path)
         if not self.full_ratio:

@@ -216,6 +216,29 @@ def test_used_ratio_is_a_share(files: Files, tmp_path: Path) -> None:
         files.disk_space(str(tmp_path / "absent"))
 
 
+def test_file_is_alone_once_no_name_no_descriptor_and_no_mapping_is_left(
+    files: Files, tmp_path: Path
+) -> None:
+    on_a_disk = not isinstance(files, MemoryFiles)
+    fd = make_file(files, tmp_path / "a", bytes(4096))
+    assert not files.is_alone(fd)
+    if on_a_disk:
+        os.link(tmp_path / "a", tmp_path / "copy")
+    reader = files.open(str(tmp_path / "a"), read_only=True)
+    memory = files.map(reader, 4096, read_only=True)
+    files.remove(str(tmp_path / "a"))
+    assert not files.is_alone(fd)
+    files.close(reader)
+    assert not files.is_alone(fd)
+    memory.close()
+    if on_a_disk:
+        assert not files.is_alone(fd)
+        files.remove(str(tmp_path / "copy"))
+        # The disk in memory keeps a descriptor of its own, and so never can tell.
+        assert files.is_alone(fd)
+    files.close(fd)
+
+
 def test_modified_ms_is_the_time_of_the_last_change(files: Files, tmp_path: Path) -> None:
     files.close(make_file(files, tmp_path / "a", b"x"))
     set_modified(files, tmp_path / "a", 1_700_000_000_123_456_789)

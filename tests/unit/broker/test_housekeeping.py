@@ -30,6 +30,26 @@ async def test_a_duty_that_raises_is_tried_again_and_counted() -> None:
     assert housekeeping.failures >= 2
 
 
+async def test_first_turn_may_come_later_or_sooner_than_the_others() -> None:
+    loop = asyncio.get_running_loop()
+    housekeeping = Housekeeping(loop)
+    second = asyncio.Event()
+    turns: list[tuple[str, float]] = []
+    began = loop.time()
+
+    def duty(name: str) -> None:
+        turns.append((name, loop.time() - began))
+        if [turn for turn, _ in turns].count("late") == 2:
+            second.set()
+
+    housekeeping.every(0.001, "late", lambda: duty("late"), first_s=0.05)
+    housekeeping.every(100.0, "soon", lambda: duty("soon"), first_s=0.0)
+    await until(second)
+    await housekeeping.stop()
+    assert turns[0][0] == "soon"
+    assert next(at for name, at in turns if name == "late") >= 0.05
+
+
 async def test_stop_waits_for_a_blocking_duty_and_nothing_runs_after_it() -> None:
     loop = asyncio.get_running_loop()
     housekeeping = Housekeeping(loop)

@@ -14,9 +14,11 @@ from aerobee.broker.health import (
     health_routes,
     registered_probe,
     store_probe,
+    used_ratio,
 )
 from aerobee.broker.http import HttpLimits, HttpServer, Request, Response
 from aerobee.remoting.errors import RemotingListenError
+from aerobee.store.files import DiskSpace
 
 pytestmark = pytest.mark.both_loops
 
@@ -211,11 +213,6 @@ class FakeStore:
         return self.reason
 
 
-def statvfs(used: int, free: int, usable: int) -> Callable[[str], os.statvfs_result]:
-    figures = (4096, 4096, used + free, free, usable, 0, 0, 0, 0, 255)
-    return lambda _path: os.statvfs_result(figures)
-
-
 async def test_ready_names_what_is_wrong_since_when_and_what_to_do() -> None:
     now = [1_795_000_000.0]
     store, registered = FakeStore(), {"127.0.0.1:9876": True}
@@ -269,11 +266,21 @@ def test_registration_needs_one_name_server_of_those_configured() -> None:
 
 def test_disk_probe_counts_like_df() -> None:
     # 1,000 blocks, 50 of them free for root only.
-    assert disk_probe("/d", 0.9, statvfs(850, 150, 100))() is None
-    assert disk_probe("/d", 0.9, statvfs(860, 140, 90))() == (
-        "/d is 90.5% full, sends are refused above 90%"
-    )
+    figures = (4096, 4096, 1000, 140, 90, 0, 0, 0, 0, 255)
+    assert used_ratio(os.statvfs_result(figures)) == DiskSpace(860, 90).used_ratio
+    assert disk_probe(["/d"], "/d", 0.9, lambda _path: DiskSpace(850, 100))() is None
+    reason = disk_probe(["/d"], "/d", 0.9, lambda _path: DiskSpace(860, 90))()
+    assert reason is not None
+    assert reason.startswith("the disk of /d is 90.5% full; sends are refused above 90%")
+
+
+def test_emptiest_log_disk_and_the_disk_of_the_queues_decide() -> None:
+    disks = {"/a": DiskSpace(95, 5), "/b": DiskSpace(50, 50), "/q": DiskSpace(50, 50)}
+    probe = disk_probe(["/a", "/b"], "/q", 0.9, disks.__getitem__)
+    assert probe() is None
+    disks["/q"] = DiskSpace(95, 5)
+    assert "the disk of /q is 95.0% full" in (probe() or "")
 
 
 def test_disk_that_cannot_be_asked_is_not_ready() -> None:
-    assert "cannot be asked" in (disk_probe("/no/such/place", 0.9)() or "")
+    assert "cannot be asked" in (disk_probe(["/no/such/place"], "/", 0.9)() or "")

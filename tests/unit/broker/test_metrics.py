@@ -28,11 +28,14 @@ from aerobee.broker.metrics_broker import (
 )
 from aerobee.broker.metrics_clients import Clients, HttpPort, NameServers
 from aerobee.broker.metrics_page import Fill, MetricsOptions, Page
+from aerobee.broker.metrics_retention import Deletions
 from aerobee.broker.metrics_store import Lag, Store
 from aerobee.broker.stats import OTHER, BrokerStats
 from aerobee.nameserver.server import NameServerCounts
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.stats import ServerStats
+from aerobee.store.disposal import DeletionCounts
+from aerobee.store.files import DiskSpace
 from aerobee.store.stats import StoreStats
 
 OPTIONS = MetricsOptions("Cluster", "broker-a", (("zone", "z1"),))
@@ -268,7 +271,7 @@ async def test_store_marks_times_and_disk(metrics: Metrics, tmp_path: Path) -> N
         os.fsync(file.fileno())  # some file systems find the blocks only now
     with (tmp_path / "index").open("wb") as sparse:
         sparse.truncate(1 << 30)
-    metrics.add("store", Store(store, str(tmp_path), 0.9))
+    metrics.add("store", Store(store, str(tmp_path)))
     page = samples(await scrape(metrics))
     for mark, expected in (("oldest", 100), ("dispatched", 800), ("durable", 900)):
         assert value(page, "aerobee_store_mark_bytes", mark=mark) == expected
@@ -285,8 +288,44 @@ async def test_store_marks_times_and_disk(metrics: Metrics, tmp_path: Path) -> N
     assert value(page, "aerobee_store_append_seconds_bucket", le="2.048e-06") == 0
     assert value(page, "aerobee_store_append_seconds_bucket", le="4.096e-06") == 1
     assert value(page, "aerobee_store_sync_seconds_sum") == pytest.approx(0.002)
+
+
+class FakeDeletion:
+    def __init__(self) -> None:
+        self.counts = DeletionCounts()
+        self.hanged = 2
+
+
+async def test_deletion_is_counted_by_reason_and_disks_are_shown_by_path(
+    metrics: Metrics,
+) -> None:
+    deletion = FakeDeletion()
+    counts = deletion.counts
+    counts.segment("time", 1000)
+    counts.segment("forced", 1000)
+    counts.segment("forced", 1000)
+    counts.queue_files, counts.index_files, counts.unconsumed, counts.failures = 3, 4, 5, 6
+    disks = {"/log": DiskSpace(75, 25), "/queues": DiskSpace(10, 90)}
+
+    def ask(path: str) -> DiskSpace:
+        if path not in disks:
+            raise FileNotFoundError(path)
+        return disks[path]
+
+    metrics.add("deletion", Deletions(deletion, ["/log", "/gone", "/queues", "/log"], 0.9, ask))
+    page = samples(await scrape(metrics))
+    for reason, segments in (("time", 1), ("space", 0), ("manual", 0), ("forced", 2)):
+        labels = {"reason": reason}
+        assert value(page, "aerobee_store_deleted_segments_total", **labels) == segments
+        assert value(page, "aerobee_store_deleted_bytes_total", **labels) == 1000 * segments
+    assert value(page, "aerobee_store_deleted_queue_files_total") == 3
+    assert value(page, "aerobee_store_deleted_index_files_total") == 4
+    assert value(page, "aerobee_store_deleted_unconsumed_messages_total") == 5
+    assert value(page, "aerobee_store_deletion_failures_total") == 6
+    assert value(page, "aerobee_store_hanged_segments") == 2
+    assert value(page, "aerobee_disk_used_ratio", path="/log") == 0.75
+    assert value(page, "aerobee_disk_free_bytes", path="/queues") == 90
     assert value(page, "aerobee_disk_refusal_ratio") == 0.9
-    assert 0 < value(page, "aerobee_disk_used_ratio") < 1
 
 
 class FakeQueues:

@@ -1,0 +1,35 @@
+"""A consume queue as another thread may read it: what is there now, through own descriptors.
+
+The owner's descriptors may be closed under another thread's feet when their number is bounded, and
+its lists change. A snapshot has copies; units below the end it took are never written again, so
+what it reads is right as long as the files are there. A file that is gone (trimmed, or its topic
+deleted) is a FileNotFoundError.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.descriptors import DescriptorCache, QueueFile
+from aerobee.store.files import Files
+from aerobee.store.mapped_file import segment_name
+
+
+@contextmanager
+def snapshot(files: Files, queue: ConsumeQueue) -> Iterator[ConsumeQueue]:
+    """The queue for reading only. Any thread; raises OSError when read."""
+    cache = DescriptorCache(files, read_only=True)
+    copy = ConsumeQueue(
+        files, cache, queue.directory, queue.topic, queue.queue_id, queue.segment_bytes
+    )
+    # The end first: files are added before it moves.
+    copy.max_offset = queue.max_offset
+    copy.min_offset = queue.min_offset
+    copy.segments = tuple(
+        QueueFile(queue.directory, segment_name(file.start), queue.segment_bytes)
+        for file in queue.segments
+    )
+    try:
+        yield copy
+    finally:
+        cache.close()

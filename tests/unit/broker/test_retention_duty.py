@@ -1,0 +1,158 @@
+"""Deleting old messages from the broker: what runs where, who is told, what consumers see."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from aerobee.broker.admin_cleaning import CleaningRequests
+from aerobee.broker.loop_calls import LoopCalls
+from aerobee.broker.metrics_store import Lag
+from aerobee.broker.offsets import ConsumerOffsets
+from aerobee.broker.retention_duty import RetentionDuty
+from aerobee.broker.state_file import JsonStateFile
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.store.message_store import MessageStore
+from tests.unit.broker.clients_support import Peer, answer, request
+from tests.unit.store.retention_support import HOUR_MS, Hours, fill_segments, names, open_store
+
+ALL_HOURS = ";".join(map(str, range(24)))
+
+
+@pytest.fixture
+def clock() -> Hours:
+    return Hours()
+
+
+@pytest.fixture
+async def store(tmp_path: Path, clock: Hours) -> AsyncIterator[MessageStore]:
+    store = open_store(tmp_path, clock, delete_hours=ALL_HOURS)
+    yield store
+    await asyncio.get_running_loop().run_in_executor(None, store.close)
+
+
+def offsets_of(store: MessageStore, tmp_path: Path) -> ConsumerOffsets:
+    return ConsumerOffsets(JsonStateFile(str(tmp_path / "offsets.json")), store.max_offset)
+
+
+async def run_duty(store: MessageStore, offsets: ConsumerOffsets) -> None:
+    loop = asyncio.get_running_loop()
+    duty = RetentionDuty(store.retention, LoopCalls(loop), offsets)
+    await loop.run_in_executor(None, duty.run)
+
+
+async def test_the_loop_detaches_and_a_worker_does_the_rest(
+    store: MessageStore, clock: Hours, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = threading.get_ident()
+    seen: dict[str, bool] = {}
+    retention = store.retention
+
+    def spied(owner: object, name: str) -> None:
+        real: Callable[..., object] = getattr(owner, name)
+
+        def spy(*args: object) -> object:
+            seen[name] = threading.get_ident() == here
+            return real(*args)
+
+        monkeypatch.setattr(owner, name, spy)
+
+    spied(retention, "plan")
+    spied(retention, "detach")
+    spied(retention, "dispose")
+    spied(retention._removal, "remove")
+    spied(retention._trimmer, "plan")
+    spied(retention._trimmer, "apply")
+    spied(store._queues, "unlink")
+    fill_segments(store, 4)
+    clock.time_ms += 96 * HOUR_MS
+    await run_duty(store, offsets_of(store, tmp_path))
+    assert len(names(store)) == 1
+    assert seen == {
+        "plan": False,
+        "detach": True,
+        "dispose": False,
+        "remove": False,
+        "apply": True,
+        "unlink": False,
+    }
+
+
+async def test_groups_that_lose_messages_are_logged_with_how_many(
+    store: MessageStore, clock: Hours, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = fill_segments(store, 3)
+    offsets = offsets_of(store, tmp_path)
+    offsets.commit("behind", "Orders", 0, 5)
+    offsets.commit("done", "Orders", 0, len(made))
+    clock.time_ms += 96 * HOUR_MS
+    await run_duty(store, offsets)
+    lost = store.min_offset("Orders", 0) - 5
+    said = [r.message for r in caplog.records if "before it was consumed" in r.message]
+    assert len(said) == 1
+    assert f"group=behind topic=Orders queue=0 messages={lost} from_offset=5" in said[0]
+    assert store.retention.counts.unconsumed == lost
+
+
+async def test_lag_counts_only_what_is_still_there(
+    store: MessageStore, clock: Hours, tmp_path: Path
+) -> None:
+    made = fill_segments(store, 3)
+    offsets = offsets_of(store, tmp_path)
+    offsets.commit("behind", "Orders", 0, 5)
+    lag = Lag(offsets, store, lambda _g, _t: {}, lambda _g, _t: 1, lambda _topic: False)
+    assert sum(q.end - q.begin for q in lag._unread("behind", "Orders", 1)) == len(made) - 5
+    clock.time_ms += 96 * HOUR_MS
+    await run_duty(store, offsets)
+    left = len(made) - store.min_offset("Orders", 0)
+    assert left < len(made) - 5
+    assert sum(q.end - q.begin for q in lag._unread("behind", "Orders", 1)) == left
+
+
+async def test_store_that_is_closed_ends_the_pauses_of_a_run(
+    tmp_path: Path, clock: Hours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(
+        tmp_path, clock, delete_hours=ALL_HOURS, delete_commit_log_pause_ms=3_600_000
+    )
+    fill_segments(store, 5)
+    clock.time_ms += 96 * HOUR_MS
+    loop = asyncio.get_running_loop()
+    pausing = asyncio.Event()
+    pause = store.retention._removal.pause
+
+    def spy(seconds: float) -> None:
+        loop.call_soon_threadsafe(pausing.set)
+        pause(seconds)
+
+    monkeypatch.setattr(store.retention._removal, "pause", spy)
+    running = loop.create_task(run_duty(store, offsets_of(store, tmp_path)))
+    async with asyncio.timeout(10):
+        await pausing.wait()
+        assert await loop.run_in_executor(None, store.close)
+        await running
+    assert len(list((tmp_path / "commitlog").iterdir())) == 1
+
+
+async def test_worker_gets_the_result_or_the_error_of_its_call() -> None:
+    loop = asyncio.get_running_loop()
+    call = LoopCalls(loop)
+    assert await loop.run_in_executor(None, lambda: call(lambda: 7)) == 7
+
+    def wrong() -> None:
+        raise ValueError("on purpose")
+
+    with pytest.raises(ValueError, match="on purpose"):
+        await loop.run_in_executor(None, lambda: call(wrong))
+
+
+async def test_expired_segments_go_on_request(store: MessageStore, clock: Hours) -> None:
+    handlers = CleaningRequests(store.retention).handlers()
+    handle = handlers[RequestCode.DELETE_EXPIRED_COMMITLOG]
+    reply = answer(handle(Peer(1).connection, request(RequestCode.DELETE_EXPIRED_COMMITLOG)))
+    assert reply.code == ResponseCode.SUCCESS
+    assert store.retention.plan().verdict.triggers == ("time", "manual")
