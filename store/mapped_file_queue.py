@@ -134,7 +134,9 @@ class MappedFileQueue:
     def drop_from(self, log_offset: int) -> list[str]:
         """Remove segments that begin at or above `log_offset`, last to first; their paths.
 
-        The first segment stays whatever it holds: its name is where numbering goes on.
+        The first segment stays whatever it holds: its name is where numbering goes on. Each removal
+        is durable before the next: of two, a power cut could bring back the later one alone, and
+        the log would have a hole.
         """
         removed: list[str] = []
         while len(self.segments) > 1 and self.segments[-1].start >= log_offset:
@@ -142,8 +144,17 @@ class MappedFileQueue:
             self.segments = self.segments[:-1]
             segment.close()
             self._files.remove(segment.path)
+            self._files.sync_directory(os.path.dirname(segment.path))
             removed.append(segment.path)
         return removed
+
+    def sync_names(self) -> None:
+        """Make the segments' names durable: who made them may have been killed before it could.
+
+        Raises OSError.
+        """
+        for directory in {os.path.dirname(segment.path) for segment in self.segments}:
+            self._files.sync_directory(directory)
 
     def close(self) -> None:
         """Close all segments."""

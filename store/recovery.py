@@ -310,6 +310,7 @@ class Recovery:
         if known is None or not self._known.clean_stop:
             # What a killed process, or a recovery broken off, has written but not synced will be
             # found in place, not written again, and called synced at the end.
+            self._segments.sync_names()
             self._queues.distrust_caches(0 if known is None else known.synced.log_offset)
             if self._index is not None:
                 self._index.distrust_caches(0 if known is None else known.indexed)

@@ -204,8 +204,10 @@ class Sequences:
     def _likely(self, queue: ConsumeQueue, state: _State, claim: Run) -> bool:
         """Whether to believe a single claim that nothing followed."""
         offset = claim.first
-        if offset == 0 and state.rebuilt:
-            return True  # the first again, after its topic was deleted
+        if offset == 0 and (state.rebuilt or state.expected == queue.max_offset):
+            # The first again, after its topic was deleted: the walk has been past all units there
+            # are, which may be those that a recovery broken off has made.
+            return True
         expected = queue.max_offset if state.expected is None else state.expected
         if 0 < offset - expected <= self.lost + _SLACK:
             return True

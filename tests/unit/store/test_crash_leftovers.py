@@ -9,7 +9,7 @@ from aerobee.store.index_file import index_file_bytes
 from tests.sim.crash_choices import picks_of
 from tests.sim.crash_model import CrashModel
 from tests.sim.memory_files import MemoryFiles
-from tests.sim.recorded_files import RecordedFiles
+from tests.sim.recorded_files import DirectorySynced, RecordedFiles, Unlinked
 from tests.sim.stepped_store import SteppedStore
 from tests.unit.store.support import ManualClock, bodies, fill, message, small_settings
 
@@ -21,6 +21,16 @@ SETTINGS = small_settings(
     consume_queue_flush_interval_ms=3_600_000,
 )
 UNITS_PER_FILE = 10
+
+
+class LateNames(RecordedFiles):
+    """While `late`, syncs of directories are not reached: the process is killed just before."""
+
+    late = False
+
+    def sync_directory(self, path: str) -> None:
+        if not self.late:
+            super().sync_directory(path)
 
 
 def started(files: MemoryFiles) -> SteppedStore:
@@ -188,3 +198,70 @@ def test_units_that_go_with_a_topic_do_not_stand_for_missing_ones() -> None:
     again = started(disk)
     assert bodies(again) == made
     again.close()
+
+
+def test_new_numbering_is_believed_over_the_old_one_that_a_broken_off_recovery_made() -> None:
+    files = MemoryFiles(ROOT)
+    store = started(files)
+    store.put(message(b"old"))
+    store.dispatch()
+    (queue,) = [path for path in files.image() if path.endswith(f"/Orders/0/{0:020d}")]
+    old_unit = files.image()[queue]
+    assert store.delete_topic("Orders") == 1
+    new = store.put(message(b"new"))
+    assert new.queue_offset == 0
+    store.dispatch()
+    store.sync_log()
+    store.abandon()
+    # A recovery made the queue again from the log's beginning, and was killed before the new one.
+    image = files.image() | {queue: old_unit}
+    del image[str(ROOT / "offsets")]
+    store = started(MemoryFiles(ROOT, image, "boot 2"))
+    assert store.recovery.gaps == []
+    assert bodies(store) == [b"new"]
+    assert store.close()
+
+
+def test_segment_that_a_killed_process_had_just_made_is_not_lost_later() -> None:
+    files = LateNames(ROOT)
+    store = started(files)
+    files.late = True
+    store.put(message(b"before the kill"))
+    files.late = False
+    store.abandon()
+    store = started(files)
+    store.put(message(b"after the kill"))
+    assert store.sync_log()
+    again = started(cut(store, files))
+    assert bodies(again) == [b"before the kill", b"after the kill"]
+    assert again.close()
+
+
+def test_segments_are_removed_one_by_one() -> None:
+    """Of two removals on their way to the disk, a power cut may take the one of the earlier file,
+    and the log would have a hole."""
+    files = RecordedFiles(ROOT)
+    store = started(files)
+    store.put(message(b"kept"))
+    assert store.sync_log()
+    for number in (1, 2, 3):
+        fd = files.open(str(ROOT / "commitlog" / f"{number << 16:020d}"), create=True)
+        files.set_size(fd, 1 << 16)
+        files.close(fd)
+    store.abandon()
+    before = len(files.journal)
+    store = started(files)
+    names = [
+        event
+        for event in files.journal[before:]
+        if isinstance(event, Unlinked)
+        or (isinstance(event, DirectorySynced) and event.directory == directory_of(files))
+    ]
+    store.abandon()
+    removals = [at for at, event in enumerate(names) if isinstance(event, Unlinked)]
+    assert len(removals) == 3
+    assert all(isinstance(names[at + 1], DirectorySynced) for at in removals)
+
+
+def directory_of(files: RecordedFiles) -> int:
+    return files._directory(str(ROOT / "commitlog")).number
