@@ -162,6 +162,14 @@ class CrashModel:
             number: _DirectoryModel(entries) for number, entries in start.directories.items()
         }
 
+    @classmethod
+    def at(cls, start: Start, journal: Sequence[Event]) -> "CrashModel":
+        """The disk after all of `journal`."""
+        model = cls(start)
+        for event in journal:
+            model.apply(event)
+        return model
+
     def apply(self, event: Event) -> None:
         """The next entry of the journal has happened."""
         match event:
@@ -223,6 +231,13 @@ class CrashModel:
         self._fill(state, self._root_path, self._root, of_files, of_directories)
         return state
 
+    def newest(self) -> tuple[State, dict[str, int]]:
+        """What a process that was killed now left with the kernel, and the number of each path."""
+        doubts = self.doubts()
+        numbers: dict[str, int] = {}
+        self._number(numbers, self._root_path, self._root)
+        return self.build(doubts, [doubt.versions - 1 for doubt in doubts]), numbers
+
     def describe(self, doubt: Doubt, pick: Pick) -> str:
         """What that version of the doubt means, for people."""
         if doubt.kind == "name":
@@ -250,6 +265,13 @@ class CrashModel:
                 self._fill(state, below, node, of_files, of_directories)
             else:
                 state[below] = self._files[node].content(tuple(of_files.get(node, ())))
+
+    def _number(self, numbers: dict[str, int], path: str, number: int) -> None:
+        directory = self._directories[number]
+        for name, node in directory.names(directory.pending).items():
+            numbers[f"{path}/{name}"] = node
+            if node in self._directories:
+                self._number(numbers, f"{path}/{name}", node)
 
     def _path_of(self, node: int) -> str:
         for directory in self._directories.values():

@@ -167,9 +167,7 @@ def states_at(
     recorded: Recorded, place: int, names: list[str], *, describe: bool = False
 ) -> list[Built]:
     """The states that the choices `names` make of a crash at `place`."""
-    model = CrashModel(recorded.start)
-    for event in recorded.journal[:place]:
-        model.apply(event)
+    model = CrashModel.at(recorded.start, recorded.journal[:place])
     doubts: list[Doubt] = model.doubts()
     found: list[Built] = []
     for name in names:
@@ -193,7 +191,7 @@ def judge(plan: Plan, recorded: Recorded, place: int, built: Built) -> list[Faul
     for opening in recorded.openings:
         inside = opening.begin < place <= opening.end
         if inside and (opening.of_durable or is_kill(built.choice)):
-            faults += same_bytes(opening.image, outcome.image)
+            faults += same_bytes(opening.image, outcome.image, expected)
     return faults
 
 

@@ -7,9 +7,10 @@ when the first 17 entries had, and not before.
 `Expected` is the history as a checker needs it, for a crash at one place of one life.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+NEVER = 1 << 62
 HALF = 4
 ROLLBACK = 12
 Queue = tuple[str, int]
@@ -118,6 +119,29 @@ class Life:
         ]
         deleted = {topic: deletion.log_offset for topic, deletion in deletions.items()}
         return Expected(records, must_end, seen, deleted)
+
+    def cut_at(self, at: int) -> "Life":
+        """What had happened by then; a put that had not returned did not."""
+        return Life(
+            self.base,
+            self.sync_flush,
+            [deletion for deletion in self.deleted if deletion.at < at],
+            [
+                sent if sent.returned <= at else replace(sent, returned=NEVER)
+                for sent in self.sent
+                if sent.invoked < at
+            ],
+            [mark for mark in self.acked if mark.at <= at],
+            [seen for seen in self.seen if seen.at <= at],
+        )
+
+    def settle(self, there: set[int], at: int) -> None:
+        """Of puts that never returned, those at the log offsets `there` came through by `at`."""
+        self.sent = [
+            replace(sent, returned=min(sent.returned, at))
+            for sent in self.sent
+            if sent.returned != NEVER or sent.log_offset in there
+        ]
 
     def number_of(self, queue: Queue, queue_offset: int) -> int:
         """The newest message given that queue offset."""

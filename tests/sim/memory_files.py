@@ -87,10 +87,17 @@ Node: TypeAlias = MemoryFile | MemoryDirectory
 
 
 class MemoryFiles(Files):
-    """`root` and its parents exist from the beginning, and all that `image` holds."""
+    """`root` and its parents exist from the beginning, and all that `image` holds.
+
+    `numbers` are the inodes of paths in `image`, if they matter.
+    """
 
     def __init__(
-        self, root: str | os.PathLike[str], image: Image | None = None, boot: str = "boot 1"
+        self,
+        root: str | os.PathLike[str],
+        image: Image | None = None,
+        boot: str = "boot 1",
+        numbers: Mapping[str, int] | None = None,
     ) -> None:
         self.root = os.fspath(root)
         self._boot = boot
@@ -103,13 +110,15 @@ class MemoryFiles(Files):
         for part in self.root.strip("/").split("/"):
             path = f"{path}/{part}"
             self._add(path, MemoryDirectory(self._number()))
+        known = numbers or {}
         for path, content in sorted((image or {}).items()):
             if path not in self._nodes:
-                number = self._number()
+                number = known.get(path) or self._number()
                 self._add(
                     path,
                     MemoryDirectory(number) if content is None else MemoryFile(number, content),
                 )
+        self._next_number = max([self._next_number, *known.values()])
 
     def image(self) -> dict[str, bytes | None]:
         """Everything below the root as it is now."""

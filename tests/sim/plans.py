@@ -13,13 +13,20 @@ _USUAL = {
     "allocate": 2,
 }
 
+_LIVES = _USUAL | {"kill": 1, "kill_inside": 2, "reopen": 1, "fail_sync": 1}
+_TOPICS = _USUAL | {"delete_topic": 3, "kill": 1, "kill_inside": 2}
+_KILLS = {"put": 6, "half": 1, "sync": 3, "dispatch": 2, "allocate": 2, "kill_inside": 8}
+
 PLANS = [
     Plan("sync", True, 40, _USUAL),
     Plan("async", False, 40, _USUAL | {"sync": 2}),
-    Plan("sync-lives", True, 60, _USUAL | {"kill": 1, "reopen": 1, "fail_sync": 1}, (20, 40)),
-    Plan("async-lives", False, 60, _USUAL | {"kill": 1, "reopen": 1, "fail_sync": 1}, (20, 40)),
-    Plan("sync-topics", True, 40, _USUAL | {"delete_topic": 3, "kill": 1}, (20,)),
-    Plan("async-topics", False, 40, _USUAL | {"delete_topic": 3, "kill": 1}, (20,)),
+    Plan("sync-lives", True, 60, _LIVES, (20, 40)),
+    Plan("async-lives", False, 60, _LIVES, (20, 40)),
+    Plan("sync-topics", True, 40, _TOPICS, (20,)),
+    Plan("async-topics", False, 40, _TOPICS, (20,)),
+    # Segments of three or four messages, so a kill often hits one that is being made.
+    Plan("sync-kills", True, 40, _KILLS, (20,), (400, 900), segment=4096),
+    Plan("async-kills", False, 40, _KILLS, (20,), (400, 900), segment=4096),
 ]
 
 

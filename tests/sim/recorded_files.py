@@ -14,7 +14,7 @@ as another thread might.
 import errno
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from tests.sim.memory_files import (
@@ -126,9 +126,13 @@ class RecordedFiles(MemoryFiles):
     """`start` and `journal` together are every state the disk went through."""
 
     def __init__(
-        self, root: str | os.PathLike[str], image: Image | None = None, boot: str = "boot 1"
+        self,
+        root: str | os.PathLike[str],
+        image: Image | None = None,
+        boot: str = "boot 1",
+        numbers: Mapping[str, int] | None = None,
     ) -> None:
-        super().__init__(root, image, boot)
+        super().__init__(root, image, boot, numbers)
         self.journal: list[Event] = []
         self.start = self._snapshot()
         # Files mapped for writing, and what was written down of each file last.
@@ -137,6 +141,11 @@ class RecordedFiles(MemoryFiles):
         self.during_sync: Callable[[str], None] | None = None
         # The next sync of a path with that part fails.
         self.fail_sync = ""
+
+    def go_on_from(self, start: Start, journal: list[Event]) -> None:
+        """Take over another disk's past, which led to this one's image."""
+        self.start = start
+        self.journal = list(journal)
 
     def note(self, what: object) -> None:
         """Put a mark of the test's own into the journal."""

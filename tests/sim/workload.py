@@ -101,6 +101,7 @@ class Runner:
         self.lives: list[Recorded] = []
         self.log: list[str] = []
         self._numbers = 0
+        self._step_began = 0
         self._life = Life([], plan.sync_flush)
         self._openings: list[Opening] = []
         self._boots = 1
@@ -157,9 +158,7 @@ class Runner:
         """The disk as a crash leaves it now, and a new life on it."""
         self._end_life()
         self._store.abandon()
-        model = CrashModel(self._files.start)
-        for event in self._files.journal:
-            model.apply(event)
+        model = CrashModel.at(self._files.start, self._files.journal)
         doubts = model.doubts()
         choice = self.rng.choice(("none", "all", "random-1", "random-2", "torn-3"))
         if choice.startswith("torn") and not any(doubt.kind == "page" for doubt in doubts):
@@ -177,6 +176,19 @@ class Runner:
             Deleted(0, topic, min(below, end)) for topic, below in now.deleted.items()
         ]
         self._life.seen = [Seen(0, *seen[1:]) for seen in now.seen]
+
+    def _go_on_at(self, place: int) -> None:
+        """The process is killed at an earlier place; the disk of then goes on."""
+        start, journal = self._files.start, self._files.journal[:place]
+        self._store.abandon()
+        image, numbers = CrashModel.at(start, journal).newest()
+        self._files = self.rules.files(ROOT, image, self._boot, numbers)
+        self._files.go_on_from(start, journal)
+        self._life = self._life.cut_at(place)
+        self._openings = [opening for opening in self._openings if opening.end <= place]
+        self._open()
+        there = {record.log_offset for record in parse_log(self._files.image(), ROOT).records}
+        self._life.settle(there, len(self._files.journal))
 
     # --- what the store says ----------------------------------------------------------------
 
@@ -197,12 +209,14 @@ class Runner:
 
     def _do(self, name: str) -> None:
         self.clock.time_ms += self.rng.choice((0, 1, 20, 900))
-        self.log.append(f"{len(self._files.journal)} {name}")
+        at = len(self._files.journal)
+        self.log.append(f"{at} {name}")
         try:
             getattr(self, f"_step_{name}")()
         except StoreBroken:
             assert self._store.broken is not None
         self._files.observe()
+        self._step_began = at
         store = self._store
         assert store.durable <= store.written
         assert store.dispatched <= store.written
@@ -259,6 +273,13 @@ class Runner:
     def _step_kill(self) -> None:
         self._store.abandon()
         self._open()
+
+    def _step_kill_inside(self) -> None:
+        """As if the process had been killed in the middle of the step before."""
+        begin, end = self._step_began, len(self._files.journal)
+        if end - begin < 2 or self._store.broken is not None:
+            return
+        self._go_on_at(self.rng.randint(begin + 1, end - 1))
 
     def _put(self, count: int, transaction: int) -> None:
         topic, queue_id = self.rng.choice(QUEUES)
