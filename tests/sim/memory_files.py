@@ -157,6 +157,10 @@ class MemoryFiles(Files):
             raise _error(errno.ENOENT, path)
         return node.size if isinstance(node, MemoryFile) else 0
 
+    def is_alone(self, fd: int) -> bool:
+        """The disk in memory keeps a descriptor of its own, and so never can tell."""
+        return False
+
     def forget_cached(self, fd: int) -> None:
         """There is no cache; what a failed write back leaves in it is `RecordedFiles`' affair."""
 
