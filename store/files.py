@@ -24,6 +24,8 @@ import shutil
 import time
 from typing import NamedTuple
 
+from aerobee.store import native_memory
+
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 _COPY_BYTES = 1 << 20
 _ZEROS = bytes(_COPY_BYTES)
@@ -106,6 +108,22 @@ class Files:
         """The whole file as shared memory."""
         access = mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE
         return mmap.mmap(fd, size, access=access)
+
+    def anonymous(self, size: int) -> mmap.mmap:
+        """Memory of no file, all zeros; gone with the process."""
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+    def lock_memory(self, memory: mmap.mmap) -> None:
+        """Keep writable `memory` from being swapped out. Fails where RLIMIT_MEMLOCK forbids it."""
+        native_memory.lock(memory)
+
+    def unlock_memory(self, memory: mmap.mmap) -> None:
+        """End `lock_memory`."""
+        native_memory.unlock(memory)
+
+    def zero_memory(self, memory: mmap.mmap, position: int, length: int) -> None:
+        """Store zeros through a writable mapping: each page of the range is there afterwards."""
+        native_memory.zero(memory, position, length)
 
     def read(self, fd: int, position: int, size: int) -> bytes:
         """Up to `size` bytes at `position`; fewer only at the end of the file."""

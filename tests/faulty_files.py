@@ -99,6 +99,22 @@ class FaultyFiles(Files):
         self._check("map", self._paths[fd])
         return super().map(fd, size, read_only=read_only)
 
+    def anonymous(self, size: int) -> mmap.mmap:
+        self._check("anonymous", "")
+        return super().anonymous(size)
+
+    def lock_memory(self, memory: mmap.mmap) -> None:
+        self._check("lock_memory", "")
+        super().lock_memory(memory)
+
+    def unlock_memory(self, memory: mmap.mmap) -> None:
+        self._check("unlock_memory", "")
+        super().unlock_memory(memory)
+
+    def zero_memory(self, memory: mmap.mmap, position: int, length: int) -> None:
+        self._check("zero_memory", "")
+        super().zero_memory(memory, position, length)
+
     def read(self, fd: int, position: int, size: int) -> bytes:
         self._check("read", self._paths[fd])
         return super().read(fd, position, size)

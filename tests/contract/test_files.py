@@ -139,6 +139,35 @@ def test_mapping_and_descriptor_show_the_same_bytes(files: Files, tmp_path: Path
     files.close(fd)
 
 
+def test_anonymous_memory_is_locked_and_zeroed(files: Files) -> None:
+    memory = files.anonymous(3 * 4096)
+    before = locked_kib()
+    files.lock_memory(memory)
+    assert locked_kib() == before + 12
+    assert memory[:] == bytes(3 * 4096)
+    memory[4000:4200] = b"x" * 200
+    files.zero_memory(memory, 4096, 4096)
+    assert memory[4000:4200] == b"x" * 96 + bytes(104)
+    files.unlock_memory(memory)
+    assert locked_kib() == before
+    memory.close()
+
+
+def locked_kib() -> int:
+    """Memory of this process that is locked, as the kernel counts it."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmLck:")[2].split()[0])
+
+
+def test_zeroing_through_a_mapping_reaches_the_file(files: Files, tmp_path: Path) -> None:
+    fd = make_file(files, tmp_path / "a", b"x" * 8192)
+    memory = files.map(fd, 8192)
+    files.zero_memory(memory, 100, 50)
+    assert files.read(fd, 0, 8192) == b"x" * 100 + bytes(50) + b"x" * 8042
+    memory.close()
+    files.close(fd)
+
+
 def test_finds_what_is_not_zero_in_a_sparse_file(files: Files, tmp_path: Path) -> None:
     size = 8 << 20
     fd = make_file(files, tmp_path / "a", b"")
