@@ -214,15 +214,17 @@ class RuntimeRequests:
 
     def _disks(self) -> dict[str, str]:
         settings = self._settings
-        log_path = settings.commit_log_path or os.path.join(settings.store_path, "commitlog")
-        disk = _disk(log_path)
-        total, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
-        ratio = _ratio_text(disk)
+        disks = {path: _disk(path) for path in settings.commit_log_directories}
+        distinct = {disk.f_fsid: disk for disk in disks.values()}.values()
+        total = sum(disk.f_blocks * disk.f_frsize for disk in distinct)
+        free = sum(disk.f_bavail * disk.f_frsize for disk in distinct)
+        # Of several the emptiest counts: while it has room, sends go on.
+        emptiest = min(disks.values(), key=used_ratio)
         queue_ratio = _ratio_text(_disk(os.path.join(settings.store_path, "consumequeue")))
         return {
             "commitLogDirCapacity": f"Total : {size_text(total)}, Free : {size_text(free)}.",
-            "commitLogDiskRatio": ratio,
-            f"commitLogDiskRatio_{log_path}": ratio,
+            "commitLogDiskRatio": _ratio_text(emptiest),
+            **{f"commitLogDiskRatio_{path}": _ratio_text(disk) for path, disk in disks.items()},
             "consumeQueueDiskRatio": queue_ratio,
         }
 

@@ -184,6 +184,7 @@ class Daemon:
             None, lambda: MessageStore.open(self.settings, progress=progress)
         )
         self._supervision.end_recovery()
+        store.make_segment_ahead()
         return store
 
     async def _start_name_server(self) -> str:

@@ -92,7 +92,8 @@ class Settings(
         return dataclasses.replace(
             self,
             store_path=_absolute(self.store_path),
-            commit_log_path=_absolute(self.commit_log_path),
+            commit_log_path=_absolute_list(self.commit_log_path),
+            read_only_commit_log_paths=_absolute_list(self.read_only_commit_log_paths),
             nameserver_kv_path=_absolute(self.nameserver_kv_path),
             broker_name=self.broker_name or default_broker_name(),
             listen_host=self.listen_host or _LOOPBACK,
@@ -113,6 +114,16 @@ class Settings(
     def name_server_list(self) -> tuple[str, ...]:
         """The addresses of `name_servers`, blanks and empty entries taken out."""
         return tuple(part.strip() for part in self.name_servers.split(";") if part.strip())
+
+    @property
+    def commit_log_directories(self) -> tuple[str, ...]:
+        """The directories of `commit_log_path`; commitlog below the store when it is empty."""
+        return _parts(self.commit_log_path) or (os.path.join(self.store_path, "commitlog"),)
+
+    @property
+    def read_only_commit_log_directories(self) -> tuple[str, ...]:
+        """The directories of `read_only_commit_log_paths`."""
+        return _parts(self.read_only_commit_log_paths)
 
     @property
     def sync_flush(self) -> bool:
@@ -138,6 +149,14 @@ BY_ROCKETMQ_KEY: Final = {
 def _absolute(path: str) -> str:
     """What a path means now: the store must not move with the process. "" stays as it is."""
     return os.path.abspath(os.path.expanduser(path)) if path else ""
+
+
+def _parts(paths: str) -> tuple[str, ...]:
+    return tuple(path.strip() for path in paths.split(",") if path.strip())
+
+
+def _absolute_list(paths: str) -> str:
+    return ",".join(_absolute(path) for path in _parts(paths))
 
 
 def default_broker_name() -> str:

@@ -5,6 +5,7 @@ where RocketMQ does the same (a master's broker id, a broker.conf's haListenPort
 """
 
 import ipaddress
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
@@ -51,8 +52,7 @@ def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
     check.each("delete_hours", ";", _is_hour, "must be hours of the day (00 to 23)")
     check.each("message_delay_levels", " ", _LEVEL.fullmatch, "must be levels such as 10s 5m 2h 1d")
     check.each("metrics_label", ",", _LABEL.fullmatch, "must be k:v,k:v")
-    if "," in values["commit_log_path"]:
-        check.wrong("commit_log_path", "several directories are not supported yet")
+    _log_directories(check, values)
     raise_all(check.errors)
     warnings = [
         *_broker_number(values, origins),
@@ -86,6 +86,37 @@ class _Checker:
         where = "" if origin is DEFAULT else origin.text
         key = origin.key or BY_NAME[name].full_key
         self.errors.append(ConfigError(key, str(self._values[name]), reason, where))
+
+
+def _log_directories(check: _Checker, values: Values) -> None:
+    """One log needs directories of its own, each named once, and one that takes new segments."""
+    root = _real(values["store_path"])
+    taken = {os.path.join(root, name) for name in ("config", "consumequeue", "index")}
+    names = ("commit_log_path", "read_only_commit_log_paths")
+    lists = {
+        name: [_real(part) for part in values[name].split(",") if part.strip()] for name in names
+    }
+    everything = {path for paths in lists.values() for path in paths}
+    for name, paths in lists.items():
+        if len(set(paths)) < len(paths):
+            check.wrong(name, "names a directory twice")
+        if any(root == path or _inside(root, path) for path in paths):
+            check.wrong(name, "must not be the store directory, nor hold it")
+        if taken & set(paths):
+            check.wrong(name, "names a directory that holds other store files")
+        if any(_inside(path, other) for path in paths for other in everything):
+            check.wrong(name, "names a directory inside of another one")
+    writable, read_only = (set(lists[name]) for name in names)
+    if writable and writable <= read_only:
+        check.wrong("read_only_commit_log_paths", "leaves no directory for new segments")
+
+
+def _real(text: str) -> str:
+    return os.path.abspath(os.path.expanduser(text.strip()))
+
+
+def _inside(path: str, other: str) -> bool:
+    return path != other and os.path.commonpath((path, other)) == other
 
 
 def _is_address(text: str) -> bool:

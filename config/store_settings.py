@@ -34,14 +34,16 @@ class StoreSettings:
     commit_log_path: str = setting(
         "",
         "storePathCommitLog",
-        why="Directory of the commit log. Empty: commitlog below the store directory.",
+        separator=",",
+        why="""Directory of the commit log, or several, separated by ',': segments are dealt to them
+        in turn, those that are too full left out. Empty: commitlog below the store directory.""",
     )
     read_only_commit_log_paths: str = setting(
         "",
         "readOnlyCommitLogStorePaths",
         separator=",",
-        effect="later",
-        why="Further directories whose segments are read but not written.",
+        why="""Directories, separated by ',', whose segments are read but which get no new ones. One
+        that is being retired may be named in commit_log_path as well.""",
     )
     commit_log_segment_bytes: int = setting(
         1_073_741_824,

@@ -6,6 +6,9 @@ here, before any message is accepted for it, and never a fault in the middle of 
 (reliability 3.1). The directory is synced before the segment is handed over, so no message is ever
 acknowledged in a file whose name a power cut could take away.
 
+Where a segment goes and what kind it is are two functions given when building (`log_paths.py`,
+`transient_pool.py`); both run on the thread, so a disk that is slow to answer holds nobody up.
+
 Invariants
 - A segment exists either in `_ready` (made, nobody's) or at the writer; `close` removes the first
   kind, recovery removes what a crash left of them.
@@ -17,9 +20,11 @@ state is guarded by one condition. Making happens outside of it.
 """
 
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 from aerobee.store.errors import SegmentCreateFailed, StoreError, StoreNotWritable
 from aerobee.store.files import Clock, Files, is_full, is_refused
@@ -32,30 +37,40 @@ log = logging.getLogger("aerobee.store.allocate")
 TAKE_TIMEOUT_S = 5.0
 _RETRY_PAUSE_S = 1.0
 
+#: Makes a new segment of the store's size: (path, start). Raises OSError or SegmentCreateFailed.
+MakeSegment: TypeAlias = Callable[[str, int], MappedFile]
+
+
+class _Failure(NamedTuple):
+    """Why a segment was not made, and when to try again (monotonic seconds)."""
+
+    error: StoreError
+    again_at: float
+
 
 class AllocateMappedFileService:
-    """Segments of `segment_bytes`, at the paths that `path_of(start)` gives."""
+    """Segments of `segment_bytes`, made by `make` where `path_for(start)` says."""
 
     def __init__(
         self,
         files: Files,
         clock: Clock,
         segment_bytes: int,
-        path_of: Callable[[int], str],
-        directory: str,
+        path_for: Callable[[int], str],
+        make: MakeSegment,
         health: Health,
     ) -> None:
         self._files = files
         self._clock = clock
         self._segment_bytes = segment_bytes
-        self._path_of = path_of
-        self._directory = directory
+        self._path_for = path_for
+        self._make_segment = make
         self._health = health
         self._changed = threading.Condition()
         self._wanted: deque[int] = deque()
         self._making: int | None = None
         self._ready: dict[int, MappedFile] = {}
-        self._failed: dict[int, tuple[float, OSError]] = {}
+        self._failed: dict[int, _Failure] = {}
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -75,12 +90,12 @@ class AllocateMappedFileService:
             self._want(start)
             while start not in self._ready:
                 if start in self._failed and not self._pending(start):
-                    raise refusal(self._path_of(start), self._failed[start][1])
+                    raise self._failed[start].error
                 left = deadline - self._clock.monotonic()
                 if left <= 0 or self._stopping:
                     raise SegmentCreateFailed(
-                        f"{self._path_of(start)} was not made within {timeout_s:g} s; the disk is "
-                        "too slow, or stuck"
+                        f"the segment of log offset {start} was not made within {timeout_s:g} s; "
+                        "the disk is too slow, or stuck"
                     )
                 self._changed.wait(left)
             segment = self._ready.pop(start)
@@ -106,7 +121,7 @@ class AllocateMappedFileService:
         if start in self._ready or self._pending(start) or self._stopping:
             return
         failed = self._failed.get(start)
-        if failed is not None and self._clock.monotonic() - failed[0] < _RETRY_PAUSE_S:
+        if failed is not None and self._clock.monotonic() < failed.again_at:
             return
         self._failed.pop(start, None)
         self._wanted.append(start)
@@ -126,34 +141,37 @@ class AllocateMappedFileService:
             self._make(start)
 
     def _make(self, start: int) -> None:
-        path = self._path_of(start)
+        path = self._path_for(start)
         segment: MappedFile | None = None
-        failure: OSError | None = None
+        failure: _Failure | None = None
         try:
             segment = self._create(path, start)
         except OSError as error:
-            failure = error
+            failure = _Failure(refusal(path, error), self._clock.monotonic() + _RETRY_PAUSE_S)
             log.warning("segment not made path=%s error=%s", path, error)
+        except SegmentCreateFailed as error:
+            failure = _Failure(error, self._clock.monotonic())
         with self._changed:
             self._making = None
             if segment is not None:
                 self._ready[start] = segment
             if failure is not None:
-                self._failed[start] = (self._clock.monotonic(), failure)
+                self._failed[start] = failure
             self._changed.notify_all()
 
     def _create(self, path: str, start: int) -> MappedFile:
-        for directory in self._files.make_directories(self._directory):
-            self._files.sync_directory(directory)
-        segment = MappedFile.create(self._files, path, start, self._segment_bytes)
+        directory = os.path.dirname(path)
+        for changed in self._files.make_directories(directory):
+            self._files.sync_directory(changed)
+        segment = self._make_segment(path, start)
         try:
-            self._files.sync_directory(self._directory)
+            self._files.sync_directory(directory)
         except OSError as error:
             segment.close()
             self._files.remove(path)
             if not is_full(error):
                 # A second try would succeed without having made older names durable.
-                self._health.poison(f"the sync of {self._directory}", error)
+                self._health.poison(f"the sync of {directory}", error)
             raise
         return segment
 

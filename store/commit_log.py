@@ -28,15 +28,15 @@ from aerobee.protocol.record import (
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
     StoreMessage,
-    encode_blank,
 )
-from aerobee.store.allocate import AllocateMappedFileService, refusal
+from aerobee.store.allocate import AllocateMappedFileService
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.delay_levels import DelayLevels
 from aerobee.store.encoding import Encoding
-from aerobee.store.errors import MessageIllegal, PageCacheBusy, StoreError
+from aerobee.store.errors import PageCacheBusy, StoreError
 from aerobee.store.files import Clock
 from aerobee.store.health import Health
+from aerobee.store.log_tail import LogTail
 from aerobee.store.mapped_file import MappedFile
 from aerobee.store.mapped_file_queue import MappedFileQueue
 from aerobee.store.put_checks import batch_sizes, too_large
@@ -70,7 +70,7 @@ class CommitLog:
         busy_timeout_ms: int,
     ) -> None:
         self.segments = segments
-        self._allocator = allocator
+        self._tail = LogTail(segments, allocator, stats)
         self._queues = queues
         self._queue_of = queues.queues
         self._levels = levels
@@ -94,8 +94,6 @@ class CommitLog:
         self.pending: list[Appended] = []
         # Whether `pending` has every append from `dispatched` on. Reput's to set.
         self.feeding = True
-        # Why the last attempt to open or make a segment failed, None when it worked.
-        self.problem: str | None = None
         # Called before a put is refused for the store's state; may mend that.
         self.before_refusal: Callable[[], None] | None = None
 
@@ -251,62 +249,36 @@ class CommitLog:
 
     def _activate(self) -> MappedFile:
         """The segment to write to, when none is open for writing yet."""
-        last = self.segments.last
-        if last is None or last.wrote == last.size:
-            start = last.end if last is not None else self.written
-            last = self._take(start)
-            self.segments.append(last)
-        elif not last.active:
-            try:
-                last.activate(last.wrote)
-            except OSError as error:
-                raise self._segment_failed(refusal(last.path, error)) from error
-        self.problem = None
-        self._active = last
-        return last
+        try:
+            self._active = segment = self._tail.open(self.written)
+        except StoreError as error:
+            raise self._counted(error) from error
+        return segment
 
     def _roll(self, segment: MappedFile, size: int) -> MappedFile:
         """Close `segment` with a blank and go to the next one, which has room for `size`."""
-        if size + BLANK_BYTES > segment.size:
-            raise self._counted(
-                MessageIllegal(
-                    f"a record of {size} bytes does not fit a segment of {segment.size}; "
-                    "commit_log_segment_bytes (mappedFileSizeCommitLog) would have to be larger"
-                )
-            )
-        following = self._take(segment.end)
-        position = segment.wrote
-        segment.memory[position : position + BLANK_BYTES] = encode_blank(segment.size - position)
-        segment.wrote = segment.size
-        self.segments.append(following)
+        try:
+            following = self._tail.roll(segment, size)
+        except StoreError as error:
+            raise self._counted(error) from error
         self.written = segment.end
         self._active = following
         return following
 
-    def _take(self, start: int) -> MappedFile:
-        try:
-            segment = self._allocator.take(start)
-        except StoreError as error:
-            raise self._segment_failed(error) from error
-        self._stats.segments_created += 1
-        self.problem = None
-        return segment
-
-    def _segment_failed(self, error: StoreError) -> StoreError:
-        self.problem = str(error)
-        return self._counted(error)
-
     def prepare(self) -> StoreError | None:
         """Open the last segment for writing ahead of the first put; what that would be refused
-        with, None when all is well. A log without a segment gets one with its first put."""
-        if self.segments.last is None:
-            return None
+        with, None when all is well."""
         with self._lock:
             try:
-                self._activate()
+                self._tail.prepare()
             except StoreError as error:
-                return error
+                return self._counted(error)
         return None
+
+    def make_ahead(self) -> None:
+        """Have the segment made that will be needed next, without waiting for it."""
+        with self._lock:
+            self._tail.make_ahead(self.written)
 
     def resume(self, end: int, last_store_ms: int) -> None:
         """After recovery: go on at `end`."""
@@ -317,6 +289,21 @@ class CommitLog:
             last.last_store_ms = last_store_ms
 
     # --- the rest ---------------------------------------------------------------------------
+
+    @property
+    def problem(self) -> str | None:
+        """Why the last attempt to open or make a segment failed, None when it worked."""
+        return self._tail.problem
+
+    @property
+    def committed(self) -> int:
+        """Log offset up to which the bytes are in the files: all, unless a pool holds some back."""
+        return self.written
+
+    @property
+    def committed_ms(self) -> int:
+        """Store time of the newest record below `committed`, to be read before that."""
+        return self.last_store_ms
 
     @property
     def min_offset(self) -> int:

@@ -2,7 +2,8 @@
 
 `CommitLogSync` holds the mark. One sync covers everything written before it began, so under
 SYNC_FLUSH all sends that wait are completed by one fdatasync, and while it runs the next ones
-gather (group commit). The mark is `written` as read before the call, never after.
+gather (group commit). The mark is `committed` as read before the call, never after; that is
+`written`, unless a transient pool (`commit_service.py`) keeps the newest bytes out of the files.
 
 The threads, of which a store has the first or the second, and the third:
 - `GroupCommitService` (SYNC_FLUSH) syncs when asked to.
@@ -53,8 +54,8 @@ class CommitLogSync:
         """Sync what is new, if it is `least_pages` or more; False when the store is broken."""
         if self._health.broken is not None:
             return False
-        store_ms = self._log.last_store_ms
-        target = self._log.written
+        store_ms = self._log.committed_ms
+        target = self._log.committed
         if not self._worth_it(target, least_pages):
             return True
         started_ns = time.perf_counter_ns()

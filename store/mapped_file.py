@@ -65,24 +65,29 @@ class MappedFile:
 
     @classmethod
     def create(cls, files: Files, path: str, start: int, size: int) -> "MappedFile":
+        """A new segment, see `make`."""
+        segment = cls(files, path, start, size)
+        segment.make()
+        return segment
+
+    def make(self) -> None:
         """Make the file, all blocks reserved, synced and mapped. The directory is not synced yet.
 
         Raises OSError (ENOSPC when the disk is full); nothing is left behind then. The length is
         set before the blocks are reserved: reserving lengthens a file bit by bit, and a crash in
         between would leave one of a wrong size.
         """
-        segment = cls(files, path, start, size)
-        segment._fd = files.open(path, create=True)
+        files = self._files
+        self._fd = files.open(self.path, create=True)
         try:
-            files.set_size(segment._fd, size)
-            files.reserve(segment._fd, 0, size)
-            files.sync(segment._fd)
-            segment._open_map(read_only=False)
+            files.set_size(self._fd, self.size)
+            files.reserve(self._fd, 0, self.size)
+            files.sync(self._fd)
+            self._open_for_appends()
         except OSError:
-            segment.close()
-            files.remove(path)
+            self.close()
+            files.remove(self.path)
             raise
-        return segment
 
     @classmethod
     def load(cls, files: Files, path: str, start: int, size: int) -> "MappedFile":
@@ -145,6 +150,26 @@ class MappedFile:
         assert self._map is not None
         return self._map.find(wanted, position, end)
 
+    def finish(self, blank: bytes) -> None:
+        """End the segment with `blank`: the next record does not fit. The writer's."""
+        position = self.wrote
+        self.memory[position : position + len(blank)] = blank
+        self.wrote = self.size
+
+    def finish_unopened(self, blank: bytes) -> None:
+        """As `finish`, synced at once, for a segment that is not to be opened for writing."""
+        assert not self.active
+        fd = self._files.open(self.path)
+        try:
+            self._files.write(fd, self.wrote, blank)
+            self._files.sync(fd)
+        finally:
+            self._files.close(fd)
+        self.wrote = self.size
+
+    def commit(self, position: int) -> None:
+        """Bring what is written below `position` into the file: a mapping's bytes are there."""
+
     def sync(self) -> None:
         """Wait until what was stored is on the disk."""
         if self._fd >= 0:
@@ -177,12 +202,20 @@ class MappedFile:
             self._files.close(fd)
 
     def zero_from(self, position: int) -> int:
-        """Overwrite with zeros from `position` to the file's end, and sync. Bytes rewritten."""
+        """Overwrite with zeros from `position` to the file's end, and sync. Bytes rewritten.
+
+        A file with nothing there is not opened for writing: it may be on a read-only disk.
+        """
+        fd = self._files.open(self.path, read_only=True)
+        try:
+            if self._files.last_nonzero(fd, position, self.size) <= position:
+                return 0
+        finally:
+            self._files.close(fd)
         fd = self._files.open(self.path)
         try:
             rewritten = self._files.zero(fd, position, self.size)
-            if rewritten:
-                self._files.sync(fd)
+            self._files.sync(fd)
         finally:
             self._files.close(fd)
         return rewritten
@@ -222,6 +255,9 @@ class MappedFile:
         """Unmap (as soon as the last view is gone) and close."""
         self._drop_map()
         self._close_fd()
+
+    def _open_for_appends(self) -> None:
+        self._open_map(read_only=False)
 
     def _open_map(self, *, read_only: bool) -> None:
         self._map = self._files.map(self._fd, self.size, read_only=read_only)

@@ -6,7 +6,8 @@ between (reliability B9). Finding the segment of a log offset is a division.
 Loading is strict. A file of another length means other settings, and going on would misread
 everything: `StoreSizeMismatch` names the file, both sizes and the key. Names that are no segment's
 (`lost+found`, an editor's left-over) are left alone and reported. A hole in the run is refused: the
-missing part may still be on some disk.
+missing part may still be on some disk. So is a segment that is there twice, in two directories:
+nobody but its owner knows which one counts.
 """
 
 import os
@@ -17,7 +18,8 @@ from itertools import pairwise
 
 from aerobee.store.errors import StoreLayoutError, StoreSizeMismatch
 from aerobee.store.files import Files
-from aerobee.store.mapped_file import MappedFile, segment_name
+from aerobee.store.log_paths import LogPaths
+from aerobee.store.mapped_file import MappedFile
 
 _SEGMENT_NAME = re.compile(r"[0-9]{20}", re.ASCII)
 
@@ -33,31 +35,36 @@ def check_file_size(path: str, found: int, expected: int, keys: str) -> None:
 
 
 class MappedFileQueue:
-    """Segments of `segment_bytes` each in one directory."""
+    """Segments of `segment_bytes` each in the directories of `paths`."""
 
-    def __init__(self, files: Files, directory: str, segment_bytes: int) -> None:
+    def __init__(self, files: Files, paths: LogPaths, segment_bytes: int) -> None:
         self._files = files
-        self.directory = directory
+        self.paths = paths
         self.segment_bytes = segment_bytes
         self.segments: tuple[MappedFile, ...] = ()
         # The writer appends on any thread, the owner takes out in front.
         self._change = threading.Lock()
         # Zero-length files a crash left at the end; recovery removes them.
         self.unfinished: list[str] = []
-        # Names in the directory that are not ours.
+        # Names in the directories that are not ours.
         self.foreign: list[str] = []
 
     def load(self, size_keys: str) -> None:
-        """Read the directory. Raises StoreSizeMismatch or StoreLayoutError; changes nothing."""
-        found: list[MappedFile] = []
-        names = self._files.names(self.directory)
-        for name in names:
-            path = os.path.join(self.directory, name)
+        """Read the directories. Raises StoreSizeMismatch or StoreLayoutError; changes nothing."""
+        names: dict[str, str] = {}
+        for directory, name in self.paths.names():
+            path = os.path.join(directory, name)
             if _SEGMENT_NAME.fullmatch(name) is None or self._files.is_directory(path):
                 self.foreign.append(path)
-                continue
+            elif name in names:
+                raise StoreLayoutError(self._twice(names[name], path))
+            else:
+                names[name] = path
+        last = max(names, default="")
+        found: list[MappedFile] = []
+        for name, path in sorted(names.items()):
             size = self._files.size_of(path)
-            if size == 0 and name == _last_segment_name(names):
+            if size == 0 and name == last:
                 # A crash between making and lengthening the file.
                 self.unfinished.append(path)
                 continue
@@ -76,9 +83,21 @@ class MappedFileQueue:
             )
         self.segments = tuple(found)
 
-    def path_of(self, start: int) -> str:
-        """Where the segment that begins at `start` is, or would be."""
-        return os.path.join(self.directory, segment_name(start))
+    def _twice(self, one: str, other: str) -> str:
+        empty = [path for path in (one, other) if self._is_empty(path)]
+        advice = (
+            f"{empty[0]} holds nothing but zeros, so it was made ahead and never used: move it away"
+            if len(empty) == 1
+            else "find out which one the log went on with, and move the other away"
+        )
+        return f"{one} and {other} are the same segment of the commit log; {advice}."
+
+    def _is_empty(self, path: str) -> bool:
+        fd = self._files.open(path, read_only=True)
+        try:
+            return self._files.last_nonzero(fd, 0, self._files.size(fd)) == 0
+        finally:
+            self._files.close(fd)
 
     @property
     def min_offset(self) -> int:
@@ -160,7 +179,3 @@ class MappedFileQueue:
         """Close all segments."""
         for segment in self.segments:
             segment.close()
-
-
-def _last_segment_name(names: list[str]) -> str:
-    return max((name for name in names if _SEGMENT_NAME.fullmatch(name)), default="")

@@ -205,6 +205,10 @@ class MessageStore:
         self._flusher.start()
         self._queue_flusher.start()
 
+    def make_segment_ahead(self) -> None:
+        """Have a segment made before the first put asks for one, which would wait for the disk."""
+        self._log.make_ahead()
+
     # --- marks and callbacks ----------------------------------------------------------------
 
     @property

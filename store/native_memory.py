@@ -31,7 +31,8 @@ def unlock(memory: mmap.mmap) -> None:
 
 def zero(memory: mmap.mmap, position: int, length: int) -> None:
     """Store zeros into [position, position + length), which brings every page of it in."""
-    assert 0 <= position and 0 <= length <= len(memory) - position
+    assert position >= 0
+    assert 0 <= length <= len(memory) - position
     held = ctypes.c_char.from_buffer(memory)
     _libc.memset(ctypes.addressof(held) + position, 0, length)
 

@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 
 from aerobee.config.model import Settings
+from aerobee.protocol.record import encode_blank
 from aerobee.store.allocate import AllocateMappedFileService
 from aerobee.store.checkpoint import Checkpoint
 from aerobee.store.delay_levels import DelayLevels
@@ -20,6 +21,8 @@ from aerobee.store.errors import StoreBroken, StoreError, StoreNotWritable
 from aerobee.store.files import Clock, Files, is_full, is_refused
 from aerobee.store.health import Health
 from aerobee.store.index_service import IndexService
+from aerobee.store.log_paths import LogPaths
+from aerobee.store.mapped_file import MappedFile
 from aerobee.store.mapped_file_queue import MappedFileQueue
 from aerobee.store.multi_dispatch import MultiDispatcher
 from aerobee.store.offsets_file import Offsets, OffsetsFile
@@ -41,7 +44,6 @@ class StoreParts:
     files: Files
     clock: Clock
     root: str
-    log_directory: str
     stats: StoreStats
     health: Health
     levels: DelayLevels
@@ -61,8 +63,8 @@ class StoreParts:
 
     @property
     def log_directories(self) -> tuple[str, ...]:
-        """All directories that commit log segments are in."""
-        return (self.log_directory,)
+        """The directories that new commit log segments go to."""
+        return self.segments.paths.writable
 
     @property
     def queue_directory(self) -> str:
@@ -111,12 +113,19 @@ def open_parts(
 
 def _make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
     root = settings.store_path
-    log_directory = _commit_log_directory(settings)
     stats = StoreStats()
     health = Health()
     levels = _delay_levels(settings)
     checkpoint = Checkpoint(files, os.path.join(root, "checkpoint"))
-    segments = MappedFileQueue(files, log_directory, settings.commit_log_segment_bytes)
+    segment_bytes = settings.commit_log_segment_bytes
+    paths = LogPaths(
+        files,
+        settings.commit_log_directories,
+        settings.read_only_commit_log_directories,
+        segment_bytes,
+        settings.disk_force_ratio,
+    )
+    segments = MappedFileQueue(files, paths, segment_bytes)
     queues = ConsumeQueueTable(
         files,
         os.path.join(root, "consumequeue"),
@@ -138,7 +147,6 @@ def _make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
         files,
         clock,
         root,
-        log_directory,
         stats,
         health,
         levels,
@@ -150,9 +158,9 @@ def _make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
         AllocateMappedFileService(
             files,
             clock,
-            settings.commit_log_segment_bytes,
-            segments.path_of,
-            log_directory,
+            segment_bytes,
+            paths.path_for,
+            lambda path, start: MappedFile.create(files, path, start, segment_bytes),
             health,
         ),
         (MultiDispatcher if settings.multi_dispatch else Dispatcher)(queues, index, levels),
@@ -163,6 +171,7 @@ def _make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
 
 def _recover(parts: StoreParts, settings: Settings, progress: Progress | None) -> None:
     clean_stop = not parts.lock.was_left_open()
+    parts.segments.paths.check()
     parts.segments.load(_LOG_SIZE_KEYS)
     parts.queues.load()
     parts.checkpoint.load()
@@ -186,22 +195,32 @@ def _recover(parts: StoreParts, settings: Settings, progress: Progress | None) -
     )
     recovery.check()
     parts.lock.mark_open()
-    for directory in (parts.log_directory, os.path.join(parts.root, "consumequeue")):
+    for directory in (*parts.log_directories, parts.queue_directory):
         for changed in parts.files.make_directories(directory):
             parts.files.sync_directory(changed)
     parts.recovery = recovery.run()
     parts.last_store_ms = recovery.last_store_ms
     parts.offsets = recovery.offsets
+    _leave_read_only(parts)
 
 
-def _commit_log_directory(settings: Settings) -> str:
-    path = settings.commit_log_path or os.path.join(settings.store_path, "commitlog")
-    if "," in path:
+def _leave_read_only(parts: StoreParts) -> None:
+    """If the log ends in a read-only directory, end that segment: the next one is elsewhere."""
+    last = parts.segments.last
+    if last is None or last.wrote == last.size or not parts.segments.paths.is_read_only(last.path):
+        return
+    try:
+        last.finish_unopened(encode_blank(last.size - last.wrote))
+    except OSError as error:
+        if not is_refused(error):
+            raise
         raise StoreNotWritable(
-            f"commit_log_path (storePathCommitLog) names several directories ({path}); this "
-            "version writes to one only"
-        )
-    return path
+            f"the log ends in {last.path}, which is in a read-only directory. To go on elsewhere 8 "
+            f"bytes have to be written there, to end it, which failed: {error.strerror}. Make it "
+            "writable for this start, or take the directory out of read_only_commit_log_paths."
+        ) from error
+    log.info("last segment ended, its directory is read-only path=%s", last.path)
+    parts.recovery.log_end = last.end
 
 
 def _delay_levels(settings: Settings) -> DelayLevels:

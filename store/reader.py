@@ -81,7 +81,7 @@ class Reader:
     @property
     def end(self) -> int:
         """Log offset at which reading stops."""
-        return self._log.written if self._frozen_at is None else self._frozen_at
+        return self._log.committed if self._frozen_at is None else self._frozen_at
 
     # --- messages of a queue ----------------------------------------------------------------
 

@@ -18,6 +18,7 @@ brought to the disk.
 """
 
 import logging
+import os
 
 import msgspec
 
@@ -87,7 +88,7 @@ class Recovery:
         end = segments.segments[-1].end if segments.segments else 0
         if known is not None and known.flushed > end:
             raise StoreLayoutError(
-                f"the commit log in {segments.directory} ends at {end}, but messages up to "
+                f"the commit log in {segments.paths} ends at {end}, but messages up to "
                 f"{known.flushed} were on the disk: segments are missing at its end. Restore them, "
                 "or look with 'aerobee store repair' at what is left; nothing was changed."
             )
@@ -96,7 +97,7 @@ class Recovery:
         for queue in self._queues:
             if queue.first_named(queue.first_offset, queue.max_offset) is not None:
                 raise StoreLayoutError(
-                    f"{queue.directory} names messages, but {segments.directory} holds no "
+                    f"{queue.directory} names messages, but {segments.paths} holds no "
                     "commit log. Is its volume not mounted? To start empty, move consumequeue "
                     "and index away as well."
                 )
@@ -223,8 +224,8 @@ class Recovery:
         removed = segments.unfinished + segments.drop_from(walk.end)
         for path in segments.unfinished:
             self._files.remove(path)
-        if removed:
-            self._files.sync_directory(segments.directory)
+        for directory in sorted({os.path.dirname(path) for path in removed}):
+            self._files.sync_directory(directory)
         last = segments.last
         if last is not None and last.end > walk.end:
             last.wrote = max(0, walk.end - last.start)

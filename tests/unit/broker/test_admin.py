@@ -45,12 +45,16 @@ class Store:
 class Admin:
     """All administrative handlers around real tables."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **changes: Any) -> None:
         self.tables = tables = Tables(folder)
         self.stats = BrokerStats()
         self.store = Store()
         self.settings = Settings.for_tests(
-            store_path=str(folder), broker_name="b-a", max_topics=50, max_queues=2_100
+            store_path=str(folder),
+            broker_name="b-a",
+            max_topics=50,
+            max_queues=2_100,
+            **changes,
         )
         requests = ClientRequests(
             self.settings, tables.clients, tables.topics, tables.groups, self.stats
@@ -371,6 +375,25 @@ def test_the_disk_ratio_is_the_one_that_df_shows(
     disk = os.statvfs_result((1, 1, 252, 240, 80, 0, 0, 0, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _path: disk)
     assert runtime(admin)["commitLogDiskRatio"] == "0.1304"
+
+
+def test_each_log_directory_has_its_ratio_and_the_emptiest_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = {str(tmp_path / "a"): 90, str(tmp_path / "b"): 30}
+    for path in used:
+        os.mkdir(path)
+
+    def statvfs(path: str) -> os.statvfs_result:
+        free = 100 - used.get(path, 50)
+        return os.statvfs_result((1 << 20, 1 << 20, 100, free, free, 0, 0, 0, 0, 255, hash(path)))
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    table = runtime(Admin(tmp_path, commit_log_path=",".join(used)))
+    assert table["commitLogDiskRatio"] == table[f"commitLogDiskRatio_{tmp_path / 'b'}"] == "0.3"
+    assert table[f"commitLogDiskRatio_{tmp_path / 'a'}"] == "0.9"
+    assert table["consumeQueueDiskRatio"] == "0.5"
+    assert table["commitLogDirCapacity"] == "Total : 200.0 MiB, Free : 80.0 MiB."
 
 
 def test_the_runtime_table_has_every_key(admin: Admin) -> None:

@@ -202,7 +202,12 @@ def test_unknown_environment_key_stops(tmp_path: Path) -> None:
         ("deleteWhen=25", "must be hours of the day (00 to 23)"),
         ("messageDelayLevel=1s 5x", "must be levels such as 10s 5m 2h 1d"),
         ("brokerName=a\\u0007", "must not contain control characters"),
-        ("storePathCommitLog=/a,/b", "several directories are not supported yet"),
+        ("storePathCommitLog=/a,/b,/a/", "names a directory twice"),
+        ("readOnlyCommitLogStorePaths=/a,/b/../a", "names a directory twice"),
+        ("storePathCommitLog=/a,~/store", "must not be the store directory, nor hold it"),
+        ("storePathCommitLog=~", "must not be the store directory, nor hold it"),
+        ("storePathCommitLog=~/store/index", "names a directory that holds other store files"),
+        ("storePathCommitLog=/a,/a/b", "names a directory inside of another one"),
     ],
 )
 def test_wrong_value_stops_with_key_value_reason_and_line(
@@ -215,6 +220,28 @@ def test_wrong_value_stops_with_key_value_reason_and_line(
     if "\\" not in value:
         assert error.value == value
     assert error.EXIT_CODE == 78
+
+
+def test_log_directories_are_lists_of_absolute_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "storePathCommitLog= /b , a,/ab\nreadOnlyCommitLogStorePaths=/b,/old\n"
+    settings = load(tmp_path, text).settings
+    assert settings.commit_log_directories == ("/b", str(tmp_path / "a"), "/ab")
+    assert settings.read_only_commit_log_directories == ("/b", "/old")
+    assert load(tmp_path).settings.read_only_commit_log_directories == ()
+    alone = load(tmp_path, f"storePathRootDir={tmp_path}\n").settings
+    assert alone.commit_log_directories == (str(tmp_path / "commitlog"),)
+
+
+def test_read_only_directories_leave_one_for_new_segments(tmp_path: Path) -> None:
+    text = "storePathCommitLog=/a,/b\nreadOnlyCommitLogStorePaths=/b,/a\n"
+    error = refused(tmp_path, text)
+    assert error.key == "readOnlyCommitLogStorePaths"
+    assert error.reason == "leaves no directory for new segments"
+    crossed = refused(tmp_path, "storePathCommitLog=/a\nreadOnlyCommitLogStorePaths=/a/b\n")
+    assert crossed.reason == "names a directory inside of another one"
 
 
 @pytest.mark.parametrize(

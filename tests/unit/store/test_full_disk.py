@@ -13,7 +13,7 @@ from aerobee.store.allocate import AllocateMappedFileService
 from aerobee.store.errors import SegmentCreateFailed, StoreNotWritable
 from aerobee.store.files import Clock, Files
 from aerobee.store.health import Health
-from aerobee.store.mapped_file import segment_name
+from aerobee.store.mapped_file import MappedFile, segment_name
 from aerobee.store.message_store import MessageStore
 from tests.faulty_files import FaultyFiles
 from tests.unit.store.support import (
@@ -48,11 +48,13 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def service(tmp_path: Path, files: Files, clock: Clock | None = None) -> AllocateMappedFileService:
-    def path_of(start: int) -> str:
-        return str(tmp_path / "log" / segment_name(start))
-
     return AllocateMappedFileService(
-        files, clock or Clock(), SEGMENT, path_of, str(tmp_path / "log"), Health()
+        files,
+        clock or Clock(),
+        SEGMENT,
+        lambda start: str(tmp_path / "log" / segment_name(start)),
+        lambda path, start: MappedFile.create(files, path, start, SEGMENT),
+        Health(),
     )
 
 
@@ -75,6 +77,37 @@ def test_taking_one_has_the_next_one_made(tmp_path: Path) -> None:
     assert names(tmp_path) == [0, SEGMENT]
     first.close()
     second.close()
+
+
+def test_roll_after_a_restart_finds_its_segment_made(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path)
+    store = MessageStore.open(settings)
+    store.put(message())
+    assert store.close()
+    assert names(tmp_path, "commitlog") == [0]
+    store = MessageStore.open(settings)
+    assert names(tmp_path, "commitlog") == [0]
+    store.put(message())
+    wait_until(lambda: names(tmp_path, "commitlog") == [0, SEGMENT])
+    assert store.close()
+    assert names(tmp_path, "commitlog") == [0]
+
+
+def test_segment_is_made_ahead_of_the_first_put_when_asked_for(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path)
+    files = FaultyFiles(tmp_path)
+    store = MessageStore.open(settings, files=files)
+    store.make_segment_ahead()
+    wait_until(lambda: files.count("sync_directory", "commitlog") == 1)
+    assert names(tmp_path, "commitlog") == [0]
+    store.put(message())
+    wait_until(lambda: names(tmp_path, "commitlog") == [0, SEGMENT])
+    assert store.close()
+    store = MessageStore.open(settings, files=files)
+    store.make_segment_ahead()
+    wait_until(lambda: names(tmp_path, "commitlog") == [0, SEGMENT])
+    assert store.close()
+    assert names(tmp_path, "commitlog") == [0]
 
 
 def test_segment_is_on_the_disk_before_it_is_handed_over(tmp_path: Path) -> None:

@@ -150,11 +150,6 @@ def test_commit_log_may_be_elsewhere(tmp_path: Path) -> None:
     store.close()
 
 
-def test_several_commit_log_paths_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreNotWritable, match="several"):
-        MessageStore.open(small_settings(tmp_path, commit_log_path="/a,/b"))
-
-
 @pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
 @pytest.mark.parametrize("operation", ["make_directories", "create", "open"])
 def test_directory_that_cannot_be_written_is_a_clear_error(
