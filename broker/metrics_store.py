@@ -42,6 +42,8 @@ class StoreSource(Protocol):
     @property
     def min_log_offset(self) -> int: ...
     @property
+    def known_gaps(self) -> tuple[tuple[int, int], ...]: ...
+    @property
     def stats(self) -> StoreStats: ...
 
 
@@ -65,6 +67,7 @@ class Store:
         dispatched, durable, written = store.dispatched, store.durable, store.written
         oldest, stats = store.min_log_offset, store.stats
         put_failures = dict(stats.put_failures)
+        gaps = len(store.known_gaps)
 
         def fill(page: Page) -> None:
             marks = page.gauge(
@@ -83,6 +86,7 @@ class Store:
                     value, *_STORAGE
                 )
             _fill_counters(page, stats, put_failures)
+            _fill_damage(page, stats, gaps)
             page.gauge(
                 "rocketmq_storage_size_bytes",
                 "Disk space that all store files take",
@@ -101,6 +105,17 @@ class Store:
         return size
 
 
+def _fill_damage(page: Page, stats: StoreStats, gaps: int) -> None:
+    found = page.counter(
+        "aerobee_store_damage_found_total", "Damaged places found, each once", ["kind"]
+    )
+    for kind, count in stats.damage_found.items():
+        found.add(count, kind)
+    page.gauge("aerobee_store_known_gaps", "Places of the log known to hold no usable record").add(
+        gaps
+    )
+
+
 def _fill_counters(page: Page, stats: StoreStats, put_failures: Mapping[str, int]) -> None:
     for name, help_text, value in (
         ("appends", "Appends to the log, a batch is one", stats.appends),
@@ -108,7 +123,7 @@ def _fill_counters(page: Page, stats: StoreStats, put_failures: Mapping[str, int
         ("appended_bytes", "Bytes appended to the log", stats.appended_bytes),
         ("dispatched_messages", "Messages given to their queues", stats.dispatched_messages),
         ("queue_syncs", "Syncs of consume queue files", stats.queue_syncs),
-        ("damaged_reads", "Records met while reading that were damaged", stats.damaged_reads),
+        ("damaged_reads", "Reads that came to damage, which is passed over", stats.damaged_reads),
         ("segments_created", "Log segments created", stats.segments_created),
         ("index_files_created", "Index files created", stats.index_files_created),
     ):

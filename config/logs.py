@@ -7,7 +7,8 @@ and events are dropped and counted rather than waited for.
 
 Repeated events are summed: after `_BURST` of one event (logger and message template) within
 `_WINDOW_S` the following ones are counted only, and the next one let through says
-`suppressed=412`. Events with a traceback, and debugging, are never held back.
+`suppressed=412`. Events with a traceback, debugging, and those of which each one has to be known
+(logged with `extra={"each": True}`, their number bounded by who logs them) are never held back.
 
 Three forms: aligned text (coloured on a terminal), one JSON object a line, and text with the
 priority prefix of journald, which adds the time itself.
@@ -121,7 +122,7 @@ class Repeats:
 
     def admit(self, record: logging.LogRecord, now: float) -> int:
         """How many like it were held back before this one; -1 when this one is held back too."""
-        if record.exc_info or record.levelno <= logging.DEBUG:
+        if record.exc_info or record.levelno <= logging.DEBUG or hasattr(record, "each"):
             return 0
         key = (record.name, str(record.msg))
         started, count = self._seen.get(key, (now, 0))

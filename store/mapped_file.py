@@ -44,6 +44,7 @@ class MappedFile:
         "pins",
         "size",
         "start",
+        "unchecked_below",
         "wrote",
     )
 
@@ -59,6 +60,9 @@ class MappedFile:
         self.end = start + size
         # Bytes written; moved by the writer after the bytes are in place.
         self.wrote = 0
+        # Records at positions below this were not checked since the store was opened (recovery and
+        # scrub move it); what this process wrote is as it wrote it.
+        self.unchecked_below = 0
         # Store time of the last record, for the checkpoint and for monotone times in a segment.
         self.last_store_ms = 0
         self.pins = 0
@@ -93,7 +97,7 @@ class MappedFile:
     def load(cls, files: Files, path: str, start: int, size: int) -> "MappedFile":
         """An existing file, taken as full; it is opened when first read."""
         segment = cls(files, path, start, size)
-        segment.wrote = size
+        segment.wrote = segment.unchecked_below = size
         return segment
 
     def activate(self, wrote: int) -> None:
@@ -114,6 +118,7 @@ class MappedFile:
         self._fd = fd
         self._open_map(read_only=False)
         self.wrote = wrote
+        self.unchecked_below = min(self.unchecked_below, wrote)
 
     @property
     def active(self) -> bool:

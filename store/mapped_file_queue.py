@@ -175,6 +175,12 @@ class MappedFileQueue:
         for directory in {os.path.dirname(segment.path) for segment in self.segments}:
             self._files.sync_directory(directory)
 
+    def note_checked_from(self, log_offset: int) -> None:
+        """All records at or above `log_offset` have been checked, with CRC."""
+        for segment in self.segments:
+            unchecked = max(0, log_offset - segment.start)
+            segment.unchecked_below = min(segment.unchecked_below, unchecked)
+
     def close(self) -> None:
         """Close all segments."""
         for segment in self.segments:

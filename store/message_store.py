@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 
 from aerobee.config.model import Settings
 from aerobee.store.commit_log import CommitLog
+from aerobee.store.damage import DamageReports, Judge
 from aerobee.store.disk_watch import DiskWatch
 from aerobee.store.encoding import crc_checks, encoding_for
 from aerobee.store.errors import StoreBroken
@@ -32,7 +33,7 @@ from aerobee.store.flush import (
 from aerobee.store.multi_dispatch import MultiDispatchLog
 from aerobee.store.offsets_keeper import OffsetsKeeper
 from aerobee.store.opening import StoreParts, open_parts
-from aerobee.store.reader import Reader, ReadLimits, physical_memory_bytes
+from aerobee.store.reader import CHECKED_BELOW, Reader, ReadLimits, physical_memory_bytes
 from aerobee.store.recovery_report import Progress, RecoveryReport
 from aerobee.store.reput import Reput
 from aerobee.store.results import Arrival, GetResult, GetStatus, PutResult, QueryResult
@@ -95,15 +96,6 @@ class MessageStore:
             self._log, parts.dispatcher, parts.index, self._health, parts.stats, parts.queues.units
         )
         self._reput.dispatched_ms = parts.last_store_ms
-        self._reader = Reader(
-            self._log,
-            parts.queues,
-            parts.stats,
-            _read_limits(settings),
-            crc_checks(verify_property_crc=settings.verify_property_crc),
-        )
-        self._health.freeze = lambda: self._reader.freeze(self._sync.durable)
-        self._health.note = self._note_broken
         assert parts.offsets is not None
         self._offsets = OffsetsKeeper(
             parts.offsets_file,
@@ -112,6 +104,9 @@ class MessageStore:
             lambda: (self._sync.durable, parts.checkpoint.physic_ms),
             lambda: self._reput.mark,
         )
+        self._reader = self._make_reader(settings)
+        self._health.freeze = lambda: self._reader.freeze(self._sync.durable)
+        self._health.note = self._note_broken
         self.retention = self._make_retention(settings)
         self._flusher = self._make_flusher(settings)
         self._queue_flusher = self._make_queue_flusher(settings)
@@ -149,6 +144,20 @@ class MessageStore:
         self.earliest_store_time = search.earliest_store_time
         self.wait_durable = self._sync.wait
         self.request_flush = self._flusher.wake
+
+    def _make_reader(self, settings: Settings) -> Reader:
+        parts = self._parts
+        crc_check = crc_checks(verify_property_crc=settings.verify_property_crc)
+        judge = Judge(parts.segments, parts.queues, crc_check)
+        return Reader(
+            self._log,
+            parts.queues,
+            parts.stats,
+            _read_limits(settings),
+            crc_check,
+            DamageReports(judge, parts.segments, parts.stats, self._offsets.add_gap),
+            CHECKED_BELOW[settings.check_reads],
+        )
 
     def _make_flusher(self, settings: Settings) -> FlushService:
         if self._sync_flush:
@@ -312,7 +321,8 @@ class MessageStore:
     @property
     def known_gaps(self) -> tuple[tuple[int, int], ...]:
         """Log offsets [start, end) known to hold no usable record, found now or before."""
-        return self._offsets.gaps
+        first = self._log.min_offset
+        return tuple([gap for gap in self._offsets.gaps if gap[1] > first])
 
     # --- state ------------------------------------------------------------------------------
 

@@ -3,8 +3,8 @@
 A message whose property `INNER_MULTI_DISPATCH` lists queue names, separated by commas, gets a unit
 in each of those queues besides its own. The append writes their queue offsets, in the same order,
 into the record (`INNER_MULTI_QUEUE_OFFSET`), so that the queues can always be made again from the
-log: `MultiDispatchLog` writes them, `MultiDispatcher` reads them back, `names_queue` tells whether
-a record names a unit back. With light queues on, names that begin with `%LMQ%` have queue id 0,
+log: `MultiDispatchLog` writes them, `MultiDispatcher` reads them back, `slots.py` tells whether a
+record names a unit back. With light queues on, names that begin with `%LMQ%` have queue id 0,
 others the message's own.
 
 Not multi-dispatched, although the reference of 4.9 does it: retries and dead letters, whose
@@ -20,27 +20,25 @@ from collections.abc import Iterable
 
 import msgspec
 
-from aerobee.protocol.names import DLQ_PREFIX, NO_SEND_TOPICS, RETRY_PREFIX, is_light
+from aerobee.protocol.names import DLQ_PREFIX, NO_SEND_TOPICS, RETRY_PREFIX
 from aerobee.protocol.properties import (
     LIST_SEPARATOR,
     PROPERTY_MULTI_DISPATCH,
-    PROPERTY_MULTI_QUEUE_OFFSET,
     PROPERTY_WAIT,
     decode_properties,
     further_queues,
     split_list,
 )
-from aerobee.protocol.record import SYS_TRANSACTION_PREPARED, Checked, RecordHead, StoreMessage
+from aerobee.protocol.record import SYS_TRANSACTION_PREPARED, Checked, StoreMessage
 from aerobee.store.commit_log import Appended, CommitLog
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.dispatcher import Dispatcher
 from aerobee.store.errors import MessageIllegal, StoreError
-from aerobee.store.mapped_file import MappedFile
 from aerobee.store.results import PutResult
+from aerobee.store.slots import OFFSETS_MARK
 
 _MARK = PROPERTY_MULTI_DISPATCH.encode() + b"\x01"
-_OFFSETS_MARK = PROPERTY_MULTI_QUEUE_OFFSET.encode() + b"\x01"
-_REPLACED = (_OFFSETS_MARK, PROPERTY_WAIT.encode() + b"\x01")
+_REPLACED = (OFFSETS_MARK, PROPERTY_WAIT.encode() + b"\x01")
 
 
 class MultiDispatchLog(CommitLog):
@@ -113,7 +111,7 @@ def _numbered(message: StoreMessage, queue_offsets: list[int]) -> StoreMessage:
         if entry and not entry.startswith(_REPLACED)
     ]
     numbers = LIST_SEPARATOR.join(map(str, queue_offsets))
-    kept.append(_OFFSETS_MARK + numbers.encode())
+    kept.append(OFFSETS_MARK + numbers.encode())
     return msgspec.structs.replace(message, properties=b"\x02".join(kept))
 
 
@@ -126,7 +124,7 @@ class MultiDispatcher(Dispatcher):
         for record in records:
             own = super().entries((record,))
             found += own
-            if own and own[0][0] is not None and _OFFSETS_MARK in record[10]:
+            if own and own[0][0] is not None and OFFSETS_MARK in record[10]:
                 found += self._further(record, own[0])
         return found
 
@@ -140,17 +138,3 @@ class MultiDispatcher(Dispatcher):
                 known.add(other)
                 found.append((other, queue_offset, log_offset, size, tags_code, (), store_ms, name))
         return found
-
-
-def names_queue(
-    segment: MappedFile, log_offset: int, head: RecordHead, queue: ConsumeQueue, queue_offset: int
-) -> bool:
-    """Whether a record is the queue's message of that offset, as its own or as a further queue."""
-    if head.topic == queue.topic and head.queue_id == queue.queue_id:
-        return head.queue_offset == queue_offset
-    if queue.queue_id != head.queue_id and (queue.queue_id or not is_light(queue.topic)):
-        return False
-    start = log_offset - segment.start + head.properties_position
-    text = bytes(segment.view[start : start + head.properties_length])
-    claim = (queue.topic, queue_offset)
-    return _OFFSETS_MARK in text and claim in further_queues(decode_properties(text))

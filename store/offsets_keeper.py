@@ -17,7 +17,7 @@ import msgspec
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.files import is_full
 from aerobee.store.index_service import IndexService
-from aerobee.store.offsets_file import DerivedMarks, Offsets, OffsetsFile
+from aerobee.store.offsets_file import MOST_GAPS, DerivedMarks, Offsets, OffsetsFile
 
 log = logging.getLogger("aerobee.store")
 
@@ -80,9 +80,9 @@ class OffsetsKeeper:
         self.save()
 
     def add_gap(self, start: int, end: int) -> None:
-        """Damage was found while the store runs."""
+        """Damage was found while the store runs; the next save remembers it."""
         with self._lock:
-            gaps = tuple(sorted({*self._current.gaps, (start, end)}))
+            gaps = merged([*self._current.gaps, (start, end)])
             self._current = msgspec.structs.replace(self._current, gaps=gaps)
 
     def save(self, *, poisoned: bool = False) -> None:
@@ -108,3 +108,14 @@ class OffsetsKeeper:
                 self._refused = True
             else:
                 self._refused = False
+
+
+def merged(gaps: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The gaps in order, those that overlap as one, the last ones if there are too many."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(gaps):
+        if found and start < found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return tuple(found[-MOST_GAPS:])

@@ -5,8 +5,13 @@ when, how much one answer holds, where the caller goes on. Bodies are never copi
 views into the segments, and records that lie side by side share a view.
 
 Nothing here trusts a derived file. A unit whose record is not there, or does not begin as a record
-of that size, is passed over like a deleted one and counted in `stats.damaged_reads`; queries and
-look-ups by id check the whole record.
+of that size, is passed over like a deleted one and reported (`damage.py`); queries and look-ups by
+id check the whole record.
+
+Nor old bytes: a start does not read the whole log, so in a segment it found, a record below
+`unchecked_below` is checked whole each time it is read, and must name its queue and queue offset.
+The scrub moves that mark. For all others, those that this process wrote among them, the price is
+one comparison of integers. `check_reads` can have all records checked, or none.
 
 After the store has broken, reading stops at the durable mark of before the failure (`freeze`).
 
@@ -15,6 +20,7 @@ Threads: the store's caller only, except `freeze`.
 
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from aerobee.protocol.errors import CorruptRecord
@@ -26,7 +32,8 @@ from aerobee.protocol.record import (
     check_record,
 )
 from aerobee.store.commit_log import CommitLog
-from aerobee.store.consume_queue import PRE_BLANK_SIZE, UNIT
+from aerobee.store.consume_queue import PRE_BLANK_SIZE, UNIT, ConsumeQueue
+from aerobee.store.damage import DamageReports
 from aerobee.store.mapped_file import MappedFile
 from aerobee.store.queue_table import ConsumeQueueTable
 from aerobee.store.results import GetResult, GetStatus
@@ -55,8 +62,16 @@ def physical_memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+#: By the setting `check_reads`: the log offset in a segment below which each record is checked.
+CHECKED_BELOW: dict[str, Callable[[MappedFile], int]] = {
+    "unchecked": lambda segment: segment.start + segment.unchecked_below,
+    "always": lambda segment: segment.end,
+    "never": lambda segment: segment.start,
+}
+
+
 class Reader:
-    """Reads what has been dispatched."""
+    """Reads what has been dispatched; `checked_below` is one of CHECKED_BELOW."""
 
     def __init__(
         self,
@@ -65,6 +80,8 @@ class Reader:
         stats: StoreStats,
         limits: ReadLimits,
         crc_check: int,
+        damage: DamageReports,
+        checked_below: Callable[[MappedFile], int],
     ) -> None:
         self._log = log
         self._queues = queues
@@ -72,6 +89,9 @@ class Reader:
         self._limits = limits
         # What a check of a record's CRC looks at, one of check_record's CHECK_ values.
         self._crc_check = crc_check
+        self._is_sound = damage.judge.is_sound
+        self._damage = damage
+        self._checked_below = checked_below
         self._frozen_at: int | None = None
 
     def freeze(self, log_offset: int) -> None:
@@ -113,7 +133,7 @@ class Reader:
             following = queue.next_file_offset(queue_offset)
             return self._missed(GetStatus.OFFSET_FOUND_NULL, following, lowest, highest)
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, lowest, highest)
-        self._scan(data, result, max(1, max_messages), codes, max_bytes)
+        self._scan(queue, data, result, max(1, max_messages), codes, max_bytes)
         if result.count:
             self._stats.get_found += 1
             self._stats.get_messages += result.count
@@ -127,6 +147,7 @@ class Reader:
 
     def _scan(
         self,
+        queue: ConsumeQueue,
         data: bytes,
         result: GetResult,
         max_messages: int,
@@ -140,11 +161,14 @@ class Reader:
         recent = self._room(max_messages, max_bytes, in_memory=True)
         old = self._room(max_messages, max_bytes, in_memory=False)
         segment: MappedFile | None = None
-        run_start = run_end = skip_until = 0
+        run_start = run_end = skip_until = checked_below = 0
         scanned = count = size_sum = last_seen = 0
+        start = result.next_offset
         status = GetStatus.NO_MATCHED_MESSAGE
         for log_offset, size, tags_code in UNIT.iter_unpack(data):
             if size <= 0 or size == PRE_BLANK_SIZE:
+                if size <= 0:
+                    self._damage.met(queue, start + scanned, (log_offset, size, tags_code))
                 scanned += 1
                 status = GetStatus.MESSAGE_WAS_REMOVING
                 continue
@@ -167,8 +191,14 @@ class Reader:
                     _add_run(result, segment, run_start, run_end)
                     run_start = run_end = 0
                 segment = find(log_offset)
-            if segment is None or not self._is_record(segment, log_offset, size):
-                # Deleted with its segment, as all up to the log's beginning; or a damaged unit.
+                checked_below = self._checked_below(segment) if segment is not None else 0
+            if segment is None or not (
+                _is_record(segment, log_offset, size)
+                if log_offset >= checked_below
+                else self._is_sound(queue, start + scanned - 1, (log_offset, size, tags_code))
+            ):
+                # Deleted with its segment, as all up to the log's beginning; or damage.
+                self._damage.met(queue, start + scanned - 1, (log_offset, size, tags_code))
                 status = GetStatus.MESSAGE_WAS_REMOVING
                 if segment is None:
                     skip_until = self._log.min_offset
@@ -199,15 +229,6 @@ class Reader:
         if max_bytes is not None:
             most_bytes = min(most_bytes, max_bytes)
         return most_bytes, min(most_count, max_messages)
-
-    def _is_record(self, segment: MappedFile, log_offset: int, size: int) -> bool:
-        position = log_offset - segment.start
-        if position + size <= segment.wrote:
-            found, magic = _SIZE_AND_MAGIC.unpack_from(segment.view, position)
-            if found == size and magic == MESSAGE_MAGIC:
-                return True
-        self._stats.damaged_reads += 1
-        return False
 
     # --- single records ---------------------------------------------------------------------
 
@@ -244,6 +265,14 @@ class Reader:
         queue = self._queues.get(topic, queue_id)
         unit = None if queue is None else queue.unit(queue_offset)
         return unit is not None and self._log.written - unit[0] <= self._limits.memory_bytes
+
+
+def _is_record(segment: MappedFile, log_offset: int, size: int) -> bool:
+    position = log_offset - segment.start
+    if position + size > segment.wrote:
+        return False
+    found, magic = _SIZE_AND_MAGIC.unpack_from(segment.view, position)
+    return bool(found == size and magic == MESSAGE_MAGIC)
 
 
 def _matches(tags_code: int, codes: frozenset[int]) -> bool:

@@ -184,6 +184,9 @@ class Recovery:
                 start = dispatch_from = lag.log_offset
                 self._set_back_offsets(start)
                 continue
+            if self._check_crc:
+                # Below `dispatch_from` the records were read, but not compared with their units.
+                self._segments.note_checked_from(dispatch_from)
             return walk
 
     def _dispatch(self, walk: LogWalk, start: int, dispatch_from: int, expected_end: int) -> None:

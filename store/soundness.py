@@ -11,8 +11,8 @@ from aerobee.store.checkpoint import Checkpoint
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.log_walk import check_at
 from aerobee.store.mapped_file_queue import MappedFileQueue
-from aerobee.store.multi_dispatch import names_queue
 from aerobee.store.queue_table import ConsumeQueueTable
+from aerobee.store.slots import names_slot
 
 
 class Soundness:
@@ -63,11 +63,11 @@ class Soundness:
             head = check_at(segment, log_offset, check_crc=False)
         except CorruptRecord:
             return None
-        same = (
-            head.kind == RECORD
-            and head.size == size
-            and names_queue(segment, log_offset, head, queue, offset)
-        )
+        if head.kind != RECORD or head.size != size:
+            return None
+        position = log_offset - segment.start
+        topic, queue_id = queue.topic, queue.queue_id
+        same = names_slot(segment.view, position, head, topic, queue_id, offset)
         return head if same else None
 
     def last_sound_start(self) -> int:

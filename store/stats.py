@@ -57,6 +57,7 @@ class StoreStats:
         "appended_messages",
         "appends",
         "commit_log_sync_times",
+        "damage_found",
         "damaged_reads",
         "dispatched_messages",
         "get_found",
@@ -80,7 +81,9 @@ class StoreStats:
         self.get_found = 0
         self.get_missed = 0
         self.get_messages = 0
+        # Reads that came to something they could not send, and what it was, each place once.
         self.damaged_reads = 0
+        self.damage_found = {"record": 0, "unit": 0, "unclear": 0}
         self.segments_created = 0
         self.index_files_created = 0
 

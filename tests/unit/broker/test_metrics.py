@@ -252,6 +252,7 @@ async def test_http_port_counts_its_answers(metrics: Metrics) -> None:
 
 class FakeStore:
     written, durable, dispatched, min_log_offset = 1000, 900, 800, 100
+    known_gaps = ((200, 300), (400, 500))
 
     def __init__(self) -> None:
         self.stats = StoreStats()
@@ -262,6 +263,7 @@ async def test_store_marks_times_and_disk(metrics: Metrics, tmp_path: Path) -> N
     store.stats.appended_messages = 5
     store.stats.put_failed("PageCacheBusy")
     store.stats.put_failed("MessageIllegal")
+    store.stats.damage_found["record"] += 1
     store.stats.append_times.add(3_000)
     store.stats.commit_log_sync_times.add(2_000_000)
     (tmp_path / "commitlog").mkdir()
@@ -287,6 +289,9 @@ async def test_store_marks_times_and_disk(metrics: Metrics, tmp_path: Path) -> N
     assert value(page, "aerobee_store_put_failures_total", reason="message_illegal") == 1
     assert value(page, "aerobee_store_append_seconds_bucket", le="2.048e-06") == 0
     assert value(page, "aerobee_store_append_seconds_bucket", le="4.096e-06") == 1
+    assert value(page, "aerobee_store_damage_found_total", kind="record") == 1
+    assert value(page, "aerobee_store_damage_found_total", kind="unit") == 0
+    assert value(page, "aerobee_store_known_gaps") == 2
     assert value(page, "aerobee_store_sync_seconds_sum") == pytest.approx(0.002)
 
 

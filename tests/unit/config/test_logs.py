@@ -164,6 +164,14 @@ def test_tracebacks_are_never_held_back() -> None:
     assert repeats.admit(event, 0.0) == 0
 
 
+def test_events_that_must_each_be_known_are_never_held_back() -> None:
+    stream = io.StringIO()
+    with Logging("INFO", "text", stream):
+        for number in range(100):
+            LOG.error("damaged at=%d", number, extra={"each": True})
+    assert all(f"at={number}" in stream.getvalue() for number in range(100))
+
+
 def test_handlers_of_before_come_back() -> None:
     root = logging.getLogger()
     before = root.handlers[:]

@@ -185,7 +185,7 @@ def test_unit_that_names_no_record_is_passed_over_and_counted(tmp_path: Path) ->
     result = store.get("Orders", 0, 2, 32)
     assert result.next_offset == 6
     assert taken(result) == made[4:]
-    assert store.stats.damaged_reads == 2
+    assert store.stats.damaged_reads == 3
     store.close()
 
 
