@@ -149,6 +149,12 @@ def _store_dump_checkpoint(parsed: argparse.Namespace) -> int:
     return dump_checkpoint(parsed)
 
 
+def _store_rebuild(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.store_rebuild import rebuild_store
+
+    return rebuild_store(parsed)
+
+
 _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "serve": _serve,
     "nameserver": _nameserver,
@@ -162,6 +168,7 @@ _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "message tail": _message_tail,
     "message query": _message_query,
     "store verify": _store_verify,
+    "store rebuild": _store_rebuild,
     "store dump messages": _store_dump_messages,
     "store dump queues": _store_dump_queues,
     "store dump index": _store_dump_index,

@@ -24,6 +24,7 @@ def add_store(commands: "Commands") -> None:
     group = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_verify(group)
     _add_dump(group)
+    _add_rebuild(group)
 
 
 def _add_verify(group: "Commands") -> None:
@@ -60,6 +61,14 @@ def _add_dump(group: "Commands") -> None:
         parser.add_argument("--limit", type=count, default=-1, metavar="N", help="most lines")
     for parser in (messages, queues, index, checkpoint):
         add_json(parser)
+
+
+def _add_rebuild(group: "Commands") -> None:
+    text = "make consume queues and index again from the commit log"
+    parser = store_command(group, "rebuild", text)
+    parser.add_argument("--queues", action="store_true", help="only the consume queues")
+    parser.add_argument("--index", action="store_true", help="only the index")
+    add_json(parser)
 
 
 def _add_queue_filters(parser: argparse.ArgumentParser) -> None:

@@ -5,6 +5,7 @@ there, a broker runs on it, no permission, a size that is no file's), 78 configu
 """
 
 import argparse
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +38,9 @@ def settings_of(parsed: argparse.Namespace) -> tuple[Settings, frozenset[str]]:
 
 def run_on_store(parsed: argparse.Namespace, work: Callable[[], int]) -> int:
     """Run a command; what the store or the system refuses ends it with a text and exit code 3."""
+    # The store logs what it does; here the command's own report says it.
+    if not logging.getLogger("aerobee").hasHandlers():
+        logging.getLogger("aerobee").addHandler(logging.NullHandler())
     try:
         return work()
     except StoreError as error:

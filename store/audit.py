@@ -125,7 +125,7 @@ class _Audit:
         """All checks."""
         findings, counts, scan = self.findings, self.counts, self.scan
         check_segments(self._layout, self._sizes.segment_bytes, findings)
-        check_strays(self._layout, findings)
+        check_strays(self._files, self._layout, findings)
         self._check_queue_files()
         log_start = scan.end
         if self._segments:

@@ -82,6 +82,13 @@ KINDS: Final[dict[str, Kind]] = {
         "this broker leaves it alone, RocketMQ refuses to start because of it",
         "move it out of this directory, or let repair do it",
     ),
+    "rebuild-left-over": Kind(_N, "of no use any more", "the next rebuild removes it"),
+    "rebuild-broken-off": Kind(
+        _D,
+        "queues or index are missing; a start makes them again, but may give out again the offsets "
+        "of messages that were lost at the end of a queue",
+        "run the same aerobee store rebuild again before any start: it finishes what was begun",
+    ),
     # --- records -----------------------------------------------------------------------------
     "record-damaged": Kind(
         _D,

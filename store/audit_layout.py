@@ -24,6 +24,8 @@ _KNOWN = frozenset(
     | {"batchconsumequeue", "timerwheel", "timerlog", "epochFileCheckpoint", "brokerIdentity"}
 )
 ASIDE_PREFIX = "lost+found-"
+#: Where a rebuild makes what it will put in place.
+REBUILD = "rebuild"
 
 
 class FoundFile(NamedTuple):
@@ -75,10 +77,7 @@ class Layout:
 
 def log_directories(settings: Settings) -> tuple[str, ...]:
     """Every directory that may hold segments, those only read from as well."""
-    paths = f"{settings.commit_log_path},{settings.read_only_commit_log_paths}".split(",")
-    named = [os.path.expanduser(path.strip()) for path in paths if path.strip()]
-    if not settings.commit_log_path:
-        named.insert(0, os.path.join(settings.store_path, "commitlog"))
+    named = (*settings.commit_log_directories, *settings.read_only_commit_log_directories)
     return tuple(dict.fromkeys(named))
 
 
@@ -88,7 +87,7 @@ def survey(files: Files, settings: Settings) -> Layout:
     _check_root(files, root)
     layout = Layout(root, log_directories(settings))
     for name in files.names(root):
-        if name not in _KNOWN and not name.startswith(ASIDE_PREFIX):
+        if name not in _KNOWN and name != REBUILD and not name.startswith(ASIDE_PREFIX):
             path = os.path.join(root, name)
             if path not in layout.log_directories:
                 layout.foreign.append((path, False))
@@ -223,8 +222,17 @@ def check_segments(layout: Layout, segment_bytes: int, findings: Findings) -> No
         )
 
 
-def check_strays(layout: Layout, findings: Findings) -> None:
-    """Files without length and files that are nobody's."""
+def check_strays(files: Files, layout: Layout, findings: Findings) -> None:
+    """Files without length, files that are nobody's, a rebuild that was broken off."""
+    rebuild = os.path.join(layout.root, REBUILD)
+    if files.exists(rebuild):
+        missing = [
+            name
+            for name in ("consumequeue", "index")
+            if not files.exists(os.path.join(layout.root, name))
+        ]
+        kind = "rebuild-broken-off" if missing else "rebuild-left-over"
+        findings.add(kind, rebuild, None, "is what a rebuild that did not end has left")
     for file in layout.unfinished:
         if os.path.dirname(file.path) in layout.log_directories:
             kind = "segment-unfinished"

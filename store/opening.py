@@ -34,7 +34,7 @@ from aerobee.store.store_lock import StoreLock
 
 log = logging.getLogger("aerobee.store")
 
-_LOG_SIZE_KEYS = "commit_log_segment_bytes (mappedFileSizeCommitLog)"
+LOG_SIZE_KEYS = "commit_log_segment_bytes (mappedFileSizeCommitLog)"
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ def open_parts(
     if not settings.store_path:
         # Taken as a path it would be the directory the process happens to stand in.
         raise StoreNotWritable("store_path (storePathRootDir) is empty; name a directory")
-    parts = _make_parts(settings, files, clock)
+    parts = make_parts(settings, files, clock)
     opened = False
     try:
         parts.lock.take()
@@ -111,7 +111,8 @@ def open_parts(
     return parts
 
 
-def _make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
+def make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
+    """The parts as the settings make them, nothing read or locked yet."""
     root = settings.store_path
     stats = StoreStats()
     health = Health()
@@ -172,7 +173,7 @@ def _make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
 def _recover(parts: StoreParts, settings: Settings, progress: Progress | None) -> None:
     clean_stop = not parts.lock.was_left_open()
     parts.segments.paths.check()
-    parts.segments.load(_LOG_SIZE_KEYS)
+    parts.segments.load(LOG_SIZE_KEYS)
     parts.queues.load()
     parts.checkpoint.load()
     if parts.index is not None:

@@ -105,6 +105,17 @@ def _(root: Path) -> None:
     log_segment(root, int(last.name) + SEGMENT).write_bytes(bytes(SEGMENT))
 
 
+@scenario("rebuild-left-over")
+def _(root: Path) -> None:
+    (root / "rebuild").mkdir()
+
+
+@scenario("rebuild-broken-off", "index-missing")
+def _(root: Path) -> None:
+    (root / "rebuild").mkdir()
+    shutil.rmtree(root / "index")
+
+
 @scenario("foreign-file")
 def _(root: Path) -> None:
     (root / "notes.txt").touch()
