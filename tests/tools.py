@@ -1,0 +1,62 @@
+"""What a test needs of the machine and may not find there: programs, devices, privileges.
+
+A test without its tool skips with one line that names the tool and what brings it. A machine that
+is known to have a tool says so in AEROBEE_REQUIRED_TOOLS (names as below, separated by blanks or
+commas; `.ci/run` sets it), and the skip is a failure there: no check vanishes quietly.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+VARIABLE = "AEROBEE_REQUIRED_TOOLS"
+
+
+def _program(name: str) -> Callable[[], bool]:
+    return lambda: shutil.which(name) is not None
+
+
+def _device(path: str) -> Callable[[], bool]:
+    return lambda: os.access(path, os.R_OK | os.W_OK)
+
+
+def _may_mount() -> bool:
+    """A container's root often may not."""
+    status = Path("/proc/self/status").read_text()
+    effective = next(line for line in status.splitlines() if line.startswith("CapEff:"))
+    return bool(int(effective.split()[1], 16) & 1 << 21)
+
+
+#: Name: (how to tell, what brings it).
+TOOLS: dict[str, tuple[Callable[[], bool], str]] = {
+    "mount": (_may_mount, "the privilege to mount (CAP_SYS_ADMIN): run as root"),
+    "fuse": (_device("/dev/fuse"), "the kernel's module fuse and a device 10:229 at /dev/fuse"),
+    "loop": (_device("/dev/loop-control"), "the kernel's module loop and /dev/loop-control"),
+    "mkfs.ext4": (_program("mkfs.ext4"), "Debian package e2fsprogs"),
+    "debugfs": (_program("debugfs"), "Debian package e2fsprogs"),
+    "strace": (_program("strace"), "Debian package strace, and the right to trace"),
+}
+
+
+def required() -> set[str]:
+    """Names of the tools that may not be missing here."""
+    return set(os.environ.get(VARIABLE, "").replace(",", " ").split())
+
+
+def need(*names: str) -> None:
+    """Go on if all of these are here; skip, or fail where they are required."""
+    for name in names:
+        is_here, brings = TOOLS[name]
+        if not is_here():
+            refuse = pytest.fail if name in required() else pytest.skip
+            refuse(f"{name} is missing: {brings}")
+
+
+def tool(name: str) -> str:
+    """Path of a program that `need` has asked for."""
+    path = shutil.which(name)
+    assert path is not None, f"{name} was not asked for with need()"
+    return path
