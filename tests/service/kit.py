@@ -69,9 +69,11 @@ class Served:
         *arguments: str,
         environ: Mapping[str, str] | None = None,
         prefix: tuple[str, ...] = (),
+        store: Path | None = None,
+        program: list[str] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.store = folder / "store"
+        self.store = store or folder / "store"
         self.port, self.name_server_port, self.http_port = free_port(), free_port(), free_port()
         self.messages: list[str] = []
         self._log = folder / "log"
@@ -80,8 +82,9 @@ class Served:
         address.unlink(missing_ok=True)
         self._supervisor.bind(str(address))
         command = [
-            *prefix, *aerobee(), "serve", "--store", str(self.store), "--port", str(self.port),
-            "--nameserver-port", str(self.name_server_port), "--http-port", str(self.http_port),
+            *prefix, *(program or aerobee()), "serve", "--store", str(self.store),
+            "--port", str(self.port), "--nameserver-port", str(self.name_server_port),
+            "--http-port", str(self.http_port),
         ]  # fmt: skip
         for setting in ("broker.vip_port_enabled=false", *SMALL_STORE):
             command += ["--set", setting]

@@ -1,0 +1,127 @@
+"""Rules of the store, broken one at a time: the negative controls of the crash tests.
+
+Each function breaks one rule in the process that calls it: a daemon (`broken_daemon.py`) or the
+child in which a store is recovered (`power_cut.py`). What is broken is replaced from outside, here;
+the product has no switch for any of it. A name that is no longer there fails loudly: a control that
+controls nothing is worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aerobee.broker import state_file
+from aerobee.broker.acks import Acks
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.record_check import CHECK_NOTHING
+from aerobee.store.files import Files
+from aerobee.store.flush import CommitLogSync
+from aerobee.store.log_walk import LogWalk
+from aerobee.store.mapped_file import MappedFile
+from aerobee.store.message_store import MessageStore
+
+
+def replace(owner: Any, name: str, value: object) -> Any:
+    """Put `value` in the place of an attribute that has to be there; the old one."""
+    old = getattr(owner, name)
+    setattr(owner, name, value)
+    return old
+
+
+def ack_before_sync() -> None:
+    """SYNC_FLUSH sends are answered when appended."""
+
+    def wait(acks: Any, end: int, connection: Any, request: Any, *place: Any) -> None:
+        acks._store.request_flush()
+        connection.write(acks._answer(request, ResponseCode.SUCCESS, *place))
+
+    replace(Acks, "wait", wait)
+
+
+def dispatch_ahead_of_durable() -> None:
+    """Consumers see what is appended, under SYNC_FLUSH too (reliability B4)."""
+
+    def wait(acks: Any, *arguments: Any) -> None:
+        old_wait(acks, *arguments)
+        acks._loop.call_soon(acks._after_durable)
+
+    def dispatch(store: Any) -> Any:
+        return store._reput.dispatch(store.written)
+
+    old_wait = replace(Acks, "wait", wait)
+    replace(MessageStore, "dispatch", dispatch)
+
+
+def no_directory_sync() -> None:
+    """New names and renames are left to the kernel's pleasure."""
+    replace(Files, "sync_directory", lambda *_: None)
+    replace(state_file, "_sync_directory", lambda *_: None)
+
+
+def mark_moved_on_failed_sync() -> None:
+    """A sync that failed counts as done (reliability B3)."""
+
+    def sync(segment: MappedFile) -> None:
+        try:
+            old_sync(segment)
+        except OSError:
+            return
+
+    old_sync = replace(MappedFile, "sync", sync)
+
+
+def never_flushed() -> None:
+    """ASYNC_FLUSH forgets to sync; the clean stop does it."""
+    replace(CommitLogSync, "_worth_it", lambda *_: False)
+
+
+def offsets_file_ahead_of_sync() -> None:
+    """The offsets file says that what is merely written is flushed."""
+
+    def init(store: Any, *arguments: Any) -> None:
+        old_init(store, *arguments)
+        replace(
+            store._offsets, "_durable", lambda: (store.written, store._parts.checkpoint.physic_ms)
+        )
+
+    old_init = replace(MessageStore, "__init__", init)
+
+
+def bad_crc_accepted() -> None:
+    """A record whose lengths add up is taken, whatever its body holds (reliability B6)."""
+
+    def init(walk: Any, *arguments: Any, **named: Any) -> None:
+        old_init(walk, *arguments, **named)
+        replace(walk, "_check_crc", CHECK_NOTHING)
+
+    old_init = replace(LogWalk, "__init__", init)
+
+
+def no_zeroing_after_a_cut() -> None:
+    """What recovery cuts off stays in the file (reliability B11)."""
+    replace(Files, "zero", lambda *_: 0)
+
+
+def cache_trusted() -> None:
+    """Recovery reads what the kernel has, which may never have reached the disk."""
+    replace(Files, "forget_cached", lambda *_: None)
+
+
+def after_a_power_cut() -> None:
+    """Nothing is broken, but the machine has been started again since."""
+    replace(Files, "boot_id", lambda _: "after the power cut")
+
+
+CONTROLS: dict[str, Callable[[], None]] = {
+    "ack-before-sync": ack_before_sync,
+    "dispatch-ahead-of-durable": dispatch_ahead_of_durable,
+    "no-directory-sync": no_directory_sync,
+    "mark-moved-on-failed-sync": mark_moved_on_failed_sync,
+    "never-flushed": never_flushed,
+    "offsets-file-ahead-of-sync": offsets_file_ahead_of_sync,
+    "bad-crc-accepted": bad_crc_accepted,
+    "no-zeroing-after-a-cut": no_zeroing_after_a_cut,
+    "cache-trusted": cache_trusted,
+    "after-a-power-cut": after_a_power_cut,
+}

@@ -1,0 +1,128 @@
+"""One run of the daemon on a recorded disk, with its clients' history beside the disk's log.
+
+The run: start on an empty disk, traffic, kill -9, start again (its recovery is in the log as well),
+traffic, a stop in order. Power may go anywhere in it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.crash.block_log import BlockLog, CrashState, Disk, choose_states
+from tests.crash.daemons import start_daemon
+from tests.crash.history import History, Promise
+from tests.crash.power_cut import Judge
+from tests.crash.recorded_disk import RecordedDisk, make_file_system
+from tests.crash.recorder import BARRIER, MARK, WRITE
+from tests.crash.traffic import SIZES, Marks, Traffic
+
+STORE = "store"
+# Flush intervals of daemons.SMALL, one sync, and what a busy machine of two cores adds.
+_LOSS_S, _TAIL_S = 0.05 + 1.5, 0.3 + 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is run. Two producers send `messages` each, before and after the restart."""
+
+    flush: str
+    seed: int
+    layout: str = "ext4"
+    control: str = ""
+    messages: int = 60
+    sizes: Sequence[int] = SIZES
+    pause_s: float = 0.0
+    sync_delay_ms: int = 0
+    burst: int = 8
+    topic_share: float = 0.1
+    restart: bool = True
+
+
+@dataclass(slots=True)
+class Recording:
+    """What the disk was told, from an empty file system in `image` on, and what clients were."""
+
+    plan: Plan
+    log: BlockLog
+    history: History
+    image: Path
+    log_path: Path
+
+    @property
+    def first(self) -> int:
+        """Where the daemon was started."""
+        return self.log.index_of_mark(0)
+
+    def states(self, count: int, seed: int, in_flight: int = 0) -> list[CrashState]:
+        return choose_states(self.log, random.Random(seed), count, self.first, in_flight)
+
+    def promise(self, cut: int) -> Promise:
+        """What holds if power goes there."""
+        at = self.log.entries[cut - 1].at if cut else 0.0
+        return Promise(
+            durable=self.plan.flush == "SYNC_FLUSH",
+            cut_at=at,
+            loss_s=_LOSS_S,
+            tail_s=_TAIL_S,
+            segment_bytes=65_536,
+        )
+
+    def known(self, cut: int) -> History:
+        """What the clients had been told when power went there."""
+        return self.history.until(self.log.marks(cut))
+
+    def judge(self, folder: Path, control: str = "") -> Judge:
+        return Judge(folder, STORE, self.plan.flush, control)
+
+    def summary(self) -> str:
+        kinds = Counter(entry.kind for entry in self.log.entries)
+        return (
+            f"{len(self.history.acked())} sends acked, {len(self.history.seen)} seen; "
+            f"{kinds[WRITE]} writes, {kinds[BARRIER]} barriers, {kinds[MARK]} marks"
+        )
+
+
+def record(folder: Path, plan: Plan) -> Recording:
+    """Run it below `folder`."""
+    image = make_file_system(folder / "base", plan.layout)
+    history = History()
+    with RecordedDisk(folder, image, plan.sync_delay_ms) as disk:
+        traffic = Traffic(history, Marks(disk.mark), plan.seed, plan.topic_share)
+        disk.mark(0)
+        if plan.restart:
+            _daemon_turn(folder, disk.root / STORE, plan, traffic, signal.SIGKILL)
+        _daemon_turn(folder, disk.root / STORE, plan, traffic, signal.SIGTERM)
+    return Recording(plan, disk.block_log(), history, image, disk.log_path)
+
+
+def record_recovery(folder: Path, judge: Judge, disk: Disk) -> BlockLog:
+    """What reaches the disk while what a power cut left on it is recovered."""
+    image = folder / "cut"
+    disk.save(image)
+    below = folder / "second"
+    below.mkdir(exist_ok=True)
+    with RecordedDisk(below, image) as recorded:
+        recorded.mark(0)
+        judge.recover(recorded.root / STORE)
+    return recorded.block_log()
+
+
+def _daemon_turn(
+    folder: Path, store: Path, plan: Plan, traffic: Traffic, end: signal.Signals
+) -> None:
+    daemon = start_daemon(folder / "daemon", store, plan.flush, plan.control)
+    try:
+        daemon.ready()
+        if not traffic.history.topics:
+            traffic.prepare(daemon.port)
+        traffic.run(daemon.port, plan.messages, plan.sizes, plan.pause_s, plan.burst)
+        os.kill(daemon.process.pid, end)
+        daemon.wait()
+    finally:
+        daemon.close()

@@ -1,0 +1,60 @@
+"""R2: power goes while the real daemon runs on a recorded disk; nothing promised is lost.
+
+The disk's log of one run is cut in hundreds of places, and of what had no barrier behind it yet any
+part may be there: each such image is mounted, recovered, read, written to, and judged
+(`power_cut.py`). One in twenty is given to the whole daemon.
+
+How writes of several threads interleave is the machine's affair, so a seed alone does not bring the
+same log again. When something is wrong the recording is kept, and the printed command judges the
+same states of it again.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.crash.block_log import choose_states
+from tests.crash.checker import differing
+from tests.crash.cuts import SHOWN, TORN, judge_all, report
+from tests.crash.recording import Plan, record, record_recovery
+
+pytestmark = pytest.mark.usefixtures("recorded_disks")
+
+# In all: four runs of a hundred states.
+STATES = 100
+
+RUNS = [
+    ("SYNC_FLUSH", "ext4"),
+    ("SYNC_FLUSH", "ext3"),
+    ("ASYNC_FLUSH", "ext4-1k"),
+    ("ASYNC_FLUSH", "ext3"),
+]
+
+
+@pytest.mark.parametrize(("flush", "layout"), RUNS)
+def test_power_cut_costs_nothing_promised(folder: Path, seed: int, flush: str, layout: str) -> None:
+    recording = record(folder, Plan(flush, seed, layout))
+    print(f"seed {seed}, {flush} on {layout}: {recording.summary()}")
+    states = recording.states(STATES, seed)
+    wrong = judge_all(recording, recording.judge(folder), states, daemon=True)
+    print(f"{len(states)} crash states, {len(wrong)} wrong")
+    assert not wrong, report(recording, wrong, len(states))
+
+
+def test_power_cut_during_a_recovery_changes_nothing(folder: Path, seed: int) -> None:
+    """Power goes, and again while what it left is being recovered: the same bytes (I9)."""
+    recording = record(folder, replace(TORN, seed=seed))
+    judge = recording.judge(folder)
+    for state, disk in recording.log.images(recording.states(4, seed, in_flight=4)):
+        known, promise = recording.known(state.cut), recording.promise(state.cut)
+        expected = judge.files_after_recovery(disk)
+        log = record_recovery(folder, judge, disk)
+        rng = random.Random(f"{seed} {state}")
+        for again, image in log.images(choose_states(log, rng, 15, log.index_of_mark(0))):
+            wrong = judge.judge(image, known, promise)
+            wrong += differing(expected, judge.files_after_recovery(image))
+            assert not wrong, f"seed {seed}, {state} then {again}: {wrong[:SHOWN]}"
