@@ -155,6 +155,12 @@ def _store_rebuild(parsed: argparse.Namespace) -> int:
     return rebuild_store(parsed)
 
 
+def _store_truncate(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.store_truncate import truncate_store
+
+    return truncate_store(parsed)
+
+
 _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "serve": _serve,
     "nameserver": _nameserver,
@@ -169,6 +175,7 @@ _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "message query": _message_query,
     "store verify": _store_verify,
     "store rebuild": _store_rebuild,
+    "store truncate": _store_truncate,
     "store dump messages": _store_dump_messages,
     "store dump queues": _store_dump_queues,
     "store dump index": _store_dump_index,

@@ -25,6 +25,7 @@ def add_store(commands: "Commands") -> None:
     _add_verify(group)
     _add_dump(group)
     _add_rebuild(group)
+    _add_truncate(group)
 
 
 def _add_verify(group: "Commands") -> None:
@@ -71,6 +72,17 @@ def _add_rebuild(group: "Commands") -> None:
     add_json(parser)
 
 
+def _add_truncate(group: "Commands") -> None:
+    text = "cut the end off: the log at a record, queues and index with it"
+    parser = store_command(group, "truncate", text)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--at", type=number, metavar="LOG_OFFSET", help="the first record to go")
+    where.add_argument("--after-time", metavar="TIME", help="what was stored later: ISO time or ms")
+    parser.add_argument("--discard", action="store_true", help="keep nothing of it in lost+found")
+    add_yes(parser)
+    add_json(parser)
+
+
 def _add_queue_filters(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--topic", help="only this topic")
@@ -108,6 +120,11 @@ def store_command(group: "Commands", name: str, text: str) -> argparse.ArgumentP
     add("-q", "--quiet", action="store_true", help="no progress")
     parser.set_defaults(command=f"store {name}")
     return parser
+
+
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    """The option of all commands that only say what they would do without it."""
+    parser.add_argument("--yes", action="store_true", help="do it; without, only say what would be")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -7,9 +7,9 @@ there, a broker runs on it, no permission, a size that is no file's), 78 configu
 import argparse
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from aerobee.cli.output import CommandFailed
 from aerobee.config.load import load_settings
@@ -60,6 +60,13 @@ def locked_to_read(settings: Settings) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def save_table(path: str, content: Mapping[str, Any]) -> None:
+    """Write one of the broker's tables as the broker does, with a backup of what was there."""
+    from aerobee.broker.state_file import JsonStateFile, pretty
+
+    JsonStateFile(path).save(pretty(content))
 
 
 def below(root: str, path: str) -> str:

@@ -29,9 +29,10 @@ from aerobee.store.audit_report import Sizes
 from aerobee.store.audit_sizes import find_sizes
 from aerobee.store.audit_state import KnownMarks, read_marks
 from aerobee.store.checkpoint import Checkpoint
+from aerobee.store.errors import StoreLayoutError
 from aerobee.store.files import Clock, Files
 from aerobee.store.offsets_file import DerivedMarks, OffsetsFile
-from aerobee.store.opening import open_parts
+from aerobee.store.opening import LOG_SIZE_KEYS, make_parts, open_parts
 from aerobee.store.recovery_report import Progress, RecoveryReport
 from aerobee.store.store_lock import StoreLock
 
@@ -43,7 +44,8 @@ _COPY_BYTES = 4 << 20
 class StoreAtRest:
     """A context manager: locks on entry. `settings` have the sizes the files have.
 
-    Entering raises NotAStore, StoreInUse, StoreSizeMismatch or OSError; nothing was changed then.
+    `reading`: only to make plans; works where nothing can be written. Entering raises NotAStore,
+    StoreInUse, StoreSizeMismatch or OSError; nothing was changed then.
     """
 
     def __init__(
@@ -52,7 +54,10 @@ class StoreAtRest:
         given: Collection[str] = (),
         files: Files | None = None,
         clock: Clock | None = None,
+        *,
+        reading: bool = False,
     ) -> None:
+        self._reading = reading
         self.files = files or Files()
         self.clock = clock or Clock()
         self.settings = settings
@@ -70,7 +75,10 @@ class StoreAtRest:
         # Not a store: say so before the lock makes a directory of it.
         survey(self.files, self.settings)
         try:
-            self._lock.take()
+            if self._reading:
+                self._lock.take_to_read()
+            else:
+                self._lock.take()
             self.look()
         except BaseException:
             self._lock.release()
@@ -103,11 +111,34 @@ class StoreAtRest:
         """Whether somebody chose the setting (attribute name)."""
         return name in self._given
 
+    def check_loadable(self) -> None:
+        """Refuse a store that a start would refuse. Reads names and lengths only.
+
+        Raises StoreLayoutError or StoreSizeMismatch, whose texts a start would give.
+        """
+        parts = make_parts(self.settings, self.files, self.clock)
+        try:
+            parts.segments.paths.check()
+            parts.segments.load(LOG_SIZE_KEYS)
+            parts.queues.load()
+            if parts.index is not None:
+                parts.index.load()
+            segments = parts.segments.segments
+            end = segments[-1].end if segments else 0
+            if end < self.marks.flushed or not (segments or parts.queues.units() == 0):
+                raise StoreLayoutError(
+                    f"the commit log ends at {end}, messages that stood behind it are missing. "
+                    "Restore the log, or look with 'aerobee store repair' at what is left."
+                )
+        finally:
+            parts.let_go(clean=False)
+
     # --- changing ---------------------------------------------------------------------------
 
     def distrust(self) -> None:
         """Before the first change: let abort, checkpoint and offsets file say that queues and index
         have to be held against the whole log. Raises OSError."""
+        assert not self._reading
         self._lock.mark_open()
         self._checkpoint.load()
         self._checkpoint.logics_ms = self._checkpoint.index_ms = 0

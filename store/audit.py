@@ -223,8 +223,8 @@ class _Audit:
             return file.start
         return 0
 
-    def _max_offset(self, topic: str, queue_id: int) -> int | None:
-        queue = self._queues.queues.get((topic, queue_id))
+    def _max_offset(self, key: tuple[str, int]) -> int | None:
+        queue = self._queues.queues.get(key)
         return None if queue is None else queue.top
 
     def say_unreadable(self) -> None:

@@ -6,7 +6,7 @@ start when neither can be read (store spec 11.4). The audit reads in the same or
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from aerobee.protocol.fastjson import JsonError, loads
 from aerobee.protocol.names import SCHEDULE_TOPIC, SYSTEM_TOPICS
@@ -19,8 +19,22 @@ _BACKUP, _TEMPORARY = ".bak", ".tmp"
 _MOST_BYTES = 256 << 20
 _MOST_VALUES = 20_000_000
 
+#: The end of the queue (topic, queue id), None if it is not to be looked at.
+MaxOffset = Callable[[tuple[str, int]], int | None]
+
 TOPICS, OFFSETS, DELAYS = "topics.json", "consumerOffset.json", "delayOffset.json"
 LMQ_OFFSETS = "lmqConsumerOffset.json"
+
+
+class Beyond(NamedTuple):
+    """An offset above the end of its queue."""
+
+    table: str
+    who: str
+    topic: str
+    queue_id: int
+    offset: int
+    end: int
 
 
 class Tables:
@@ -49,32 +63,62 @@ class Tables:
         table = _member(self._tables.get(TOPICS), "topicConfigTable")
         return None if table is None else frozenset(table) | SYSTEM_TOPICS
 
-    def check_offsets(self, max_offset: Callable[[str, int], int | None]) -> None:
-        """Offsets that groups have committed beyond the end of their queue.
+    def check_offsets(self, max_offset: MaxOffset) -> None:
+        """Offsets that groups have committed beyond the end of their queue."""
+        for name in (OFFSETS, LMQ_OFFSETS):
+            self._counts.consumer_offsets += sum(1 for _ in self._committed(name))
+        for found in self.beyond(max_offset):
+            self._findings.add(
+                "offset-beyond",
+                self.path(found.table),
+                None,
+                f"{found.who} stands at {found.offset} in {found.topic}/{found.queue_id}, which "
+                f"goes to {found.end}",
+                queue_offset=found.offset,
+            )
 
-        `max_offset` gives None for a queue that is not there: brokers keep the offsets of deleted
-        topics for a while.
+    def beyond(self, max_offset: MaxOffset) -> Iterator["Beyond"]:
+        """Committed offsets above the end of their queue.
+
+        `max_offset` gives None for a queue that is not there, or not to be looked at: brokers keep
+        the offsets of deleted topics for a while.
         """
         for name in (OFFSETS, LMQ_OFFSETS):
             for topic, group, queue_id, offset in self._committed(name):
-                self._counts.consumer_offsets += 1
-                highest = max_offset(topic, queue_id)
-                if highest is not None and offset > highest:
-                    self._beyond(name, f"group {group}", f"{topic}/{queue_id}", offset, highest)
+                end = max_offset((topic, queue_id))
+                if end is not None and offset > end:
+                    yield Beyond(name, f"group {group}", topic, queue_id, offset, end)
         for level, offset in _numbers(_member(self._tables.get(DELAYS), "offsetTable")):
-            highest = max_offset(SCHEDULE_TOPIC, level - 1)
-            if highest is not None and offset > highest:
-                queue = f"{SCHEDULE_TOPIC}/{level - 1}"
-                self._beyond(DELAYS, f"delay level {level}", queue, offset, highest)
+            end = max_offset((SCHEDULE_TOPIC, level - 1))
+            if end is not None and offset > end:
+                who = f"delay level {level}"
+                yield Beyond(DELAYS, who, SCHEDULE_TOPIC, level - 1, offset, end)
 
-    def _beyond(self, name: str, who: str, queue: str, offset: int, highest: int) -> None:
-        self._findings.add(
-            "offset-beyond",
-            self.path(name),
-            None,
-            f"{who} stands at {offset} in {queue}, which goes to {highest}",
-            queue_offset=offset,
-        )
+    def set_back(self, max_offset: MaxOffset) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """(path, new content) of tables with offsets beyond the end of their queue: they are at it
+        then. Whole numbers as keys are numbers in it."""
+        for name in dict.fromkeys(found.table for found in self.beyond(max_offset)):
+            table = dict(self._tables[name])
+            for key, value in table.items():
+                if key == "lmqOffsetTable":
+                    table[key] = {
+                        place: _at_most(offset, max_offset((place.rpartition("@")[0], 0)))
+                        for place, offset in value.items()
+                    }
+                elif key == "offsetTable" and name == DELAYS:
+                    table[key] = {
+                        level: _at_most(offset, max_offset((SCHEDULE_TOPIC, level - 1)))
+                        for level, offset in _numbers(value)
+                    }
+                elif key == "offsetTable":
+                    table[key] = {
+                        place: {
+                            number: _at_most(offset, max_offset((place.rpartition("@")[0], number)))
+                            for number, offset in _numbers(queues)
+                        }
+                        for place, queues in value.items()
+                    }
+            yield self.path(name), table
 
     def _committed(self, name: str) -> Iterator[tuple[str, str, int, int]]:
         table = self._tables.get(name)
@@ -120,6 +164,10 @@ class Tables:
 
 
 _ABSENT, _EMPTY = "is not there", "is empty"
+
+
+def _at_most(offset: int, end: int | None) -> int:
+    return offset if end is None else min(offset, end)
 
 
 def _member(table: Any, name: str) -> Mapping[str, Any] | None:

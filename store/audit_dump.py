@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from aerobee.config.model import Settings
-from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.hashing import java_hash
 from aerobee.protocol.record import (
-    BLANK,
     SYS_TRANSACTION_COMMIT,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
@@ -21,12 +19,12 @@ from aerobee.protocol.record import (
     RecordHead,
     decode_record,
 )
-from aerobee.store.audit_bytes import Sources, Window
+from aerobee.store.audit_bytes import Sources
 from aerobee.store.audit_filler import is_filler
 from aerobee.store.audit_index_file import ENTRIES
 from aerobee.store.audit_layout import FoundFile, survey
 from aerobee.store.audit_queue_files import QueueReader, QueueSet, RecordsByPlace, names_record
-from aerobee.store.audit_scan import LogScan, SegmentReader
+from aerobee.store.audit_scan import LogScan, first_store_ms
 from aerobee.store.audit_sizes import find_sizes
 from aerobee.store.audit_state import read_marks, was_left_open
 from aerobee.store.consume_queue import PRE_BLANK_SIZE, UNIT
@@ -214,15 +212,7 @@ class Dump:
         return unit[0] if sound else None
 
     def _first_ms(self, file: FoundFile) -> int:
-        """Store time of a segment's first record, 0 if there is none."""
-        source = self._sources.own(file.path)
-        try:
-            head, _ = SegmentReader(file, self._sizes.segment_bytes, Window(source)).head_at(0, 0)
-        except CorruptRecord:
-            return 0
-        finally:
-            self._sources.give_back(source)
-        return 0 if head.kind == BLANK else head.store_timestamp_ms
+        return first_store_ms(self._sources, file, self._sizes.segment_bytes)
 
     # --- consume queues ---------------------------------------------------------------------
 

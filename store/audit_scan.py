@@ -302,6 +302,18 @@ class LogScan:
         return False
 
 
+def first_store_ms(sources: Sources, file: FoundFile, segment_bytes: int) -> int:
+    """Store time of a segment's first record, 0 if it does not begin with a sound one."""
+    source = sources.own(file.path)
+    try:
+        head, _ = SegmentReader(file, segment_bytes, Window(source)).head_at(0, CHECK_NOTHING)
+    except CorruptRecord:
+        return 0
+    finally:
+        sources.give_back(source)
+    return head.store_timestamp_ms
+
+
 def _magic_places(reader: SegmentReader, start: int, end: int) -> Iterator[int]:
     """Positions in [start, end) that have a record's magic in its place."""
     source = reader.window.source

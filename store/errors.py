@@ -1,7 +1,7 @@
 """Faults of the store, named by whose fault they are.
 
 Raised while opening: `StoreInUse`, `StoreSizeMismatch`, `StoreLayoutError`, `StoreNotWritable`;
-by the tools for a store at rest `NotAStore` too.
+by the tools for a store at rest `NotAStore` and `NoSuchPlace` too.
 Raised by a put: `MessageIllegal`, `PropertiesTooLarge` (the sender's fault, nothing was changed);
 `StoreNotWritable`, `PageCacheBusy`, `SegmentCreateFailed`, `LmqConsumeQueueNumExceeded` (the store
 cannot take it now);
@@ -33,6 +33,10 @@ class StoreLayoutError(StoreError):
 
 class NotAStore(StoreError):
     """There is no store at the place that was named; nothing was changed."""
+
+
+class NoSuchPlace(StoreError):
+    """The log has no record at the place that was named; nothing was changed."""
 
 
 class StoreNotWritable(StoreError):
