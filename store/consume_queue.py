@@ -156,8 +156,7 @@ class ConsumeQueue:
 
     def zero_from(self, first: int) -> int:
         """Empty all slots from `first` on; files wholly behind it go. Bytes rewritten."""
-        rewritten = 0
-        position = first * UNIT_BYTES
+        rewritten, position = 0, first * UNIT_BYTES
         while len(self.segments) > 1 and self.segments[-1].start >= position:
             file = self.segments[-1]
             self.segments = self.segments[:-1]
@@ -183,7 +182,6 @@ class ConsumeQueue:
         for file in self.segments:
             self._cache.discard(file)
             self._files.remove(file.path)
-        if self.segments:
             self.new_directories.append(self.directory)
         self.segments = ()
         self._tail = None
@@ -206,15 +204,17 @@ class ConsumeQueue:
             return b""
         return self._files.read(self._cache.fd(file), position - file.start, end - position)
 
+    #: As `read_units`, with tags codes in the place of what says where they are.
+    read_coded = read_units
+
     def unit(self, offset: int) -> tuple[int, int, int] | None:
         """(log offset, size, tags code) of a slot, None where it is empty, blank or absent."""
         data = self.read_units(offset, 1)
         if len(data) < UNIT_BYTES:
             return None
         log_offset, size, tags_code = UNIT.unpack(data)
-        if size <= 0 or size == PRE_BLANK_SIZE or log_offset < 0:
-            return None
-        return log_offset, size, tags_code
+        is_named = 0 < size < PRE_BLANK_SIZE and log_offset >= 0
+        return (log_offset, size, tags_code) if is_named else None
 
     def is_pre_blank(self, offset: int) -> bool:
         """Whether the slot is held by a unit that names no record."""
@@ -251,9 +251,7 @@ class ConsumeQueue:
         while low < high:
             middle = (low + high) // 2
             found = self.first_named(middle, high)
-            if found is None:
-                high = middle
-            elif found[1] < log_offset:
+            if found is not None and found[1] < log_offset:
                 low = found[0] + 1
             else:
                 high = middle
@@ -274,6 +272,10 @@ class ConsumeQueue:
     def correct_min_offset(self, log_min: int) -> None:
         """Let the queue begin at its first message that the log still has; at its end if none."""
         self.min_offset = self.first_at(log_min)
+
+    def recovered(self) -> None:
+        """A recovery is done with the queue: numbering goes on at its end. Raises OSError."""
+        self.next_offset = self.max_offset
 
     # --- loading ----------------------------------------------------------------------------
 
@@ -311,8 +313,8 @@ class ConsumeQueue:
         missing = self.segments[-1].end if self.segments else file.start
         if (file.start - missing) // self.segment_bytes > _MISSING_MOST:
             raise StoreLayoutError(
-                f"the files of {self.directory} between {missing} and {file.start} are missing. "
-                "Consume queues can be made again: move the directory away and restart."
+                f"files of {self.directory} are missing between {missing} and {file.start}. Move "
+                "it away and restart: consume queues can be made again."
             )
         while missing < file.start:
             absent = QueueFile(self.directory, segment_name(missing), self.segment_bytes)

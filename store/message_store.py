@@ -22,6 +22,7 @@ from aerobee.store.damage import DamageReports, Judge
 from aerobee.store.disk_watch import DiskWatch
 from aerobee.store.encoding import crc_checks, encoding_for
 from aerobee.store.errors import StoreBroken
+from aerobee.store.extended_dispatch import ExtendedReput
 from aerobee.store.files import Clock, Files
 from aerobee.store.flush import (
     CommitLogSync,
@@ -92,7 +93,7 @@ class MessageStore:
         self._log.resume(parts.recovery.log_end, parts.last_store_ms)
         self._log.before_refusal = self._try_again
         self._sync = CommitLogSync(self._log, parts.checkpoint, self._health, parts.stats)
-        self._reput = Reput(
+        self._reput = (ExtendedReput if settings.consume_queue_ext_enabled else Reput)(
             self._log, parts.dispatcher, parts.index, self._health, parts.stats, parts.queues.units
         )
         self._reput.dispatched_ms = parts.last_store_ms

@@ -18,6 +18,8 @@ from aerobee.store.delay_levels import DelayLevels
 from aerobee.store.dispatcher import Dispatcher
 from aerobee.store.encoding import crc_checks
 from aerobee.store.errors import StoreBroken, StoreError, StoreNotWritable
+from aerobee.store.extended_dispatch import ExtendedDispatcher, ExtendedMultiDispatcher
+from aerobee.store.extended_queue import ExtendedQueueTable
 from aerobee.store.files import Clock, Files, is_full, is_refused
 from aerobee.store.health import Health
 from aerobee.store.index_service import IndexService
@@ -35,6 +37,13 @@ from aerobee.store.store_lock import StoreLock
 log = logging.getLogger("aerobee.store")
 
 LOG_SIZE_KEYS = "commit_log_segment_bytes (mappedFileSizeCommitLog)"
+# By multi_dispatch and consume_queue_ext_enabled.
+_DISPATCHERS = {
+    (False, False): Dispatcher,
+    (True, False): MultiDispatcher,
+    (False, True): ExtendedDispatcher,
+    (True, True): ExtendedMultiDispatcher,
+}
 
 
 @dataclass(slots=True)
@@ -127,12 +136,7 @@ def make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
         settings.disk_force_ratio,
     )
     segments = MappedFileQueue(files, paths, segment_bytes)
-    queues = ConsumeQueueTable(
-        files,
-        os.path.join(root, "consumequeue"),
-        settings.consume_queue_segment_bytes,
-        settings.lmq_max_queues if settings.lmq_enabled else None,
-    )
+    queues = _queue_table(settings, files)
     index: IndexService | None = None
     if settings.index_enabled:
         index = IndexService(
@@ -164,10 +168,22 @@ def make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
             lambda path, start: MappedFile.create(files, path, start, segment_bytes),
             health,
         ),
-        (MultiDispatcher if settings.multi_dispatch else Dispatcher)(queues, index, levels),
+        _DISPATCHERS[settings.multi_dispatch, settings.consume_queue_ext_enabled](
+            queues, index, levels
+        ),
         StoreLock(files, root),
         RecoveryReport(),
     )
+
+
+def _queue_table(settings: Settings, files: Files) -> ConsumeQueueTable:
+    directory = os.path.join(settings.store_path, "consumequeue")
+    segment_bytes = settings.consume_queue_segment_bytes
+    light_limit = settings.lmq_max_queues if settings.lmq_enabled else None
+    if settings.consume_queue_ext_enabled:
+        ext_segment_bytes = settings.consume_queue_ext_segment_bytes
+        return ExtendedQueueTable(files, directory, segment_bytes, light_limit, ext_segment_bytes)
+    return ConsumeQueueTable(files, directory, segment_bytes, light_limit)
 
 
 def _recover(parts: StoreParts, settings: Settings, progress: Progress | None) -> None:

@@ -38,6 +38,8 @@ class ConsumeQueueTable:
     ) -> None:
         self._files = files
         self.directory = directory
+        # Of extension files; without the option what it has left there.
+        self.ext_directory = directory + "_ext"
         self._segment_bytes = segment_bytes
         self.cache = DescriptorCache(files)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
@@ -122,8 +124,10 @@ class ConsumeQueueTable:
         """Remove the files of queues of one topic that were taken out. Raises OSError."""
         for queue in queues:
             queue.close()
-        self._files.remove_tree(os.path.join(self.directory, queues[0].topic))
-        self._files.sync_directory(self.directory)
+        for directory in (self.ext_directory, self.directory):
+            if self._files.exists(directory):
+                self._files.remove_tree(os.path.join(directory, queues[0].topic))
+                self._files.sync_directory(directory)
 
     def unlink(self, queue: ConsumeQueue, file: QueueFile) -> bool:
         """Remove the name of a file that `queue` has given up; False if it is gone. Any thread.
@@ -139,6 +143,9 @@ class ConsumeQueueTable:
             except FileNotFoundError:
                 return False
             return True
+
+    def trimmed(self, queue: ConsumeQueue) -> None:
+        """The queue begins later than it did. Raises OSError."""
 
     def flush(self, least_pages: int) -> int:
         """Flush thread: sync the files with that many new pages (0: all); how many were synced.

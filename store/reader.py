@@ -33,6 +33,7 @@ from aerobee.protocol.record import (
 )
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.consume_queue import PRE_BLANK_SIZE, UNIT, ConsumeQueue
+from aerobee.store.consume_queue_ext import MOST_ADDRESS
 from aerobee.store.damage import DamageReports
 from aerobee.store.mapped_file import MappedFile
 from aerobee.store.queue_table import ConsumeQueueTable
@@ -128,7 +129,8 @@ class Reader:
             return self._missed(GetStatus.OFFSET_OVERFLOW_ONE, queue_offset, lowest, highest)
         if queue_offset > highest:
             return self._missed(GetStatus.OFFSET_OVERFLOW_BADLY, highest, lowest, highest)
-        data = queue.read_units(queue_offset, max(_LEAST_UNITS, max_messages))
+        read = queue.read_coded if codes else queue.read_units
+        data = read(queue_offset, max(_LEAST_UNITS, max_messages))
         if not data:
             following = queue.next_file_offset(queue_offset)
             return self._missed(GetStatus.OFFSET_FOUND_NULL, following, lowest, highest)
@@ -278,7 +280,11 @@ def _is_record(segment: MappedFile, log_offset: int, size: int) -> bool:
 def _matches(tags_code: int, codes: frozenset[int]) -> bool:
     if tags_code in codes:
         return True
-    # Only the low 32 bits count; a tag's own code is sign-extended and was found above.
+    if -_I32_SIGN <= tags_code < _I32_SIGN:
+        return False
+    if tags_code <= MOST_ADDRESS:
+        return True  # of an extension unit that is not there: the tags are unknown
+    # Only the low 32 bits count.
     low = tags_code & _I32_BITS
     return (low ^ _I32_SIGN) - _I32_SIGN in codes
 

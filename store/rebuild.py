@@ -39,7 +39,7 @@ from aerobee.store.soundness import Soundness
 log = logging.getLogger("aerobee.store")
 
 _COMPLETE = "complete"
-_QUEUES, _INDEX = "consumequeue", "index"
+_QUEUES, _EXTENSIONS, _INDEX = "consumequeue", "consumequeue_ext", "index"
 _I32_MAX = 0x7FFFFFFF
 
 
@@ -71,7 +71,9 @@ def rebuild(
     """
     started = rest.clock.monotonic()
     report = RebuildReport()
-    names = [name for name, wanted in ((_QUEUES, queues), (_INDEX, index)) if wanted]
+    # Old queues and new extension files, or the other way round, would hide messages.
+    parts = ((_QUEUES, queues), (_EXTENSIONS, queues), (_INDEX, index))
+    names = [name for name, wanted in parts if wanted]
     if not _left_complete(rest, names):
         _build(rest, names, report, progress)
     _put_in_place(rest, names)
@@ -119,7 +121,8 @@ def _build(
         if offsets is None:
             files.remove_tree(built)
     for name in names:
-        rest.make_directory(os.path.join(built, name))
+        if name != _EXTENSIONS:
+            rest.make_directory(os.path.join(built, name))
     OffsetsFile(files, built).save(offsets)
     rest.distrust()
     files.close(files.open(os.path.join(built, _COMPLETE), create=True))
@@ -128,14 +131,16 @@ def _build(
 
 def _put_in_place(rest: StoreAtRest, names: list[str]) -> None:
     files, built = rest.files, os.path.join(rest.root, REBUILD)
-    for name in names:
-        source, target = os.path.join(built, name), os.path.join(rest.root, name)
-        if files.exists(source):
-            if files.exists(target):
-                rest.take_out(target)
-            files.rename(source, target)
-            files.sync_directory(rest.root)
-            files.sync_directory(built)
+    there = [name for name in names if files.exists(os.path.join(built, name))]
+    # The queues go last: as long as they are there, all can be made again with their numbers.
+    for name in reversed(names):
+        is_replaced = name in there or (name == _EXTENSIONS and _QUEUES in there)
+        if is_replaced and files.exists(os.path.join(rest.root, name)):
+            rest.take_out(os.path.join(rest.root, name))
+    for name in there:
+        files.rename(os.path.join(built, name), os.path.join(rest.root, name))
+        files.sync_directory(rest.root)
+        files.sync_directory(built)
     offsets = OffsetsFile(files, built).load()
     if offsets is not None:
         OffsetsFile(files, rest.root).save(offsets)

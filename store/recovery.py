@@ -270,7 +270,7 @@ class Recovery:
             self.report.queues_cut += 1
         self._blank_unsound_tail(queue)
         queue.correct_min_offset(self._segments.min_offset)
-        queue.next_offset = queue.max_offset
+        queue.recovered()
 
     def _blank_unsound_tail(self, queue: ConsumeQueue) -> None:
         """The last units must name their records; one that does not keeps its slot only.

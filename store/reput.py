@@ -79,16 +79,9 @@ class Reput:
         index = self._index
         if index is not None:
             index.reserve(sum([len(entry[5]) for entry in entries]))
-        arrivals: list[Arrival] = []
         touched: list[tuple[ConsumeQueue, int]] = []
-        for queue, queue_offset, log_offset, size, tags_code, _, _, _ in entries:
-            if queue is not None:
-                units = queue.pending
-                if not units:
-                    touched.append((queue, queue_offset))
-                units.append(_pack_unit(log_offset, size, tags_code))
-                arrivals.append(Arrival(queue.topic, queue.queue_id, queue_offset, tags_code))
         try:
+            arrivals = self._gather(entries, touched)
             for queue, first in touched:
                 queue.write_units(first, b"".join(queue.pending))
         finally:
@@ -102,6 +95,23 @@ class Reput:
         self._done(entries)
         # Numbering goes on by one with each message that has a queue.
         self.mark = (self.dispatched, self.mark[1] + len(arrivals))
+        return arrivals
+
+    def _gather(
+        self, entries: list[Appended], touched: list[tuple[ConsumeQueue, int]]
+    ) -> list[Arrival]:
+        """Collect units in their queues' `pending`; queues and their first slots go to `touched`.
+
+        Raises OSError.
+        """
+        arrivals: list[Arrival] = []
+        for queue, queue_offset, log_offset, size, tags_code, _, _, _ in entries:
+            if queue is not None:
+                units = queue.pending
+                if not units:
+                    touched.append((queue, queue_offset))
+                units.append(_pack_unit(log_offset, size, tags_code))
+                arrivals.append(Arrival(queue.topic, queue.queue_id, queue_offset, tags_code))
         return arrivals
 
     def count_again(self) -> None:

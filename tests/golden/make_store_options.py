@@ -10,10 +10,12 @@ import zlib
 from pathlib import Path
 
 from tests.golden.make_store import (
+    COMMIT,
     FIRST_MS,
     QUEUE_BYTES,
     STEP_MS,
     Item,
+    Stored,
     java_hash,
     properties,
     record,
@@ -96,6 +98,48 @@ def write_lmq_store(root: Path) -> None:
             (directory / f"{start:020d}").write_bytes(part + bytes(QUEUE_BYTES - len(part)))
 
 
+EXT_BYTES = 64  # three units and the mark
+
+
+def ext_files(stored: list[Stored]) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Consume queue files that hold addresses, and the extension files they lie in."""
+    units: dict[tuple[str, int], bytes] = {}
+    extensions: dict[tuple[str, int], bytes] = {}
+    for place in stored:
+        if place.item.sys_flag & 0xC not in (0, COMMIT):
+            continue
+        key = (place.item.topic, place.item.queue_id)
+        extension = extensions.get(key, b"")
+        if EXT_BYTES - len(extension) % EXT_BYTES - 4 < 20:
+            extension += b"\xff\xff\0\0"
+        address = len(extension) - (1 << 63)
+        extension += struct.pack(">hqqh", 20, java_hash(place.item.tags), place.store_ms, 0)
+        extensions[key] = extension
+        unit = struct.pack(">qiq", place.log_offset, place.size, address)
+        units[key] = units.get(key, b"") + unit
+    return split(units, QUEUE_BYTES), split(extensions, EXT_BYTES)
+
+
+def split(queues: dict[tuple[str, int], bytes], size: int) -> dict[str, bytes]:
+    files = {}
+    for (topic, queue_id), data in queues.items():
+        for start in range(0, len(data), size):
+            part = data[start : start + size]
+            files[f"{topic}/{queue_id}/{start:020d}"] = part + bytes(size - len(part))
+    return files
+
+
+def write_ext_store(root: Path) -> None:
+    """The store of make_store.py with extension files."""
+    stored = write_store(root, ["0", "1"])
+    shutil.rmtree(root / "consumequeue")
+    for folder, files in zip(("consumequeue", "consumequeue_ext"), ext_files(stored), strict=True):
+        for name, data in files.items():
+            path = root / folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+
 def target(option: str) -> Path:
     return Path(__file__).parent / f"store_{option}"
 
@@ -105,3 +149,5 @@ if __name__ == "__main__":
     write_store(target("sealed"), ["0", "1"], sealed_record)
     shutil.rmtree(target("lmq"), ignore_errors=True)
     write_lmq_store(target("lmq"))
+    shutil.rmtree(target("ext"), ignore_errors=True)
+    write_ext_store(target("ext"))
