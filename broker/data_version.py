@@ -23,7 +23,9 @@ class DataVersion(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | None, now_ms: int) -> DataVersion:
-        """Read a version; a missing one is of now, unchanged."""
+        """Read a version; a missing one is of now, unchanged. Raises ValueError, TypeError."""
         if not value:
             return cls(now_ms, 0)
+        if not isinstance(value, Mapping):
+            raise ValueError("the data version is not an object")
         return cls(int(value.get("timestamp", now_ms)), int(value.get("counter", 0)))

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 from aerobee.broker.data_version import DataVersion
-from aerobee.broker.state_file import JsonStateFile, pretty
+from aerobee.broker.state_file import JsonStateFile, members, pretty
 from aerobee.protocol.fastjson import loads
 from aerobee.protocol.names import (
     BUILT_IN_GROUPS,
@@ -171,9 +171,9 @@ class GroupTable:
 def _parse(content: bytes, now_ms: int) -> _Stored:
     document = loads(content)
     groups: dict[str, GroupConfig] = {}
-    for name, value in document["subscriptionGroupTable"].items():
+    for name, value in members(members(document)["subscriptionGroupTable"]).items():
         if not is_valid_group_name(name):
             log.warning("group left out, its name is illegal name=%r", name)
             continue
-        groups[name] = GroupConfig.from_json({**value, "groupName": name})
+        groups[name] = GroupConfig.from_json({**members(value), "groupName": name})
     return DataVersion.from_json(document.get("dataVersion"), now_ms), groups

@@ -16,7 +16,7 @@ from typing import Any
 
 from aerobee.broker.groups import GroupConfig, GroupTable
 from aerobee.broker.offsets import NO_OFFSET, ConsumerOffsets, offset_key, parse_key
-from aerobee.broker.state_file import JsonStateFile
+from aerobee.broker.state_file import JsonStateFile, members
 from aerobee.broker.topics import TopicConfig, TopicTable
 from aerobee.protocol.fastjson import loads
 from aerobee.protocol.names import check_group_name, check_topic_name, is_light
@@ -129,5 +129,5 @@ def load_offsets(
 
 
 def _parse_light(content: bytes) -> LightOffsetTable:
-    table = loads(content).get("lmqOffsetTable", {})
+    table = members(members(loads(content)).get("lmqOffsetTable", {}))
     return {parse_key(key): int(offset) for key, offset in table.items()}

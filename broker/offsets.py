@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aerobee.broker.state_file import JsonStateFile, pretty
+from aerobee.broker.state_file import JsonStateFile, members, pretty
 from aerobee.protocol.fastjson import loads
 from aerobee.protocol.names import check_group_name, check_topic_name
 
@@ -142,6 +142,8 @@ def parse_key(key: str) -> tuple[str, str]:
 def _parse(content: bytes) -> OffsetTable:
     document = loads(content)
     table: OffsetTable = {}
-    for key, queues in document["offsetTable"].items():
-        table[parse_key(key)] = {int(queue): int(offset) for queue, offset in queues.items()}
+    for key, queues in members(members(document)["offsetTable"]).items():
+        table[parse_key(key)] = {
+            int(queue): int(offset) for queue, offset in members(queues).items()
+        }
     return table

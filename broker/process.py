@@ -26,6 +26,7 @@ from aerobee.broker.state_file import StateFileError
 from aerobee.config.errors import ConfigError
 from aerobee.config.load import Loaded
 from aerobee.config.model import Settings
+from aerobee.nameserver.kv import KvFileDamaged
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.store.errors import StoreError
 
@@ -87,7 +88,7 @@ async def _start(daemon: Daemon) -> int | None:
         return _say(error, EXIT_PORT_IN_USE)
     except (AddressError, ConfigError) as error:
         return _say(error, EXIT_CONFIG)
-    except (StoreError, StateFileError, OSError) as error:
+    except (StoreError, StateFileError, KvFileDamaged, OSError) as error:
         return _say(error, EXIT_FAILED)
     return None
 

@@ -7,8 +7,9 @@ Writing (reliability rule B7): the new text goes to `X.tmp` and is synced, the o
 `X.bak`, then `X.tmp` is renamed over `X` and the directory is synced. A crash at any point leaves a
 whole `X`, or a whole `X.bak` beside a missing one.
 
-Reading (spec/store.md 11.4): `X`, else `X.bak` when `X` is missing, empty or unreadable. A `.bak`
-that cannot be read either stops the start: nobody's offsets are reset in silence.
+Reading (spec/store.md 11.4): `X`, else `X.bak` when `X` is missing, empty or unreadable. Without a
+`.bak` that can be read the start stops, unless neither was ever there: nobody's offsets are reset
+in silence.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ log = logging.getLogger("aerobee.broker.state")
 
 T = TypeVar("T")
 
+# So much of a value stands in an error.
+_SHOWN = 40
+
 
 class StateFileError(Exception):
-    """A state file and its backup are both unreadable; the text names them and what to do."""
+    """A state file cannot be read, nor can its backup; the text names them and what to do."""
 
 
 class JsonStateFile:
@@ -45,24 +49,29 @@ class JsonStateFile:
         """The parsed content, or `default` when there is none yet.
 
         `parse` raises ValueError (or KeyError, TypeError) on what it cannot read. Raises
-        `StateFileError` when file and backup are both damaged.
+        `StateFileError` when the file is damaged, or only its backup there, and no backup helps.
         """
-        content = _read(self.path)
-        if content:
+        damage: list[str] = []
+        for path in (self.path, self.backup):
+            content = _read(path)
+            if content is None:
+                continue
             try:
-                return parse(content)
+                if not content:
+                    raise ValueError("it is empty")
+                found = parse(content)
             except (ValueError, KeyError, TypeError) as error:
-                log.warning("state file damaged, using its backup path=%s why=%s", self.path, error)
-        content = _read(self.backup)
-        if not content:
-            return default
-        try:
-            return parse(content)
-        except (ValueError, KeyError, TypeError) as error:
+                damage.append(f"{path} cannot be read ({error})")
+                continue
+            if damage:
+                log.warning("state file damaged, using its backup %s", damage[0])
+            return found
+        if damage:
             raise StateFileError(
-                f"{self.path} is missing or damaged and its backup {self.backup} cannot be read "
-                f"({error}); restore one of them, or move both away to start without them"
-            ) from error
+                f"{' and '.join(damage)}; restore {self.path} or its backup {self.backup}, or move "
+                "both away to start without them"
+            )
+        return default
 
     def save(self, text: str) -> None:
         """Replace the content; returns once it is on disk. Raises OSError."""
@@ -100,11 +109,21 @@ def _pretty_map(value: Mapping[Any, Any], level: int) -> str:
     return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
 
 
-def _read(path: Path) -> bytes:
+def members(value: Any) -> Mapping[str, Any]:
+    """`value` as a JSON object. Raises ValueError when it is something else."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{json.dumps(value)[:_SHOWN]} stands where an object has to be")
+    return value
+
+
+def _read(path: Path) -> bytes | None:
+    """The content; None if there is no such file. Raises StateFileError, OSError."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        return b""
+        return None
+    except IsADirectoryError as error:
+        raise StateFileError(f"{path} is a directory, a file is needed; move it away") from error
 
 
 def _write_synced(path: Path, content: bytes) -> None:

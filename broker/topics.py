@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from aerobee.broker.data_version import DataVersion
-from aerobee.broker.state_file import JsonStateFile, pretty
+from aerobee.broker.state_file import JsonStateFile, members, pretty
 from aerobee.protocol.fastjson import loads
 from aerobee.protocol.names import (
     AUTO_CREATE_TOPIC,
@@ -282,9 +282,9 @@ def _built_in(options: TopicOptions) -> list[TopicConfig]:
 def _parse(content: bytes, now_ms: int) -> _Stored:
     document = loads(content)
     topics: dict[str, TopicConfig] = {}
-    for name, value in document["topicConfigTable"].items():
+    for name, value in members(members(document)["topicConfigTable"]).items():
         if not is_valid_topic_name(name):
             log.warning("topic left out, its name is illegal name=%r", name)
             continue
-        topics[name] = TopicConfig.from_json(name, value)
+        topics[name] = TopicConfig.from_json(name, members(value))
     return DataVersion.from_json(document.get("dataVersion"), now_ms), topics

@@ -107,3 +107,20 @@ async def test_a_broker_without_a_name_server_is_ready_as_it_was_asked_to_be(
 ) -> None:
     lines = await said_at_the_start(loaded(tmp_path, nameserver_enabled=False).settings)
     assert lines[-1] == "ready in 0.78 s"
+
+
+@pytest.mark.parametrize(
+    "name", ["config/consumerOffset.json", "config/topics.json", "namesrv/kvConfig.json"]
+)
+def test_a_damaged_table_is_one_line_and_exit_code_1(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    path = tmp_path / "store" / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b'{"cut')
+    assert process.run(loaded(tmp_path)) == process.EXIT_FAILED
+    said = capfd.readouterr().err.splitlines()
+    assert [line for line in said if str(path) in line and "restore" in line]
+    assert "Traceback" not in "".join(said)
+    assert path.read_bytes() == b'{"cut'
+    assert not (tmp_path / "store" / "abort").exists(), "stopped in order"

@@ -64,3 +64,32 @@ def test_file_and_backup_both_damaged_stop_the_start_and_name_both(tmp_path: Pat
     file.backup.write_bytes(b"{")
     with pytest.raises(StateFileError, match=r"x\.json\.bak"):
         file.load(parse, {})
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[1]", b"\0\0\0"])
+def test_a_damaged_file_without_a_backup_stops_the_start(tmp_path: Path, damage: bytes) -> None:
+    """The first save leaves no backup; starting with nothing would reset everybody's offsets."""
+    file = JsonStateFile(tmp_path / "x.json")
+    file.save('{"a":1}')
+    file.path.write_bytes(damage)
+    with pytest.raises(StateFileError, match=r"x\.json.*restore"):
+        file.load(parse, {})
+
+
+@pytest.mark.parametrize("damage", [b"", b"{"])
+def test_a_missing_file_with_a_damaged_backup_stops_the_start(
+    tmp_path: Path, damage: bytes
+) -> None:
+    file = JsonStateFile(tmp_path / "x.json")
+    file.backup.write_bytes(damage)
+    with pytest.raises(StateFileError, match=r"x\.json\.bak"):
+        file.load(parse, {})
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.json.bak"])
+def test_a_directory_in_the_place_of_a_file_stops_the_start_and_is_named(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(StateFileError, match=f"{name} is a directory"):
+        JsonStateFile(tmp_path / "x.json").load(parse, {})
