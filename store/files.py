@@ -27,6 +27,8 @@ from typing import NamedTuple
 from aerobee.store import native_memory
 
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
+# A file's two times come from the kernel's coarse clock, which ticks every few milliseconds.
+_SAME_TIME_NS = 20_000_000
 _COPY_BYTES = 1 << 20
 _ZEROS = bytes(_COPY_BYTES)
 
@@ -86,6 +88,17 @@ class Files:
         """(inode, time of the last change of the content in ns): tells a file from its copies."""
         found = os.stat(path)
         return found.st_ino, found.st_mtime_ns
+
+    def made_and_left(self, path: str) -> bool:
+        """Whether a file was made since the machine came up, here, and never touched afterwards.
+
+        A copy that kept its times has a younger change of the inode; one from before the last boot
+        is older than that.
+        """
+        found = os.stat(path)
+        up_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        untouched = abs(found.st_ctime_ns - found.st_mtime_ns) < _SAME_TIME_NS
+        return untouched and found.st_mtime_ns > up_ns
 
     def boot_id(self) -> str:
         """Names this run of the kernel: another one after each power cut; "" if not known."""

@@ -33,6 +33,9 @@ from aerobee.store.stats import StoreStats
 _PAGE_BITS = 12
 # Slow disks stall for seconds and come back; one that is silent for longer has to show.
 _STUCK_S = 20.0
+# A start reads some 200 MB/s: a tenth of a second's worth is not worth a sync.
+_LOOK_S = 0.2
+_BEHIND_BYTES = 16 << 20
 
 
 class CommitLogSync:
@@ -242,7 +245,7 @@ class ConsumeQueueFlushService(FlushService):
         self._thorough_at = clock.monotonic()
 
     def _tick(self) -> bool:
-        if self._wake.wait(self._interval_s):
+        if self._wait():
             return True  # stopping
         self._watch_disk()
         now = self._clock.monotonic()
@@ -253,6 +256,27 @@ class ConsumeQueueFlushService(FlushService):
 
     def _last(self) -> None:
         self.flush(0)
+
+    def _wait(self) -> bool:
+        """Wait for the interval, True if stopping. Under load the offsets file is saved more often:
+        what was stored since is read again after a crash."""
+        left_s = self._interval_s
+        while left_s > 0:
+            slice_s = min(left_s, _LOOK_S)
+            if self._wake.wait(slice_s):
+                return True
+            left_s -= slice_s
+            if self._offsets.behind_bytes >= _BEHIND_BYTES and not self._save():
+                break
+        return False
+
+    def _save(self) -> bool:
+        try:
+            self._offsets.save()
+        except OSError as error:
+            self._health.poison("the sync of the offsets file", error)
+            return False
+        return True
 
     def flush(self, least_pages: int) -> bool:
         """Sync files with that many new pages; with 0 all, and the checkpoint follows."""

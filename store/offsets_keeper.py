@@ -51,6 +51,11 @@ class OffsetsKeeper:
         """Log offset below which all units and keys are known to be synced."""
         return self._current.synced.log_offset
 
+    @property
+    def behind_bytes(self) -> int:
+        """How much the saved flushed mark could be moved on."""
+        return self._durable()[0] - self._current.flushed
+
     def take(self) -> DerivedMarks:
         """What is dispatched now; to be called before a sync of all queues and the index."""
         return DerivedMarks(*self._dispatched())

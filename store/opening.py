@@ -204,6 +204,7 @@ def _recover(parts: StoreParts, settings: Settings, progress: Progress | None) -
         parts.offsets_file,
         parts.dispatcher,
         clean_stop=clean_stop,
+        same_boot=parts.lock.was_left_this_boot(),
         check_crc=crc_checks(
             verify_property_crc=settings.verify_property_crc,
             check_crc=settings.check_crc_on_recover,

@@ -57,6 +57,7 @@ class Recovery:
         dispatcher: Dispatcher,
         *,
         clean_stop: bool,
+        same_boot: bool,
         check_crc: int,
         progress: Progress | None,
     ) -> None:
@@ -72,7 +73,7 @@ class Recovery:
         self._progress = progress
         self.report = RecoveryReport(clean_stop=clean_stop)
         self._identity = offsets_file.identity()
-        self._known = _known(offsets_file.load(), self._identity, clean_stop)
+        self._known = _known(offsets_file.load(), self._identity, clean_stop, same_boot)
         self._soundness = Soundness(segments, queues)
         # How many segments, from the oldest on, are still read through the kernel's cache.
         self._trusted = len(segments.segments)
@@ -382,13 +383,16 @@ class Recovery:
             self._progress(what, done, total)
 
 
-def _known(offsets: Offsets | None, identity: Identity, clean_stop: bool) -> Known:
-    """What may be believed of an offsets file in a directory that is `identity` now."""
+def _known(offsets: Offsets | None, identity: Identity, clean_stop: bool, same_boot: bool) -> Known:
+    """What may be believed of an offsets file in a directory that is `identity` now.
+
+    `same_boot`: the machine has not gone down since another broker was killed here.
+    """
     if offsets is None:
-        return Known(clean_stop, None, False)
+        return Known(clean_stop, None, same_boot)
     stored = offsets.identity
     if (stored.lock_inode, stored.lock_mtime_ns) != (identity.lock_inode, identity.lock_mtime_ns):
         log.info("another broker, or a copy: recovering as without the offsets file")
-        return Known(clean_stop, None, False)
+        return Known(clean_stop, None, same_boot)
     same_run = bool(identity.boot_id) and stored.boot_id == identity.boot_id
     return Known(clean_stop, offsets, not offsets.poisoned and (clean_stop or same_run))

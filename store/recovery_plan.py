@@ -3,7 +3,8 @@
 Two ways to the same answer. By offset, if our own offsets file speaks of this directory: nothing
 below its marks has to be read. By time, as the reference does, for directories that come from
 elsewhere: from the last segment whose first record is older than what the checkpoint knows to be
-synced, earlier where a queue has a hole.
+synced, earlier where a queue has a hole. If that broker was killed since the machine came up, all
+it stored is there, and the last unit of its queues tells more than the checkpoint.
 
 The floor (`LogWalk`): by offset it is the flushed mark, and if the machine did not go down since
 also every record that a queue names, as all that was stored is there. By time it is the end of the
@@ -30,7 +31,8 @@ class Known:
 
     clean_stop: bool
     offsets: Offsets | None
-    #: The machine has not gone down since, and no write or sync failed.
+    #: The machine has not gone down since, and no write or sync failed (as far as can be told of
+    #: another broker's run).
     nothing_lost: bool
 
 
@@ -139,14 +141,16 @@ class Planner:
         soundness = self._soundness
         named_end, store_ms = soundness.last_named_end()
         clean = self._known.clean_stop
-        start = named_end if clean else soundness.reference_start(self._checkpoint)
+        # One thread dispatches in the log's order, so units were made up to the last one there is.
+        trusted = clean or self._known.nothing_lost
+        start = named_end if trusted else soundness.reference_start(self._checkpoint)
         plan = RecoveryPlan(
             start,
             start,
             max(named_end, soundness.last_sound_start()),
             False,
             store_ms,
-            "a clean stop" if clean else "the checkpoint",
+            "a clean stop" if clean else "the last units" if trusted else "the checkpoint",
         )
         self._index_by_time(plan)
         if not clean:
@@ -159,9 +163,12 @@ class Planner:
         index = self._index
         if index is None or not self._segments.segments:
             return
-        synced_ms = None if self._known.clean_stop else self._checkpoint.index_ms
+        trusted = self._known.clean_stop or self._known.nothing_lost
+        synced_ms = None if trusted else self._checkpoint.index_ms
         keep = index.sound(self._segments.max_offset, synced_ms)
+        if trusted and keep == len(index.files):
+            keep = index.cut_uncounted()
         doubtful = keep < len(index.files) or bool(index.damaged)
-        if not doubtful and self._known.clean_stop and index.files:
+        if not doubtful and synced_ms is None and index.files:
             return
         self._index_from(plan, index, keep)

@@ -80,6 +80,11 @@ class StoreLock:
         """Whether the last run ended without `mark_clean`."""
         return self._files.exists(self._abort_path)
 
+    def was_left_this_boot(self) -> bool:
+        """Whether the run that left `abort` began after the machine came up, so that it has not
+        gone down since. By the file's times; a copy made without keeping them looks the same."""
+        return self.was_left_open() and self._files.made_and_left(self._abort_path)
+
     def mark_open(self) -> None:
         """From here on a crash is to be noticed."""
         if not self.was_left_open():

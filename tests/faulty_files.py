@@ -203,3 +203,5 @@ class FaultyFiles(Files):
                 self._restore(path, target / name)
             else:
                 (target / name).write_bytes(self._content.get(path, b""))
+                # From before the machine came up again.
+                os.utime(target / name, ns=(1, 1))

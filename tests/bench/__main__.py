@@ -135,7 +135,7 @@ def main() -> int:
     text = report.table(results, calibration, " ".join(["make bench", *sys.argv[1:]]))
     (CACHE / "results.json").write_text(json.dumps(results, indent=1))
     if not options.dry:
-        report.write(text)
+        report.replace_table("bench", text)
     print(text)
     return 0
 

@@ -11,7 +11,6 @@ from typing import Any
 from .loads import LOADS, Load
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- bench: table begins -->", "<!-- bench: table ends -->"
 LIFE = (
     ("P13", "start on an empty store to first acknowledged send", "ready_s", "s"),
     ("P14", "resident memory, idle, all processes", "idle_mb", "MB"),
@@ -92,9 +91,11 @@ def machine() -> str:
     )
 
 
-def write(text: str) -> None:
-    """Replaces the table of the last run."""
+def replace_table(name: str, text: str) -> None:
+    """Puts `text` in the place of the last run's table of that name."""
+    begin, end = f"<!-- {name}: table begins -->", f"<!-- {name}: table ends -->"
     page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    before, found, rest = page.partition(begin)
+    assert found, f"{PAGE} has no place for the table {name}"
+    _, _, after = rest.partition(end)
+    PAGE.write_text(f"{before}{begin}\n{text}\n{end}{after}")

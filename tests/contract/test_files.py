@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -329,3 +330,15 @@ def test_identity_tells_a_file_from_its_copy_and_from_a_rewrite(
 
 def test_boot_id_stays_while_the_machine_is_up(files: Files) -> None:
     assert files.boot_id() == files.boot_id() != ""
+
+
+def test_copy_with_its_times_kept_was_not_made_and_left(files: Files, tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    files.close(make_file(files, first, b""))
+    assert files.made_and_left(str(first))
+    shutil.copy2(first, second)
+    os.utime(second, ns=(10**18, time.time_ns() - 10**9))
+    assert not files.made_and_left(str(second))
+    # As if it had been made before the machine came up: nobody can set the other time.
+    os.utime(first, ns=(0, 0))
+    assert not files.made_and_left(str(first))

@@ -4,12 +4,15 @@ import errno
 import os
 import shutil
 import struct
+import time
 from pathlib import Path
 
 import pytest
 
 from aerobee.store.errors import StoreBroken, StoreLayoutError
+from aerobee.store.files import Files
 from aerobee.store.message_store import MessageStore
+from aerobee.store.offsets_file import OffsetsFile
 from tests.faulty_files import FaultyFiles
 from tests.unit.store.support import (
     SEGMENT,
@@ -312,3 +315,47 @@ def test_keys_the_index_header_does_not_count_are_taken_out(stopped: Stopped) ->
     assert tree(stopped.root, "index")[f"index/{path.name}"] == tree(stopped.clean, "index").get(
         f"index/{path.name}"
     )
+
+
+def test_killed_other_broker_is_read_from_its_last_unit(stopped: Stopped) -> None:
+    (stopped.root / "offsets").unlink()
+    (stopped.root / "abort").unlink()
+    (stopped.root / "abort").touch()  # copied with its old times
+    last = queue_file(stopped.root, queue_id=2, start=200)
+    units = last.read_bytes()
+    assert units[180:200] != bytes(20)
+    last.write_bytes(units[:180] + bytes(20))  # message 59 was not dispatched yet
+    store = stopped.open()
+    assert store.recovery.why == "the last units"
+    assert store.recovery.records_read == 1
+    assert everything(store) == expected(stopped.bodies)
+    assert all(has_key(store, n) for n in range(COUNT))
+    store.close()
+
+
+def test_copied_store_of_another_broker_is_read_by_the_checkpoint(stopped: Stopped) -> None:
+    (stopped.root / "offsets").unlink()
+    os.utime(stopped.root / "abort", ns=(1, 1))
+    store = stopped.open()
+    assert store.recovery.why == "the checkpoint"
+    assert everything(store) == expected(stopped.bodies)
+    store.close()
+
+
+def test_offsets_file_is_saved_more_often_under_load(tmp_path: Path) -> None:
+    settings = small_settings(
+        tmp_path, commit_log_segment_bytes=8 << 20, consume_queue_flush_interval_ms=3_600_000
+    )
+    store = MessageStore.open(settings)
+    file = OffsetsFile(Files(), str(tmp_path))
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        for _ in range(500):
+            store.put(message(b"." * 3000))
+        store.dispatch()
+        saved = file.load()
+        if saved is not None and saved.flushed > 16 << 20:
+            break
+    else:
+        raise AssertionError("never saved")
+    store.close()
