@@ -94,12 +94,13 @@ class Notifier:
 
 
 def progress_text(what: str, done_bytes: int, total_bytes: int, elapsed_s: float) -> str:
-    """A line such as `reading the commit log 37 % (2.1 of 5.6 GiB), 40 s left`."""
+    """A line such as `reading the commit log 37% (2.1 of 5.6 GiB), 210 MB/s, 17 s left`."""
     if total_bytes <= 0:
         return what
     share = done_bytes / total_bytes
     text = f"{what} {share:.0%} ({done_bytes / _GIB:.1f} of {total_bytes / _GIB:.1f} GiB)"
     if done_bytes > 0 and elapsed_s > 1.0:
+        text += f", {done_bytes / elapsed_s / 1e6:.0f} MB/s"
         text += f", {elapsed_s * (1 / share - 1):.0f} s left"
     return text
 

@@ -30,9 +30,9 @@ from aerobee.store.files import Clock, Files
 from aerobee.store.index_service import IndexService
 from aerobee.store.log_walk import LogWalk
 from aerobee.store.mapped_file_queue import MappedFileQueue
-from aerobee.store.offsets_file import MOST_GAPS, DerivedMarks, Identity, Offsets, OffsetsFile
+from aerobee.store.offsets_file import MOST_GAPS, DerivedMarks, Offsets, OffsetsFile
 from aerobee.store.queue_table import ConsumeQueueTable
-from aerobee.store.recovery_plan import Known, Planner, RecoveryPlan
+from aerobee.store.recovery_plan import Planner, RecoveryPlan, known_of
 from aerobee.store.recovery_report import Progress, RecoveryReport
 from aerobee.store.sequence import Gap, Lagging, Sequences
 from aerobee.store.soundness import Soundness
@@ -73,12 +73,13 @@ class Recovery:
         self._progress = progress
         self.report = RecoveryReport(clean_stop=clean_stop)
         self._identity = offsets_file.identity()
-        self._known = _known(offsets_file.load(), self._identity, clean_stop, same_boot)
+        self._known = known_of(offsets_file.load(), self._identity, clean_stop, same_boot)
         self._soundness = Soundness(segments, queues)
         # How many segments, from the oldest on, are still read through the kernel's cache.
         self._trusted = len(segments.segments)
         # Store time of the last record of the log, 0 if that is not known.
         self.last_store_ms = 0
+        self._began = 0.0
         #: What the offsets file says when this is done.
         self.offsets: Offsets | None = None
 
@@ -105,7 +106,7 @@ class Recovery:
 
     def run(self) -> RecoveryReport:
         """Recover. Raises OSError, StoreLayoutError or StoreSizeMismatch."""
-        started = self._clock.monotonic()
+        self._began = self._clock.monotonic()
         report = self.report
         report.log_start = self._segments.min_offset
         report.foreign_files = self._foreign_files()
@@ -133,7 +134,7 @@ class Recovery:
         for queue in self._queues:
             self._settle(queue, walk)
         self._finish()
-        report.seconds = self._clock.monotonic() - started
+        report.seconds = self._clock.monotonic() - self._began
         report.write_log()
         return report
 
@@ -378,21 +379,15 @@ class Recovery:
         return found + (self._index.foreign if self._index is not None else [])
 
     def _tell(self, what: str, done: int, total: int) -> None:
-        log.info("recovery step=%r done=%d of=%d", what, done, total)
+        elapsed_s = max(1e-6, self._clock.monotonic() - self._began)
+        left_s = elapsed_s * (total - done) / max(1, done)
+        log.info(
+            "recovering step=%r done_mib=%d of_mib=%d mb_per_s=%.0f left_s=%.0f",
+            what,
+            done >> 20,
+            total >> 20,
+            done / elapsed_s / 1e6,
+            left_s,
+        )
         if self._progress is not None:
             self._progress(what, done, total)
-
-
-def _known(offsets: Offsets | None, identity: Identity, clean_stop: bool, same_boot: bool) -> Known:
-    """What may be believed of an offsets file in a directory that is `identity` now.
-
-    `same_boot`: the machine has not gone down since another broker was killed here.
-    """
-    if offsets is None:
-        return Known(clean_stop, None, same_boot)
-    stored = offsets.identity
-    if (stored.lock_inode, stored.lock_mtime_ns) != (identity.lock_inode, identity.lock_mtime_ns):
-        log.info("another broker, or a copy: recovering as without the offsets file")
-        return Known(clean_stop, None, same_boot)
-    same_run = bool(identity.boot_id) and stored.boot_id == identity.boot_id
-    return Known(clean_stop, offsets, not offsets.poisoned and (clean_stop or same_run))

@@ -15,14 +15,17 @@ Reads only, except that index files found not whole are removed: they are made a
 that follows, and one that is left out would be found wanting again.
 """
 
+import logging
 from dataclasses import dataclass, field
 
 from aerobee.store.checkpoint import Checkpoint
 from aerobee.store.index_service import IndexService
 from aerobee.store.mapped_file_queue import MappedFileQueue
-from aerobee.store.offsets_file import Offsets
+from aerobee.store.offsets_file import Identity, Offsets
 from aerobee.store.queue_table import ConsumeQueueTable
 from aerobee.store.soundness import Soundness
+
+log = logging.getLogger("aerobee.store.recovery")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,23 @@ class Known:
     #: The machine has not gone down since, and no write or sync failed (as far as can be told of
     #: another broker's run).
     nothing_lost: bool
+
+
+def known_of(
+    offsets: Offsets | None, identity: Identity, clean_stop: bool, same_boot: bool
+) -> Known:
+    """What may be believed of an offsets file in a directory that is `identity` now.
+
+    `same_boot`: the machine has not gone down since another broker was killed here.
+    """
+    if offsets is None:
+        return Known(clean_stop, None, same_boot)
+    stored = offsets.identity
+    if (stored.lock_inode, stored.lock_mtime_ns) != (identity.lock_inode, identity.lock_mtime_ns):
+        log.info("another broker, or a copy: recovering as without the offsets file")
+        return Known(clean_stop, None, same_boot)
+    same_run = bool(identity.boot_id) and stored.boot_id == identity.boot_id
+    return Known(clean_stop, offsets, not offsets.poisoned and (clean_stop or same_run))
 
 
 @dataclass(slots=True)

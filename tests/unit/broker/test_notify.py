@@ -111,8 +111,8 @@ def test_watchdog_is_fed_twice_as_often_as_asked(
     [
         (0, 0, 0.0, "reading"),
         (0, 4 << 30, 9.0, "reading 0% (0.0 of 4.0 GiB)"),
-        (1 << 30, 4 << 30, 10.0, "reading 25% (1.0 of 4.0 GiB), 30 s left"),
-        (4 << 30, 4 << 30, 40.0, "reading 100% (4.0 of 4.0 GiB), 0 s left"),
+        (1 << 30, 4 << 30, 10.0, "reading 25% (1.0 of 4.0 GiB), 107 MB/s, 30 s left"),
+        (4 << 30, 4 << 30, 40.0, "reading 100% (4.0 of 4.0 GiB), 107 MB/s, 0 s left"),
     ],
 )
 def test_progress_says_how_far_and_how_long(
