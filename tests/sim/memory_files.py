@@ -119,6 +119,7 @@ class MemoryFiles(Files):
                     MemoryDirectory(number) if content is None else MemoryFile(number, content),
                 )
         self._next_number = max([self._next_number, *known.values()])
+        self._from_image = {self._nodes[path].number for path in image or {}}
 
     def image(self) -> dict[str, bytes | None]:
         """Everything below the root as it is now."""
@@ -229,6 +230,11 @@ class MemoryFiles(Files):
     def set_modified_ns(self, path: str, modified_ns: int) -> None:
         """For tests: as `os.utime`."""
         self._file(path).fixed_modified_ns = modified_ns
+
+    def made_and_left(self, path: str) -> bool:
+        # What an image brings may be from before a power cut: times do not survive one here.
+        file = self._file(path)
+        return file.number not in self._from_image and file.fixed_modified_ns is None
 
     def boot_id(self) -> str:
         return self._boot

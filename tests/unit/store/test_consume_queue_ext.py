@@ -33,6 +33,7 @@ from tests.unit.store.support import (
     FIRST_MS,
     SEGMENT,
     ManualClock,
+    as_copy,
     bodies,
     fill,
     flip,
@@ -432,6 +433,7 @@ def test_a_recovery_that_has_to_begin_again_extends_each_message_once(
     for start in range(200, 800, 200):  # what the checkpoint takes for synced is not there
         queue_file(tmp_path, start=start).unlink()
     (tmp_path / "abort").touch()
+    as_copy(tmp_path)
     (tmp_path / "offsets").unlink()
     store = extended(tmp_path, index_enabled=False)
     assert "queue lags behind" in caplog.text
