@@ -23,6 +23,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.command import Command
 from aerobee.remoting.connection import Connection
+from aerobee.store.stats import Histogram
 
 # A stalled disk must not turn into all memory: a waiting send costs about 1 KB, so 50 MB here.
 MAX_WAITING = 50_000
@@ -73,6 +74,7 @@ class Acks:
         after_durable: Callable[[], None],
         timeout_s: float,
         stats: BrokerStats,
+        put_times: Histogram,
     ) -> None:
         self._loop = loop
         self._store = store
@@ -80,6 +82,7 @@ class Acks:
         self._after_durable = after_durable
         self._timeout_s = timeout_s
         self._stats = stats
+        self._put_times = put_times
         self._waiting: deque[Waiting] = deque()
         self._flush_wanted = False
         self._wake_pending = False
@@ -157,23 +160,33 @@ class Acks:
         # Cleared before the mark is read: a sync that ends from here on wakes us again.
         self._wake_pending = False
         durable = self._store.durable
-        waiting = self._waiting
-        answer, served = self._answer, self._stats.request_served
+        waiting, answer = self._waiting, self._answer
         latest_deadline = self._loop.time() + self._timeout_s
         writes: dict[Connection, list[bytes]] = {}
+        # Sends of one turn of the loop have one deadline: they are counted together.
+        counted_deadline, counted_code, count = 0.0, 0, 0
         while waiting and waiting[0].end <= durable:
             _, deadline, connection, request, msg_id, queue_id, queue_offset = waiting.popleft()
-            served(request.code, latest_deadline - deadline)
+            if deadline != counted_deadline or request.code != counted_code:
+                self._count(counted_code, latest_deadline - counted_deadline, count)
+                counted_deadline, counted_code, count = deadline, request.code, 0
+            count += 1
             frame = answer(request, 0, msg_id, queue_id, queue_offset)
             frames = writes.get(connection)
             if frames is None:
                 writes[connection] = [frame]
             else:
                 frames.append(frame)
+        self._count(counted_code, latest_deadline - counted_deadline, count)
         for connection, frames in writes.items():
             if not connection.closed:
                 connection.write(frames[0] if len(frames) == 1 else b"".join(frames))
         self._after_durable()
+
+    def _count(self, code: int, waited_s: float, count: int) -> None:
+        if count:
+            self._stats.requests_served(code, waited_s, count)
+            self._put_times.add_many(int(waited_s * 1e9), count)
 
     def _fail_all(self) -> None:
         self._release()
@@ -185,6 +198,7 @@ class Acks:
     def _send(self, item: Waiting, code: int, remark: str | None) -> None:
         waited_s = self._loop.time() + self._timeout_s - item.deadline
         self._stats.request_refused(item.request.code, code, waited_s)
+        self._put_times.add_many(int(waited_s * 1e9), 1)
         if item.connection.closed:
             return
         item.connection.write(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from aerobee.broker.health import used_ratio
-from aerobee.broker.stats import BrokerStats, rate_text
+from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topics import TopicTable
 from aerobee.config.model import SETTINGS, Settings
 from aerobee.protocol.bodies import encode_kv_table
@@ -28,26 +28,11 @@ from aerobee.protocol.command import Command, encode_response
 from aerobee.protocol.fastjson import dumps, text_of
 from aerobee.protocol.record import SYS_FLAG_POSITION, store_timestamp_position
 from aerobee.remoting.connection import Connection
-from aerobee.store.stats import BOUNDS_S, Histogram, StoreStats
+from aerobee.store.stats import StoreStats
+from aerobee.store.stats_service import PUT_RANGES, StoreStatsService, rate_text
 
 Handler = Callable[[Connection, Command], bytes | None]
 
-# Upper bounds in seconds of the reference's put time ranges, and their names.
-_PUT_RANGES = (
-    (0.001, "<=0ms"),
-    (0.010, "0~10ms"),
-    (0.050, "10~50ms"),
-    (0.100, "50~100ms"),
-    (0.200, "100~200ms"),
-    (0.500, "200~500ms"),
-    (1.0, "500ms~1s"),
-    (2.0, "1~2s"),
-    (3.0, "2~3s"),
-    (4.0, "3~4s"),
-    (5.0, "4~5s"),
-    (10.0, "5~10s"),
-    (float("inf"), "10s~"),
-)
 # Queues of thread pools that do not exist here, by the names their sizes have.
 _POOLS = ("sendThreadPool", "pullThreadPool", "queryThreadPool")
 
@@ -58,6 +43,11 @@ class RuntimeStore(Protocol):
     @property
     def stats(self) -> StoreStats:
         """Its counters."""
+        ...
+
+    @property
+    def stats_service(self) -> StoreStatsService:
+        """What they have done lately."""
         ...
 
     @property
@@ -136,17 +126,18 @@ class RuntimeRequests:
         }
 
     def _put_figures(self) -> dict[str, str]:
-        stats = self._store.stats
-        times = stats.append_times
+        stats, lately = self._store.stats, self._store.stats_service
         messages = max(stats.appended_messages, 1)
+        ranges = zip(PUT_RANGES, lately.put_ranges(), strict=True)
         return {
             "getMessageEntireTimeMax": str(round(self._stats.get_time_max_s * 1000)),
+            # How long the put lock has been held: not at all, puts are on this very thread.
             "pageCacheLockTimeMills": "0",
-            "putLatency99": f"{_percentile_ms(times, 0.99):.2f}",
-            "putLatency999": f"{_percentile_ms(times, 0.999):.2f}",
+            "putLatency99": f"{lately.put_percentile_ms(0.99):.2f}",
+            "putLatency999": f"{lately.put_percentile_ms(0.999):.2f}",
             "putMessageAverageSize": text_of(stats.appended_bytes / messages),
-            "putMessageDistributeTime": _put_ranges_text(times),
-            "putMessageEntireTimeMax": str(round(times.max_s * 1000)),
+            "putMessageDistributeTime": "".join([f"[{name}]:{count} " for name, count in ranges]),
+            "putMessageEntireTimeMax": str(round(stats.put_times.max_s * 1000)),
             "putMessageFailedTimes": str(sum(stats.put_failures.values())),
             "putMessageSizeTotal": str(stats.appended_bytes),
             # 1 when there are none: tools divide by it.
@@ -154,19 +145,20 @@ class RuntimeRequests:
         }
 
     def _rates_and_totals(self) -> dict[str, str]:
-        stats = self._stats
-        rates = stats.rates()
+        lately = self._store.stats_service
+        rates, totals = lately.rates(), lately.totals
+        today, yesterday = lately.this_morning, lately.yesterday_morning
         return {
             "getFoundTps": rate_text(rates.get_found),
             "getMissTps": rate_text(rates.get_miss),
             "getTotalTps": rate_text(rates.get_total),
             "getTransferedTps": rate_text(rates.get_transferred),
-            "msgGetTotalTodayMorning": str(stats.get_messages_today_morning),
-            "msgGetTotalTodayNow": str(stats.get_transferred),
-            "msgGetTotalYesterdayMorning": str(stats.get_messages_yesterday_morning),
-            "msgPutTotalTodayMorning": str(stats.put_messages_today_morning),
-            "msgPutTotalTodayNow": str(stats.put_messages),
-            "msgPutTotalYesterdayMorning": str(stats.put_messages_yesterday_morning),
+            "msgGetTotalTodayMorning": str(today.transferred),
+            "msgGetTotalTodayNow": str(totals.transferred),
+            "msgGetTotalYesterdayMorning": str(yesterday.transferred),
+            "msgPutTotalTodayMorning": str(today.put),
+            "msgPutTotalTodayNow": str(totals.put),
+            "msgPutTotalYesterdayMorning": str(yesterday.put),
             "putTps": rate_text(rates.put),
         }
 
@@ -254,32 +246,6 @@ def _duration_text(seconds: int) -> str:
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
-
-
-def _put_ranges_text(times: Histogram) -> str:
-    """Our power-of-two buckets in the reference's ranges, each by its upper bound."""
-    counts = [0] * len(_PUT_RANGES)
-    bounds = (*BOUNDS_S, float("inf"))
-    for bound, count in zip(bounds, times.counts, strict=True):
-        # The bucket up to 1.024 ms is the one that whole milliseconds call 0.
-        place = next(i for i, (end, _) in enumerate(_PUT_RANGES) if bound <= end * 1.03)
-        counts[place] += count
-    return "".join(
-        f"[{name}]:{count} " for (_, name), count in zip(_PUT_RANGES, counts, strict=True)
-    )
-
-
-def _percentile_ms(times: Histogram, share: float) -> float:
-    """Upper bound of the bucket in which the share is reached; 0 without observations."""
-    wanted = times.count * share
-    if not wanted:
-        return 0.0
-    seen = 0
-    for bound, count in zip(BOUNDS_S, times.counts, strict=False):
-        seen += count
-        if seen >= wanted:
-            return min(bound, times.max_s) * 1000
-    return times.max_s * 1000
 
 
 def _disk(path: str) -> os.statvfs_result:

@@ -18,6 +18,7 @@ from aerobee.broker.admin_cleaning import CleaningRequests
 from aerobee.broker.admin_runtime import RuntimeRequests
 from aerobee.broker.admin_stats import StatsRequests
 from aerobee.broker.admin_topics import TopicRequests
+from aerobee.broker.admin_traffic import SAMPLE_S, TrafficHistory, TrafficRequests
 from aerobee.broker.client_requests import ClientRequests
 from aerobee.broker.clients import ClientTable
 from aerobee.broker.dispatch import Dispatcher
@@ -141,6 +142,7 @@ class BrokerCore:
             self.dispatcher.run,
             settings.sync_flush_timeout_ms / 1000,
             self.stats,
+            store.stats.put_times,
         )
         store.on_durable = self.acks.on_durable
         store.on_broken = self.acks.on_broken
@@ -225,6 +227,7 @@ class BrokerCore:
         """
         settings, store, stats = self.settings, self.store, self.stats
         topics, groups, offsets = self.topics, self.groups, self.offsets
+        self.traffic = TrafficHistory(stats, store.stats_service, settings.cluster_name)
         statistics = StatsRequests(
             settings.broker_name,
             self.identity.endpoint,
@@ -239,6 +242,7 @@ class BrokerCore:
             **TopicRequests(settings, topics, groups, offsets, stats, store).handlers(),
             **statistics.handlers(),
             **RuntimeRequests(settings, topics, store, stats).handlers(),
+            **TrafficRequests(self.traffic).handlers(),
             **CleaningRequests(store.retention).handlers(),
         }
 
@@ -261,7 +265,8 @@ class BrokerCore:
             "consumer offsets",
             self._save_offsets,
         )
-        housekeeping.every(1.0, "rates", self.stats.sample)
+        housekeeping.every(1.0, "rates", self.store.stats_service.sample)
+        housekeeping.every(SAMPLE_S, "traffic", self.traffic.sample)
         clean_s = settings.clean_interval_ms / 1000
         duty = RetentionDuty(self.store.retention, LoopCalls(self._loop), self.offsets)
         housekeeping.every(

@@ -68,7 +68,7 @@ class Daemon:
         limits = Limits.of(settings)
         self._limits = remoting_limits(limits)
         self._notifier = notifier or Notifier({})
-        self._supervision = Supervision(self._notifier, self.health, self.stats)
+        self._supervision = Supervision(self._notifier, self.health)
         self._undo: list[tuple[str, Callable[[], Awaitable[None]]]] = []
         self._serving = False
         self._stop_asked = False
@@ -258,7 +258,8 @@ class Daemon:
             "free space, or lower fileReservedTime; aerobee store retention says what would go",
         )
         self._housekeeping.every(1.0, "health", self.health.look)
-        self._supervision.watch(self._housekeeping, self.store.threads_alive)
+        store = self.store
+        self._supervision.watch(self._housekeeping, store.threads_alive, store.stats_service.rates)
 
     async def _stop_loop_monitor(self) -> None:
         self._loop_monitor.stop()

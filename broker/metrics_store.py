@@ -121,7 +121,11 @@ def _fill_counters(page: Page, stats: StoreStats, put_failures: Mapping[str, int
         ("appends", "Appends to the log, a batch is one", stats.appends),
         ("appended_messages", "Messages appended to the log", stats.appended_messages),
         ("appended_bytes", "Bytes appended to the log", stats.appended_bytes),
-        ("dispatched_messages", "Messages given to their queues", stats.dispatched_messages),
+        (
+            "dispatched_messages",
+            "Messages put into queues",
+            stats.dispatched_messages,
+        ),
         ("queue_syncs", "Syncs of consume queue files", stats.queue_syncs),
         ("damaged_reads", "Reads that came to damage, which is passed over", stats.damaged_reads),
         ("segments_created", "Log segments created", stats.segments_created),
@@ -133,6 +137,9 @@ def _fill_counters(page: Page, stats: StoreStats, put_failures: Mapping[str, int
     )
     for kind, count in put_failures.items():
         failures.add(count, error_word(kind))
+    page.gauge("aerobee_store_put_max_seconds", "Longest put since the start").add(
+        stats.put_times.max_s
+    )
     for name, help_text, times in (
         ("append", "Time of one append under the put lock", stats.append_times),
         ("sync", "Time of one sync of the log", stats.commit_log_sync_times),

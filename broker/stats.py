@@ -2,9 +2,10 @@
 
 Nothing here knows Prometheus. `send.py` and `pull.py` keep the small objects handed out by
 `BrokerStats.topic` and `BrokerStats.consumer` and add to them; `metrics.py` turns everything into
-families when somebody scrapes, and GET_BROKER_RUNTIME_INFO reads totals and rates. A plain add
-costs 30 ns, a labelled Prometheus counter 1.7 us: at 100,000 sends a second that is the difference
-between 0.3 % and 17 % of a core.
+families when somebody scrapes. A plain add costs 30 ns, a labelled Prometheus counter 1.7 us: at
+100,000 sends a second that is the difference between 0.3 % and 17 % of a core. What the store
+counts (messages appended and read, their bytes) is not counted here again; totals and rates are
+made of the store's counters (`store/stats_service.py`).
 
 Invariants
 - Counters only grow; a topic's or group's counters go away as a whole when it is deleted.
@@ -21,7 +22,6 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -43,10 +43,6 @@ MESSAGE_NORMAL = "normal"
 MESSAGE_FIFO = "fifo"  # carries a sharding key
 
 RESULT_SUCCESS = "success"
-
-#: The windows of the runtime table's rates (wire.md 4.8), and how often a sample is worth keeping.
-RATE_WINDOWS_S = (10, 60, 600)
-_SAMPLE_INTERVAL_S = 1.0
 
 
 class Buckets:
@@ -78,6 +74,11 @@ class TopicStats:
         self.failures = 0
         self.sizes = Buckets(MESSAGE_SIZE_BOUNDS)
 
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Messages, their bytes, and none sent back."""
+        return (self.messages_in, self.bytes_in, 0)
+
 
 class ConsumerStats:
     """What one consumer group took from one topic, and what it gave back.
@@ -97,6 +98,11 @@ class ConsumerStats:
         self.pulled: dict[int, int] = {}
         self.sent_back = 0
         self.sent_to_dlq = 0
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Messages, their bytes, messages sent back."""
+        return (self.messages_out, self.bytes_out, self.sent_back)
 
 
 class RequestKey(NamedTuple):
@@ -131,78 +137,38 @@ class Tally(dict[str, int]):
         self[word] = self.get(word, 0) + times
 
 
-class Rates(NamedTuple):
-    """Events a second over the last 10, 60 and 600 seconds each (less when younger)."""
-
-    put: tuple[float, ...]
-    get_found: tuple[float, ...]
-    get_miss: tuple[float, ...]
-    get_total: tuple[float, ...]
-    get_transferred: tuple[float, ...]
-
-
-class _Sample(NamedTuple):
-    at: float
-    put: int
-    get_found: int
-    get_missed: int
-    get_transferred: int
-
-
 def _common_name(name: str) -> str:
     return LMQ_PREFIX if is_light(name) else name
 
 
-def rate_text(triple: Sequence[float]) -> str:
-    """A triple as the runtime table writes it: `10s 60s 600s`, separated by spaces."""
-    return " ".join(str(round(rate, 4)) for rate in triple)
-
-
 class BrokerStats:
-    """All counters of one broker. `clock` is monotonic, `wall_clock` tells the day, in seconds."""
+    """All counters of one broker. `wall_clock` gives seconds since 1970."""
 
     __slots__ = (
-        "_clock", "_consumers", "_day", "_limit", "_requests", "_samples", "_served", "_topics",
-        "_wall_clock", "events", "failures_without_topic", "get_found",
-        "get_messages_today_morning",
-        "get_messages_yesterday_morning", "get_missed", "get_time_max_s", "get_transferred",
-        "group_warnings", "handler_failures", "light", "overflowed", "put_bytes", "put_failures",
-        "put_messages",
-        "put_messages_today_morning", "put_messages_yesterday_morning", "started_ms",
+        "_consumers", "_limit", "_requests", "_served", "_topics", "events",
+        "failures_without_topic", "get_found", "get_missed", "get_time_max_s", "group_warnings",
+        "handler_failures", "light", "overflowed", "put_failures", "started_ms",
     )  # fmt: skip
 
     def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
-        series_limit: int = 50_000,
+        self, wall_clock: Callable[[], float] = time.time, series_limit: int = 50_000
     ) -> None:
-        self._clock = clock
-        self._wall_clock = wall_clock
         self._limit = series_limit
         self._topics: dict[tuple[str, str], TopicStats] = {}
         self._consumers: dict[tuple[str, str], ConsumerStats] = {}
         self._requests: dict[tuple[int, int, str, bool], RequestStats] = {}
         self._served: dict[int, RequestStats] = {}  # the part of _requests that is hot
         self.started_ms = int(wall_clock() * 1000)
-        self._zero_totals()
+        self.put_failures = 0  # sends refused or failed, here or by the store
+        self.failures_without_topic = 0  # the part of put_failures that no topic counts
+        self.get_found = self.get_missed = 0  # answered pulls
+        self.handler_failures = 0
+        self.get_time_max_s = 0.0  # longest read of the store for a pull
         self.group_warnings = Tally()  # by kind: mixed subscriptions, shared clientId, ...
         # Whether light queues and groups are counted together, under their common prefix.
         self.light = False
         self.events = Tally()  # anything else worth a counter
         self.overflowed = Tally()  # look-ups that ended at __other__, by table
-        self._day = self._today()
-        # Rates at the very start are taken against the start itself.
-        self._samples: deque[_Sample] = deque([self._take()])
-
-    def _zero_totals(self) -> None:
-        self.put_messages = self.put_bytes = self.put_failures = 0
-        self.failures_without_topic = 0  # the part of put_failures that no topic counts
-        self.get_found = self.get_missed = self.get_transferred = 0
-        self.handler_failures = 0
-        self.get_time_max_s = 0.0  # longest read of the store for a pull
-        self.put_messages_yesterday_morning = self.put_messages_today_morning = 0
-        self.get_messages_yesterday_morning = self.get_messages_today_morning = 0
 
     # --- the request path -------------------------------------------------------------------
 
@@ -237,6 +203,10 @@ class BrokerStats:
         served.counts[bisect_left(RPC_LATENCY_BOUNDS, seconds)] += 1
         served.total += seconds
 
+    def requests_served(self, code: int, seconds: float, times: int) -> None:
+        """The same of several that took as long as each other."""
+        self.request(code, 0).add(seconds, times)
+
     def request_refused(self, code: int, response_code: int, seconds: float = 0.0) -> None:
         """A request was answered with an error code; "success" means that it was answered."""
         self.request(code, response_code).add(seconds)
@@ -246,8 +216,6 @@ class BrokerStats:
         topic.messages_in += messages
         topic.bytes_in += stored_bytes
         topic.sizes.add(stored_bytes / messages, messages)
-        self.put_messages += messages
-        self.put_bytes += stored_bytes
 
     def failed(self, topic: TopicStats | None = None) -> None:
         """A send was refused, or failed; `topic` is None when it named no topic there is."""
@@ -262,7 +230,6 @@ class BrokerStats:
         consumer.messages_out += messages
         consumer.bytes_out += stored_bytes
         self.get_found += 1
-        self.get_transferred += messages
 
     def pulled(self, group: str, topic: str) -> Mapping[int, int]:
         """`ConsumerStats.pulled` of a group in a topic, empty when it took nothing yet."""
@@ -313,58 +280,3 @@ class BrokerStats:
         if key.response_code == _CODE_NOT_SUPPORTED or len(self._requests) >= self._limit:
             key = key._replace(code=UNKNOWN_CODE)
         return self._requests.setdefault(key, RequestStats(key))
-
-    # --- time -------------------------------------------------------------------------------
-
-    def sample(self) -> None:
-        """Remember the totals for the rates; call it from any timer of 1 to 10 seconds."""
-        taken = self._take()
-        if taken.at - self._samples[-1].at < _SAMPLE_INTERVAL_S:
-            return
-        self._samples.append(taken)
-        # One sample older than the longest window stays, as its far end.
-        while len(self._samples) > 2 and taken.at - self._samples[1].at >= RATE_WINDOWS_S[-1]:
-            self._samples.popleft()
-        self._turn_day()
-
-    def rates(self) -> Rates:
-        """Events a second up to this moment, over each of `RATE_WINDOWS_S`."""
-        now = self._take()
-        far_ends = [self._far_end(now.at - window) for window in RATE_WINDOWS_S]
-
-        def triple(position: int) -> tuple[float, ...]:
-            return tuple(
-                (now[position] - old[position]) / (now.at - old.at) if now.at > old.at else 0.0
-                for old in far_ends
-            )
-
-        found, missed = triple(2), triple(3)
-        both = tuple(f + m for f, m in zip(found, missed, strict=True))
-        return Rates(triple(1), found, missed, both, triple(4))
-
-    def _take(self) -> _Sample:
-        return _Sample(
-            self._clock(), self.put_messages, self.get_found, self.get_missed, self.get_transferred
-        )
-
-    def _far_end(self, wanted: float) -> _Sample:
-        """The youngest sample at or before `wanted`, else the oldest there is."""
-        position = bisect_left(self._samples, wanted, key=lambda sample: sample.at)
-        if position < len(self._samples) and self._samples[position].at == wanted:
-            return self._samples[position]
-        return self._samples[max(position - 1, 0)]
-
-    def _today(self) -> tuple[int, int]:
-        now = time.localtime(self._wall_clock())
-        return now.tm_year, now.tm_yday
-
-    def _turn_day(self) -> None:
-        """At the first sample of a local day the totals become this morning's."""
-        today = self._today()
-        if today == self._day:
-            return
-        self._day = today
-        self.put_messages_yesterday_morning = self.put_messages_today_morning
-        self.put_messages_today_morning = self.put_messages
-        self.get_messages_yesterday_morning = self.get_messages_today_morning
-        self.get_messages_today_morning = self.get_transferred

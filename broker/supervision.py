@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from aerobee.broker.health import Health, Verdict
 from aerobee.broker.housekeeping import Housekeeping
 from aerobee.broker.notify import Notifier, progress_text
-from aerobee.broker.stats import BrokerStats, Rates
 from aerobee.store.recovery_report import Progress
+from aerobee.store.stats_service import Rates
 
 # More than recovery ever takes from one word about its progress to the next.
 _RECOVERY_EXTENSION_S = 60.0
@@ -25,10 +25,9 @@ _STATUS_S = 10.0
 class Supervision:
     """One daemon's side of the talk with its supervisor."""
 
-    def __init__(self, notifier: Notifier, health: Health, stats: BrokerStats) -> None:
+    def __init__(self, notifier: Notifier, health: Health) -> None:
         self._notifier = notifier
         self._health = health
-        self._stats = stats
         self._recovering: str | None = None
 
     def begin_recovery(self, loop: asyncio.AbstractEventLoop) -> Progress:
@@ -51,15 +50,23 @@ class Supervision:
         """The store is open."""
         self._recovering = None
 
-    def watch(self, housekeeping: Housekeeping, threads_alive: Callable[[], bool]) -> None:
+    def watch(
+        self,
+        housekeeping: Housekeeping,
+        threads_alive: Callable[[], bool],
+        rates: Callable[[], Rates],
+    ) -> None:
         """Start the repeated messages."""
+
+        def say_status() -> None:
+            self._notifier.status(status_line(self._health.look(), rates()))
 
         def feed_watchdog() -> None:
             if threads_alive():
                 self._notifier.watchdog()
 
         if self._notifier.enabled:
-            housekeeping.every(_STATUS_S, "status", self._say_status)
+            housekeeping.every(_STATUS_S, "status", say_status)
         if (interval := self._notifier.watchdog_interval_s) is not None:
             housekeeping.every(interval, "watchdog", feed_watchdog)
 
@@ -69,9 +76,6 @@ class Supervision:
             self._recovering = text
             self._notifier.status(text)
             self._notifier.extend_timeout(_RECOVERY_EXTENSION_S)
-
-    def _say_status(self) -> None:
-        self._notifier.status(status_line(self._health.look(), self._stats.rates()))
 
 
 def status_line(verdicts: Sequence[Verdict], rates: Rates) -> str:

@@ -216,3 +216,26 @@ def encode_consumer_offsets(offsets: Mapping[tuple[str, str], Mapping[int, int]]
     return dumps(
         {"offsetTable": {f"{topic}@{group}": table for (topic, group), table in offsets.items()}}
     )
+
+
+class StatsWindow(msgspec.Struct, frozen=True):
+    """What happened in one window: how much, a second, and on average each time."""
+
+    total: int
+    a_second: float
+    each_time: float
+
+    def to_json(self) -> dict[str, float]:
+        """As the wire has it."""
+        return {"avgpt": self.each_time, "sum": self.total, "tps": self.a_second}
+
+
+def encode_stats_data(minute: StatsWindow, hour: StatsWindow, day: StatsWindow) -> bytes:
+    """The answer to VIEW_BROKER_STATS_DATA."""
+    return dumps(
+        {
+            "statsDay": day.to_json(),
+            "statsHour": hour.to_json(),
+            "statsMinute": minute.to_json(),
+        }
+    )

@@ -40,6 +40,7 @@ from aerobee.store.reput import Reput
 from aerobee.store.results import Arrival, GetResult, GetStatus, PutResult, QueryResult
 from aerobee.store.retention import Retention, StoreSide
 from aerobee.store.search import Search
+from aerobee.store.stats_service import StoreStatsService
 
 __all__ = [
     "Arrival",
@@ -68,6 +69,7 @@ class MessageStore:
         self._kept_arrivals: list[Arrival] = []
         self._closed = False
         self.stats = parts.stats
+        self.stats_service = StoreStatsService(parts.stats, parts.clock)
         self.recovery = parts.recovery
         self._health = parts.health
         self._disk = DiskWatch(

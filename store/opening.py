@@ -123,7 +123,7 @@ def open_parts(
 def make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
     """The parts as the settings make them, nothing read or locked yet."""
     root = settings.store_path
-    stats = StoreStats()
+    stats = StoreStats(waits_for_flush=settings.sync_flush)
     health = Health()
     levels = _delay_levels(settings)
     checkpoint = Checkpoint(files, os.path.join(root, "checkpoint"))

@@ -13,6 +13,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.command import Command, make_request
 from aerobee.remoting.connection import Connection
+from aerobee.store.stats import Histogram
 
 
 class Peer:
@@ -41,7 +42,16 @@ class Bench:
         self.after_durable = asyncio.Event()
         loop = asyncio.get_running_loop()
         self.stats = BrokerStats()
-        self.acks = Acks(loop, self.mark, answer, self.after_durable.set, timeout_s, self.stats)
+        self.put_times = Histogram()
+        self.acks = Acks(
+            loop,
+            self.mark,
+            answer,
+            self.after_durable.set,
+            timeout_s,
+            self.stats,
+            self.put_times,
+        )
         self.peer = Peer()
 
     def wait(self, end: int, name: str, peer: Peer | None = None) -> None:
@@ -147,3 +157,30 @@ async def test_a_waiting_send_keeps_no_body_and_there_is_a_limit(
     assert not bench.acks.full
     bench.wait(200, "b")
     assert bench.acks.full
+
+
+async def test_sends_are_counted_with_the_time_until_their_answer() -> None:
+    bench = Bench()
+    for end in range(1, 6):
+        bench.wait(end, "m")
+    before = asyncio.get_running_loop().time()
+    await asyncio.sleep(0.02)
+    bench.wait(6, "m")
+    await bench.move(6)
+    waited_s = asyncio.get_running_loop().time() - before
+    (served,) = bench.stats.requests()
+    assert (served.count, served.key.code, served.key.response_code) == (6, 310, 0)
+    assert bench.put_times.count == 6
+    # All but the last took 20 ms or more, in the range of 10 to 50 ms or, on a busy machine, above.
+    assert sum(bench.put_times.slow[1:]) >= 5
+    assert 0.02 <= bench.put_times.max_s <= waited_s
+    assert 0.1 <= served.total == pytest.approx(bench.put_times.sum_s, rel=0.01)
+
+
+async def test_a_send_that_timed_out_counts_with_its_time() -> None:
+    bench = Bench(timeout_s=0.005)
+    bench.wait(1, "late")
+    await asyncio.sleep(0.02)
+    bench.acks.expire()
+    assert bench.put_times.count == 1
+    assert bench.put_times.max_s >= 0.005

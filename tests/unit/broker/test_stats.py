@@ -1,6 +1,4 @@
-"""Claims about the plain counters and the rates of the runtime table."""
-
-import time
+"""Claims about the plain counters."""
 
 import pytest
 
@@ -10,33 +8,12 @@ from aerobee.broker.stats import (
     UNKNOWN_CODE,
     BrokerStats,
     Buckets,
-    rate_text,
 )
 
 
-class FakeTime:
-    """A clock that moves only when told; `wall` is its calendar, in local time."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.midnight = time.mktime((2026, 11, 21, 0, 0, 0, 0, 0, -1))
-        self.start = self.midnight + 20 * 3600
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return self.start + self.now - 1000.0
-
-
 @pytest.fixture
-def clock() -> FakeTime:
-    return FakeTime()
-
-
-@pytest.fixture
-def stats(clock: FakeTime) -> BrokerStats:
-    return BrokerStats(clock=clock.monotonic, wall_clock=clock.wall)
+def stats() -> BrokerStats:
+    return BrokerStats()
 
 
 def test_topic_and_consumer_objects_are_the_same_each_time(stats: BrokerStats) -> None:
@@ -53,7 +30,7 @@ def test_stored_adds_to_topic_and_broker(stats: BrokerStats) -> None:
     assert (topic.messages_in, topic.bytes_in) == (33, 64200)
     assert topic.sizes.counts == [1, 32, 0, 0, 0, 0, 0]
     assert topic.sizes.total == 64200
-    assert (stats.put_messages, stats.put_bytes) == (33, 64200)
+    assert topic.counts == (33, 64200, 0)
 
 
 def test_failed_counts_with_and_without_a_topic(stats: BrokerStats) -> None:
@@ -65,8 +42,8 @@ def test_failed_counts_with_and_without_a_topic(stats: BrokerStats) -> None:
 
 def test_delivered_counts_one_pull_and_its_messages(stats: BrokerStats) -> None:
     stats.delivered(stats.consumer("G", "T"), 32, 9000)
-    assert (stats.get_found, stats.get_transferred) == (1, 32)
-    assert stats.consumer("G", "T").bytes_out == 9000
+    assert stats.get_found == 1
+    assert stats.consumer("G", "T").counts == (32, 9000, 0)
 
 
 def test_bucket_bound_is_inclusive() -> None:
@@ -102,8 +79,8 @@ def test_unknown_request_codes_share_one_series(stats: BrokerStats) -> None:
     assert stats.requests()[0].count == 1000
 
 
-def test_series_past_the_limit_share_other(clock: FakeTime) -> None:
-    stats = BrokerStats(clock=clock.monotonic, wall_clock=clock.wall, series_limit=2)
+def test_series_past_the_limit_share_other() -> None:
+    stats = BrokerStats(series_limit=2)
     for name in ("A", "B", "C", "D"):
         stats.stored(stats.topic(name), 1, 100)
         stats.delivered(stats.consumer("G", name), 1, 100)
@@ -123,55 +100,3 @@ def test_deleted_topic_and_group_take_their_series_along(stats: BrokerStats) -> 
     assert [(c.group, c.topic) for c in stats.consumers()] == [("H", "U")]
     stats.forget_group("H")
     assert stats.consumers() == []
-    assert stats.put_messages == 2
-
-
-def test_rates_use_their_own_windows(stats: BrokerStats, clock: FakeTime) -> None:
-    topic, consumer = stats.topic("T"), stats.consumer("G", "T")
-    for second in range(700):
-        clock.now += 1
-        stats.stored(topic, 100 if second >= 690 else 10, 1000)
-        stats.delivered(consumer, 2, 100)
-        stats.get_missed += 1
-        stats.sample()
-    rates = stats.rates()
-    assert rates.put[0] == pytest.approx(100)
-    assert rates.put[1] == pytest.approx((10 * 100 + 50 * 10) / 60)
-    assert rates.put[2] == pytest.approx((10 * 100 + 590 * 10) / 600)
-    assert rates.get_found == pytest.approx((1, 1, 1))
-    assert rates.get_total == pytest.approx((2, 2, 2))
-    assert rates.get_transferred == pytest.approx((2, 2, 2))
-
-
-def test_rates_of_a_young_broker_count_from_its_start(stats: BrokerStats, clock: FakeTime) -> None:
-    assert stats.rates().put == (0.0, 0.0, 0.0)
-    stats.stored(stats.topic("T"), 30, 3000)
-    clock.now += 3
-    assert stats.rates().put == pytest.approx((10, 10, 10))
-
-
-def test_samples_stay_bounded_and_ignore_a_hurried_timer(
-    stats: BrokerStats, clock: FakeTime
-) -> None:
-    for _ in range(5000):
-        clock.now += 0.5
-        stats.sample()
-    assert len(stats._samples) <= 602
-
-
-def test_morning_totals_move_at_local_midnight(stats: BrokerStats, clock: FakeTime) -> None:
-    stats.stored(stats.topic("T"), 5, 500)
-    clock.now += 3600
-    stats.sample()
-    assert stats.put_messages_today_morning == 0
-    clock.now += 4 * 3600
-    stats.sample()
-    assert (stats.put_messages_yesterday_morning, stats.put_messages_today_morning) == (0, 5)
-    stats.stored(stats.topic("T"), 2, 200)
-    clock.now += 24 * 3600
-    stats.sample()
-    assert (stats.put_messages_yesterday_morning, stats.put_messages_today_morning) == (5, 7)
-
-
-def test_rate_text_is_three_plain_numbers() -> None:
-    assert rate_text((0.0, 1.23456, 100.0)) == "0.0 1.2346 100.0"

@@ -13,8 +13,8 @@ import pytest
 from aerobee.broker.health import Health, Verdict
 from aerobee.broker.housekeeping import Housekeeping
 from aerobee.broker.notify import Notifier
-from aerobee.broker.stats import BrokerStats, Rates
 from aerobee.broker.supervision import Supervision, status_line
+from aerobee.store.stats_service import Rates
 
 
 class Supervisor:
@@ -50,7 +50,7 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
 
 async def test_each_step_of_recovery_is_told_and_asks_for_time(supervisor: Supervisor) -> None:
     health = Health()
-    supervision = Supervision(Notifier(supervisor.environ), health, BrokerStats())
+    supervision = Supervision(Notifier(supervisor.environ), health)
     progress = supervision.begin_recovery(asyncio.get_running_loop())
     assert not health.ready
     thread = threading.Thread(target=progress, args=("reading the commit log", 1 << 30, 4 << 30))
@@ -64,7 +64,7 @@ async def test_each_step_of_recovery_is_told_and_asks_for_time(supervisor: Super
 
 
 async def test_word_of_progress_after_the_end_is_not_told(supervisor: Supervisor) -> None:
-    supervision = Supervision(Notifier(supervisor.environ), Health(), BrokerStats())
+    supervision = Supervision(Notifier(supervisor.environ), Health())
     progress = supervision.begin_recovery(asyncio.get_running_loop())
     progress("reading the commit log", 4, 4)
     supervision.end_recovery()
@@ -84,8 +84,8 @@ async def test_watchdog_goes_hungry_while_a_thread_is_stuck(supervisor: Supervis
         return asked >= 3
 
     housekeeping = Housekeeping(asyncio.get_running_loop())
-    supervision = Supervision(Notifier(supervisor.environ), Health(), BrokerStats())
-    supervision.watch(housekeeping, threads_alive)
+    supervision = Supervision(Notifier(supervisor.environ), Health())
+    supervision.watch(housekeeping, threads_alive, lambda: rates(0.0, 0.0))
     assert await supervisor.next() == "WATCHDOG=1"
     assert recovered.is_set()
     await housekeeping.stop()
