@@ -4,8 +4,8 @@
 
 Each broker fills a store of its own with messages of 1 KiB and is killed. Then, in turn:
 
-- restart: it is started again on what it left, takes a few sends, is killed again;
-- takeover: ours and Java's are started on copies of what the killed Java broker left;
+- restart: each works for three seconds, is killed under load, and is started again on what it left;
+- takeover: Java works for three seconds and is killed under load; ours, or Java, starts on that;
 - rebuild: consumequeue, index and checkpoint are deleted (and our offsets file, as if the store had
   come from elsewhere), and everything is made again.
 
@@ -74,18 +74,23 @@ def fill(kind: str, mib: int) -> Path:
         broker.create_topic(TOPIC, QUEUES)
         with broker.wire() as wire:
             while stored(wire) * 1150 < mib * MIB:
-                subprocess.run(
-                    [
-                        str(CACHE / "rmqload"), "batch", "--conns", "16", "--batch", "32",
-                        "--size", "1024", "--keys", "1", "--port", str(broker.port), "--topic",
-                        TOPIC, "--queues", str(QUEUES), "--secs", "4", "--warmup", "0",
-                    ],
-                    check=True,
-                    capture_output=True,
-                )  # fmt: skip
+                send(broker, 4)
     finally:
         broker.kill()
     return broker.store
+
+
+def send(broker: Broker, secs: int) -> None:
+    """Load: batches of messages of 1 KiB."""
+    subprocess.run(
+        [
+            str(CACHE / "rmqload"), "batch", "--conns", "16", "--batch", "32", "--size", "1024",
+            "--keys", "1", "--port", str(broker.port), "--topic", TOPIC, "--queues", str(QUEUES),
+            "--secs", str(secs), "--warmup", "0",
+        ],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
 
 
 def stored(wire: object) -> int:
@@ -101,13 +106,14 @@ def start_on(kind: str, store: Path) -> float:
         broker.kill()
 
 
-def copy_of(store: Path) -> Path:
-    """With holes kept, and times, which the reference's recovery and ours look at."""
-    target = store.with_name("copy")
-    shutil.rmtree(target, ignore_errors=True)
-    subprocess.run(["cp", "-a", "--sparse=always", str(store), str(target)], check=True)
-    subprocess.run(["sync", "-f", str(target)], check=True)
-    return target
+def leave_behind(kind: str, store: Path) -> None:
+    """A broker of that kind works on the store for a few seconds and is killed under load."""
+    broker = KINDS[kind](CACHE / f"restart-run-{kind}", shape(), store)
+    broker.start()
+    try:
+        send(broker, 3)
+    finally:
+        broker.kill()
 
 
 def strip(store: Path) -> None:
@@ -127,11 +133,10 @@ def measure(mib: int, runs: int) -> dict[str, dict[str, list[float]]]:
     stores = {kind: fill(kind, mib) for kind in KINDS}
     for _ in range(runs):
         for kind in KINDS:
-            copy = copy_of(stores["java"])
-            note("takeover", kind, start_on(kind, copy))
-            shutil.rmtree(copy)
-    for _ in range(runs):
+            leave_behind("java", stores["java"])
+            note("takeover", kind, start_on(kind, stores["java"]))
         for kind in KINDS:
+            leave_behind(kind, stores[kind])
             note("restart", kind, start_on(kind, stores[kind]))
     for _ in range(runs):
         for kind in KINDS:
