@@ -2,7 +2,7 @@
 
 System topics can be looked at but not changed. Names, queue numbers and rights are checked against
 the same limits as everywhere; upstream checks no group name and no number. A deleted topic loses
-its consume queues, while its groups' offsets stay, as upstream.
+its consume queues, while its groups' offsets stay, as upstream; it is answered when they are gone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from aerobee.broker.admin_cleaning import Later
 from aerobee.broker.groups import GroupConfig, GroupTable
 from aerobee.broker.offsets import ConsumerOffsets
 from aerobee.broker.stats import BrokerStats
@@ -32,6 +33,7 @@ from aerobee.protocol.names import (
 )
 from aerobee.protocol.topic_bodies import MULTI_TAG, SINGLE_TAG
 from aerobee.remoting.connection import Connection
+from aerobee.store.owner import OnOwner
 
 log = logging.getLogger("aerobee.broker.admin")
 
@@ -66,15 +68,13 @@ class TableLimits(Protocol):
         ...
 
 
-class TopicStore(Protocol):
-    """What is asked of the store."""
+class TopicCleaner(Protocol):
+    """What is asked of the store, on a worker thread."""
 
-    def delete_topic(self, topic: str, /) -> object:
-        """Remove a topic's consume queues."""
-        ...
-
-    def queues(self) -> Iterable[tuple[str, int]]:
-        """All queues that exist."""
+    def remove_topics(
+        self, topics: Iterable[str], on_owner: OnOwner, confirm: Callable[[str], bool]
+    ) -> object:
+        """Remove topics' consume queues, those that are confirmed when they leave."""
         ...
 
 
@@ -88,14 +88,18 @@ class TopicRequests:
         groups: GroupTable,
         offsets: ConsumerOffsets,
         stats: BrokerStats,
-        store: TopicStore,
+        cleaner: TopicCleaner,
+        on_loop: OnOwner,
+        later: Later,
     ) -> None:
         self._limits = limits
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
         self._stats = stats
-        self._store = store
+        self._cleaner = cleaner
+        self._on_loop = on_loop
+        self._later = later
 
     def handlers(self) -> dict[int, Handler]:
         """The handlers by request code."""
@@ -104,7 +108,6 @@ class TopicRequests:
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
             RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
-            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update_group,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
@@ -165,23 +168,21 @@ class TopicRequests:
                 f"{queues} queues in all topics would pass the limit of {self._limits.max_queues}"
             )
 
-    def delete_topic(self, _connection: Connection, command: Command) -> bytes:
-        """Delete a topic; one that is unknown is no error."""
+    def delete_topic(self, connection: Connection, command: Command) -> bytes | None:
+        """Delete a topic; one that is unknown is no error. Its files go on a worker thread."""
         name = self._changeable(TopicHeader.from_ext(command.ext).topic)
+
+        def work() -> None:
+            self._cleaner.remove_topics([name], self._on_loop, self._forget_topic)
+
+        return self._later(connection, command, work)
+
+    def _forget_topic(self, name: str) -> bool:
+        """The topic leaves the table in the step in which its queues leave the store."""
         if self._topics.delete(name):
             log.info("topic deleted name=%s", name)
-        self._store.delete_topic(name)
         self._stats.forget_topic(name)
-        return encode_response(command, ResponseCode.SUCCESS)
-
-    def clean_unused(self, _connection: Connection, command: Command) -> bytes:
-        """Remove the consume queues of topics that do not exist any more."""
-        topics = {topic for topic, _queue in self._store.queues()}
-        for topic in sorted(topics):
-            if self._topics.get(topic) is None and not self._topics.is_system(topic):
-                log.info("consume queues of an unknown topic removed name=%s", topic)
-                self._store.delete_topic(topic)
-        return encode_response(command, ResponseCode.SUCCESS)
+        return True
 
     def all_topics(self, _connection: Connection, command: Command) -> bytes:
         """The whole topic table."""

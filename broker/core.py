@@ -42,6 +42,7 @@ from aerobee.broker.send import SendOptions, SendProcessor
 from aerobee.broker.state_file import JsonStateFile
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topics import PERM_READ, PERM_WRITE, TopicOptions, TopicTable
+from aerobee.broker.worker_answers import WorkerAnswers
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.headers import PullMessageHeader, SendReply
@@ -93,6 +94,7 @@ class BrokerCore:
         self.identity = identity
         self.stats = stats
         self._loop = loop
+        self._on_loop = LoopCalls(loop)
         stats.light = settings.lmq_enabled
         self._build_tables()
         self._build_data_path()
@@ -238,12 +240,17 @@ class BrokerCore:
             stats,
             store,
         )
+        later = WorkerAnswers(self._loop, stats)
         return {
-            **TopicRequests(settings, topics, groups, offsets, stats, store).handlers(),
+            **TopicRequests(
+                settings, topics, groups, offsets, stats, store.cleaning, self._on_loop, later
+            ).handlers(),
             **statistics.handlers(),
             **RuntimeRequests(settings, topics, store, stats).handlers(),
             **TrafficRequests(self.traffic).handlers(),
-            **CleaningRequests(store.retention).handlers(),
+            **CleaningRequests(
+                store.retention, store.cleaning, store, topics, self._on_loop, later
+            ).handlers(),
         }
 
     def appended(self) -> None:
@@ -268,7 +275,7 @@ class BrokerCore:
         housekeeping.every(1.0, "rates", self.store.stats_service.sample)
         housekeeping.every(SAMPLE_S, "traffic", self.traffic.sample)
         clean_s = settings.clean_interval_ms / 1000
-        duty = RetentionDuty(self.store.retention, LoopCalls(self._loop), self.offsets)
+        duty = RetentionDuty(self.store.retention, self._on_loop, self.offsets)
         housekeeping.every(
             clean_s, "retention", duty.run, blocking=True, first_s=FIRST_AFTER * clean_s
         )

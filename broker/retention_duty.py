@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from aerobee.broker.loop_calls import LoopCalls
+from aerobee.store.owner import OnOwner
 from aerobee.store.retention import Retention
 from aerobee.store.retention_plan import OffsetsByQueue
 
@@ -29,7 +29,7 @@ class OffsetTable(Protocol):
 class RetentionDuty:
     """Runs `retention` once a call."""
 
-    def __init__(self, retention: Retention, on_loop: LoopCalls, offsets: OffsetTable) -> None:
+    def __init__(self, retention: Retention, on_loop: OnOwner, offsets: OffsetTable) -> None:
         self._retention = retention
         self._on_loop = on_loop
         self._offsets = offsets

@@ -294,7 +294,10 @@ class ConsumeQueueExt:
     def dispose(self) -> None:
         """Flush thread: remove the files that were let go of. Raises OSError."""
         while self.expired:
-            self._remove(self.expired.pop())
+            try:
+                self._remove(self.expired.pop())
+            except (FileNotFoundError, IndexError):  # its queue is being removed
+                return
 
     def _remove(self, file: QueueFile) -> None:
         self._cache.discard(file)

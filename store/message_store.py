@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from aerobee.config.model import Settings
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.damage import DamageReports, Judge
+from aerobee.store.deletion import make_deletion
 from aerobee.store.disk_watch import DiskWatch
 from aerobee.store.encoding import crc_checks, encoding_for
 from aerobee.store.errors import StoreBroken
@@ -34,11 +35,13 @@ from aerobee.store.flush import (
 from aerobee.store.multi_dispatch import MultiDispatchLog
 from aerobee.store.offsets_keeper import OffsetsKeeper
 from aerobee.store.opening import StoreParts, open_parts
+from aerobee.store.owner import here
+from aerobee.store.queue_cleaning import QueueCleaner
 from aerobee.store.reader import CHECKED_BELOW, Reader, ReadLimits, physical_memory_bytes
 from aerobee.store.recovery_report import Progress, RecoveryReport
 from aerobee.store.reput import Reput
 from aerobee.store.results import Arrival, GetResult, GetStatus, PutResult, QueryResult
-from aerobee.store.retention import Retention, StoreSide
+from aerobee.store.retention import Retention
 from aerobee.store.search import Search
 from aerobee.store.stats_service import StoreStatsService
 
@@ -110,7 +113,7 @@ class MessageStore:
         self._reader = self._make_reader(settings)
         self._health.freeze = lambda: self._reader.freeze(self._sync.durable)
         self._health.note = self._note_broken
-        self.retention = self._make_retention(settings)
+        self.retention, self.cleaning = self._make_deletion(settings)
         self._flusher = self._make_flusher(settings)
         self._queue_flusher = self._make_queue_flusher(settings)
         self._expose(settings)
@@ -190,23 +193,16 @@ class MessageStore:
             settings.consume_queue_flush_thorough_interval_ms,
         )
 
-    def _make_retention(self, settings: Settings) -> Retention:
-        parts = self._parts
-        return Retention(
+    def _make_deletion(self, settings: Settings) -> tuple[Retention, QueueCleaner]:
+        return make_deletion(
             settings,
-            StoreSide(
-                parts.files,
-                self._clock,
-                self._health,
-                parts.segments,
-                self._queues,
-                parts.index,
-                parts.log_directories,
-                parts.queue_directory,
-                lambda: min(self.durable, self.dispatched, self._offsets.synced_to),
-                self._offsets.save,
-                lambda: self._disk.look(at_once=True),
-            ),
+            self._parts,
+            self._log,
+            self._reput,
+            self._offsets,
+            lambda: self._sync.durable,
+            lambda: self._disk.look(at_once=True),
+            self._dispatch_now,
         )
 
     def _start(self) -> None:
@@ -281,7 +277,11 @@ class MessageStore:
         if self._health.refused_for_now and now - self._retried_at >= _RETRY_S:
             self._retried_at = now
             self._disk.look(at_once=True)
-            self._kept_arrivals = self.dispatch()
+            self._dispatch_now()
+
+    def _dispatch_now(self) -> None:
+        """Dispatch in between; the next `dispatch` tells what has arrived."""
+        self._kept_arrivals = self.dispatch()
 
     @property
     def log_directories(self) -> tuple[str, ...]:
@@ -310,16 +310,8 @@ class MessageStore:
         return iter(list(self._queues.queues))
 
     def delete_topic(self, topic: str) -> int:
-        """Remove the topic's consume queues; their number. Its messages stay in the log unseen,
-        and numbering begins at 0 if the topic is used again. Raises OSError."""
-        self._kept_arrivals = self.dispatch()
-        self._log.forget_queue_of(topic)
-        gone = self._queues.take_out(topic)
-        if gone:
-            self._reput.count_again()
-            self._offsets.forget_queues(gone)
-            self._queues.remove_files(gone)
-        return len(gone)
+        """As `cleaning.remove_topics`, all of it on this thread."""
+        return self.cleaning.remove_topics([topic], here)
 
     @property
     def known_gaps(self) -> tuple[tuple[int, int], ...]:
@@ -355,6 +347,7 @@ class MessageStore:
             return True
         self._closed = True
         self.retention.close()
+        self.cleaning.close()
         self._health.close()
         self._flusher.stop()
         self.dispatch()

@@ -40,6 +40,8 @@ class OffsetsKeeper:
         self._dispatched = dispatched
         self._lock = threading.Lock()
         self._refused = False
+        # Units of queues that are about to be taken out: a start must not miss them.
+        self.leaving = 0
 
     @property
     def gaps(self) -> tuple[tuple[int, int], ...]:
@@ -55,6 +57,10 @@ class OffsetsKeeper:
     def behind_bytes(self) -> int:
         """How much the saved flushed mark could be moved on."""
         return self._durable()[0] - self._current.flushed
+
+    def _live(self) -> DerivedMarks:
+        marks = self.take()
+        return DerivedMarks(marks.log_offset, max(0, marks.units - self.leaving))
 
     def take(self) -> DerivedMarks:
         """What is dispatched now; to be called before a sync of all queues and the index."""
@@ -99,7 +105,7 @@ class OffsetsKeeper:
                 self._current,
                 flushed=flushed,
                 last_store_ms=last_store_ms or self._current.last_store_ms,
-                live=self.take(),
+                live=self._live(),
                 index_files=() if self._index is None else self._index.file_names(),
                 poisoned=self._current.poisoned or poisoned,
             )

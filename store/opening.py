@@ -216,6 +216,7 @@ def _recover(parts: StoreParts, settings: Settings, progress: Progress | None) -
     for directory in (*parts.log_directories, parts.queue_directory):
         for changed in parts.files.make_directories(directory):
             parts.files.sync_directory(changed)
+    parts.queues.remove_leftovers()
     parts.recovery = recovery.run()
     parts.last_store_ms = recovery.last_store_ms
     parts.offsets = recovery.offsets

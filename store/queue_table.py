@@ -23,6 +23,8 @@ from aerobee.store.errors import LmqConsumeQueueNumExceeded, MessageIllegal
 from aerobee.store.files import Files
 
 MAX_TOPIC_BYTES = 127
+#: Ends the name of a queue's directory that is being removed.
+REMOVED_SUFFIX = ".removed"
 _I32_MAX = 0x7FFFFFFF
 _UNCOUNTED = (0, -1)
 
@@ -49,6 +51,8 @@ class ConsumeQueueTable:
         self._light = _UNCOUNTED
         # Names found at load that are none of ours, and unfinished files.
         self.foreign: list[str] = []
+        # Directories of queues that were being removed when a crash came.
+        self.leftovers: list[str] = []
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(list(self.queues.values()))
@@ -109,25 +113,55 @@ class ConsumeQueueTable:
                 continue
             for name in self._files.names(topic_directory):
                 path = os.path.join(topic_directory, name)
-                if not name.isdecimal() or not self._files.is_directory(path):
+                is_directory = self._files.is_directory(path)
+                if is_directory and name.endswith(REMOVED_SUFFIX):
+                    self.leftovers.append(path)
+                    continue
+                if not name.isdecimal() or not is_directory:
                     self.foreign.append(path)
                     continue
                 queue = self.queues[topic, int(name)] = self._make(topic, int(name))
                 self.foreign += queue.load(self._files.names(path))
+        self.leftovers += self._extension_leftovers()
 
-    def take_out(self, topic: str) -> list[ConsumeQueue]:
-        """Forget all queues of a topic; their files are still there."""
+    def _extension_leftovers(self) -> list[str]:
+        found = []
+        for topic in self._files.names(self.ext_directory):
+            directory = os.path.join(self.ext_directory, topic)
+            if self._files.is_directory(directory):
+                paths = [os.path.join(directory, name) for name in self._files.names(directory)]
+                found += [path for path in paths if path.endswith(REMOVED_SUFFIX)]
+        return found
+
+    def take_out(self, queue: ConsumeQueue) -> list[str]:
+        """Forget a queue; the directories of its files, which have names of no queue now.
+
+        Raises OSError; then the queue is still there.
+        """
+        extension = os.path.join(self.ext_directory, queue.topic, str(queue.queue_id))
         with self._removal_lock:
-            return [self.queues.pop(key) for key in list(self.queues) if key[0] == topic]
+            # Without its extension files a queue is whole; without its own it is not there.
+            gone = [*self._renamed(extension), *self._renamed(queue.directory)]
+            del self.queues[queue.topic, queue.queue_id]
+        queue.close()
+        return gone
 
-    def remove_files(self, queues: list[ConsumeQueue]) -> None:
-        """Remove the files of queues of one topic that were taken out. Raises OSError."""
-        for queue in queues:
-            queue.close()
-        for directory in (self.ext_directory, self.directory):
-            if self._files.exists(directory):
-                self._files.remove_tree(os.path.join(directory, queues[0].topic))
-                self._files.sync_directory(directory)
+    def _renamed(self, directory: str) -> list[str]:
+        """Give a queue's directory the name of one that is being removed, if it is there."""
+        if not self._files.exists(directory):
+            return []
+        target = directory + REMOVED_SUFFIX
+        while self._files.exists(target):
+            target += REMOVED_SUFFIX
+        self._files.rename(directory, target)
+        return [target]
+
+    def remove_leftovers(self) -> None:
+        """Remove what a crash left of queues that were being removed. Raises OSError."""
+        for path in self.leftovers:
+            self._files.remove_tree(path)
+            self._files.sync_directory(os.path.dirname(path))
+        self.leftovers.clear()
 
     def unlink(self, queue: ConsumeQueue, file: QueueFile) -> bool:
         """Remove the name of a file that `queue` has given up; False if it is gone. Any thread.
@@ -167,8 +201,10 @@ class ConsumeQueueTable:
                 directories, queue.new_directories = queue.new_directories, []
                 changed.update(dict.fromkeys(directories))
         for directory in changed:
-            if self._files.exists(directory):  # its topic may have been deleted meanwhile
+            try:
                 self._files.sync_directory(directory)
+            except FileNotFoundError:  # its topic has been deleted meanwhile
+                continue
 
     def distrust_caches(self, log_offset: int) -> None:
         """Before a recovery: see files with units of records at or above `log_offset` as the disk

@@ -77,8 +77,12 @@ class QueueTrimmer:
                 planned.append(trim)
         return planned
 
-    def dispose(self) -> int:
-        """Remove the files of what was applied, so many a run; how many went. Never raises."""
+    def dispose(self, *, at_once: bool = False) -> int:
+        """Remove the files of what was applied; how many went. Never raises.
+
+        So many a run and with pauses, or all `at_once`.
+        """
+        most = len(self._queue_files) if at_once else MOST_A_RUN
         removed = 0
         try:
             while self._index_files:
@@ -87,13 +91,15 @@ class QueueTrimmer:
                 self._index_files.popleft()
                 self._counts.index_files += 1
                 removed += 1
-            while self._queue_files and removed < MOST_A_RUN and not self._removal.stopping:
+            while self._queue_files and most > 0 and not self._removal.stopping:
                 queue, file = self._queue_files[0]
                 self._remove(queue, file)
                 self._queue_files.popleft()
                 self._counts.queue_files += 1
                 removed += 1
-                self._removal.pause(self._pause_s)
+                most -= 1
+                if not at_once:
+                    self._removal.pause(self._pause_s)
         except OSError as error:
             self._counts.failures += 1
             log.error("queue or index file not removed, will be tried again error=%s", error)

@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Protocol, TypeVar
 
 from aerobee.config.model import Settings
 from aerobee.store.disposal import DeletionCounts, Detached, Removal, SegmentDisposal
@@ -34,6 +33,7 @@ from aerobee.store.health import Health
 from aerobee.store.index_service import IndexService
 from aerobee.store.mapped_file import MappedFile
 from aerobee.store.mapped_file_queue import MappedFileQueue
+from aerobee.store.owner import OnOwner
 from aerobee.store.queue_snapshot import snapshot
 from aerobee.store.queue_table import ConsumeQueueTable
 from aerobee.store.queue_trim import QueueTrimmer
@@ -58,19 +58,11 @@ from aerobee.store.segment_times import MESSAGE, LastStored, SegmentPlace, last_
 
 log = logging.getLogger("aerobee.store.retention")
 
-T = TypeVar("T")
-
 #: Runs that one manual request is good for (store spec 10.1).
 MANUAL_RUNS = 20
 # Queues that are trimmed in one go on the owner's thread: about a millisecond.
 _TRIMS_AT_ONCE = 200
 _NEEDS_LOGGED = 20
-
-
-class OnOwner(Protocol):
-    """Runs a call on the owner's thread and gives its result."""
-
-    def __call__(self, call: Callable[[], T], /) -> T: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +79,7 @@ class StoreSide:
     queue_directory: str
     #: Log offset below which all is durable, dispatched and synced in the queues.
     safe_end: Callable[[], int]
-    #: Writes down which index files there are; before one is removed. Raises OSError.
+    #: Writes down which index files there are; before one is removed.
     save_offsets: Callable[[], None]
     #: There is more room on the disk.
     freed: Callable[[], None]
@@ -100,20 +92,20 @@ class Retention:
         self._store = store
         self._rules = RetentionRules.of(settings)
         self.counts = DeletionCounts()
-        self._removal = Removal(store.files, store.health)
+        self.removal = Removal(store.files, store.health)
         self._disposal = SegmentDisposal(
             store.clock,
-            self._removal,
+            self.removal,
             self.counts,
             settings.delete_commit_log_pause_ms / 1000,
             settings.destroy_segment_after_ms / 1000,
             settings.redelete_interval_ms / 1000,
         )
-        self._trimmer = QueueTrimmer(
+        self.trimmer = QueueTrimmer(
             store.files,
             store.queues,
             store.index,
-            self._removal,
+            self.removal,
             self.counts,
             settings.delete_consume_queue_pause_ms / 1000,
         )
@@ -122,8 +114,8 @@ class Retention:
         # Nothing could be deleted the last time, although the disk was full.
         self._stuck = False
         self._times: dict[int, LastStored] = {}
-        # One run, or the close, at a time.
-        self._busy = threading.Lock()
+        #: One run, the close, or whoever else removes files, at a time.
+        self.busy = threading.Lock()
 
     # --- the three steps --------------------------------------------------------------------
 
@@ -134,7 +126,7 @@ class Retention:
         """
         store = self._store
         now_ms = store.clock.now_ms()
-        if store.health.broken is not None or self._removal.stopping:
+        if store.health.broken is not None or self.removal.stopping:
             return RetentionPlan(now_ms, Verdict(()), stopped_by="the store has stopped")
         disks = Disks.ask(store.files, store.log_directories, store.queue_directory)
         hour = time.localtime(now_ms / 1000).tm_hour
@@ -150,7 +142,7 @@ class Retention:
         """Let the log begin where the plan says. Owner's thread; nothing is read or written."""
         if MANUAL in plan.verdict.triggers:
             self._manual_runs = max(0, self._manual_runs - 1)
-        if not plan.doomed or self._removal.stopping:
+        if not plan.doomed or self.removal.stopping:
             return []
         taken = self._store.segments.take_front([one.start for one in plan.doomed])
         since = self._store.clock.monotonic()
@@ -174,7 +166,7 @@ class Retention:
         self, on_owner: OnOwner, groups: Callable[[], OffsetsByQueue] | None = None
     ) -> RetentionPlan:
         """One run, on a worker thread; what was planned. Raises OSError if nothing can be read."""
-        with self._busy:
+        with self.busy:
             plan = self.plan(groups)
             detached = on_owner(partial(self.detach, plan))
             self._say(plan)
@@ -196,8 +188,8 @@ class Retention:
 
     def close(self) -> None:
         """End a run that is under way, and remove what is still to be removed. Any thread."""
-        self._removal.stop()
-        with self._busy:
+        self.removal.stop()
+        with self.busy:
             if self._store.health.broken is None:
                 self._disposal.finish()
 
@@ -248,23 +240,17 @@ class Retention:
     # --- queues and index -------------------------------------------------------------------
 
     def _trim(self, on_owner: OnOwner) -> None:
-        store, trimmer = self._store, self._trimmer
+        store, trimmer = self._store, self.trimmer
         log_min = store.segments.min_offset
         if log_min > self._trimmed_to and store.health.broken is None:
             trims = iter(trimmer.plan(log_min))
             while portion := list(islice(trims, _TRIMS_AT_ONCE)):
                 on_owner(partial(trimmer.apply, portion))
             if on_owner(partial(trimmer.apply_index, log_min)):
-                self._save_offsets()
+                store.save_offsets()
             self._trimmed_to = log_min
         if store.health.broken is None:
             trimmer.dispose()
-
-    def _save_offsets(self) -> None:
-        try:
-            self._store.save_offsets()
-        except OSError as error:
-            self._store.health.poison("writing the offsets file", error)
 
     def _say(self, plan: RetentionPlan) -> None:
         """Log what goes; once, that nothing can go although the disk is full."""

@@ -145,13 +145,22 @@ class FaultyFiles(Files):
         with self._image:
             if source in self._content:
                 self._content[target] = self._content.pop(source)
+            if os.path.isdir(target):
+                self._keep_renamed(source, target)
 
     def remove(self, path: str) -> None:
         self._check("remove", path)
         super().remove(path)
 
+    def remove_tree(self, path: str) -> None:
+        self._check("remove_tree", path)
+        super().remove_tree(path)
+
     def make_directories(self, path: str) -> list[str]:
         self._check("make_directories", path)
+        if not os.path.isdir(path):
+            with self._image:
+                self._forget_below(path)
         return super().make_directories(path)
 
     def modified_ms(self, path: str) -> int:
@@ -182,6 +191,20 @@ class FaultyFiles(Files):
         content = os.pread(fd, size, 0)
         with self._image:
             self._content[self._paths[fd]] = content
+
+    def _keep_renamed(self, source: str, target: str) -> None:
+        """A directory has two names until its parent is synced; what it holds is the same."""
+        for path in [path for path in self._names if (path + "/").startswith(source + "/")]:
+            self._names[target + path.removeprefix(source)] = set(self._names[path])
+        for path in [path for path in self._content if path.startswith(source + "/")]:
+            self._content[target + path.removeprefix(source)] = self._content[path]
+
+    def _forget_below(self, directory: str) -> None:
+        """Another directory is made in the place of one that was renamed or removed."""
+        for path in [path for path in self._names if (path + "/").startswith(directory + "/")]:
+            del self._names[path]
+        for path in [path for path in self._content if path.startswith(directory + "/")]:
+            del self._content[path]
 
     def _keep_tree(self, directory: str) -> None:
         """What is there before the first call counts as being on the disk."""

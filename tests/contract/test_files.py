@@ -203,6 +203,21 @@ def test_rename_replaces_and_remove_removes(files: Files, tmp_path: Path) -> Non
         files.remove(str(tmp_path / "b"))
 
 
+def test_rename_takes_a_directory_with_all_it_holds(files: Files, tmp_path: Path) -> None:
+    files.make_directories(str(tmp_path / "a" / "b"))
+    fd = make_file(files, tmp_path / "a" / "b" / "c", b"inside")
+    files.rename(str(tmp_path / "a"), str(tmp_path / "a.removed"))
+    assert files.names(str(tmp_path)) == ["a.removed"]
+    assert not files.exists(str(tmp_path / "a" / "b" / "c"))
+    assert files.names(str(tmp_path / "a.removed" / "b")) == ["c"]
+    assert files.read(fd, 0, 10) == b"inside"
+    files.close(fd)
+    files.make_directories(str(tmp_path / "a" / "b"))
+    assert files.names(str(tmp_path / "a" / "b")) == []
+    files.remove_tree(str(tmp_path / "a.removed"))
+    assert files.names(str(tmp_path)) == ["a"]
+
+
 def test_make_directories_takes_a_relative_path(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

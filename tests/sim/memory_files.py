@@ -178,6 +178,9 @@ class MemoryFiles(Files):
         self._take(source)
         self._nodes.pop(target, None)
         self._add(target, node)
+        # What a renamed directory holds has other paths now.
+        for path in [path for path in self._nodes if path.startswith(source + "/")]:
+            self._nodes[target + path.removeprefix(source)] = self._nodes.pop(path)
 
     def remove(self, path: str) -> None:
         path = absolute(path)

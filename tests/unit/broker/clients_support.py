@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from aerobee.broker.topics import TopicOptions, TopicTable
 from aerobee.protocol.command import Command, make_request
 from aerobee.protocol.frame import FrameDecoder
 from aerobee.remoting.connection import Connection
+from aerobee.store.owner import OnOwner
 
 NOW_MS = 1_700_000_000_000
 
@@ -64,6 +65,7 @@ class Queues:
         self.table: dict[tuple[str, int], tuple[int, list[int]]] = {}
         self.on_disk: set[tuple[str, int]] = set()
         self.deleted: list[str] = []
+        self.kept: list[tuple[str, int]] = []
 
     def put(self, topic: str, queue_id: int, times: Iterable[int], min_offset: int = 0) -> None:
         self.table[topic, queue_id] = (min_offset, list(times))
@@ -93,9 +95,17 @@ class Queues:
     def queues(self) -> Iterator[tuple[str, int]]:
         return iter(list(self.table))
 
-    def delete_topic(self, topic: str) -> int:
-        self.deleted.append(topic)
-        return 0
+    def remove_topics(
+        self, topics: Iterable[str], on_owner: OnOwner, confirm: Callable[[str], bool]
+    ) -> int:
+        gone = on_owner(lambda: [topic for topic in topics if confirm(topic)])
+        self.deleted += gone
+        return len(gone)
+
+    def clean_expired(self, on_owner: OnOwner, in_use: Callable[[str, int], bool]) -> int:
+        keys = list(self.table)
+        self.kept = on_owner(lambda: [key for key in keys if in_use(*key)])
+        return len(keys)
 
 
 class Tables:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aerobee.broker.admin_cleaning import CleaningRequests
 from aerobee.broker.admin_runtime import RuntimeRequests, config_lines, size_text
 from aerobee.broker.admin_stats import GroupRates, StatsRequests
 from aerobee.broker.admin_topics import TopicRequests
@@ -18,13 +20,14 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.config.model import SETTINGS, Settings
 from aerobee.protocol.bodies import MessageQueue, parse_kv_table, parse_topic_list
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
+from aerobee.protocol.command import Command, encode_response
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.fastjson import loads
 from aerobee.protocol.record import StoreMessage, encode_record, pack_host
 from aerobee.protocol.stats_bodies import ConsumeStats, parse_connections, parse_topic_stats
 from aerobee.protocol.topic_bodies import parse_topic_table
 from aerobee.store.files import Clock
+from aerobee.store.owner import here
 from aerobee.store.stats import StoreStats
 from aerobee.store.stats_service import StoreStatsService
 from tests.unit.broker.clients_support import Peer, Tables, answer, heartbeat_body, request
@@ -59,6 +62,12 @@ class Store:
         return self.record if log_offset == self.min_log_offset else None
 
 
+def at_once(_connection: object, command: Command, work: Callable[[], object]) -> bytes:
+    """What a worker would have done later."""
+    work()
+    return encode_response(command, ResponseCode.SUCCESS)
+
+
 class Admin:
     """All administrative handlers around real tables."""
 
@@ -66,6 +75,7 @@ class Admin:
         self.tables = tables = Tables(folder)
         self.stats = BrokerStats()
         self.store = Store()
+        self.armed = 0
         self.settings = Settings.for_tests(
             store_path=str(folder),
             broker_name="b-a",
@@ -84,6 +94,11 @@ class Admin:
                 tables.offsets,
                 self.stats,
                 tables.queues,
+                here,
+                at_once,
+            ).handlers(),
+            **CleaningRequests(
+                self, tables.queues, tables.queues, tables.topics, here, at_once
             ).handlers(),
             **StatsRequests(
                 "b-a",
@@ -110,6 +125,9 @@ class Admin:
         with pytest.raises(BadRequest) as caught:
             self.ask(code, ext, body)
         return caught.value
+
+    def arm(self) -> None:
+        self.armed += 1
 
     def create(self, name: str, queues: int = 2, **ext: Any) -> None:
         self.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext(name, queues, **ext))
@@ -194,10 +212,38 @@ def test_a_deleted_topic_loses_its_queues_and_an_unknown_one_is_no_error(admin: 
 
 def test_queues_of_unknown_topics_are_cleaned(admin: Admin) -> None:
     admin.create("T")
-    for topic in ("T", "gone", "RMQ_SYS_TRANS_OP_HALF_TOPIC"):
+    for topic in ("T", "gone", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "%LMQ%a"):
         admin.tables.queues.put(topic, 0, [1])
-    admin.ask(RequestCode.CLEAN_UNUSED_TOPIC)
+    assert admin.ask(RequestCode.CLEAN_UNUSED_TOPIC).code == 0
     assert admin.tables.queues.deleted == ["gone"]
+
+
+def test_topic_made_anew_while_it_is_cleaned_keeps_its_queues(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.tables.queues.put("back", 0, [1])
+    remove = admin.tables.queues.remove_topics
+
+    def late(topics: Iterable[str], *more: Any) -> int:
+        admin.create("back")
+        return remove(topics, *more)
+
+    monkeypatch.setattr(admin.tables.queues, "remove_topics", late)
+    admin.ask(RequestCode.CLEAN_UNUSED_TOPIC)
+    assert admin.tables.queues.deleted == []
+
+
+def test_queues_of_their_topics_are_in_use_and_others_are_not(admin: Admin) -> None:
+    admin.create("T", 2)
+    for key in (("T", 0), ("T", 1), ("T", 2), ("gone", 0), ("%LMQ%a", 0)):
+        admin.tables.queues.put(*key, [1])
+    assert admin.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE).code == 0
+    assert admin.tables.queues.kept == [("T", 0), ("T", 1), ("%LMQ%a", 0)]
+
+
+def test_expired_messages_may_be_deleted_on_request(admin: Admin) -> None:
+    assert admin.ask(RequestCode.DELETE_EXPIRED_COMMITLOG).code == 0
+    assert admin.armed == 1
 
 
 def test_the_topic_table_is_told_whole(admin: Admin) -> None:

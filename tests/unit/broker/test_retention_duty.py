@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from aerobee.broker.admin_cleaning import CleaningRequests
+from aerobee.broker.admin_topics import TopicRequests
 from aerobee.broker.loop_calls import LoopCalls
 from aerobee.broker.metrics_store import Lag
 from aerobee.broker.offsets import ConsumerOffsets
 from aerobee.broker.retention_duty import RetentionDuty
 from aerobee.broker.state_file import JsonStateFile
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.worker_answers import WorkerAnswers
+from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.command import Command
+from aerobee.store.errors import StoreClosed
 from aerobee.store.message_store import MessageStore
-from tests.unit.broker.clients_support import Peer, answer, request
-from tests.unit.store.retention_support import HOUR_MS, Hours, fill_segments, names, open_store
+from tests.unit.broker.clients_support import Peer, Tables, request
+from tests.unit.store.retention_support import (
+    HOUR_MS,
+    Hours,
+    fill_segments,
+    names,
+    open_store,
+    settle,
+)
+from tests.unit.store.support import fill, message
 
+Serve = Callable[..., Awaitable[Command]]
 ALL_HOURS = ";".join(map(str, range(24)))
 
 
@@ -64,9 +79,9 @@ async def test_the_loop_detaches_and_a_worker_does_the_rest(
     spied(retention, "plan")
     spied(retention, "detach")
     spied(retention, "dispose")
-    spied(retention._removal, "remove")
-    spied(retention._trimmer, "plan")
-    spied(retention._trimmer, "apply")
+    spied(retention.removal, "remove")
+    spied(retention.trimmer, "plan")
+    spied(retention.trimmer, "apply")
     spied(store._queues, "unlink")
     fill_segments(store, 4)
     clock.time_ms += 96 * HOUR_MS
@@ -123,13 +138,13 @@ async def test_store_that_is_closed_ends_the_pauses_of_a_run(
     clock.time_ms += 96 * HOUR_MS
     loop = asyncio.get_running_loop()
     pausing = asyncio.Event()
-    pause = store.retention._removal.pause
+    pause = store.retention.removal.pause
 
     def spy(seconds: float) -> None:
         loop.call_soon_threadsafe(pausing.set)
         pause(seconds)
 
-    monkeypatch.setattr(store.retention._removal, "pause", spy)
+    monkeypatch.setattr(store.retention.removal, "pause", spy)
     running = loop.create_task(run_duty(store, offsets_of(store, tmp_path)))
     async with asyncio.timeout(10):
         await pausing.wait()
@@ -150,9 +165,111 @@ async def test_worker_gets_the_result_or_the_error_of_its_call() -> None:
         await loop.run_in_executor(None, lambda: call(wrong))
 
 
-async def test_expired_segments_go_on_request(store: MessageStore, clock: Hours) -> None:
-    handlers = CleaningRequests(store.retention).handlers()
-    handle = handlers[RequestCode.DELETE_EXPIRED_COMMITLOG]
-    reply = answer(handle(Peer(1).connection, request(RequestCode.DELETE_EXPIRED_COMMITLOG)))
+# --- requests that a worker serves ----------------------------------------------------------------
+
+
+def requests_of(store: MessageStore, tmp_path: Path, stats: BrokerStats) -> tuple[Tables, Serve]:
+    """The cleaning requests over a real store; `serve` gives the answer when it has come."""
+    loop = asyncio.get_running_loop()
+    tables = Tables(tmp_path)
+    later = WorkerAnswers(loop, stats)
+    on_loop = LoopCalls(loop)
+    handlers = {
+        **CleaningRequests(
+            store.retention, store.cleaning, store, tables.topics, on_loop, later
+        ).handlers(),
+        **TopicRequests(
+            Settings.for_tests(),
+            tables.topics,
+            tables.groups,
+            tables.offsets,
+            stats,
+            store.cleaning,
+            on_loop,
+            later,
+        ).handlers(),
+    }
+
+    async def serve(code: int, ext: dict[str, str] | None = None) -> Command:
+        peer = Peer(1)
+        came = asyncio.Event()
+        write = peer.write
+
+        def told(data: bytes) -> None:
+            write(data)
+            came.set()
+
+        peer.write = told  # type: ignore[method-assign]
+        now = handlers[code](peer.connection, request(code, ext or {}))
+        if now is not None:
+            peer.write(now)
+        async with asyncio.timeout(10):
+            await came.wait()
+        return peer.received[0]
+
+    return tables, serve
+
+
+async def test_expired_segments_go_on_request(store: MessageStore, tmp_path: Path) -> None:
+    _, serve = requests_of(store, tmp_path, BrokerStats())
+    reply = await serve(RequestCode.DELETE_EXPIRED_COMMITLOG)
     assert reply.code == ResponseCode.SUCCESS
     assert store.retention.plan().verdict.triggers == ("time", "manual")
+
+
+async def test_deleted_topic_is_answered_when_its_queues_are_gone(
+    store: MessageStore, tmp_path: Path
+) -> None:
+    stats = BrokerStats()
+    tables, serve = requests_of(store, tmp_path, stats)
+    tables.topics.create_retry("Orders", 1, 6)
+    fill(store, 3)
+    reply = await serve(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Orders"})
+    assert reply.code == ResponseCode.SUCCESS
+    assert tables.topics.get("Orders") is None
+    assert list(store.queues()) == []
+    assert list((tmp_path / "consumequeue").iterdir()) == []
+    assert sum(r.count for r in stats.requests() if r.key.code == 215) == 1
+
+
+async def test_unused_and_expired_queues_go_on_request(
+    store: MessageStore, clock: Hours, tmp_path: Path
+) -> None:
+    tables, serve = requests_of(store, tmp_path, BrokerStats())
+    tables.topics.create_retry("Orders", 1, 6)
+    store.put(message(b"x", "Gone"))
+    store.put(message(b"x", "Orders", 0))
+    store.put(message(b"x", "Orders", 7))
+    tables.topics.create_retry("Filler", 1, 6)
+    while len(names(store)) < 3:
+        store.put(message(b"x" * 300, "Filler"))
+    settle(store)
+    assert (await serve(RequestCode.CLEAN_UNUSED_TOPIC)).code == ResponseCode.SUCCESS
+    assert {topic for topic, _ in store.queues()} == {"Orders", "Filler"}
+    clock.time_ms += 96 * HOUR_MS
+    await run_duty(store, offsets_of(store, tmp_path))
+    assert (await serve(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == ResponseCode.SUCCESS
+    # Queue 7 is none of the topic's one; queue 0 keeps its numbering.
+    assert set(store.queues()) == {("Orders", 0), ("Filler", 0)}
+    assert store.min_offset("Orders", 0) == store.max_offset("Orders", 0) == 10
+
+
+async def test_failure_of_the_work_is_answered_and_counted(
+    store: MessageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stats = BrokerStats()
+    _, serve = requests_of(store, tmp_path, stats)
+    for error, code in (
+        (OSError("on purpose"), ResponseCode.SYSTEM_ERROR),
+        (StoreClosed("closed"), ResponseCode.SERVICE_NOT_AVAILABLE),
+    ):
+
+        def fail(*_: object, error: Exception = error) -> int:
+            raise error
+
+        monkeypatch.setattr(store.cleaning, "clean_expired", fail)
+        reply = await serve(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+        assert reply.code == code
+        assert str(error) in (reply.remark or "")
+    refused = [r for r in stats.requests() if r.key.code == 306]
+    assert sum(r.count for r in refused) == 2

@@ -120,10 +120,8 @@ def test_nothing_is_trimmed_while_the_log_begins_where_it_did(
     store, clock = late(tmp_path)
     fill_segments(store, 3)
     asked: list[int] = []
-    plan = store.retention._trimmer.plan
-    monkeypatch.setattr(
-        store.retention._trimmer, "plan", lambda low: asked.append(low) or plan(low)
-    )
+    plan = store.retention.trimmer.plan
+    monkeypatch.setattr(store.retention.trimmer, "plan", lambda low: asked.append(low) or plan(low))
     run(store)
     clock.time_ms += 96 * HOUR_MS
     run(store)
@@ -172,9 +170,9 @@ def test_many_queues_reach_the_owner_in_small_portions(
     fill_segments(store, 3)
     clock.time_ms += 96 * HOUR_MS
     portions: list[int] = []
-    apply = store.retention._trimmer.apply
+    apply = store.retention.trimmer.apply
     monkeypatch.setattr(
-        store.retention._trimmer, "apply", lambda trims: portions.append(len(trims)) or apply(trims)
+        store.retention.trimmer, "apply", lambda trims: portions.append(len(trims)) or apply(trims)
     )
     opened: list[str] = []
     real = store._queues.cache.fd
@@ -196,12 +194,12 @@ def test_messages_that_arrive_while_trimming_is_planned_stay_visible(tmp_path: P
     settle(store)
     clock.time_ms += 96 * HOUR_MS
     store.retention.dispose(store.retention.detach(store.retention.plan()))
-    trims = store.retention._trimmer.plan(store.min_log_offset)
+    trims = store.retention.trimmer.plan(store.min_log_offset)
     new = [b"%d" % n for n in range(25)]
     for body in new:
         store.put(message(body))
     store.dispatch()
-    store.retention._trimmer.apply(trims)
+    store.retention.trimmer.apply(trims)
     assert bodies(store) == new
     # And with a plan made while the newest file is there and not yet counted.
     queue = store._queues.queues["Orders", 0]
@@ -216,7 +214,7 @@ def test_late_removal_does_not_take_the_file_of_a_topic_made_anew(tmp_path: Path
     store, clock = late(tmp_path)
     fill_segments(store, 3)
     clock.time_ms += 96 * HOUR_MS
-    trimmer = store.retention._trimmer
+    trimmer = store.retention.trimmer
     store.retention.dispose(store.retention.detach(store.retention.plan()))
     trimmer.apply(trimmer.plan(store.min_log_offset))
     assert trimmer._queue_files[0][1].start == 0
@@ -232,7 +230,7 @@ def test_topic_deleted_while_trimming_is_planned_is_no_matter(tmp_path: Path) ->
     store, clock = late(tmp_path)
     fill_segments(store, 3)
     clock.time_ms += 96 * HOUR_MS
-    trimmer = store.retention._trimmer
+    trimmer = store.retention.trimmer
     store.retention.dispose(store.retention.detach(store.retention.plan()))
     queue = store._queues.queues["Orders", 0]
     planned = trimmer.plan(store.min_log_offset)

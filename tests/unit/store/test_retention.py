@@ -495,7 +495,7 @@ def test_large_file_is_given_back_in_steps(tmp_path: Path) -> None:
     path = tmp_path / "large"
     with path.open("wb") as file:
         file.truncate(LARGE)
-    store.retention._removal.remove(str(path))
+    store.retention.removal.remove(str(path))
     assert not path.exists()
     assert files.count("set_size", str(path)) == 2
     assert store.close()
@@ -514,7 +514,7 @@ def test_copy_by_link_and_open_reader_keep_what_they_have(tmp_path: Path) -> Non
         with path.open("rb") as reader:
             if name == "linked":
                 reader.close()
-            store.retention._removal.remove(str(path))
+            store.retention.removal.remove(str(path))
             assert not path.exists()
             if name == "read":
                 reader.seek(LARGE - 4)
