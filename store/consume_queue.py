@@ -375,6 +375,7 @@ class ConsumeQueue:
         first = self.first_at(log_offset)
         if self.first_named(self.first_offset, first) is None:
             first = self.first_offset
+            self.new_directories += [os.path.dirname(self.directory), self.directory]
         for file in self.segments:
             if file.end <= first * UNIT_BYTES:
                 continue
@@ -382,9 +383,7 @@ class ConsumeQueue:
             self._files.sync(fd)
             self._files.forget_cached(fd)
             if file.start >= first * UNIT_BYTES:
-                topic_directory = os.path.dirname(self.directory)
-                parents = [os.path.dirname(topic_directory), topic_directory]
-                self.new_directories += [*parents, self.directory]
+                self.new_directories.append(self.directory)
 
     def close(self) -> None:
         """Forget the files, for a queue that is being deleted."""

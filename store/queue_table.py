@@ -209,6 +209,9 @@ class ConsumeQueueTable:
     def distrust_caches(self, log_offset: int) -> None:
         """Before a recovery: see files with units of records at or above `log_offset` as the disk
         has them, and have them synced. Raises OSError."""
+        if self._files.exists(self.directory):
+            # A topic's directory may be there without anything in it that would say so.
+            self._files.sync_directory(self.directory)
         for queue in self:
             queue.distrust_cache(log_offset)
 

@@ -9,6 +9,8 @@ name says all that is needed to make the same choice again (`picks_of`):
 `kill` is no power cut: the process is gone, the machine still up, and what was stored is there. Not
 what a failed sync was about: the kernel shows that until it forgets it, so it may be either way
 (`killed-3`).
+
+`hurt-2` is a power cut or a kill and damage of what was flushed, by turns (`damage.py`).
 """
 
 import random
@@ -20,6 +22,9 @@ EXHAUSTIVE = 10
 RANDOM = 200
 TORN = 24
 KILLED = 8
+#: So many damages, at every so many places.
+HURT = 2
+HURT_EVERY = 3
 
 
 def choices(doubts: Sequence[Doubt]) -> Iterator[str]:
@@ -47,11 +52,11 @@ def picks_of(name: str, doubts: Sequence[Doubt]) -> list[Pick]:
     """The version of each doubt that the name stands for."""
     kind, _, text = name.partition("-")
     newest: list[Pick] = [doubt.versions - 1 for doubt in doubts]
-    if kind == "none":
+    if kind in ("none", "hurt") and not (kind == "hurt" and int(text) % 2):
         return [0] * len(doubts)
     if kind == "all":
         return newest
-    if kind == "kill":
+    if kind == "kill" or (kind == "hurt" and int(text) % 2):
         return [0 if doubt.stuck else doubt.versions - 1 for doubt in doubts]
     if kind == "alone":
         return [pick if at == int(text) else 0 for at, pick in enumerate(newest)]
@@ -92,4 +97,9 @@ def _torn(rng: random.Random, versions: int) -> Pick:
 
 def is_kill(name: str) -> bool:
     """Whether the machine stays up in that choice."""
-    return name.startswith("kill")
+    return name.startswith("kill") or (is_hurt(name) and int(name[-1]) % 2 == 1)
+
+
+def is_hurt(name: str) -> bool:
+    """Whether the log is damaged on top of it."""
+    return name.startswith("hurt")

@@ -2,7 +2,7 @@
 
 Many places and choices make the same disk. Of equal disks only the latest place is looked at,
 because more has been promised by then. If more are left than the budget allows, a seeded sample is
-taken; the states `none` and `all` of each place stay in it.
+taken, with its share of extremes (all or nothing of what was unsynced) and of damaged disks.
 
 A state's name is `plan:seed:life:place:choice`; `python -m tests.sim.replay NAME` looks at it
 """
@@ -12,9 +12,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.sim.checker import Fault, check, check_disk, same_bytes
-from tests.sim.crash_choices import choices, is_kill, picks_of
+from tests.sim.checker import DiskPlan, Fault, check, check_disk, same_bytes
+from tests.sim.crash_choices import HURT, HURT_EVERY, choices, is_hurt, is_kill, picks_of
 from tests.sim.crash_model import CrashModel, Doubt, State
+from tests.sim.damage import hurt
 from tests.sim.history import Expected
 from tests.sim.recovered import Machine, recover
 from tests.sim.workload import Plan, Recorded, Rules, Runner
@@ -101,15 +102,17 @@ def _shares(counts: list[int], budget: int) -> list[int]:
     return shares
 
 
-def _collect(recorded: Recorded, result: Result) -> dict[tuple[int, bool], _Candidate]:
+def _collect(recorded: Recorded, result: Result) -> dict[tuple[object, bool], _Candidate]:
     """The latest place and choice of each distinct disk."""
-    found: dict[tuple[int, bool], _Candidate] = {}
+    found: dict[tuple[object, bool], _Candidate] = {}
     model = CrashModel(recorded.start)
     for place in range(len(recorded.journal) + 1):
         if place:
             model.apply(recorded.journal[place - 1])
         doubts = model.doubts()
         result.places += 1
+        for number in range(HURT if place % HURT_EVERY == 0 else 0):
+            found[(place, number), False] = _Candidate(place, f"hurt-{number}")
         for choice in choices(doubts):
             result.candidates += 1
             key = (digest(model.build(doubts, picks_of(choice, doubts))), is_kill(choice))
@@ -119,20 +122,25 @@ def _collect(recorded: Recorded, result: Result) -> dict[tuple[int, bool], _Cand
 
 
 def _thin_out(
-    found: dict[tuple[int, bool], _Candidate], budget: int, seed: int
+    found: dict[tuple[object, bool], _Candidate], budget: int, seed: int
 ) -> dict[int, list[str]]:
     """At most `budget` of them, by place."""
     candidates = list(found.values())
     if len(candidates) > budget:
         rng = random.Random(seed)
-        extremes = [one for one in candidates if one.choice in _EXTREMES]
-        others = [one for one in candidates if one.choice not in _EXTREMES]
-        extremes = rng.sample(extremes, min(len(extremes), budget // 2))
-        candidates = extremes + rng.sample(others, min(len(others), budget - len(extremes)))
+        extremes = _some(rng, [one for one in candidates if one.choice in _EXTREMES], budget // 3)
+        hurts = _some(rng, [one for one in candidates if is_hurt(one.choice)], budget // 8)
+        others = [one for one in candidates if one not in set(extremes + hurts)]
+        candidates = extremes + hurts
+        candidates += _some(rng, others, budget - len(candidates))
     chosen: dict[int, list[str]] = {}
     for one in candidates:
         chosen.setdefault(one.place, []).append(one.choice)
     return chosen
+
+
+def _some(rng: random.Random, candidates: list[_Candidate], most: int) -> list[_Candidate]:
+    return rng.sample(candidates, min(len(candidates), most))
 
 
 def _look(
@@ -161,6 +169,8 @@ class Built(NamedTuple):
     description: list[str]
     # Whether what was stored is all there.
     nothing_lost: bool
+    # What has to hold then.
+    expected: Expected
 
 
 def states_at(
@@ -174,23 +184,31 @@ def states_at(
         picks = picks_of(name, doubts)
         text = [model.describe(*pair) for pair in zip(doubts, picks, strict=True)]
         nothing_lost = is_kill(name) and not any(doubt.stuck for doubt in doubts)
+        expected = recorded.life.expected(place, killed=nothing_lost)
         state = model.build(doubts, picks)
-        found.append(Built(name, state, text if describe else [], nothing_lost))
+        if is_hurt(name):
+            hurt_state = hurt(state, expected, recorded.segment_bytes, f"{name} {place}")
+            if hurt_state is None:
+                continue
+            state, expected.damaged = hurt_state
+            text.append(f"damaged: {expected.damaged}")
+        found.append(Built(name, state, text if describe else [], nothing_lost, expected))
     return found
 
 
 def judge(plan: Plan, recorded: Recorded, place: int, built: Built) -> list[Fault]:
     """Recover that state and check all."""
-    expected = recorded.life.expected(place, killed=built.nothing_lost)
+    expected = built.expected
     boot = recorded.boot if is_kill(built.choice) else recorded.boot + ", over"
     clock = ManualClock(recorded.time_ms + 1_000_000)
     machine = Machine(plan.store_settings(), clock, boot)
-    faults = check_disk(built.state, expected)
+    slots = machine.settings.index_slots
+    faults = check_disk(built.state, expected, DiskPlan(recorded.segment_bytes, slots, boot))
     outcome = recover(built.state, machine, _some_keys(expected, place))
-    faults += check(outcome, expected, machine.settings.index_slots)
+    faults += check(outcome, expected, slots)
     for opening in recorded.openings:
         inside = opening.begin < place <= opening.end
-        if inside and (opening.of_durable or is_kill(built.choice)):
+        if inside and (opening.of_durable or is_kill(built.choice)) and not expected.damaged:
             faults += same_bytes(opening.image, outcome.image, expected)
     return faults
 

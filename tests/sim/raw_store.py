@@ -4,10 +4,11 @@ Written from store/FORMAT.md. Works on an image (path to bytes), so a state of t
 judged before anything has opened it.
 """
 
+import json
 import struct
 import zlib
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _HEAD = struct.Struct(">iIIiiqqiq")  # up to the born time
 _MAGIC = 0xDAA320A7
@@ -166,6 +167,18 @@ def parse_index(image: Mapping[str, bytes | None], root: str, slots: int) -> lis
     return found
 
 
+def stored_entries(
+    image: Mapping[str, bytes | None], root: str, slots: int
+) -> set[tuple[int, int]]:
+    """(hash, log offset) of all entries there are, counted, led to or not."""
+    return {
+        (key_hash, log_offset)
+        for path, data in image.items()
+        if data is not None and path.startswith(f"{root}/index/")
+        for key_hash, log_offset, _, _ in _ENTRY.iter_unpack(data[60 + 4 * slots :])
+    }
+
+
 def key_hash(topic: str, key: str) -> int:
     """The index's hash of a key: |Java's hashCode of topic#key|, 0 without a positive form."""
     value = 0
@@ -180,3 +193,31 @@ def checkpoint_times(image: Mapping[str, bytes | None], root: str) -> tuple[int,
     """The checkpoint's three times; zeros without one."""
     data = image.get(f"{root}/checkpoint") or b""
     return struct.unpack(">qqq", data[:24]) if len(data) >= 24 else (0, 0, 0)
+
+
+def offsets_file(image: Mapping[str, bytes | None], root: str) -> dict[str, Any] | None:
+    """The content of our own offsets file; None without one that is whole."""
+    line, newline, checksum = (image.get(f"{root}/offsets") or b"").partition(b"\n")
+    if checksum != b"crc32c=%08x\n" % _crc32c(line + newline):
+        return None
+    content: dict[str, Any] = json.loads(line)
+    return content
+
+
+def _crc32c_table() -> list[int]:
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+        table.append(value)
+    return table
+
+
+_CRC32C = _crc32c_table()
+
+
+def _crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ _CRC32C[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF

@@ -16,7 +16,7 @@ from tests.sim.plans import PLANS, plan_named
 
 SEED = int(os.environ.get("SIM_SEED", "1"))
 STATES = int(os.environ.get("SIM_STATES", "20000"))
-SEEDS_PER_PLAN = 2
+SEEDS_PER_PLAN = 3
 CASES = [(plan.name, SEED + more) for more in range(SEEDS_PER_PLAN) for plan in PLANS]
 
 _all = Result()

@@ -87,6 +87,7 @@ class Recorded(NamedTuple):
     openings: list[Opening]
     boot: str
     time_ms: int
+    segment_bytes: int
 
 
 class Runner:
@@ -151,6 +152,7 @@ class Runner:
                 self._openings,
                 self._boot,
                 self.clock.time_ms,
+                self.plan.segment,
             )
         )
 

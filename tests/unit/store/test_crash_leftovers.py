@@ -182,6 +182,23 @@ def test_units_of_a_killed_process_survive_the_power_cut_after_its_restart() -> 
     again.close()
 
 
+@pytest.mark.parametrize("made", ["Orders", "Orders/0"])
+def test_queue_directories_that_a_killed_process_had_just_made_are_not_lost_later(
+    made: str,
+) -> None:
+    files = RecordedFiles(ROOT)
+    started(files).abandon()
+    files.make_directories(str(ROOT / "consumequeue" / made))
+    store = started(files)
+    kept = fill(store, 3)
+    assert store.sync_log()
+    assert store.flush_queues(thorough=True)
+    again = started(cut(store, files))
+    assert again.recovery.units_written == 0
+    assert bodies(again) == kept
+    again.close()
+
+
 def test_units_that_go_with_a_topic_do_not_stand_for_missing_ones() -> None:
     files = RecordedFiles(ROOT)
     store = started(files)

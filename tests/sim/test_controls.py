@@ -1,0 +1,25 @@
+"""The storage model catches a store with one of its rules taken away: a detector that does not
+ring is the bug."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.sim.controls import CONTROLS, Control
+from tests.sim.explore import explore
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name.replace(" ", "-"))
+def test_control_is_caught(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    control.break_rule(monkeypatch)
+    result = explore(control.plan, 1, control.states, control.rules)
+    print(f"{control.name}: {len(result.broken)} of {result.states}, {result.by_invariant()}")
+    assert control.caught_by & result.by_invariant().keys()
