@@ -11,6 +11,7 @@ close.
 Threads: the store's caller, except `flush`.
 """
 
+import logging
 import os
 import re
 import time
@@ -24,6 +25,8 @@ from aerobee.store.index_check import cut_uncounted, repair_index_file
 from aerobee.store.index_file import IndexFile, index_file_bytes, slot_hash
 from aerobee.store.mapped_file_queue import check_file_size
 from aerobee.store.stats import StoreStats
+
+log = logging.getLogger("aerobee.store")
 
 _SIZE_KEYS = "index_slots and index_entries (maxHashSlotNum, maxIndexNum)"
 _FILE_NAME = re.compile(r"[0-9]{17}", re.ASCII)
@@ -332,10 +335,13 @@ class IndexService:
             self._checkpoint.index_ms = self.files[-1].end_ms
 
     def close(self) -> None:
-        """Close all files; those made ahead and never used are removed."""
-        self.drop_spares()
-        for file in self.files:
+        """Close all files; those made ahead are removed, if that fails by the next start."""
+        for file in (*self.files, *self._spare):
             file.close()
+        try:
+            self.drop_spares()
+        except OSError as error:
+            log.warning("unused index file not removed path=%s %s", self._directory, error)
 
 
 def _time_name(now_ms: int) -> str:

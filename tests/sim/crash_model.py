@@ -21,6 +21,7 @@ from tests.sim.recorded_files import (
     PAGE,
     DirectorySynced,
     Event,
+    Forgotten,
     Linked,
     Note,
     Renamed,
@@ -79,7 +80,8 @@ class _FileModel:
         self._began = {item: len(versions) - 1 for item, versions in self.versions.items()}
 
     def sync_failed(self) -> None:
-        self._stuck |= self._began
+        # Pages count as clean afterwards; the length is no page, a later sync brings it.
+        self._stuck |= {item: at for item, at in self._began.items() if item != _SIZE}
 
     def synced(self) -> None:
         for item, version in self._began.items():
@@ -96,6 +98,18 @@ class _FileModel:
                 del self.versions[item]
         self._began = {}
         self._built.clear()
+
+    def forgotten(self) -> None:
+        for item in list(self.versions):
+            if self.is_stuck(item):
+                del self.versions[item]
+                del self._stuck[item]
+        self._built.clear()
+
+    def newest(self) -> bytes:
+        """What a process sees."""
+        picks = [(item, len(versions) - 1) for item, versions in sorted(self.versions.items())]
+        return self.content(tuple(picks))
 
     def is_stuck(self, item: int) -> bool:
         """Whether its newest version was the matter of a sync that failed."""
@@ -183,6 +197,8 @@ class CrashModel:
                 self._files[file].synced()
             case SyncFailed(file):
                 self._files[file].sync_failed()
+            case Forgotten(file):
+                self._files[file].forgotten()
             case Linked(directory, _, node, is_directory):
                 self._directories[directory].pending.append(event)
                 if is_directory:
@@ -237,6 +253,17 @@ class CrashModel:
         numbers: dict[str, int] = {}
         self._number(numbers, self._root_path, self._root)
         return self.build(doubts, [doubt.versions - 1 for doubt in doubts]), numbers
+
+    def forget(self, file: int) -> bytes | None:
+        """What becomes visible of a file when the cache forgets it; None if that changes nothing.
+
+        Nothing of what a failed sync was about had been written.
+        """
+        model = self._files[file]
+        if not any(model.is_stuck(item) for item in model.versions):
+            return None
+        model.forgotten()
+        return model.newest()
 
     def describe(self, doubt: Doubt, pick: Pick) -> str:
         """What that version of the doubt means, for people."""

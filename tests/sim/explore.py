@@ -18,8 +18,8 @@ from tests.sim.crash_model import CrashModel, Doubt, State
 from tests.sim.damage import hurt
 from tests.sim.history import Expected
 from tests.sim.recovered import Machine, recover
+from tests.sim.stepped_store import SteppedClock
 from tests.sim.workload import Plan, Recorded, Rules, Runner
-from tests.unit.store.support import ManualClock
 
 _EXTREMES = ("none", "all", "kill")
 
@@ -200,7 +200,7 @@ def judge(plan: Plan, recorded: Recorded, place: int, built: Built) -> list[Faul
     """Recover that state and check all."""
     expected = built.expected
     boot = recorded.boot if is_kill(built.choice) else recorded.boot + ", over"
-    clock = ManualClock(recorded.time_ms + 1_000_000)
+    clock = SteppedClock(recorded.time_ms + 1_000_000)
     machine = Machine(plan.store_settings(), clock, boot)
     slots = machine.settings.index_slots
     faults = check_disk(built.state, expected, DiskPlan(recorded.segment_bytes, slots, boot))

@@ -143,6 +143,11 @@ class Life:
             if sent.returned != NEVER or sent.log_offset in there
         ]
 
+    def forget_lost(self, there: set[int]) -> None:
+        """After a restart: what was not promised and is not at one of the log offsets is gone."""
+        promised = max((mark.log_offset for mark in self.acked), default=0)
+        self.sent = [sent for sent in self.sent if sent.end <= promised or sent.log_offset in there]
+
     def number_of(self, queue: Queue, queue_offset: int) -> int:
         """The newest message given that queue offset."""
         for sent in reversed(self.base + self.sent):

@@ -62,6 +62,12 @@ class SyncFailed(NamedTuple):
     file: int
 
 
+class Forgotten(NamedTuple):
+    """What a failed sync was about was dropped from the cache: the disk's older bytes appeared."""
+
+    file: int
+
+
 class Linked(NamedTuple):
     """A name was made in a directory."""
 
@@ -105,6 +111,7 @@ Event: TypeAlias = (
     | SyncBegan
     | Synced
     | SyncFailed
+    | Forgotten
     | Linked
     | Renamed
     | Unlinked

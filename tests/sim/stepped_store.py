@@ -17,6 +17,18 @@ from aerobee.store.errors import StoreBroken
 from aerobee.store.mapped_file import MappedFile
 from aerobee.store.message_store import MessageStore
 from aerobee.store.opening import StoreParts
+from tests.unit.store.support import FIRST_MS, ManualClock
+
+
+class SteppedClock(ManualClock):
+    """Intervals pass only when the test lets them, and independently of the wall clock."""
+
+    def __init__(self, now_ms: int = FIRST_MS) -> None:
+        super().__init__(now_ms)
+        self.passed_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.passed_s
 
 
 class _NoThread:

@@ -13,8 +13,8 @@ from tests.sim.history import Expected, Seen, Sent
 from tests.sim.plans import plan_named
 from tests.sim.raw_store import RawLog, RawRecord
 from tests.sim.recovered import ROOT, Machine, Outcome, recover
+from tests.sim.stepped_store import SteppedClock
 from tests.sim.workload import Runner
-from tests.unit.store.support import ManualClock
 
 PLAN = plan_named("sync")
 SLOTS = PLAN.store_settings().index_slots
@@ -29,7 +29,7 @@ def sound() -> Case:
     recorded = Runner(PLAN, 1).run()[0]
     (built,) = states_at(recorded, len(recorded.journal), ["kill"])
     keys = [(sent.topic, sent.keys[0]) for sent in built.expected.records if sent.keys][:2]
-    machine = Machine(PLAN.store_settings(), ManualClock(recorded.time_ms), recorded.boot)
+    machine = Machine(PLAN.store_settings(), SteppedClock(recorded.time_ms), recorded.boot)
     return built.state, recover(built.state, machine, keys), built.expected
 
 

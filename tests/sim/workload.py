@@ -23,8 +23,8 @@ from tests.sim.history import HALF, ROLLBACK, Deleted, Expected, Life, Mark, See
 from tests.sim.raw_store import parse_log
 from tests.sim.recorded_files import Event, RecordedFiles, Start
 from tests.sim.recovered import ROOT
-from tests.sim.stepped_store import SteppedStore
-from tests.unit.store.support import ManualClock, message, small_settings
+from tests.sim.stepped_store import SteppedClock, SteppedStore
+from tests.unit.store.support import message, small_settings
 
 SEGMENT = 8192
 QUEUES = (("Orders", 0), ("Orders", 1), ("%RETRY%g", 0), ("SCHEDULE_TOPIC_XXXX", 3))
@@ -98,7 +98,7 @@ class Runner:
         self.rules = rules or Rules()
         self.rng = random.Random(f"{plan.name} {seed}")
         self.settings = plan.store_settings()
-        self.clock = ManualClock()
+        self.clock = SteppedClock()
         self.lives: list[Recorded] = []
         self.log: list[str] = []
         self._numbers = 0
@@ -189,8 +189,7 @@ class Runner:
         self._life = self._life.cut_at(place)
         self._openings = [opening for opening in self._openings if opening.end <= place]
         self._open()
-        there = {record.log_offset for record in parse_log(self._files.image(), ROOT).records}
-        self._life.settle(there, len(self._files.journal))
+        self._life.settle(log_offsets(self._files.image()), len(self._files.journal))
 
     # --- what the store says ----------------------------------------------------------------
 
@@ -210,13 +209,16 @@ class Runner:
     # --- steps ------------------------------------------------------------------------------
 
     def _do(self, name: str) -> None:
-        self.clock.time_ms += self.rng.choice((0, 1, 20, 900))
+        passed_ms = self.rng.choice((0, 1, 20, 900))
+        self.clock.time_ms += passed_ms
+        self.clock.passed_s += passed_ms / 1000
         at = len(self._files.journal)
         self.log.append(f"{at} {name}")
         try:
             getattr(self, f"_step_{name}")()
         except StoreBroken:
-            assert self._store.broken is not None
+            if self._store.broken is None:
+                raise
         self._files.observe()
         self._step_began = at
         store = self._store
@@ -342,7 +344,12 @@ class Runner:
             )
 
 
+def log_offsets(image: State) -> set[int]:
+    """Where records stand in the log."""
+    return {record.log_offset for record in parse_log(image, ROOT).records}
+
+
 def _survivors(image: State, expected: Expected) -> list[Sent]:
     """The messages a recovery kept, as what the next life begins with."""
-    there = {record.log_offset for record in parse_log(image, ROOT).records}
+    there = log_offsets(image)
     return [sent for sent in expected.records if sent.log_offset in there]
