@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from aerobee.store.offsets_file import MOST_GAPS
 from aerobee.store.sequence import Gap
 
 log = logging.getLogger("aerobee.store.recovery")
@@ -85,11 +86,23 @@ class RecoveryReport:
                 self.torn_bytes,
                 self.torn_reason,
             )
-        for gap in self.gaps:
-            log.error("damaged log from=%d to=%d reason=%s", gap.start, gap.end, gap.reason)
+        self._name_gaps()
         if self.further_strays:
             log.error(
                 "messages missing in queues they were dispatched to n=%d", self.further_strays
             )
         for path in self.foreign_files:
             log.warning("not a store file, left alone path=%s", path)
+
+    def _name_gaps(self) -> None:
+        """Each of them, as far as they are remembered: somebody has to see what was lost."""
+        for gap in self.gaps[:MOST_GAPS]:
+            log.error(
+                "damaged log from=%d to=%d reason=%s",
+                gap.start,
+                gap.end,
+                gap.reason,
+                extra={"each": True},
+            )
+        if len(self.gaps) > MOST_GAPS:
+            log.error("more damage, not named here places=%d", len(self.gaps) - MOST_GAPS)

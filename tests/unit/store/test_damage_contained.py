@@ -44,3 +44,29 @@ def test_two_records_damaged_alike_do_not_fill_the_disk_with_slots(
     ]
     assert len(list((root / "consumequeue").rglob("0*0"))) <= 10
     assert store.close()
+
+
+def test_each_gap_a_start_finds_is_named_however_many_there_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log holds back events that come in masses; these it must not."""
+    running = tmp_path / "running"
+    store = MessageStore.open(small_settings(running))
+    fill(store, 120)
+    records = read_all(store)
+    root = kill_image(running, tmp_path / "killed")
+    store.close()
+    damaged = records[1:80:2]
+    for one in damaged:
+        start = one.log_offset // SEGMENT * SEGMENT
+        flip(log_segment(root, start), one.log_offset - start + 90)
+    shutil.rmtree(root / "consumequeue")  # so that the log is read from its beginning
+    store = MessageStore.open(small_settings(root))
+    assert len(store.recovery.gaps) == len(damaged)
+    named = {
+        record.args[0]
+        for record in caplog.records
+        if record.msg.startswith("damaged log") and hasattr(record, "each")
+    }
+    assert named == {one.log_offset for one in damaged}
+    assert store.close()
