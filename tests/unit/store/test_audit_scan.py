@@ -172,7 +172,9 @@ def test_killed_store_is_sound_and_what_it_lacks_is_what_a_start_adds(tmp_path: 
     store.close()
     report = at.check(image)
     assert report.sound
-    assert at.kinds(report) == {"left-open", "queue-behind", "index-behind", "segment-spare"}
+    # The next segment is made on a thread of its own: it is there by now, or not yet.
+    found = at.kinds(report) - {"segment-spare"}
+    assert found == {"left-open", "queue-behind", "index-behind"}
     assert MessageStore.open(small_settings(image)).close()
     assert at.kinds(at.check(image)) == set()
 
