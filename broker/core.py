@@ -274,6 +274,7 @@ class BrokerCore:
         )
         housekeeping.every(1.0, "rates", self.store.stats_service.sample)
         housekeeping.every(SAMPLE_S, "traffic", self.traffic.sample)
+        housekeeping.every(1.0, "mending queues", self.store.checks.heal)
         clean_s = settings.clean_interval_ms / 1000
         duty = RetentionDuty(self.store.retention, self._on_loop, self.offsets)
         housekeeping.every(

@@ -73,7 +73,8 @@ def add_broker(
     )
     metrics.add("traffic", Traffic(stats, topics.is_system))
     metrics.add("requests", Requests(stats))
-    metrics.add("figures", Figures([*_figures(settings, core), *_recovery(store.recovery)]))
+    figures = [*_figures(settings, core), *_recovery(store.recovery), *_scrub(store)]
+    metrics.add("figures", Figures(figures))
     metrics.add("clients", Clients(core.clients))
     metrics.add("lag", Lag(core.offsets, store, stats.pulled, _read_queues(core), topics.is_system))
 
@@ -150,6 +151,42 @@ def _recovery(report: RecoveryReport) -> list[Figure]:
             "aerobee_recovery_gaps",
             "Damaged places in the log that the last recovery went around",
             lambda: len(report.gaps),
+        ),
+    ]
+
+
+def _scrub(store: MessageStore) -> list[Figure]:
+    stats = store.stats
+    return [
+        Figure(
+            "aerobee_scrub_read_bytes_total",
+            "Bytes of the log that the scrub has read",
+            lambda: stats.scrub_bytes,
+        ),
+        Figure(
+            "aerobee_scrub_passes_total",
+            "Times the scrub has come to the end of the log",
+            lambda: stats.scrub_passes,
+        ),
+        Figure(
+            "aerobee_scrub_left_bytes",
+            "Bytes that the scrub's pass under way has still to read",
+            lambda: stats.scrub_left_bytes,
+        ),
+        Figure(
+            "aerobee_scrub_unchecked_bytes",
+            "Bytes of the log not checked since the start, or in a damaged segment",
+            lambda: store.checks.unchecked_bytes,
+        ),
+        Figure(
+            "aerobee_scrub_longest_step_seconds",
+            "Processor time of the scrub's longest piece of work without a wait",
+            lambda: stats.scrub_steps.max_s,
+        ),
+        Figure(
+            "aerobee_store_mended_units_total",
+            "Wrong consume queue units that were made right from the log",
+            lambda: stats.mended_units,
         ),
     ]
 

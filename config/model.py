@@ -24,6 +24,7 @@ from aerobee.config.later_settings import (
 from aerobee.config.legacy_settings import LegacySettings
 from aerobee.config.limit_settings import LimitSettings
 from aerobee.config.retention_settings import RetentionSettings
+from aerobee.config.scrub_settings import ScrubSettings
 from aerobee.config.service_settings import (
     HttpSettings,
     LogSettings,
@@ -43,6 +44,7 @@ SECTIONS: Final[tuple[type[Any], ...]] = (
     LogSettings,
     LimitSettings,
     RetentionSettings,
+    ScrubSettings,
     DeliverySettings,
     ReplicationSettings,
     AccessSettings,
@@ -67,6 +69,7 @@ class Settings(
     LogSettings,
     LimitSettings,
     RetentionSettings,
+    ScrubSettings,
     DeliverySettings,
     ReplicationSettings,
     AccessSettings,
@@ -79,8 +82,8 @@ class Settings(
     @classmethod
     def for_tests(cls, **changes: Any) -> Self:
         """The defaults with `changes`, resolved; ranges are not checked, so that a test may be
-        faster or smaller than an operator should be."""
-        return cls(**changes).resolve()
+        faster or smaller than an operator should be. No scrub, which reads when it likes."""
+        return cls(**({"scrub_bytes_per_second": 0} | changes)).resolve()
 
     def with_changes(self, **changes: Any) -> Self:
         """A copy with `changes`, resolved, unchecked."""

@@ -25,6 +25,7 @@ from aerobee.protocol.record_check import (
     Checked,
     DispatchFields,
     RecordHead,
+    announced_size,
     check_record,
     dispatch_fields,
 )
@@ -111,6 +112,7 @@ __all__ = [
     "Message",
     "RecordHead",
     "StoreMessage",
+    "announced_size",
     "check_record",
     "decode_record",
     "decode_records",

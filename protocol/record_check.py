@@ -164,6 +164,20 @@ def check_fields(
     )
 
 
+def announced_size(buffer: bytes | memoryview, position: int) -> int:
+    """How long the record at `position` says it is, for who has only its beginning; 0 if its size
+    and its body's length do not fit each other, or too little of it is there to tell.
+    """
+    if len(buffer) - position < HEADS[0x30].size:
+        return 0
+    (size, _) = SIZE_AND_MAGIC.unpack_from(buffer, position)
+    head = HEADS[buffer[position + 39] & 0x30]
+    body_length = int(head.unpack_from(buffer, position)[14])
+    rest = size - head.size - body_length
+    fits = body_length >= 0 and 3 < rest <= 3 + MAX_TOPIC_BYTES + MAX_PROPERTIES_BYTES
+    return int(size) if fits else 0
+
+
 @lru_cache(maxsize=4096)
 def _topic_text(encoded: bytes) -> str | None:
     """The topic, or None when these bytes cannot be one."""

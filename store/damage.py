@@ -33,7 +33,6 @@ from aerobee.store.mapped_file import MappedFile
 from aerobee.store.mapped_file_queue import MappedFileQueue
 from aerobee.store.queue_table import ConsumeQueueTable
 from aerobee.store.slots import names_slot
-from aerobee.store.soundness import Soundness
 from aerobee.store.stats import StoreStats
 
 log = logging.getLogger("aerobee.store")
@@ -72,7 +71,6 @@ class Judge:
         self._segments = segments
         self._queues = queues
         self._crc_check = crc_check
-        self._soundness = Soundness(segments, queues)
 
     def is_sound(self, queue: ConsumeQueue, offset: int, unit: Unit) -> bool:
         """Whether the record a unit names checks out whole and names the unit back."""
@@ -81,6 +79,8 @@ class Judge:
         if segment is None:
             return False
         position = log_offset - segment.start
+        if segment.unreadable and _touches(segment.unreadable, position, size):
+            return False
         try:
             head = check_record(segment.view, position, log_offset, segment.wrote, self._crc_check)
         except CorruptRecord:
@@ -98,6 +98,8 @@ class Judge:
         if segment is None or log_offset + size > self._segments.max_offset:
             return self._outside(queue, offset, unit)
         position = log_offset - segment.start
+        if segment.unreadable and _touches(segment.unreadable, position, size):
+            return Verdict(Kind.RECORD, log_offset, log_offset + size, "the disk cannot read it")
         try:
             head = check_record(segment.view, position, log_offset, segment.wrote, self._crc_check)
         except CorruptRecord as error:
@@ -147,7 +149,7 @@ class Judge:
     ) -> Verdict:
         """The record is whole, but says that it is another queue's, or another one of this queue's.
 
-        The unit is wrong if the slot that the record claims names it, or does not stand in the way.
+        The unit is wrong if the slot that the record claims names it, or is free and fits it.
         """
         log_offset = unit[0]
         claim = (
@@ -158,25 +160,30 @@ class Judge:
             return _wrong(unit, f"its record is not in order with its neighbours' ({claim})")
         if other is not None and head.queue_offset < other.max_offset:
             found = other.unit(head.queue_offset)
-            if found is None or found[0] == log_offset:
+            if found is not None and found[0] == log_offset:
                 return _wrong(unit, claim)
-            if self._soundness.named_back(other, head.queue_offset, found) is None:
+            is_free = found is None or not self.is_sound(other, head.queue_offset, found)
+            if is_free and self._fits(other, head.queue_offset, log_offset):
                 return _wrong(unit, claim)
         return Verdict(Kind.RECORD, log_offset, log_offset + head.size, f"{claim}, which it is not")
 
     def _fits(self, queue: ConsumeQueue, offset: int, log_offset: int) -> bool:
-        before = queue.unit(offset - 1) if offset > queue.first_offset else None
-        after = queue.unit(offset + 1)
+        """Whether a record there may have that slot: the sound ones beside it are in order."""
+        before, after = self._sound_unit(queue, offset - 1), self._sound_unit(queue, offset + 1)
         return (before is None or before[0] < log_offset) and (
             after is None or log_offset < after[0]
         )
+
+    def _sound_unit(self, queue: ConsumeQueue, offset: int) -> Unit | None:
+        unit = queue.unit(offset) if offset >= queue.first_offset else None
+        return unit if unit is not None and self.is_sound(queue, offset, unit) else None
 
 
 class DamageReports:
     """Says each damage once, counts it, has it remembered and looked into.
 
-    `add_gap(start, end)` remembers a place without a usable record; `ask_scrub(log_offset)` has the
-    segment there read as a whole.
+    `add_gap(start, end)` remembers a place without a usable record; `ask_scrub(log_offset)`, None
+    without a scrub, has the segment there read as a whole.
     """
 
     def __init__(
@@ -205,10 +212,14 @@ class DamageReports:
         if verdict is None:
             return
         self._stats.damaged_reads += 1
-        self.note(verdict, slot)
+        if self.note(verdict, slot) and self.ask_scrub is not None:
+            self.ask_scrub(verdict.start)
 
-    def note(self, verdict: Verdict, slot: tuple[str, int, int] | None) -> None:
-        """Say and remember what was found, `slot` being the queue and offset it was found by."""
+    def note(self, verdict: Verdict, slot: tuple[str, int, int] | None) -> bool:
+        """Say and remember what was found, `slot` being the queue and offset it was found by.
+
+        False if it was known.
+        """
         kind, start, end, reason = verdict
         key: tuple[str, int, int] | int = start
         if kind is not Kind.RECORD and slot is not None:
@@ -219,13 +230,11 @@ class DamageReports:
             if not full:
                 self._told |= {key} if slot is None else {key, slot}
             if known or self._silent:
-                return
+                return False
             self._silent = full
             self._stats.damage_found[kind.value] += 1
         if full:
-            log.error(
-                "more damage is counted, but not named any more; it was %d places", _MOST_TOLD
-            )
+            log.error("too much damage to name each place, reads that meet it are counted")
         if kind is Kind.RECORD:
             self._add_gap(start, end)
             self._check_reads_of(start)
@@ -234,10 +243,10 @@ class DamageReports:
         log.error(
             "%s log_offset=%d size=%d topic=%s queue=%d queue_offset=%d reason=%s advice=%s",
             _TEXTS[kind], start, end - start, topic, queue_id, offset, reason, advice[kind],
-            extra={"each": True},
+            # Of lost messages each one is named; of wrong units there may be very many.
+            extra=None if kind is Kind.UNIT else {"each": True},
         )  # fmt: skip
-        if self.ask_scrub is not None:
-            self.ask_scrub(start)
+        return True
 
     def _check_reads_of(self, log_offset: int) -> None:
         """Where one record is damaged others may be: check each one there from now on."""
@@ -251,19 +260,21 @@ _TEXTS = {
     Kind.UNIT: "wrong queue unit, its message is whole but passed over",
     Kind.UNCLEAR: "damaged record or wrong queue unit, nothing is sent for it",
 }
-_LOOK = (
-    "Look at the disk and the memory of this machine; docs/operations.md has more under 'Damage'"
-)
+_LOOK = "look at the disk and the memory of this machine; docs/operations.md has more"
 _BY_HAND = {
     Kind.RECORD: _LOOK,
-    Kind.UNIT: f"have the queue made again: stop, move its directory away, start; {_LOOK}",
-    Kind.UNCLEAR: f"stop the broker and check the store; {_LOOK}",
+    Kind.UNIT: f"stop the broker and run 'aerobee store rebuild', which mends it; {_LOOK}",
+    Kind.UNCLEAR: f"stop the broker and run 'aerobee store verify', which finds out; {_LOOK}",
 }
 _BY_SCRUB = {
     Kind.RECORD: _LOOK,
     Kind.UNIT: f"the scrub mends it; {_LOOK}",
     Kind.UNCLEAR: f"the scrub finds out which; {_LOOK}",
 }
+
+
+def _touches(ranges: tuple[tuple[int, int], ...], position: int, size: int) -> bool:
+    return any(low < position + size and position < high for low, high in ranges)
 
 
 def _wrong(unit: Unit, reason: str) -> Verdict:

@@ -45,6 +45,7 @@ class MappedFile:
         "size",
         "start",
         "unchecked_below",
+        "unreadable",
         "wrote",
     )
 
@@ -63,6 +64,9 @@ class MappedFile:
         # Records at positions below this were not checked since the store was opened (recovery and
         # scrub move it); what this process wrote is as it wrote it.
         self.unchecked_below = 0
+        # Ranges of positions that the disk does not give (the scrub finds them): touched through
+        # the mapping they would end the process.
+        self.unreadable: tuple[tuple[int, int], ...] = ()
         # Store time of the last record, for the checkpoint and for monotone times in a segment.
         self.last_store_ms = 0
         self.pins = 0

@@ -10,18 +10,19 @@ Nothing here is on a request's path: `put`, `put_batch`, `get` and the rest are 
 methods, under one name.
 
 Threads: one thread (in the broker: the event loop's) calls everything except `wait_durable` and the
-callbacks' side; flushing, allocation of segments and nothing else happen on threads of the store.
+callbacks' side; flushing, allocation of segments and the scrub, nothing else, happen on threads of
+the store.
 """
 
 import logging
 from collections.abc import Callable, Iterator
 
 from aerobee.config.model import Settings
+from aerobee.store.checks import Checks
 from aerobee.store.commit_log import CommitLog
-from aerobee.store.damage import DamageReports, Judge
 from aerobee.store.deletion import make_deletion
 from aerobee.store.disk_watch import DiskWatch
-from aerobee.store.encoding import crc_checks, encoding_for
+from aerobee.store.encoding import encoding_for
 from aerobee.store.errors import StoreBroken
 from aerobee.store.extended_dispatch import ExtendedReput
 from aerobee.store.files import Clock, Files
@@ -37,7 +38,6 @@ from aerobee.store.offsets_keeper import OffsetsKeeper
 from aerobee.store.opening import StoreParts, open_parts
 from aerobee.store.owner import here
 from aerobee.store.queue_cleaning import QueueCleaner
-from aerobee.store.reader import CHECKED_BELOW, Reader, ReadLimits, physical_memory_bytes
 from aerobee.store.recovery_report import Progress, RecoveryReport
 from aerobee.store.reput import Reput
 from aerobee.store.results import Arrival, GetResult, GetStatus, PutResult, QueryResult
@@ -110,7 +110,10 @@ class MessageStore:
             lambda: (self._sync.durable, parts.checkpoint.physic_ms),
             lambda: self._reput.mark,
         )
-        self._reader = self._make_reader(settings)
+        self.checks = Checks(
+            settings, parts, self._log, self._offsets, lambda: min(self.durable, self.dispatched)
+        )
+        self._reader = self.checks.make_reader()
         self._health.freeze = lambda: self._reader.freeze(self._sync.durable)
         self._health.note = self._note_broken
         self.retention, self.cleaning = self._make_deletion(settings)
@@ -150,20 +153,6 @@ class MessageStore:
         self.earliest_store_time = search.earliest_store_time
         self.wait_durable = self._sync.wait
         self.request_flush = self._flusher.wake
-
-    def _make_reader(self, settings: Settings) -> Reader:
-        parts = self._parts
-        crc_check = crc_checks(verify_property_crc=settings.verify_property_crc)
-        judge = Judge(parts.segments, parts.queues, crc_check)
-        return Reader(
-            self._log,
-            parts.queues,
-            parts.stats,
-            _read_limits(settings),
-            crc_check,
-            DamageReports(judge, parts.segments, parts.stats, self._offsets.add_gap),
-            CHECKED_BELOW[settings.check_reads],
-        )
 
     def _make_flusher(self, settings: Settings) -> FlushService:
         if self._sync_flush:
@@ -212,6 +201,7 @@ class MessageStore:
         self._disk.look()
         self._flusher.start()
         self._queue_flusher.start()
+        self.checks.start()
 
     def make_segment_ahead(self) -> None:
         """Have a segment made before the first put asks for one, which would wait for the disk."""
@@ -316,8 +306,7 @@ class MessageStore:
     @property
     def known_gaps(self) -> tuple[tuple[int, int], ...]:
         """Log offsets [start, end) known to hold no usable record, found now or before."""
-        first = self._log.min_offset
-        return tuple([gap for gap in self._offsets.gaps if gap[1] > first])
+        return self.checks.known_gaps
 
     # --- state ------------------------------------------------------------------------------
 
@@ -346,6 +335,7 @@ class MessageStore:
         if self._closed:
             return True
         self._closed = True
+        self.checks.stop()
         self.retention.close()
         self.cleaning.close()
         self._health.close()
@@ -380,13 +370,3 @@ class MessageStore:
             self._health.poison("the last sync of queues, index and marks", error)
             return False
         return self.durable == self.dispatched == self.written
-
-
-def _read_limits(settings: Settings) -> ReadLimits:
-    return ReadLimits(
-        physical_memory_bytes() * settings.memory_ratio_percent // 100,
-        settings.transfer_bytes_memory,
-        settings.transfer_count_memory,
-        settings.transfer_bytes_disk,
-        settings.transfer_count_disk,
-    )

@@ -1,8 +1,8 @@
 """Counters of the store: plain ints that the hot path adds to, read once a scrape.
 
 Each counter has one writing thread: the caller's (puts, dispatch, gets), the flush thread's
-(`commit_log_syncs` and its times), the consume queue flush thread's (`queue_syncs`). Readers take
-what they see; a value that is one behind is no harm.
+(`commit_log_syncs` and its times), the consume queue flush thread's (`queue_syncs`), the scrub's
+(`scrub_...`). Readers take what they see; a value that is one behind is no harm.
 
 Times are kept in `Histogram`s of powers of two, because finding the bucket is then one shift: at
 100,000 appends a second a search through bounds would cost more than the append's own bookkeeping.
@@ -93,9 +93,14 @@ class StoreStats:
         "get_messages",
         "get_missed",
         "index_files_created",
+        "mended_units",
         "put_failures",
         "put_times",
         "queue_syncs",
+        "scrub_bytes",
+        "scrub_left_bytes",
+        "scrub_passes",
+        "scrub_steps",
         "segments_created",
     )
 
@@ -115,6 +120,13 @@ class StoreStats:
         # Reads that came to something they could not send, and what it was, each place once.
         self.damaged_reads = 0
         self.damage_found = {"record": 0, "unit": 0, "unclear": 0}
+        self.mended_units = 0
+        # Of the scrub: what it read, what the pass under way has still to read, passes it ended,
+        # and its work between two waits (processor time).
+        self.scrub_bytes = 0
+        self.scrub_left_bytes = 0
+        self.scrub_passes = 0
+        self.scrub_steps = Histogram()
         self.segments_created = 0
         self.index_files_created = 0
 

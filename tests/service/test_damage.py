@@ -11,7 +11,7 @@ from aerobee.client.blocking import Producer, PullConsumer
 from aerobee.client.message import Message
 from aerobee.client.puller import PullStatus
 
-from .kit import Served
+from .kit import Served, wait_until
 
 COUNT = 2_000
 VICTIM = 1_000
@@ -62,21 +62,67 @@ def metric(daemon: Served, name: str) -> float:
     return float(match[1])
 
 
-def test_flipped_bit_costs_its_message_only_and_is_named(serve: Callable[..., Served]) -> None:
-    first = serve().ready()
-    send_all(first)
-    first.terminate()
-    assert first.wait() == 0, first.log
-    log_offset = flip_a_bit(first.store / "commitlog" / f"{0:020d}", VICTIM)
+def stopped(serve: Callable[..., Served]) -> Served:
+    """A daemon that has taken all messages and was stopped in order."""
+    daemon = serve().ready()
+    send_all(daemon)
+    daemon.terminate()
+    assert daemon.wait() == 0, daemon.log
+    return daemon
 
-    second = serve().ready()
-    assert metric(second, 'aerobee_store_damage_found_total{kind="record"}') == 0
-    found = pull_all(second)
+
+def lines_about_damage(daemon: Served) -> list[dict[str, object]]:
+    events = [json.loads(line) for line in daemon.log.splitlines() if line.startswith("{")]
+    return [event for event in events if event["event"].startswith("damaged record")]
+
+
+def test_flipped_bit_costs_its_message_only_and_is_named(serve: Callable[..., Served]) -> None:
+    segment = stopped(serve).store / "commitlog" / f"{0:020d}"
+    log_offset = flip_a_bit(segment, VICTIM)
+    daemon = serve("--set", "scrub.bytes_per_second=0").ready()
+    assert metric(daemon, 'aerobee_store_damage_found_total{kind="record"}') == 0
+    found = pull_all(daemon)
     assert found == [body_of(number) for number in range(COUNT) if number != VICTIM]
-    assert metric(second, 'aerobee_store_damage_found_total{kind="record"}') == 1
-    assert metric(second, "aerobee_store_damaged_reads_total") == 1
-    assert metric(second, "aerobee_store_known_gaps") == 1
-    events = [json.loads(line) for line in second.log.splitlines() if "damaged record" in line]
-    assert [(event["level"], event["log_offset"]) for event in events] == [("error", log_offset)]
-    assert (events[0]["topic"], events[0]["queue_offset"]) == (TOPIC, VICTIM)
-    assert found == pull_all(second)
+    assert metric(daemon, 'aerobee_store_damage_found_total{kind="record"}') == 1
+    assert metric(daemon, "aerobee_store_damaged_reads_total") == 1
+    assert metric(daemon, "aerobee_store_known_gaps") == 1
+    (event,) = lines_about_damage(daemon)
+    assert (event["level"], event["log_offset"]) == ("error", log_offset)
+    assert (event["topic"], event["queue_offset"]) == (TOPIC, VICTIM)
+    assert found == pull_all(daemon)
+
+
+def test_scrub_finds_a_flipped_bit_before_anybody_reads_it(serve: Callable[..., Served]) -> None:
+    segment = stopped(serve).store / "commitlog" / f"{0:020d}"
+    log_offset = flip_a_bit(segment, VICTIM)
+    daemon = serve().ready()
+    wait_until(lambda: metric(daemon, "aerobee_scrub_passes_total") == 1, "a pass")
+    (event,) = lines_about_damage(daemon)
+    assert (event["log_offset"], event["topic"], event["queue_offset"]) == (
+        log_offset,
+        TOPIC,
+        VICTIM,
+    )
+    assert metric(daemon, "aerobee_store_damaged_reads_total") == 0
+    assert metric(daemon, 'aerobee_store_damage_found_total{kind="record"}') == 1
+    assert metric(daemon, "aerobee_scrub_unchecked_bytes") > 0
+    assert metric(daemon, "aerobee_scrub_longest_step_seconds") < 0.1
+    found = pull_all(daemon)
+    assert found == [body_of(number) for number in range(COUNT) if number != VICTIM]
+    daemon.terminate()
+    assert daemon.wait() == 0, daemon.log
+
+
+def test_wrong_unit_is_mended_while_the_broker_runs(serve: Callable[..., Served]) -> None:
+    queues = stopped(serve).store / "consumequeue" / TOPIC
+    (used,) = [path for path in queues.rglob(f"{0:020d}") if path.read_bytes().strip(b"\0")]
+    right = used.read_bytes()
+    with used.open("r+b") as file:
+        file.seek(VICTIM * 20 + 5)
+        file.write(b"\x55")
+    daemon = serve().ready()
+    wait_until(lambda: metric(daemon, "aerobee_store_mended_units_total") == 1, "mending")
+    assert pull_all(daemon) == [body_of(number) for number in range(COUNT)]
+    assert metric(daemon, 'aerobee_store_damage_found_total{kind="unit"}') == 1
+    wait_until(lambda: metric(daemon, "aerobee_scrub_unchecked_bytes") == 0, "all in order")
+    assert used.read_bytes() == right
