@@ -72,6 +72,9 @@ def _acked_loss(history: History, found: Found, promise: Promise) -> list[Violat
             wrong.append(Violation("I3", text))
         is_behind = found.log_end is not None and one.log_offset >= found.log_end
         (suffix if is_behind and not promise.durable else lost).append(one)
+    newest = max(history.acked(), key=lambda one: one.log_offset, default=None)
+    if promise.expiry and newest is not None and newest.log_offset < found.log_start:
+        lost.append(newest)  # the segment that is written to never expires
     if len(lost) > promise.damaged:
         wrong += [Violation("I1", f"{one.name} was acked and is gone") for one in lost]
     return wrong + _beyond_bound(history, suffix, promise)

@@ -22,7 +22,7 @@ SMALL: dict[str, int] = {
     "flush_interval_ms": 50,
     "flush_thorough_interval_ms": 300,
 }
-_OFFSETS_EVERY = "broker.flush_consumer_offset_interval_ms=100"
+_QUICK = ("broker.flush_consumer_offset_interval_ms=100", "retention.clean_interval_ms=100")
 
 
 def start_daemon(
@@ -33,11 +33,13 @@ def start_daemon(
     more: Mapping[str, object] | None = None,
     **options: object,
 ) -> Served:
-    """A daemon on `store`, its log below `folder`; `control` names what is broken in it."""
+    """A daemon on `store`, its log below `folder`; `control` names what is broken in it, `more` are
+    settings by their full keys."""
     program = [sys.executable, str(_PROGRAM), control] if control else None
-    arguments = ["--set", _OFFSETS_EVERY]
-    for name, value in {**SMALL, "flush_disk_type": flush, **(more or {})}.items():
-        arguments += ["--set", f"store.{name}={value}"]
+    settings = [f"store.{name}={value}" for name, value in SMALL.items()]
+    settings += [f"store.flush_disk_type={flush}", *_QUICK]
+    settings += [f"{key}={value}" for key, value in (more or {}).items()]
+    arguments = [word for setting in settings for word in ("--set", setting)]
     return Served(folder, *arguments, store=store, program=program, **options)  # type: ignore[arg-type]
 
 

@@ -27,6 +27,17 @@ STORE = "store"
 _LOSS_S, _TAIL_S = 0.05 + 1.5, 0.3 + 1.5
 
 
+#: Share of the disk in use before the daemon starts, and the share above which the oldest segments
+#: go: half a megabyte more, seven segments.
+_USED = 0.12
+_EXPIRY = {
+    "retention.disk_max_used_percent": 10,
+    "retention.disk_force_ratio": _USED + 0.01,
+    "retention.delete_commit_log_pause_ms": 10,
+    "retention.delete_consume_queue_pause_ms": 0,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What is run. Two producers send `messages` each, before and after the restart."""
@@ -42,6 +53,8 @@ class Plan:
     burst: int = 8
     topic_share: float = 0.1
     restart: bool = True
+    #: Old segments are deleted all the while, because the disk counts as full.
+    expiry: bool = False
 
 
 @dataclass(slots=True)
@@ -70,6 +83,7 @@ class Recording:
             cut_at=at,
             loss_s=_LOSS_S,
             tail_s=_TAIL_S,
+            expiry=self.plan.expiry,
             segment_bytes=65_536,
         )
 
@@ -94,11 +108,27 @@ def record(folder: Path, plan: Plan) -> Recording:
     history = History()
     with RecordedDisk(folder, image, plan.sync_delay_ms) as disk:
         traffic = Traffic(history, Marks(disk.mark), plan.seed, plan.topic_share)
+        if plan.expiry:
+            use_up(disk.root, _USED)
         disk.mark(0)
         if plan.restart:
             _daemon_turn(folder, disk.root / STORE, plan, traffic, signal.SIGKILL)
         _daemon_turn(folder, disk.root / STORE, plan, traffic, signal.SIGTERM)
     return Recording(plan, disk.block_log(), history, image, disk.log_path)
+
+
+def use_up(directory: Path, share: float) -> Path:
+    """Reserve blocks in a file of their own until so much of the file system is in use."""
+    disk = os.statvfs(directory)
+    used = disk.f_blocks - disk.f_bfree
+    wanted = round(share * (used + disk.f_bavail)) - used
+    ballast = directory / "ballast"
+    fd = os.open(ballast, os.O_CREAT | os.O_RDWR)
+    try:
+        os.posix_fallocate(fd, 0, wanted * disk.f_frsize)
+    finally:
+        os.close(fd)
+    return ballast
 
 
 def record_recovery(folder: Path, judge: Judge, disk: Disk) -> BlockLog:
@@ -116,7 +146,8 @@ def record_recovery(folder: Path, judge: Judge, disk: Disk) -> BlockLog:
 def _daemon_turn(
     folder: Path, store: Path, plan: Plan, traffic: Traffic, end: signal.Signals
 ) -> None:
-    daemon = start_daemon(folder / "daemon", store, plan.flush, plan.control)
+    more = _EXPIRY if plan.expiry else None
+    daemon = start_daemon(folder / "daemon", store, plan.flush, plan.control, more)
     try:
         daemon.ready()
         if not traffic.history.topics:
@@ -124,5 +155,6 @@ def _daemon_turn(
         traffic.run(daemon.port, plan.messages, plan.sizes, plan.pause_s, plan.burst)
         os.kill(daemon.process.pid, end)
         daemon.wait()
+        assert not plan.expiry or "segment deleted" in daemon.log, daemon.log
     finally:
         daemon.close()

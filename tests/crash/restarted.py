@@ -60,6 +60,8 @@ def served(port: int, root: Path) -> Found:
         for queue_id in range(QUEUES):
             key = (TOPIC, queue_id)
             found.pulled[key], found.ranges[key] = link.read_queue(TOPIC, queue_id)
+    starts = [int(path.name) for path in (root / "commitlog").iterdir()]
+    found.log_start = min(starts, default=0)
     ends = [one.log_offset + one.size for some in found.pulled.values() for one in some]
     found.log_end = max(ends, default=0)
     return found
