@@ -71,8 +71,11 @@ class Link:
         assert answer.code == SUCCESS, answer.remark
         return answer
 
-    def read_queue(self, topic: str, queue_id: int) -> tuple[list[Record], tuple[int, int]]:
-        """Everything a queue serves, in order, and its first and last offset."""
+    def read_queue(
+        self, topic: str, queue_id: int, *, stopped: bool = False
+    ) -> tuple[list[Record], tuple[int, int]]:
+        """Everything a queue serves, in order, and its first and last offset. A `stopped` store
+        may serve less than that."""
         where = {"topic": topic, "queueId": queue_id}
         low = position = int(self.call(MIN_OFFSET, where).ext["offset"])
         high = int(self.call(MAX_OFFSET, where).ext["offset"])
@@ -80,6 +83,8 @@ class Link:
         while position < high:
             answer = self.call(PULL, pull_fields(topic, queue_id, position, 0))
             following = int(answer.ext["nextBeginOffset"])
+            if following == position and stopped:
+                break
             assert following > position, f"{topic}/{queue_id} stands still at {position}"
             found += records_of(answer.body) if answer.code == SUCCESS else ()
             position = following

@@ -47,6 +47,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "ext4": ("-b", "4096"),
     "ext4-1k": ("-b", "1024"),
     "ext3": ("-b", "4096", "-O", "^extent,^64bit"),
+    "no-journal": ("-b", "4096", "-O", "^has_journal"),
 }
 
 

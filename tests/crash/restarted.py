@@ -50,7 +50,7 @@ def _started(judge: Judge, root: Path) -> Iterator[Served]:
         daemon.close()
 
 
-def served(port: int, root: Path) -> Found:
+def served(port: int, root: Path, *, stopped: bool = False) -> Found:
     """All that consumers are given. A topic that was never stored has no queues."""
     topics, committed = read_config(root)
     found = Found({}, {}, topics=topics, committed=committed)
@@ -59,7 +59,7 @@ def served(port: int, root: Path) -> Found:
     with Link(port) as link:
         for queue_id in range(QUEUES):
             key = (TOPIC, queue_id)
-            found.pulled[key], found.ranges[key] = link.read_queue(TOPIC, queue_id)
+            found.pulled[key], found.ranges[key] = link.read_queue(TOPIC, queue_id, stopped=stopped)
     starts = [int(path.name) for path in (root / "commitlog").iterdir()]
     found.log_start = min(starts, default=0)
     ends = [one.log_offset + one.size for some in found.pulled.values() for one in some]

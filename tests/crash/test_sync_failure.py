@@ -1,0 +1,65 @@
+"""R6: the disk says EIO to a sync; the store stops, and a restart believes the disk alone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.crash.sync_failure import KINDS, FailingRun
+from tests.tools import need
+
+RUNS = 6
+CONTROL_RUNS = 4
+
+
+@pytest.fixture(autouse=True)
+def _tools(recorded_disks: None) -> None:
+    need("debugfs")
+
+
+def runs(
+    folder: Path, seed: int, kind: str, count: int, flush: str = "", **controls: str
+) -> list[FailingRun]:
+    """That many runs, judged; under SYNC_FLUSH and ASYNC_FLUSH in turn unless `flush` is given."""
+    made = []
+    for number in range(count):
+        below = folder / f"{kind}-{number}"
+        below.mkdir()
+        mode = flush or ("SYNC_FLUSH", "ASYNC_FLUSH")[number % 2]
+        own_seed = random.Random(f"{seed} {kind} {number}").randrange(1 << 32)
+        run = FailingRun(below, mode, kind, own_seed, **controls)
+        run.judge()
+        print(f"{kind} {mode} seed {own_seed}: {'; '.join(run.events)}")
+        made.append(run)
+    return made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_failed_sync_stops_the_store_and_costs_nothing_acked(
+    folder: Path, seed: int, kind: str
+) -> None:
+    for run in runs(folder, seed, kind, RUNS):
+        again = f"make crash ARGS='--seed {seed} -k {kind}'"
+        assert not run.wrong, f"{run.flush}: {run.wrong[:5]}\n{run.events}\nagain: {again}"
+
+
+def test_mark_moved_on_a_failed_sync_is_caught(folder: Path, seed: int) -> None:
+    control = "mark-moved-on-failed-sync"
+    wrong = [
+        run for run in runs(folder, seed, "log", CONTROL_RUNS, "SYNC_FLUSH", daemon_control=control)
+        if {"I1"} & {one.rule for one in run.wrong}
+    ]  # fmt: skip
+    print(f"control {control}: {len(wrong)} of {CONTROL_RUNS} runs lost acked messages")
+    assert wrong
+
+
+def test_restart_that_trusts_the_cache_is_caught(folder: Path, seed: int) -> None:
+    control = "cache-trusted"
+    wrong = [
+        run for run in runs(folder, seed, "log", CONTROL_RUNS, restart_control=control)
+        if any("then power went" in one.text for one in run.wrong)
+    ]  # fmt: skip
+    print(f"control {control}: {len(wrong)} of {CONTROL_RUNS} runs served what no disk holds")
+    assert wrong
