@@ -34,6 +34,7 @@ from aerobee.config.ports import VIP_BELOW, check_ports
 from aerobee.nameserver.server import NameServer
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.server import RemotingServer
+from aerobee.store.errors import StoreError
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger("aerobee.daemon")
@@ -272,7 +273,13 @@ class Daemon:
 
     async def _close_store(self) -> None:
         # Closing flushes; on its own thread the loop goes on answering probes meanwhile.
-        await asyncio.get_running_loop().run_in_executor(None, self.store.close)
+        store = self.store
+        broken = store.not_writable_reason()
+        if not await asyncio.get_running_loop().run_in_executor(None, store.close):
+            raise StoreError(
+                f"the store in {self.settings.store_path} could not bring everything to the disk "
+                f"and will be recovered at the next start: {broken or 'see the log'}"
+            )
 
 
 def remoting_limits(limits: Limits) -> RemotingLimits:

@@ -6,6 +6,7 @@ is changed: a wrong size, a missing segment, a log that is not there raise with 
 `abort` mark is made before the first change. Delay levels are parsed before queues are rebuilt.
 """
 
+import errno
 import logging
 import os
 from dataclasses import dataclass
@@ -255,6 +256,12 @@ def _opening_failed(parts: StoreParts, error: OSError) -> StoreError:
     if isinstance(error, FileExistsError | NotADirectoryError):
         what = "a file" if parts.files.exists(where) else "a link to nothing"
         return StoreNotWritable(f"{where} is {what}, a directory is needed")
+    if error.errno == errno.EROFS:
+        return StoreNotWritable(
+            f"{where} cannot be written: {error.strerror}. Linux makes a file system read-only "
+            f"after an error of its disk: look at the kernel's log and at the mount of {root}, "
+            "mend the disk, and mount it anew."
+        )
     if is_refused(error):
         return StoreNotWritable(
             f"{where} cannot be written: {error.strerror}. The store needs a directory that "

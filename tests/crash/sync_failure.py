@@ -93,6 +93,10 @@ class FailingRun:
     #: What happened, for people.
     events: list[str] = field(default_factory=list)
 
+    @property
+    def _refused(self) -> bool:
+        return any(event.startswith("refused") for event in self.events)
+
     def judge(self) -> list[Violation]:
         self._rng = random.Random(self.seed)
         blocks, layout = KINDS[self.kind]
@@ -175,7 +179,7 @@ class FailingRun:
 
     def _stays_stopped(self, daemon: Served) -> None:
         """The disk is well again; only a restart heals the store (reliability 3.2)."""
-        if not self.events or not self.events[-1].startswith("refused"):
+        if not self._refused:
             return
         with Link(daemon.port) as link:
             for _ in range(3):
@@ -187,7 +191,10 @@ class FailingRun:
     def _end(self, daemon: Served) -> None:
         end = self._rng.choice((signal.SIGTERM, signal.SIGKILL))
         daemon.process.send_signal(end)
-        self.events.append(f"ended by {end.name}: {daemon.wait()}")
+        code = daemon.wait()
+        self.events.append(f"ended by {end.name}: {code}")
+        if code == 0 and self._refused:
+            self.wrong.append(Violation("3.2", "a store that had stopped was a stop in order"))
         if not (daemon.store / "abort").exists():
             self.wrong.append(Violation("3.2", "a store that had stopped was closed as clean"))
 
@@ -245,3 +252,34 @@ class FailingRun:
             Violation(one.rule, f"served after the restart, then power went: {one.text}")
             for one in judge.judge(disk, known, Promise())
         ]
+
+
+class FailingRecovery(FailingRun):
+    """The disk fails only when the daemon that was killed is started again."""
+
+    def judge(self) -> list[Violation]:
+        self._rng = random.Random(self.seed)
+        image = make_file_system(self.folder / "base", "ext4")
+        with RecordedDisk(self.folder, image) as disk:
+            marks = Marks(disk.mark)
+            self._traffic = Traffic(self.history, marks, self.seed)
+            with self._daemon(disk, "") as daemon:
+                daemon.ready()
+                self._traffic.prepare(daemon.port)
+                self._traffic.run(daemon.port, 20)
+                daemon.process.kill()
+                daemon.wait()
+            failed_at = time.monotonic()
+            disk.fail_writes()
+            disk.fail_syncs()
+            with self._daemon(disk, "") as daemon:
+                if self._starts(daemon) or daemon.wait() != 1:
+                    self.wrong.append(Violation("start", "it started on a failing disk"))
+                self.events.append(f"start refused: {daemon.log.splitlines()[-1]}")
+            disk.heal()
+            found = self._serve_again(disk)
+            served_at = marks.next()
+        promise = Promise(self.flush == "SYNC_FLUSH", failed_at, 1.5, 1.8)
+        self.wrong += check(self.history, found, promise)
+        self.wrong += self._not_on_the_disk(disk.block_log(), served_at, found)
+        return self.wrong

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.sync_failure import KINDS, FailingRun
+from tests.crash.sync_failure import KINDS, FailingRecovery, FailingRun
 from tests.tools import need
 
 RUNS = 6
@@ -31,7 +31,7 @@ def runs(
         own_seed = random.Random(f"{seed} {kind} {number}").randrange(1 << 32)
         run = FailingRun(below, mode, kind, own_seed, **controls)
         run.judge()
-        print(f"{kind} {mode} seed {own_seed}: {'; '.join(run.events)}")
+        print(f"{kind} {mode} seed {own_seed}: {'; '.join(one[:60] for one in run.events)}")
         made.append(run)
     return made
 
@@ -63,3 +63,14 @@ def test_restart_that_trusts_the_cache_is_caught(folder: Path, seed: int) -> Non
     ]  # fmt: skip
     print(f"control {control}: {len(wrong)} of {CONTROL_RUNS} runs served what no disk holds")
     assert wrong
+
+
+def test_recovery_refuses_a_failing_disk_and_works_when_it_is_well(folder: Path, seed: int) -> None:
+    """What a killed daemon left with the kernel cannot be written: no start may build on it."""
+    for number, flush in enumerate(("SYNC_FLUSH", "ASYNC_FLUSH")):
+        below = folder / flush
+        below.mkdir()
+        run = FailingRecovery(below, flush, "everything", seed + number)
+        run.judge()
+        print(f"{flush}: {'; '.join(run.events)}")
+        assert not run.wrong, f"{flush}: {run.wrong[:5]}\n{run.events}"

@@ -124,3 +124,14 @@ def test_a_damaged_table_is_one_line_and_exit_code_1(
     assert "Traceback" not in "".join(said)
     assert path.read_bytes() == b'{"cut'
     assert not (tmp_path / "store" / "abort").exists(), "stopped in order"
+
+
+async def test_a_store_that_broke_is_not_a_stop_in_order(tmp_path: Path) -> None:
+    daemon = Daemon(loaded(tmp_path).settings)
+    await daemon.start()
+    daemon.store._health.poison("a sync", OSError(5, "Input/output error"))
+    with pytest.raises(ExceptionGroup) as failed:
+        await daemon.stop()
+    (error,) = failed.value.exceptions
+    assert "will be recovered at the next start: a sync failed" in str(error)
+    assert (tmp_path / "store" / "abort").exists()

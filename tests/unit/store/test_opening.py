@@ -150,17 +150,19 @@ def test_commit_log_may_be_elsewhere(tmp_path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
+@pytest.mark.parametrize(
+    ("code", "remedy"), [(errno.EROFS, "mount it anew"), (errno.EACCES, "user it runs as")]
+)
 @pytest.mark.parametrize("operation", ["make_directories", "create", "open"])
 def test_directory_that_cannot_be_written_is_a_clear_error(
-    tmp_path: Path, code: int, operation: str
+    tmp_path: Path, code: int, remedy: str, operation: str
 ) -> None:
     root = tmp_path / "store"
     if operation == "open":
         assert MessageStore.open(small_settings(root)).close()
     files = FaultyFiles(tmp_path)
     files.fail(operation, code)
-    with pytest.raises(StoreNotWritable, match=r"cannot be written.*user it runs as"):
+    with pytest.raises(StoreNotWritable, match=rf"cannot be written.*{remedy}"):
         MessageStore.open(small_settings(root), files=files)
     files.heal()
     assert MessageStore.open(small_settings(root), files=files).close()
