@@ -225,7 +225,7 @@ def _monotone(found: Found, promise: Promise) -> list[Violation]:
             wrong.append(Violation("I7", text + str(after.log_offset)))
     for queue, offset in found.committed.items():
         end = found.ranges.get(queue, (0, 0))[1]
-        if promise.durable and offset > end:
+        if promise.commits and offset > end:
             wrong.append(Violation("I7", f"{queue}: offset {offset} committed, it ends at {end}"))
     return wrong
 

@@ -112,3 +112,5 @@ class Promise:
     damaged: int = 0
     expiry: bool = False
     segment_bytes: int = 0
+    #: No group has committed more than there is; off after a loss, which consumers may have seen.
+    commits: bool = True

@@ -96,8 +96,6 @@ class Judge:
         except ChildFailed as failure:
             return [Violation("start", str(failure))]
         kept = replace(promise, durable=True)
-        if not promise.durable:
-            again.committed = {}  # consumers had come further than what is left
         return wrong + [
             Violation(one.rule, f"after going on: {one.text}") for one in check(known, again, kept)
         ]

@@ -83,6 +83,7 @@ class Recording:
             cut_at=at,
             loss_s=_LOSS_S,
             tail_s=_TAIL_S,
+            commits=self.plan.flush == "SYNC_FLUSH",
             expiry=self.plan.expiry,
             segment_bytes=65_536,
         )

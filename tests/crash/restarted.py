@@ -27,8 +27,6 @@ def judge_daemon(judge: Judge, disk: Disk, history: History, promise: Promise) -
         root = target / judge.store
         with _started(judge, root) as daemon:
             found = served(daemon.port, root)
-        if not promise.durable:
-            found.committed = {}
         wrong = check(history, found, promise)
         if daemon.process.returncode != 0:
             wrong.append(Violation("stop", f"exit code {daemon.process.returncode}"))

@@ -93,6 +93,13 @@ class FailingRun:
     #: What happened, for people.
     events: list[str] = field(default_factory=list)
 
+    def _promise(self, failed_at: float) -> Promise:
+        return Promise(self._is_sync, failed_at, 1.5, 1.8, commits=self._is_sync)
+
+    @property
+    def _is_sync(self) -> bool:
+        return self.flush == "SYNC_FLUSH"
+
     @property
     def _refused(self) -> bool:
         return any(event.startswith("refused") for event in self.events)
@@ -113,8 +120,7 @@ class FailingRun:
                 self._end(daemon)
             found = self._serve_again(disk)
             served_at = marks.next()
-        promise = Promise(self.flush == "SYNC_FLUSH", failed_at, 1.5, 1.8)
-        self.wrong += check(self.history, found, promise)
+        self.wrong += check(self.history, found, self._promise(failed_at))
         self.wrong += self._taken_back(before, found)
         if layout != "no-journal":  # without one a power cut leaves no file system to be mounted
             self.wrong += self._not_on_the_disk(disk.block_log(), served_at, found)
@@ -250,7 +256,7 @@ class FailingRun:
         ((_, disk),) = log.images([cut])
         return [
             Violation(one.rule, f"served after the restart, then power went: {one.text}")
-            for one in judge.judge(disk, known, Promise())
+            for one in judge.judge(disk, known, Promise(commits=self._is_sync))
         ]
 
 
@@ -279,7 +285,6 @@ class FailingRecovery(FailingRun):
             disk.heal()
             found = self._serve_again(disk)
             served_at = marks.next()
-        promise = Promise(self.flush == "SYNC_FLUSH", failed_at, 1.5, 1.8)
-        self.wrong += check(self.history, found, promise)
+        self.wrong += check(self.history, found, self._promise(failed_at))
         self.wrong += self._not_on_the_disk(disk.block_log(), served_at, found)
         return self.wrong

@@ -157,6 +157,12 @@ def commit_too_far(found: Found) -> None:
     found.committed["T", 0] = 7
 
 
+def test_commits_may_be_ahead_of_what_a_power_cut_has_left() -> None:
+    found = found_of(sends())
+    commit_too_far(found)
+    assert rules(history(), found, replace(SYNC, commits=False)) == set()
+
+
 def report_gap(found: Found) -> None:
     found.gaps = 1
 
