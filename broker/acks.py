@@ -120,7 +120,8 @@ class Acks:
             self._loop.call_soon(self._request_flush)
 
     def on_durable(self, _offset: int) -> None:
-        """The store's flush thread: a sync moved the mark."""
+        """The store's flush thread: a sync moved the mark. Or its commit thread: a commit moved
+        the mark up to which messages may be dispatched."""
         if not self._wake_pending:
             self._wake_pending = True
             self._call_loop(self._release)

@@ -28,6 +28,7 @@ from aerobee.protocol.command import Command, encode_response
 from aerobee.protocol.fastjson import dumps, text_of
 from aerobee.protocol.record import SYS_FLAG_POSITION, store_timestamp_position
 from aerobee.remoting.connection import Connection
+from aerobee.store.commits import NO_POOL
 from aerobee.store.stats import StoreStats
 from aerobee.store.stats_service import PUT_RANGES, StoreStatsService, rate_text
 
@@ -35,6 +36,15 @@ Handler = Callable[[Connection, Command], bytes | None]
 
 # Queues of thread pools that do not exist here, by the names their sizes have.
 _POOLS = ("sendThreadPool", "pullThreadPool", "queryThreadPool")
+
+
+class Buffers(Protocol):
+    """The part of a store's commits that is shown."""
+
+    @property
+    def free_buffers(self) -> int:
+        """Buffers of the transient pool that nobody has; NO_POOL without one."""
+        ...
 
 
 class RuntimeStore(Protocol):
@@ -53,6 +63,16 @@ class RuntimeStore(Protocol):
     @property
     def written(self) -> int:
         """End of what was appended."""
+        ...
+
+    @property
+    def commits(self) -> Buffers:
+        """Its transient pool, if it has one."""
+        ...
+
+    @property
+    def committed(self) -> int:
+        """End of what is in the files."""
         ...
 
     @property
@@ -182,15 +202,18 @@ class RuntimeRequests:
 
     def _log_figures(self) -> dict[str, str]:
         store = self._store
-        return {
+        free_buffers = store.commits.free_buffers
+        table = {
             "commitLogMaxOffset": str(store.written),
             "commitLogMinOffset": str(store.min_log_offset),
             "dispatchBehindBytes": str(max(store.written - store.dispatched, 0)),
             "earliestMessageTimeStamp": str(self._earliest_ms()),
             "remainHowManyDataToFlush": size_text(max(store.written - store.durable, 0)),
-            # What a transient pool that is switched off reports.
-            "remainTransientStoreBufferNumbs": str(2**31 - 1),
+            "remainTransientStoreBufferNumbs": str(free_buffers),
         }
+        if free_buffers != NO_POOL:
+            table["remainHowManyDataToCommit"] = size_text(max(store.written - store.committed, 0))
+        return table
 
     def _earliest_ms(self) -> int:
         """Store time of the log's first record, -1 without one."""

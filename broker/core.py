@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from aerobee.broker.acks import Acks
@@ -32,6 +33,7 @@ from aerobee.broker.loop_calls import LoopCalls
 from aerobee.broker.offset_moved import offset_moved_message
 from aerobee.broker.offset_requests import OffsetRequests
 from aerobee.broker.order_locks import OrderLocks
+from aerobee.broker.pool_gate import while_buffers_are_free
 from aerobee.broker.pull import PullOptions, PullProcessor
 from aerobee.broker.query import QueryProcessor
 from aerobee.broker.queue_requests import QueueRequests
@@ -137,6 +139,11 @@ class BrokerCore:
         reply = SendReply(settings.region_id, settings.trace_on)
         self.held = HeldPulls(loop.time, settings.held_pulls)
         self.dispatcher = Dispatcher(loop, store, self.held.arrived)
+        # To be called after appends. Where they become visible by a mark that a thread of the store
+        # moves, that thread is woken; it calls back, and then they are dispatched.
+        self.appended: Callable[[], None] = self.dispatcher.schedule
+        if settings.sync_flush or settings.transient_pool_effective:
+            self.appended = store.request_flush
         self.acks = Acks(
             loop,
             store,
@@ -147,6 +154,7 @@ class BrokerCore:
             store.stats.put_times,
         )
         store.on_durable = self.acks.on_durable
+        store.commits.on_moved = self.acks.on_durable
         store.on_broken = self.acks.on_broken
         endpoint = self.identity.endpoint
         self.send = SendProcessor(
@@ -201,10 +209,14 @@ class BrokerCore:
             store, settings.query_max_messages, settings.unique_query_max_messages
         )
         handlers: dict[int, Handler] = {
-            RequestCode.SEND_MESSAGE: self.send.handle,
-            RequestCode.SEND_MESSAGE_V2: self.send.handle,
-            RequestCode.SEND_BATCH_MESSAGE: self.send.handle,
-            **retry.handlers(),
+            **self._gated(
+                {
+                    RequestCode.SEND_MESSAGE: self.send.handle,
+                    RequestCode.SEND_MESSAGE_V2: self.send.handle,
+                    RequestCode.SEND_BATCH_MESSAGE: self.send.handle,
+                    **retry.handlers(),
+                }
+            ),
             **query.handlers(),
             **ClientRequests(
                 settings, self.clients, self.topics, self.groups, self.stats
@@ -222,6 +234,16 @@ class BrokerCore:
         # Pulls are not served on the VIP port (spec/wire.md 1.9).
         self.main_router = Router({**handlers, **pulls}, self.stats, self.connection_closed, writes)
         self.vip_router = Router(handlers, self.stats, self.connection_closed, writes)
+
+    def _gated(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
+        """Handlers that append, as the settings want them."""
+        settings, commits = self.settings, self.store.commits
+        if not (settings.transient_pool_effective and settings.transient_pool_fail_fast):
+            return handlers
+        return {
+            code: while_buffers_are_free(handle, commits, self.stats)
+            for code, handle in handlers.items()
+        }
 
     def _admin_handlers(self) -> dict[int, Handler]:
         """Codes that none of these lists are answered with REQUEST_CODE_NOT_SUPPORTED, among them
@@ -252,13 +274,6 @@ class BrokerCore:
                 store.retention, store.cleaning, store, topics, self._on_loop, later
             ).handlers(),
         }
-
-    def appended(self) -> None:
-        """Messages were appended: carry them on as the flush mode allows."""
-        if self.settings.sync_flush:
-            self.store.request_flush()
-        else:
-            self.dispatcher.schedule()
 
     def start_duties(self, housekeeping: Housekeeping) -> None:
         """Register what has to be done again and again."""

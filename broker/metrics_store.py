@@ -19,6 +19,7 @@ from aerobee.broker.metrics_broker import error_word, yes_no
 from aerobee.broker.metrics_page import Fill, Page
 from aerobee.broker.stats import Buckets
 from aerobee.protocol.names import is_retry_topic
+from aerobee.store.commits import NO_POOL
 from aerobee.store.stats import BOUNDS_S, Histogram, StoreStats
 
 _STORAGE_LABELS = ["storage_type", "storage_medium"]
@@ -30,11 +31,22 @@ _SIZE_KEPT_S = 60.0
 _BLOCK_BYTES = 512  # the unit of st_blocks on every file system
 
 
+class Buffers(Protocol):
+    """The part of a store's commits that is shown."""
+
+    @property
+    def free_buffers(self) -> int: ...
+
+
 class StoreSource(Protocol):
     """The part of a store that its section reads."""
 
     @property
+    def commits(self) -> Buffers: ...
+    @property
     def written(self) -> int: ...
+    @property
+    def committed(self) -> int: ...
     @property
     def durable(self) -> int: ...
     @property
@@ -64,7 +76,9 @@ class Store:
     async def take(self) -> Fill:
         store = self._store
         # The order matters: a mark read later may only be further on.
-        dispatched, durable, written = store.dispatched, store.durable, store.written
+        dispatched, durable = store.dispatched, store.durable
+        committed, written = store.committed, store.written
+        free_buffers = store.commits.free_buffers
         oldest, stats = store.min_log_offset, store.stats
         put_failures = dict(stats.put_failures)
         gaps = len(store.known_gaps)
@@ -76,7 +90,12 @@ class Store:
             marks.add(oldest, "oldest")
             marks.add(dispatched, "dispatched")
             marks.add(durable, "durable")
+            marks.add(committed, "committed")
             marks.add(written, "written")
+            if free_buffers != NO_POOL:
+                page.gauge(
+                    "aerobee_store_transient_buffers_free", "Buffers of the transient pool not used"
+                ).add(free_buffers)
             behind = (
                 ("flush", "Bytes written and not yet synced", written - durable),
                 ("dispatch", "Bytes written and not yet given to queues", written - dispatched),

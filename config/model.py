@@ -133,6 +133,11 @@ class Settings(
         """Whether sends are answered only after their bytes are durable."""
         return self.flush_disk_type == "SYNC_FLUSH"
 
+    @property
+    def transient_pool_effective(self) -> bool:
+        """Whether segments are written in the transient pool (spec/store.md 4.5)."""
+        return self.transient_pool_enabled and not self.sync_flush and self.broker_role != "SLAVE"
+
     def value_of(self, setting: Setting) -> Value:
         """The value of one described setting."""
         value: Value = getattr(self, setting.name)

@@ -19,6 +19,10 @@ _ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^\s:;,\[\]]+):([0-9]{1,5})"
 _HOST: Final = re.compile(r"[^\s;,/]*")
 _LEVEL: Final = re.compile(r"[1-9][0-9]{0,8}[smhd]")
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+# The pool counts as empty when none is free (spec/store.md 3.5).
+_TOO_FEW_BUFFERS: Final = (
+    "must be 3 or more to refuse sends while none is free: one is written to, one is ready"
+)
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*:[^,:]*")
 
 
@@ -53,12 +57,15 @@ def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
     check.each("message_delay_levels", " ", _LEVEL.fullmatch, "must be levels such as 10s 5m 2h 1d")
     check.each("metrics_label", ",", _LABEL.fullmatch, "must be k:v,k:v")
     _log_directories(check, values)
+    if values["transient_pool_fail_fast"] and values["transient_pool_buffers"] < 3:
+        check.wrong("transient_pool_buffers", _TOO_FEW_BUFFERS)
     raise_all(check.errors)
     warnings = [
         *_broker_number(values, origins),
         *_ha_port(values, origins),
         *_broker_name(values),
         *_listening(values, origins),
+        *_transient_pool(values),
     ]
     _parts(values, origins)
     return warnings
@@ -178,6 +185,12 @@ def loopback_by_omission(values: Values, origins: Mapping[str, Origin]) -> list[
         "RocketMQ listens on every interface then; for other machines set bindAddress=0.0.0.0, "
         "and brokerIP1 to the address clients are told"
     ]
+
+
+def _transient_pool(values: Values) -> list[str]:
+    if not values["transient_pool_enabled"] or values["flush_disk_type"] != "SYNC_FLUSH":
+        return []
+    return ["the transient pool is not used with SYNC_FLUSH, which answers after the sync"]
 
 
 def _is_loopback(host: str) -> bool:

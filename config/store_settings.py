@@ -162,8 +162,7 @@ class StoreSettings:
         unit="ms",
         low=1,
         high=_HOUR_MS,
-        effect="later",
-        why="Pause of the service that moves the transient pool into the files.",
+        why="Pause between two looks at the transient pool for what is to go into the files.",
     )
     commit_least_pages: int = setting(
         4,
@@ -171,8 +170,7 @@ class StoreSettings:
         unit="pages of 4096 bytes",
         low=0,
         high=1_000_000,
-        effect="later",
-        why="The least it moves at a time.",
+        why="Do not write less than this, until the thorough interval is over.",
     )
     commit_thorough_interval_ms: int = setting(
         200,
@@ -180,8 +178,7 @@ class StoreSettings:
         unit="ms",
         low=1,
         high=_HOUR_MS,
-        effect="later",
-        why="After this long it moves everything.",
+        why="After this long without a write even a single byte goes.",
     )
     consume_queue_flush_interval_ms: int = setting(
         1000,
@@ -346,22 +343,23 @@ class StoreSettings:
     transient_pool_enabled: bool = setting(
         False,
         "transientStorePoolEnable",
-        effect="later",
-        why="Append into locked memory first. Without it a killed process loses less, not more.",
+        why="""Append into locked memory, and write that to the files a moment later: appends do not
+        wait for the page cache, but a killed process loses that moment, and consumers see messages
+        that much later. Needs ASYNC_FLUSH.""",
     )
     transient_pool_buffers: int = setting(
         5,
         "transientStorePoolSize",
         low=1,
         high=1024,
-        effect="later",
-        why="Buffers of that pool, each as large as a segment.",
+        why="""Buffers of that pool, each as large as a segment. Two are in use, the others are how
+        far the disk may fall behind.""",
     )
     transient_pool_fail_fast: bool = setting(
         False,
         "fastFailIfNoBufferInStorePool",
-        effect="later",
-        why="Answer busy when no such buffer is free.",
+        why="""Answer busy when no such buffer is free. Otherwise the segment is written without
+        one, as if there were no pool.""",
     )
     warm_segments: bool = setting(
         False,

@@ -176,6 +176,11 @@ class AllocateMappedFileService:
         return segment
 
 
+def mapped_maker(files: Files, size: int) -> MakeSegment:
+    """Makes segments of `size` bytes that are written through their mappings."""
+    return lambda path, start: MappedFile.create(files, path, start, size)
+
+
 def refusal(path: str, error: OSError) -> StoreError:
     """What a put is refused with when a segment cannot be made or reserved."""
     if is_full(error):

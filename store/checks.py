@@ -11,12 +11,13 @@ from collections.abc import Callable
 
 from aerobee.config.model import Settings
 from aerobee.store.commit_log import CommitLog
+from aerobee.store.commits import CommitMark
 from aerobee.store.damage import DamageReports, Judge
 from aerobee.store.encoding import crc_checks
 from aerobee.store.heal import Healer
 from aerobee.store.offsets_keeper import OffsetsKeeper
 from aerobee.store.opening import StoreParts
-from aerobee.store.reader import CHECKED_BELOW, Reader, ReadLimits, physical_memory_bytes
+from aerobee.store.reader import CHECKED_BELOW, Reader, ReadLimits
 from aerobee.store.scrub import Scrub
 
 
@@ -28,14 +29,16 @@ class Checks:
         settings: Settings,
         parts: StoreParts,
         log: CommitLog,
+        mark: CommitMark,
         offsets: OffsetsKeeper,
         settled: Callable[[], int],
     ) -> None:
         self._settings = settings
         self._parts = parts
         self._log = log
+        self._mark = mark
         self._offsets = offsets
-        self._limits = _read_limits(settings)
+        self._limits = ReadLimits.of(settings)
         self._crc_check = crc_checks(verify_property_crc=settings.verify_property_crc)
         judge = Judge(parts.segments, parts.queues, self._crc_check)
         self._damage = DamageReports(judge, parts.segments, parts.stats, offsets.add_gap)
@@ -80,6 +83,7 @@ class Checks:
         parts = self._parts
         return Reader(
             self._log,
+            self._mark,
             parts.queues,
             parts.stats,
             self._limits,
@@ -118,13 +122,3 @@ class Checks:
         """Log offsets [start, end) known to hold no usable record, found now or before."""
         first = self._log.min_offset
         return tuple([gap for gap in self._offsets.gaps if gap[1] > first])
-
-
-def _read_limits(settings: Settings) -> ReadLimits:
-    return ReadLimits(
-        physical_memory_bytes() * settings.memory_ratio_percent // 100,
-        settings.transfer_bytes_memory,
-        settings.transfer_count_memory,
-        settings.transfer_bytes_disk,
-        settings.transfer_count_disk,
-    )

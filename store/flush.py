@@ -21,8 +21,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from aerobee.config.model import Settings
 from aerobee.store.checkpoint import Checkpoint
 from aerobee.store.commit_log import CommitLog
+from aerobee.store.commits import CommitMark
 from aerobee.store.files import Clock
 from aerobee.store.health import Health
 from aerobee.store.index_service import IndexService
@@ -42,9 +44,15 @@ class CommitLogSync:
     """Syncs the commit log; `durable` is the log offset up to which a completed sync reached."""
 
     def __init__(
-        self, log: CommitLog, checkpoint: Checkpoint, health: Health, stats: StoreStats
+        self,
+        log: CommitLog,
+        mark: CommitMark,
+        checkpoint: Checkpoint,
+        health: Health,
+        stats: StoreStats,
     ) -> None:
         self._log = log
+        self._mark = mark
         self._checkpoint = checkpoint
         self._health = health
         self._stats = stats
@@ -57,8 +65,8 @@ class CommitLogSync:
         """Sync what is new, if it is `least_pages` or more; False when the store is broken."""
         if self._health.broken is not None:
             return False
-        store_ms = self._log.committed_ms
-        target = self._log.committed
+        store_ms = self._mark.committed_ms
+        target = self._mark.committed
         if not self._worth_it(target, least_pages):
             return True
         started_ns = time.perf_counter_ns()
@@ -208,6 +216,20 @@ class FlushRealTimeService(FlushService):
 
     def _last(self) -> None:
         self._sync.sync()
+
+
+def log_flusher(settings: Settings, sync: CommitLogSync, clock: Clock) -> FlushService:
+    """The service that fits the flush mode."""
+    if settings.sync_flush:
+        return GroupCommitService(sync, settings.flush_interval_ms)
+    return FlushRealTimeService(
+        sync,
+        clock,
+        settings.flush_interval_ms,
+        settings.flush_least_pages,
+        settings.flush_thorough_interval_ms,
+        settings.flush_timed,
+    )
 
 
 class ConsumeQueueFlushService(FlushService):

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from aerobee.config.model import Settings
 from aerobee.store.checks import Checks
 from aerobee.store.commit_log import CommitLog
+from aerobee.store.commit_service import PooledCommits
+from aerobee.store.commits import Commits, DirectCommits
 from aerobee.store.deletion import make_deletion
 from aerobee.store.disk_watch import DiskWatch
 from aerobee.store.encoding import encoding_for
@@ -29,9 +31,8 @@ from aerobee.store.files import Clock, Files
 from aerobee.store.flush import (
     CommitLogSync,
     ConsumeQueueFlushService,
-    FlushRealTimeService,
     FlushService,
-    GroupCommitService,
+    log_flusher,
 )
 from aerobee.store.multi_dispatch import MultiDispatchLog
 from aerobee.store.offsets_keeper import OffsetsKeeper
@@ -83,21 +84,14 @@ class MessageStore:
             parts.queue_directory,
             settings.disk_warning_ratio,
         )
-        self._log = (MultiDispatchLog if settings.multi_dispatch else CommitLog)(
-            parts.segments,
-            parts.allocator,
-            parts.queues,
-            parts.levels,
-            self._health,
-            parts.stats,
-            parts.clock,
-            encoding_for(append_property_crc=settings.append_property_crc),
-            settings.max_message_bytes,
-            settings.page_cache_busy_timeout_ms,
-        )
+        self._log = self._make_log(settings)
         self._log.resume(parts.recovery.log_end, parts.last_store_ms)
         self._log.before_refusal = self._try_again
-        self._sync = CommitLogSync(self._log, parts.checkpoint, self._health, parts.stats)
+        self.commits = self._make_commits(settings)
+        self._mark = self.commits.mark
+        self._sync = CommitLogSync(
+            self._log, self._mark, parts.checkpoint, self._health, parts.stats
+        )
         self._reput = (ExtendedReput if settings.consume_queue_ext_enabled else Reput)(
             self._log, parts.dispatcher, parts.index, self._health, parts.stats, parts.queues.units
         )
@@ -111,13 +105,19 @@ class MessageStore:
             lambda: self._reput.mark,
         )
         self.checks = Checks(
-            settings, parts, self._log, self._offsets, lambda: min(self.durable, self.dispatched)
+            settings,
+            parts,
+            self._log,
+            self._mark,
+            self._offsets,
+            lambda: min(self.durable, self.dispatched),
         )
         self._reader = self.checks.make_reader()
         self._health.freeze = lambda: self._reader.freeze(self._sync.durable)
         self._health.note = self._note_broken
         self.retention, self.cleaning = self._make_deletion(settings)
         self._flusher = self._make_flusher(settings)
+        self.commits.connect(self._flusher.wake)
         self._queue_flusher = self._make_queue_flusher(settings)
         self._expose(settings)
 
@@ -135,7 +135,9 @@ class MessageStore:
         what to do; nothing was changed then. Raises StoreBroken when the disk refuses to be read or
         synced.
         """
-        store = cls(settings, open_parts(settings, files or Files(), clock or Clock(), progress))
+        parts = open_parts(settings, files or Files(), clock or Clock(), progress)
+        parts.open_pool()
+        store = cls(settings, parts)
         store._start()
         return store
 
@@ -152,19 +154,31 @@ class MessageStore:
         self.store_time = search.store_time
         self.earliest_store_time = search.earliest_store_time
         self.wait_durable = self._sync.wait
-        self.request_flush = self._flusher.wake
+        self.request_flush = self.commits.wake
+
+    def _make_log(self, settings: Settings) -> CommitLog:
+        parts = self._parts
+        return (MultiDispatchLog if settings.multi_dispatch else CommitLog)(
+            parts.segments,
+            parts.allocator,
+            parts.queues,
+            parts.levels,
+            self._health,
+            parts.stats,
+            parts.clock,
+            encoding_for(append_property_crc=settings.append_property_crc),
+            settings.max_message_bytes,
+            settings.page_cache_busy_timeout_ms,
+        )
 
     def _make_flusher(self, settings: Settings) -> FlushService:
-        if self._sync_flush:
-            return GroupCommitService(self._sync, settings.flush_interval_ms)
-        return FlushRealTimeService(
-            self._sync,
-            self._clock,
-            settings.flush_interval_ms,
-            settings.flush_least_pages,
-            settings.flush_thorough_interval_ms,
-            settings.flush_timed,
-        )
+        return log_flusher(settings, self._sync, self._clock)
+
+    def _make_commits(self, settings: Settings) -> Commits:
+        pool = self._parts.pool
+        if pool is None:
+            return DirectCommits(self._log)
+        return PooledCommits(settings, pool, self._log, self._health, self._clock)
 
     def _make_queue_flusher(self, settings: Settings) -> ConsumeQueueFlushService:
         return ConsumeQueueFlushService(
@@ -199,6 +213,7 @@ class MessageStore:
         if error is not None:
             log.error("the last segment cannot be written now reason=%s", error)
         self._disk.look()
+        self.commits.start()
         self._flusher.start()
         self._queue_flusher.start()
         self.checks.start()
@@ -213,6 +228,11 @@ class MessageStore:
     def written(self) -> int:
         """Log offset behind the last appended byte."""
         return self._log.written
+
+    @property
+    def committed(self) -> int:
+        """Log offset up to which the bytes are in the files: all, unless a pool holds some back."""
+        return self._mark.committed
 
     @property
     def durable(self) -> int:
@@ -248,13 +268,13 @@ class MessageStore:
         self._health.on_broken = callback
 
     def dispatch(self) -> list[Arrival]:
-        """Make visible what may be: everything written, under SYNC_FLUSH everything durable.
+        """Make visible what may be: everything committed, under SYNC_FLUSH everything durable.
 
         Returns the messages that became visible, in log order. Cheap when there is nothing to do.
         Does not raise: a full disk refuses puts and is tried again, other failures break the store.
         """
         arrivals = self._reput.dispatch(
-            self._sync.durable if self._sync_flush else self._log.written
+            self._sync.durable if self._sync_flush else self._mark.committed
         )
         if self._kept_arrivals:
             arrivals = self._kept_arrivals + arrivals
@@ -322,12 +342,11 @@ class MessageStore:
 
     def threads_alive(self) -> bool:
         """Whether the flush threads run as they should; a broken store has stopped its own."""
-        return self._health.broken is not None or (
-            self._flusher.alive and self._queue_flusher.alive
-        )
+        services = (self.commits, self._flusher, self._queue_flusher)
+        return self._health.broken is not None or all(service.alive for service in services)
 
     def close(self) -> bool:
-        """Stop in order: puts, log flush, dispatch, queue flush, allocation, checkpoint, lock.
+        """Stop in order: puts, commit, log and queue flush, allocation, checkpoint, lock.
 
         True if all is durable and dispatched; then the next start trusts it. Otherwise `abort`
         stays and the next start recovers. Idempotent.
@@ -339,6 +358,7 @@ class MessageStore:
         self.retention.close()
         self.cleaning.close()
         self._health.close()
+        self.commits.stop()
         self._flusher.stop()
         self.dispatch()
         self._queue_flusher.stop()

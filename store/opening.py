@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from aerobee.config.model import Settings
 from aerobee.protocol.record import encode_blank
-from aerobee.store.allocate import AllocateMappedFileService
+from aerobee.store.allocate import AllocateMappedFileService, mapped_maker
 from aerobee.store.checkpoint import Checkpoint
 from aerobee.store.delay_levels import DelayLevels
 from aerobee.store.dispatcher import Dispatcher
@@ -25,7 +25,6 @@ from aerobee.store.files import Clock, Files, is_full, is_refused
 from aerobee.store.health import Health
 from aerobee.store.index_service import IndexService
 from aerobee.store.log_paths import LogPaths
-from aerobee.store.mapped_file import MappedFile
 from aerobee.store.mapped_file_queue import MappedFileQueue
 from aerobee.store.multi_dispatch import MultiDispatcher
 from aerobee.store.offsets_file import Offsets, OffsetsFile
@@ -34,6 +33,7 @@ from aerobee.store.recovery import Recovery
 from aerobee.store.recovery_report import Progress, RecoveryReport
 from aerobee.store.stats import StoreStats
 from aerobee.store.store_lock import StoreLock
+from aerobee.store.transient_pool import TransientStorePool, pooled_maker
 
 log = logging.getLogger("aerobee.store")
 
@@ -62,6 +62,7 @@ class StoreParts:
     segments: MappedFileQueue
     queues: ConsumeQueueTable
     index: IndexService | None
+    pool: TransientStorePool | None
     allocator: AllocateMappedFileService
     dispatcher: Dispatcher
     lock: StoreLock
@@ -81,6 +82,16 @@ class StoreParts:
         """The directory of the consume queues."""
         return self.queues.directory
 
+    def open_pool(self) -> None:
+        """Get the memory of the transient pool; only who appends needs it. StoreNotWritable: there
+        is not so much, and all is given back."""
+        if self.pool is not None:
+            try:
+                self.pool.open()
+            except StoreNotWritable:
+                self.let_go(clean=True)  # recovery has just brought it in order
+                raise
+
     def let_go(self, *, clean: bool) -> None:
         """Give everything back, the lock last; `clean` lets the next start trust what is there."""
         try:
@@ -93,6 +104,8 @@ class StoreParts:
         if self.index is not None:
             self.index.close()
         self.segments.close()
+        if self.pool is not None:
+            self.pool.close()
         self.lock.release()
 
 
@@ -149,6 +162,13 @@ def make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
             settings.index_slots,
             settings.index_entries,
         )
+    pool: TransientStorePool | None = None
+    make = mapped_maker(files, segment_bytes)
+    if settings.transient_pool_effective:
+        pool = TransientStorePool(files, settings.transient_pool_buffers, segment_bytes)
+        make = pooled_maker(
+            files, pool, make, segment_bytes, fail_fast=settings.transient_pool_fail_fast
+        )
     return StoreParts(
         files,
         clock,
@@ -161,14 +181,8 @@ def make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
         segments,
         queues,
         index,
-        AllocateMappedFileService(
-            files,
-            clock,
-            segment_bytes,
-            paths.path_for,
-            lambda path, start: MappedFile.create(files, path, start, segment_bytes),
-            health,
-        ),
+        pool,
+        AllocateMappedFileService(files, clock, segment_bytes, paths.path_for, make, health),
         _DISPATCHERS[settings.multi_dispatch, settings.consume_queue_ext_enabled](
             queues, index, levels
         ),

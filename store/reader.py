@@ -23,6 +23,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from aerobee.config.model import Settings
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.record import (
     CHECK_NOTHING,
@@ -32,6 +33,7 @@ from aerobee.protocol.record import (
     check_record,
 )
 from aerobee.store.commit_log import CommitLog
+from aerobee.store.commits import CommitMark
 from aerobee.store.consume_queue import PRE_BLANK_SIZE, UNIT, ConsumeQueue
 from aerobee.store.consume_queue_ext import MOST_ADDRESS
 from aerobee.store.damage import DamageReports
@@ -57,6 +59,17 @@ class ReadLimits:
     transfer_bytes_disk: int
     transfer_count_disk: int
 
+    @classmethod
+    def of(cls, settings: Settings) -> "ReadLimits":
+        """As the settings say."""
+        return cls(
+            physical_memory_bytes() * settings.memory_ratio_percent // 100,
+            settings.transfer_bytes_memory,
+            settings.transfer_count_memory,
+            settings.transfer_bytes_disk,
+            settings.transfer_count_disk,
+        )
+
 
 def physical_memory_bytes() -> int:
     """The machine's memory."""
@@ -77,6 +90,7 @@ class Reader:
     def __init__(
         self,
         log: CommitLog,
+        mark: CommitMark,
         queues: ConsumeQueueTable,
         stats: StoreStats,
         limits: ReadLimits,
@@ -85,6 +99,7 @@ class Reader:
         checked_below: Callable[[MappedFile], int],
     ) -> None:
         self._log = log
+        self._mark = mark
         self._queues = queues
         self._stats = stats
         self._limits = limits
@@ -102,7 +117,7 @@ class Reader:
     @property
     def end(self) -> int:
         """Log offset at which reading stops."""
-        return self._log.committed if self._frozen_at is None else self._frozen_at
+        return self._mark.committed if self._frozen_at is None else self._frozen_at
 
     # --- messages of a queue ----------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from aerobee.protocol.fastjson import loads
 from aerobee.protocol.record import StoreMessage, encode_record, pack_host
 from aerobee.protocol.stats_bodies import ConsumeStats, parse_connections, parse_topic_stats
 from aerobee.protocol.topic_bodies import parse_topic_table
+from aerobee.store.commits import DirectCommits
 from aerobee.store.files import Clock
 from aerobee.store.owner import here
 from aerobee.store.stats import StoreStats
@@ -48,6 +49,12 @@ class StillClock(Clock):
         return int(self.seconds * 1000)
 
 
+class Log:
+    """A log without a pool."""
+
+    committed = committed_ms = 0
+
+
 class Store:
     """The marks and counters of a store, set by hand."""
 
@@ -56,7 +63,12 @@ class Store:
         self.stats = StoreStats()
         self.stats_service = StoreStatsService(self.stats, self.clock)
         self.written = self.durable = self.dispatched = self.min_log_offset = 0
+        self.commits = DirectCommits(Log())
         self.record: bytes | None = None
+
+    @property
+    def committed(self) -> int:
+        return self.commits.mark.committed
 
     def record_at(self, log_offset: int) -> bytes | None:
         return self.record if log_offset == self.min_log_offset else None
@@ -471,6 +483,20 @@ def test_the_runtime_table_has_every_key(admin: Admin) -> None:
     assert re.fullmatch(r"\[ 0 days, 0 hours, 0 minutes, \d+ seconds \]", table["runtime"])
     assert table["putMessageDistributeTime"].startswith("[<=0ms]:0 [0~10ms]:0 ")
     assert table["putMessageDistributeTime"].endswith("[5~10s]:0 [10s~]:0 ")
+
+
+def test_free_buffers_are_told_and_what_waits_in_them(admin: Admin) -> None:
+    assert runtime(admin)["remainTransientStoreBufferNumbs"] == "2147483647"
+    assert "remainHowManyDataToCommit" not in runtime(admin)
+    admin.store.commits.free_buffers = 3
+    admin.store.written = 4096
+    Log.committed = 1024
+    try:
+        table = runtime(admin)
+    finally:
+        Log.committed = 0
+    assert table["remainTransientStoreBufferNumbs"] == "3"
+    assert table["remainHowManyDataToCommit"] == "3.0 KiB"
 
 
 def test_runtime_figures_follow_the_counters(admin: Admin) -> None:

@@ -34,6 +34,7 @@ from aerobee.broker.stats import OTHER, BrokerStats
 from aerobee.nameserver.server import NameServerCounts
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.stats import ServerStats
+from aerobee.store.commits import NO_POOL
 from aerobee.store.disposal import DeletionCounts
 from aerobee.store.files import DiskSpace
 from aerobee.store.stats import StoreStats
@@ -251,11 +252,26 @@ async def test_http_port_counts_its_answers(metrics: Metrics) -> None:
 
 
 class FakeStore:
-    written, durable, dispatched, min_log_offset = 1000, 900, 800, 100
+    written, committed, durable, dispatched, min_log_offset = 1000, 950, 900, 800, 100
+    free_buffers = NO_POOL
     known_gaps = ((200, 300), (400, 500))
 
     def __init__(self) -> None:
         self.stats = StoreStats()
+        self.commits = self
+
+
+async def test_free_buffers_of_the_transient_pool_are_shown(
+    metrics: Metrics, tmp_path: Path
+) -> None:
+    store = FakeStore()
+    metrics.add("store", Store(store, str(tmp_path)))
+    name = "aerobee_store_transient_buffers_free"
+    assert name not in {sample[0] for sample in samples(await scrape(metrics))}
+    store.free_buffers = 3
+    page = samples(await scrape(metrics))
+    assert value(page, name) == 3
+    assert value(page, "aerobee_store_mark_bytes", mark="committed") == 950
 
 
 async def test_store_marks_times_and_disk(metrics: Metrics, tmp_path: Path) -> None:

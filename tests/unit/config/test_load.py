@@ -235,6 +235,22 @@ def test_log_directories_are_lists_of_absolute_paths(
     assert alone.commit_log_directories == (str(tmp_path / "commitlog"),)
 
 
+def test_pool_without_effect_is_a_warning_and_one_too_small_to_fail_fast_an_error(
+    tmp_path: Path,
+) -> None:
+    text = "transientStorePoolEnable=true\nflushDiskType=SYNC_FLUSH\n"
+    loaded = load(tmp_path, text)
+    assert not loaded.settings.transient_pool_effective
+    assert any("not used with SYNC_FLUSH" in line for line in loaded.warnings)
+    loaded = load(tmp_path, "transientStorePoolEnable=true\n")
+    assert loaded.settings.transient_pool_effective
+    assert not any("transient" in line for line in loaded.warnings)
+    text = "transientStorePoolSize=2\nfastFailIfNoBufferInStorePool=true\n"
+    error = refused(tmp_path, text)
+    assert error.key == "transientStorePoolSize"
+    assert "3 or more" in error.reason
+
+
 def test_read_only_directories_leave_one_for_new_segments(tmp_path: Path) -> None:
     text = "storePathCommitLog=/a,/b\nreadOnlyCommitLogStorePaths=/b,/a\n"
     error = refused(tmp_path, text)
