@@ -161,6 +161,12 @@ def _store_truncate(parsed: argparse.Namespace) -> int:
     return truncate_store(parsed)
 
 
+def _store_repair(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.store_repair import repair_store
+
+    return repair_store(parsed)
+
+
 _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "serve": _serve,
     "nameserver": _nameserver,
@@ -175,6 +181,7 @@ _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "message query": _message_query,
     "store verify": _store_verify,
     "store rebuild": _store_rebuild,
+    "store repair": _store_repair,
     "store truncate": _store_truncate,
     "store dump messages": _store_dump_messages,
     "store dump queues": _store_dump_queues,

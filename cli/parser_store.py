@@ -25,6 +25,7 @@ def add_store(commands: "Commands") -> None:
     _add_verify(group)
     _add_dump(group)
     _add_rebuild(group)
+    _add_repair(group)
     _add_truncate(group)
 
 
@@ -69,6 +70,13 @@ def _add_rebuild(group: "Commands") -> None:
     parser = store_command(group, "rebuild", text)
     parser.add_argument("--queues", action="store_true", help="only the consume queues")
     parser.add_argument("--index", action="store_true", help="only the index")
+    add_json(parser)
+
+
+def _add_repair(group: "Commands") -> None:
+    text = "mend what a start refuses and fill what is damaged, keeping all that can be kept"
+    parser = store_command(group, "repair", text)
+    add_yes(parser)
     add_json(parser)
 
 

@@ -40,6 +40,9 @@ log = logging.getLogger("aerobee.store")
 
 _COPY_BYTES = 4 << 20
 
+#: Log offsets [start, end).
+Range = tuple[int, int]
+
 
 class StoreAtRest:
     """A context manager: locks on entry. `settings` have the sizes the files have.
@@ -61,7 +64,8 @@ class StoreAtRest:
         self.files = files or Files()
         self.clock = clock or Clock()
         self.settings = settings
-        self._given = given
+        #: Names of the settings that somebody chose.
+        self.given = given
         self.root = settings.store_path
         self._lock = StoreLock(self.files, self.root)
         self._checkpoint = Checkpoint(self.files, os.path.join(self.root, "checkpoint"))
@@ -93,7 +97,7 @@ class StoreAtRest:
     def look(self) -> None:
         """Read names, lengths and marks (again)."""
         self.layout = survey(self.files, self.settings)
-        self.sizes = find_sizes(self.files, self.layout, self.settings, self._given)
+        self.sizes = find_sizes(self.files, self.layout, self.settings, self.given)
         self.marks = read_marks(self.files, self.root)
         self.settings = self.settings.with_changes(
             commit_log_segment_bytes=self.sizes.segment_bytes,
@@ -109,7 +113,7 @@ class StoreAtRest:
 
     def is_given(self, name: str) -> bool:
         """Whether somebody chose the setting (attribute name)."""
-        return name in self._given
+        return name in self.given
 
     def check_loadable(self) -> None:
         """Refuse a store that a start would refuse. Reads names and lengths only.
@@ -135,9 +139,13 @@ class StoreAtRest:
 
     # --- changing ---------------------------------------------------------------------------
 
-    def distrust(self) -> None:
+    def distrust(self, flushed: int | None = None, without: Collection[Range] = ()) -> None:
         """Before the first change: let abort, checkpoint and offsets file say that queues and index
-        have to be held against the whole log. Raises OSError."""
+        have to be held against the whole log. Raises OSError.
+
+        `flushed` is up to where the log is known to reach from now on, if that changes; `without`
+        are gaps it will not have any more.
+        """
         assert not self._reading
         self._lock.mark_open()
         self._checkpoint.load()
@@ -148,13 +156,23 @@ class StoreAtRest:
             start = DerivedMarks(0, 0)
             OffsetsFile(self.files, self.root).save(
                 msgspec.structs.replace(
-                    offsets, synced=start, live=start, indexed=-1, index_files=()
+                    offsets,
+                    flushed=offsets.flushed if flushed is None else flushed,
+                    synced=start,
+                    live=start,
+                    indexed=-1,
+                    index_files=(),
+                    gaps=tuple(gap for gap in offsets.gaps if not _within(gap, without)),
                 )
             )
 
     def take_out(self, path: str) -> str:
         """Move a file or directory to lost+found, where it keeps its name; its new path."""
-        target = os.path.join(self._aside(), self._name_below(path))
+        return self.take_out_as(path, path)
+
+    def take_out_as(self, path: str, name: str) -> str:
+        """The same, under the name that the file `name` would have had there."""
+        target = os.path.join(self._aside(), self._name_below(name))
         self.make_directory(os.path.dirname(target))
         while self.files.exists(target):
             target += "~"
@@ -178,6 +196,18 @@ class StoreAtRest:
         self._copy(path, start, end, target)
         self.files.sync_directory(os.path.dirname(target))
         return target
+
+    def copy(self, path: str, target: str) -> None:
+        """Copy a file, durably but for the new name."""
+        self._copy(path, 0, None, target)
+
+    def asides(self) -> list[str]:
+        """All lost+found directories there are, the newest first."""
+        return [
+            os.path.join(self.root, name)
+            for name in reversed(self.files.names(self.root))
+            if name.startswith(ASIDE_PREFIX)
+        ]
 
     def settle(self, progress: Progress | None = None) -> RecoveryReport:
         """Let recovery go over the store, and close it in order. The lock is given back for it."""
@@ -228,3 +258,7 @@ class StoreAtRest:
             self.files.close(source)
             if copy >= 0:
                 self.files.close(copy)
+
+
+def _within(gap: Range, ranges: Collection[Range]) -> bool:
+    return any(start <= gap[0] and gap[1] <= end for start, end in ranges)

@@ -30,7 +30,7 @@ from aerobee.store.audit_log import LogAudit
 from aerobee.store.audit_queue_files import QueueSet, RecordsByPlace
 from aerobee.store.audit_queue_pass import LostByGap
 from aerobee.store.audit_queues import QueueAudit
-from aerobee.store.audit_report import Counts, Findings, Report, Sizes
+from aerobee.store.audit_report import NO_FACTS, Counts, Findings, LogFacts, Report, Sizes
 from aerobee.store.audit_scan import LogScan, SegmentReader
 from aerobee.store.audit_sizes import find_sizes
 from aerobee.store.audit_state import (
@@ -77,7 +77,7 @@ def verify(
         sizes,
         audit.counts,
         audit.findings,
-        audit.scan.gaps,
+        audit.facts,
         audit.clean_stop,
         clock.monotonic() - started,
     )
@@ -103,6 +103,7 @@ class _Audit:
         self._progress = progress
         self.findings = Findings()
         self.counts = Counts()
+        self.facts = NO_FACTS
         self.sources = Sources(files)
         self.clean_stop = not was_left_open(files, layout.root)
         # A file that is in no multiple of the size cannot be read as a segment.
@@ -186,6 +187,15 @@ class _Audit:
         lost = LostByGap(scan.gaps)
         queues.finish(log_start, scan.end, lost, self._progress_in_queues)
         log.judge(lost, self._marks, clean_stop=self.clean_stop)
+        self.facts = LogFacts(
+            scan.gaps,
+            lost.named,
+            log.times,
+            [(file.path, position, high) for file, position, high in scan.tail],
+            [(file.path, file.start, own) for file, own in scan.misplaced],
+            [(file.path, file.start) for file in scan.spare],
+            queues.strays,
+        )
 
     def _check_queue_files(self) -> None:
         for found in self._layout.queues:

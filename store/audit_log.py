@@ -73,6 +73,8 @@ class LogAudit:
         self._levels = levels
         self._findings = findings
         self._counts = counts
+        # By a gap's start: the store time before it in its segment, 0 without a record there.
+        self.times: dict[int, int] = {}
         # Which queue a name in a message of that queue id means; None for one not to be asked for.
         self._further = further
 
@@ -87,9 +89,12 @@ class LogAudit:
         counts, prepared = self._counts, SYS_TRANSACTION_PREPARED
         progress(self._scan.end)
         claims: Claims = {}
-        file_end = newest_ms = since = 0
+        file_end = newest_ms = since = gaps_seen = 0
+        gaps = self._scan.gaps
         for log_offset, head, buffer, index in self._scan.records():
             store_ms = head.store_timestamp_ms
+            if len(gaps) > gaps_seen:
+                gaps_seen = self._note_times(gaps_seen, file_end, newest_ms)
             if log_offset >= file_end:
                 file_end = (log_offset // self._segment_bytes + 1) * self._segment_bytes
             elif store_ms < newest_ms:
@@ -128,6 +133,7 @@ class LogAudit:
             counts.last_store_ms = max(counts.last_store_ms, store_ms)
             counts.first_store_ms = counts.first_store_ms or store_ms
         claimed(claims)
+        self._note_times(gaps_seen, file_end, newest_ms)
         progress(self._scan.end)
 
     def _claim(
@@ -150,6 +156,13 @@ class LogAudit:
             for other, offset in others.items():
                 if other is not None and other != key:
                     claims.setdefault(other, []).append(claim._replace(offset=offset))
+
+    def _note_times(self, seen: int, file_end: int, newest_ms: int) -> int:
+        """Remember the time of the record before each new gap; how many gaps there are."""
+        gaps = self._scan.gaps
+        for gap in gaps[seen:]:
+            self.times[gap.start] = newest_ms if gap.start < file_end else 0
+        return len(gaps)
 
     def _check_seal(self, log_offset: int, record: bytes) -> None:
         if not is_intact(record):

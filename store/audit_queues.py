@@ -94,6 +94,8 @@ class QueueAudit:
         self._has_extensions = has_extensions
         self._clean_stop = clean_stop
         self._states: dict[tuple[str, int], _State] = {}
+        # Log offsets of single records whose claims are not believed.
+        self.strays: list[int] = []
 
     # --- while the log is read --------------------------------------------------------------
 
@@ -275,6 +277,8 @@ class QueueAudit:
             what = f"{where} should be {names}, which ends before message {queue.top}"
         elif run.first == queue.top and not self._clean_stop:
             kind, what = "queue-behind", f"{where}, {names}, not in the queue yet"
+        if kind == "record-stray" and run.count == 1:
+            self.strays.append(run.first_log)
         path, position = queue.place(run.first)
         self._findings.add(
             kind, path, position, what, log_offset=run.first_log, queue_offset=run.first

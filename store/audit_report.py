@@ -128,16 +128,42 @@ class Sizes(NamedTuple):
     origins: dict[str, str]
 
 
+class LogFacts(NamedTuple):
+    """What an audit learned of the log, for a repair. Files are (path, start)."""
+
+    gaps: list[Gap]
+    # By a gap's start: the messages units name there, as (queue, first number, behind the last).
+    lost: dict[int, list[tuple[str, int, int]]]
+    # By a gap's start: store time of the last record of its segment before it, 0 without one.
+    times: dict[int, int]
+    # Behind the log's end: (path, first byte, behind the last byte that is not zero).
+    tail: list[tuple[str, int, int]]
+    # Files that hold the records of another place: (path, start, that place).
+    misplaced: list[tuple[str, int, int]]
+    # Files of nothing but zeros behind the log's end: (path, start).
+    spare: list[tuple[str, int]]
+    # Log offsets of single records that claim a place in a queue that is another's.
+    strays: list[int]
+
+
+NO_FACTS = LogFacts([], {}, {}, [], [], [], [])
+
+
 class Report(NamedTuple):
-    """The outcome of an audit. `gaps` are the damaged ranges of the log, all of them."""
+    """The outcome of an audit."""
 
     root: str
     sizes: Sizes
     counts: Counts
     findings: Findings
-    gaps: list[Gap]
+    log: LogFacts
     clean_stop: bool
     seconds: float
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """The damaged ranges of the log, all of them."""
+        return self.log.gaps
 
     @property
     def sound(self) -> bool:

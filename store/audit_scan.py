@@ -158,7 +158,7 @@ class LogScan:
         if not self._segments:
             return
         last = self._segments[-1]
-        known = min(self._known_end, last.start + min(last.size, self._segment_bytes))
+        known = min(self._known_end, last.start + self._segment_bytes)
         if known > self.end:
             tail = self.tail
             self._note_gap(known)
@@ -253,7 +253,7 @@ class LogScan:
         window = reader.window
         index = window.locate(0, 36)
         own = int.from_bytes(window.buffer[index + 28 : index + 36], "big", signed=True)
-        if own <= 0 or own % self._segment_bytes or own == reader.start:
+        if own < 0 or own % self._segment_bytes or own == reader.start:
             return False
         moved = FoundFile(reader.path, own, reader.limit)
         try:

@@ -62,9 +62,15 @@ class RebuildReport:
 
 
 def rebuild(
-    rest: StoreAtRest, *, queues: bool = True, index: bool = True, progress: Progress | None = None
+    rest: StoreAtRest,
+    *,
+    queues: bool = True,
+    index: bool = True,
+    progress: Progress | None = None,
+    settle: bool = True,
 ) -> RebuildReport:
-    """Make queues and index, or one of them, again; `rest` is locked, and given back settled.
+    """Make queues and index, or one of them, again; `rest` is locked, and given back settled, or
+    still locked without `settle`.
 
     Raises StoreLayoutError or StoreSizeMismatch when the log is not whole (repair comes first), or
     when settings that the store was written with are missing; nothing was changed then.
@@ -78,7 +84,8 @@ def rebuild(
         _build(rest, names, report, progress)
     _put_in_place(rest, names)
     report.aside = rest.aside
-    rest.settle(progress)
+    if settle:
+        rest.settle(progress)
     report.seconds = rest.clock.monotonic() - started
     return report
 

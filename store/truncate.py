@@ -200,8 +200,7 @@ def truncate(
     tables = Tables(rest.files, rest.layout, Findings(), Counts())
     for path, content in tables.set_back(cut.queue_ends.get):
         save_table(path, content)
-    rest.distrust()
-    _save_marks(rest, cut, DerivedMarks(0, 0), -1)
+    rest.distrust(flushed=cut.log_offset)
     _cut_log(rest, cut, discard=discard)
     units = _cut_queues(rest, cut)
     known = rest.marks.offsets
@@ -237,7 +236,8 @@ def _cut_log(rest: StoreAtRest, cut: Cut, *, discard: bool) -> None:
             files.remove(path)
             files.sync_directory(os.path.dirname(path))
         else:
-            rest.take_out(path)
+            # Under a name that no repair takes for that of a missing segment.
+            rest.take_out_as(path, f"{path}.cut")
     for segment in rest.layout.segments:
         position = cut.log_offset - segment.start
         if segment.path in cut.segments or not 0 <= position < segment.size:
