@@ -73,7 +73,7 @@ class StoreSettings:
         50_331_648,
         "mappedFileSizeConsumeQueueExt",
         unit="bytes",
-        low=4096,
+        low=24,
         high=_SEGMENT_HIGH,
         why="Size of one file of these. Never change it under existing data.",
     )

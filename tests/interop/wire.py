@@ -140,7 +140,7 @@ class Wire:
         return found
 
     def pull(
-        self, topic: str, queue: int, queue_offset: int, suspend_ms: int = 0
+        self, topic: str, queue: int, queue_offset: int, suspend_ms: int = 0, tags: str = "*"
     ) -> tuple[list[Stored], int]:
         """Messages from an offset on, and the offset to go on with; may wait for the first."""
         answer = self.call(
@@ -149,7 +149,7 @@ class Wire:
                 "consumerGroup": "wire", "topic": topic, "queueId": queue,
                 "queueOffset": queue_offset, "maxMsgNums": 32,
                 "sysFlag": 6 if suspend_ms else 4, "commitOffset": 0,
-                "suspendTimeoutMillis": suspend_ms, "subscription": "*", "subVersion": 0,
+                "suspendTimeoutMillis": suspend_ms, "subscription": tags, "subVersion": 0,
                 "expressionType": "TAG",
             },
         )  # fmt: skip
@@ -157,12 +157,12 @@ class Wire:
         found = records(answer.body) if answer.code == SUCCESS else []
         return found, int(answer.ext["nextBeginOffset"])
 
-    def read_queue(self, topic: str, queue: int) -> list[Stored]:
-        """Everything a queue holds, in order."""
+    def read_queue(self, topic: str, queue: int, tags: str = "*") -> list[Stored]:
+        """Everything a queue holds, in order, as far as the broker's tag filter lets it pass."""
         position, stop = self.min_offset(topic, queue), self.max_offset(topic, queue)
         messages: list[Stored] = []
         while position < stop:
-            found, following = self.pull(topic, queue, position)
+            found, following = self.pull(topic, queue, position, tags=tags)
             assert following > position, f"queue {queue} stands still at {position} of {stop}"
             messages += found
             position = following
