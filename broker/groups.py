@@ -20,6 +20,7 @@ from aerobee.protocol.names import (
     check_group_name,
     is_valid_group_name,
 )
+from aerobee.store.errors import StoreNotWritable
 
 log = logging.getLogger("aerobee.broker.groups")
 
@@ -132,23 +133,30 @@ class GroupTable:
             log.warning("group not created name=%s reason=limit of %d groups", name, self._limit)
             return None
         log.info("group created name=%s", name)
-        return self.update(GroupConfig(name))
+        group = GroupConfig(name)
+        try:
+            return self.update(group)
+        except (OSError, StoreNotWritable) as error:
+            # A full disk keeps nobody from consuming. What is lost in a crash is made again, so.
+            log.warning("group not written, the next change will name=%s why=%s", name, error)
+        self._groups[name] = group
+        return group
 
     def find(self, name: str) -> GroupConfig | None:
         """The group's settings if it exists; never makes one."""
         return self._groups.get(name)
 
     def update(self, group: GroupConfig) -> GroupConfig:
-        """Store a group's settings. Raises OSError."""
-        self._groups[group.name] = group
-        self._changed()
+        """Store a group's settings. Raises StoreNotWritable when the disk is full, OSError; then
+        nothing has changed."""
+        self._change({**self._groups, group.name: group})
         return group
 
     def delete(self, name: str) -> bool:
-        """Remove a group; False when there was none. Raises OSError."""
-        if self._groups.pop(name, None) is None:
+        """Remove a group; False when there was none. Raises as `update`."""
+        if name not in self._groups:
             return False
-        self._changed()
+        self._change({known: one for known, one in self._groups.items() if known != name})
         return True
 
     def all(self) -> list[GroupConfig]:
@@ -156,16 +164,19 @@ class GroupTable:
 
     def to_json(self) -> dict[str, Any]:
         """The table as the wire and the file have it."""
-        return {
-            "dataVersion": self.data_version.to_json(),
-            "subscriptionGroupTable": {
-                name: group.to_json() for name, group in self._groups.items()
-            },
-        }
+        return _to_json(self._groups, self.data_version)
 
-    def _changed(self) -> None:
-        self.data_version = self.data_version.next(self._clock_ms())
-        self._file.save(pretty(self.to_json()))
+    def _change(self, groups: dict[str, GroupConfig]) -> None:
+        version = self.data_version.next(self._clock_ms())
+        self._file.save_or_refuse(pretty(_to_json(groups, version)))
+        self._groups, self.data_version = groups, version
+
+
+def _to_json(groups: Mapping[str, GroupConfig], version: DataVersion) -> dict[str, Any]:
+    return {
+        "dataVersion": version.to_json(),
+        "subscriptionGroupTable": {name: group.to_json() for name, group in groups.items()},
+    }
 
 
 def _parse(content: bytes, now_ms: int) -> _Stored:

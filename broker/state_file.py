@@ -22,6 +22,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from aerobee.store.errors import StoreNotWritable
+from aerobee.store.files import is_full
+
 log = logging.getLogger("aerobee.broker.state")
 
 T = TypeVar("T")
@@ -72,6 +75,20 @@ class JsonStateFile:
                 "both away to start without them"
             )
         return default
+
+    def save_or_refuse(self, text: str) -> None:
+        """As `save`, for a change that a client waits for: StoreNotWritable when the disk is full,
+        so that it is answered as a send would be. Raises OSError otherwise.
+        """
+        try:
+            self.save(text)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            raise StoreNotWritable(
+                f"the disk is full: {self.path} cannot be written ({error.strerror}). Changes are "
+                "taken again when there is room."
+            ) from error
 
     def save(self, text: str) -> None:
         """Replace the content; returns once it is on disk. Raises OSError."""

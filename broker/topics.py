@@ -152,7 +152,7 @@ class TopicTable:
     ) -> TopicConfig | None:
         """The topic a first send creates, or None when its template does not allow it.
 
-        Raises `BadRequest` for an illegal name, OSError when it cannot be written.
+        Raises `BadRequest` for an illegal name, and as `update` when it cannot be written.
         """
         check_topic_name(name)
         template = self._topics.get(template_name)
@@ -195,16 +195,16 @@ class TopicTable:
         return topic
 
     def update(self, topic: TopicConfig) -> TopicConfig:
-        """Store a topic, new or changed. Raises OSError."""
-        self._topics[topic.name] = topic
-        self._changed([topic])
+        """Store a topic, new or changed. Raises StoreNotWritable when the disk is full, OSError;
+        then nothing has changed."""
+        self._change({**self._topics, topic.name: topic}, [topic])
         return topic
 
     def delete(self, name: str) -> bool:
-        """Remove a topic; False when there was none. Raises OSError."""
-        if self._topics.pop(name, None) is None:
+        """Remove a topic; False when there was none. Raises as `update`."""
+        if name not in self._topics:
             return False
-        self._changed([])
+        self._change({known: one for known, one in self._topics.items() if known != name}, [])
         return True
 
     def report_lost(self, queues: Iterable[tuple[str, int]]) -> None:
@@ -233,25 +233,31 @@ class TopicTable:
 
     def set_order_topics(self, names: frozenset[str]) -> None:
         """Take the set of order topics from a name server's KV table (spec/wire.md 5.4)."""
-        changed = False
-        for name, topic in self._topics.items():
-            if topic.order != (name in names):
-                self._topics[name] = replace(topic, order=name in names)
-                changed = True
-        if changed:
-            self._changed([])
+        topics = {
+            name: topic if topic.order == (name in names) else replace(topic, order=name in names)
+            for name, topic in self._topics.items()
+        }
+        if topics != self._topics:
+            self._change(topics, [])
 
     def to_json(self) -> dict[str, Any]:
         """The table as the wire and the file have it."""
-        return {
-            "dataVersion": self.data_version.to_json(),
-            "topicConfigTable": {name: topic.to_json() for name, topic in self._topics.items()},
-        }
+        return _to_json(self._topics, self.data_version)
 
-    def _changed(self, topics: list[TopicConfig]) -> None:
-        self.data_version = self.data_version.next(self._clock_ms())
-        self._file.save(pretty(self.to_json()))
-        self.on_change(topics)
+    def _change(self, topics: dict[str, TopicConfig], told: list[TopicConfig]) -> None:
+        """Take `topics` as the table, once they are on the disk: a send to a topic that only memory
+        knows would be answered, and be in no topic after a restart."""
+        version = self.data_version.next(self._clock_ms())
+        self._file.save_or_refuse(pretty(_to_json(topics, version)))
+        self._topics, self.data_version = topics, version
+        self.on_change(told)
+
+
+def _to_json(topics: Mapping[str, TopicConfig], version: DataVersion) -> dict[str, Any]:
+    return {
+        "dataVersion": version.to_json(),
+        "topicConfigTable": {name: topic.to_json() for name, topic in topics.items()},
+    }
 
 
 def _built_in(options: TopicOptions) -> list[TopicConfig]:

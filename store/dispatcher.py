@@ -39,6 +39,11 @@ class Dispatcher:
         # Records whose topic cannot be a directory's name; they stay in the log only.
         self.unusable = 0
 
+    @property
+    def directory(self) -> str:
+        """Where the consume queues are."""
+        return self._queues.directory
+
     def entries(self, records: Iterable[Checked]) -> list[Appended]:
         """What the appends of these records would have left; less those that concern nobody."""
         found: list[Appended] = []

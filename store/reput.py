@@ -181,8 +181,8 @@ class Reput:
         if is_full(error):
             self._health.refuse(
                 DISK_FULL,
-                f"the disk is full: consume queues or index cannot be written ({error}). Sends "
-                "resume by themselves when there is room.",
+                f"the disk is full: the queues in {self._dispatcher.directory} or the index cannot "
+                f"be written ({error}). Sends resume by themselves when there is room.",
             )
         else:
             self._health.poison("writing consume queues or index", error)

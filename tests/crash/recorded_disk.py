@@ -56,7 +56,7 @@ def make_file_system(image: Path, layout: str, size: int = DISK_BYTES) -> Path:
     with image.open("wb") as file:
         file.truncate(size)
     options = "nodiscard,lazy_itable_init=0,lazy_journal_init=0"
-    command = [tool("mkfs.ext4"), "-q", *LAYOUTS[layout], "-E", options, str(image)]
+    command = [tool("mkfs.ext4"), "-q", "-m", "0", *LAYOUTS[layout], "-E", options, str(image)]
     subprocess.run(command, check=True, capture_output=True)
     return image
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from aerobee.broker import state_file
 from aerobee.broker.groups import GroupConfig, GroupTable
 from aerobee.broker.offsets import NO_OFFSET, ConsumerOffsets
 from aerobee.broker.state_file import JsonStateFile
 from aerobee.broker.topics import TopicConfig, TopicOptions, TopicTable
 from aerobee.protocol.errors import BadRequest
+from aerobee.store.errors import StoreNotWritable
 
 NOW_MS = 1_700_000_000_123
 
@@ -34,6 +40,18 @@ def topic_table(tmp_path: Path, **changes: object) -> TopicTable:
 def group_table(tmp_path: Path, *, auto_create: bool = True, limit: int = 100) -> GroupTable:
     file = JsonStateFile(tmp_path / "subscriptionGroup.json")
     return GroupTable(file, auto_create=auto_create, limit=limit, clock_ms=lambda: NOW_MS)
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No state file can be written."""
+
+    def refuse(path: Path, _: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state_file, "_write_synced", refuse)
+        yield
 
 
 # --- topics ---------------------------------------------------------------------------------------
@@ -165,6 +183,27 @@ def test_order_topics_come_from_the_name_server(tmp_path: Path) -> None:
     assert topic.order
 
 
+def test_a_topic_that_could_not_be_written_is_not_there(tmp_path: Path) -> None:
+    topics = topic_table(tmp_path)
+    topics.create_on_send("T1", "TBW102", 4, 0)
+    version, stored = topics.data_version, (tmp_path / "topics.json").read_bytes()
+    told: list[list[TopicConfig]] = []
+    topics.on_change = told.append
+    with full_disk():
+        with pytest.raises(StoreNotWritable, match=r"disk is full.*topics\.json"):
+            topics.create_on_send("T2", "TBW102", 4, 0)
+        with pytest.raises(StoreNotWritable):
+            topics.update(TopicConfig("T1", 9, 9))
+        with pytest.raises(StoreNotWritable):
+            topics.delete("T1")
+    # Otherwise a second send would be stored in a topic that no restart knows.
+    assert topics.get("T2") is None
+    assert topics.get("T1") == TopicConfig("T1", 4, 4)
+    assert (topics.data_version, told) == (version, [])
+    assert (tmp_path / "topics.json").read_bytes() == stored
+    assert topics.create_on_send("T2", "TBW102", 4, 0) == TopicConfig("T2", 4, 4)
+
+
 # --- groups ---------------------------------------------------------------------------------------
 
 
@@ -192,6 +231,20 @@ def test_group_settings_survive_a_round_trip_and_default_when_missing() -> None:
     group = GroupConfig("CG", retry_max_times=3, consume_broadcast_enable=False)
     assert GroupConfig.from_json(group.to_json()) == group
     assert GroupConfig.from_json({"groupName": "CG", "attributes": {}}) == GroupConfig("CG")
+
+
+def test_a_group_can_consume_although_it_cannot_be_written(tmp_path: Path) -> None:
+    groups = group_table(tmp_path)
+    with full_disk():
+        assert groups.get("G1") == GroupConfig("G1")
+        with pytest.raises(StoreNotWritable, match=r"disk is full.*subscriptionGroup\.json"):
+            groups.update(GroupConfig("G2", retry_max_times=3))
+        with pytest.raises(StoreNotWritable):
+            groups.delete("G1")
+    assert groups.find("G1") is not None
+    assert groups.find("G2") is None
+    groups.get("G3")
+    assert {"G1", "G3"} <= {group.name for group in group_table(tmp_path).all()}
 
 
 # --- offsets --------------------------------------------------------------------------------------

@@ -236,7 +236,9 @@ def test_full_disk_at_dispatch_loses_and_doubles_nothing(
     else:
         store.dispatch()
     assert taken < 30
-    assert "disk is full" in str(store.not_writable_reason())
+    reason = str(store.not_writable_reason())
+    assert "disk is full" in reason
+    assert str(tmp_path) in reason
     assert store.dispatched < store.written
     with pytest.raises(StoreNotWritable):
         store.put(messages[taken])

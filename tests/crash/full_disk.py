@@ -1,0 +1,153 @@
+"""Small disks that can be filled, and a daemon on them whose clients write down what they hear."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aerobee.protocol.command import Command
+from tests.crash.checker import Violation, check
+from tests.crash.daemons import start_daemon
+from tests.crash.history import History, Promise
+from tests.crash.link import SEND, SUCCESS, Link, send_fields
+from tests.crash.mounts import mount, mounted_image, unmount
+from tests.crash.recorded_disk import make_file_system
+from tests.crash.restarted import served
+from tests.crash.traffic import QUEUES, Marks, Traffic
+from tests.service.kit import Served
+
+DISK_BYTES = 64 << 20
+UNAVAILABLE = 14
+#: Answers within this long, or it counts as standing still.
+WAIT_S = 30.0
+_SIZES = (30_000, 1_000, 10)
+_MOST = 4_000
+# Somebody whom nothing deletes for, so that only the test makes room.
+KEEP = {"retention.clean_forcibly": "false"}
+
+
+@contextmanager
+def tmpfs(target: Path, options: str = f"size={DISK_BYTES}") -> Iterator[Path]:
+    """A disk in memory, mounted for the length of a `with` block."""
+    target.mkdir()
+    mount("tmpfs", target, "tmpfs", options)
+    try:
+        yield target
+    finally:
+        unmount(target)
+
+
+@contextmanager
+def small_ext4(target: Path, options: str = "", layout: str = "ext4") -> Iterator[Path]:
+    """An ext4 of 64 MB in a file."""
+    target.mkdir()
+    image = make_file_system(target.with_name("image"), layout, DISK_BYTES)
+    with mounted_image(image, target, options):
+        yield target
+
+
+def free_bytes(disk: Path) -> int:
+    found = os.statvfs(disk)
+    return found.f_bavail * found.f_frsize
+
+
+def ballast(disk: Path, leave: int) -> Path:
+    """A file that leaves only so many bytes of the disk."""
+    path = disk / "ballast"
+    fd = os.open(path, os.O_CREAT | os.O_RDWR)
+    try:
+        os.posix_fallocate(fd, 0, free_bytes(disk) - leave)
+    finally:
+        os.close(fd)
+    return path
+
+
+@dataclass
+class Story:
+    """One daemon after the other on `store`, and everything their clients were told."""
+
+    folder: Path
+    store: Path
+    flush: str
+    seed: int
+    more: Mapping[str, object] = field(default_factory=lambda: KEEP)
+    history: History = field(default_factory=History)
+
+    def __post_init__(self) -> None:
+        self.traffic = Traffic(self.history, Marks(lambda _: None), self.seed)
+        self._rng = random.Random(self.seed)
+
+    @contextmanager
+    def daemon(self, control: str = "", **options: object) -> Iterator[Served]:
+        """A running daemon that is ready."""
+        with self.started(control, **options) as daemon:
+            daemon.ready()
+            yield daemon
+
+    @contextmanager
+    def started(self, control: str = "", **options: object) -> Iterator[Served]:
+        """A daemon that may not come to be ready."""
+        daemon = start_daemon(
+            self.folder / "daemon", self.store, self.flush, control, self.more, **options
+        )
+        try:
+            yield daemon
+        finally:
+            daemon.close()
+
+    def send(self, link: Link, size: int) -> Command:
+        """One message and its answer."""
+        sent = self.traffic.make(0, self._rng.randrange(QUEUES), size)
+        answer = link.call(SEND, send_fields(sent.topic, sent.queue_id, sent.properties), sent.body)
+        self.traffic.note(sent, answer)
+        return answer
+
+    def fill(self, daemon: Served, sizes: Sequence[int] = _SIZES) -> Command:
+        """Send until refused, then smaller ones until those are; the last refusal."""
+        answer: Command | None = None
+        with Link(daemon.port) as link:
+            for size in sizes:
+                for _ in range(_MOST):
+                    answer = self.send(link, size)
+                    if answer.code != SUCCESS:
+                        break
+                else:
+                    raise AssertionError(f"{_MOST} messages, and the disk is not full")
+        assert answer is not None
+        return answer
+
+    def sends_resume(self, daemon: Served) -> None:
+        """Send again and again; it must succeed by itself before long."""
+        deadline = time.monotonic() + WAIT_S
+        with Link(daemon.port) as link:
+            while (answer := self.send(link, 1_000)).code != SUCCESS:
+                assert time.monotonic() < deadline, f"still refused: {answer.remark}"
+                time.sleep(0.1)
+
+    def wrong_with(self, daemon: Served, promise: Promise | None = None) -> list[Violation]:
+        """What the daemon does not serve as it promised."""
+        return check(self.history, served(daemon.port, self.store), promise or Promise())
+
+
+def assert_clean_refusal(answer: Command, where: Path) -> None:
+    """Code 14, and a remark that says which path and how full."""
+    remark = answer.remark or ""
+    assert answer.code == UNAVAILABLE, f"{answer.code} {remark}"
+    assert str(where) in remark, remark
+    assert re.search(r"\d+(\.\d)?% full|disk is full", remark), remark
+
+
+def assert_not_ready_but_live(daemon: Served) -> None:
+    """Probes tell a full disk from a dead broker."""
+    status, body = daemon.get("/ready")
+    failed = [one["check"] for one in json.loads(body)["checks"] if not one["ok"]]
+    assert status == 503, body
+    assert {"store", "disk"} & set(failed), failed
+    assert daemon.get("/live")[0] == 200
