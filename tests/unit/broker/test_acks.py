@@ -161,9 +161,9 @@ async def test_a_waiting_send_keeps_no_body_and_there_is_a_limit(
 
 async def test_sends_are_counted_with_the_time_until_their_answer() -> None:
     bench = Bench()
+    before = asyncio.get_running_loop().time()
     for end in range(1, 6):
         bench.wait(end, "m")
-    before = asyncio.get_running_loop().time()
     await asyncio.sleep(0.02)
     bench.wait(6, "m")
     await bench.move(6)
