@@ -28,6 +28,8 @@ class Health:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        # Held while the store breaks: whoever meets a second failure waits until it is broken.
+        self._breaking = threading.Lock()
         self._reasons: dict[str, str] = {}
         self.refusing = False
         self.broken: StoreBroken | None = None
@@ -40,22 +42,28 @@ class Health:
         self.note: Callable[[], None] | None = None
 
     def poison(self, what: str, error: OSError) -> None:
-        """A sync or write failed: no more writes until a restart."""
-        with self._lock:
+        """A sync or write failed: no more writes until a restart.
+
+        Noted on the disk before anybody can see it. A process that is killed the moment it refuses
+        must not leave a store whose next start believes that nothing was lost.
+        """
+        with self._breaking:
             if self.broken is not None:
                 return
             if self.freeze is not None:
                 self.freeze()
-            self.broken = StoreBroken(
+            if self.note is not None:
+                self.note()
+            broken = StoreBroken(
                 f"{what} failed: {error}. The store has stopped, because what it holds in memory "
                 "may differ from the disk; check the disk, then restart."
             )
-            self.refusing = True
+            with self._lock:
+                self.broken = broken
+                self.refusing = True
         log.critical("store broken what=%s error=%s", what, error)
-        if self.note is not None:
-            self.note()
         if self.on_broken is not None:
-            self.on_broken(self.broken)
+            self.on_broken(broken)
 
     def refuse(self, kind: str, reason: str) -> None:
         """Take no writes for `reason` until `allow(kind)`."""

@@ -231,6 +231,30 @@ def test_breaking_is_noted_for_the_next_start(tmp_path: Path) -> None:
     assert store.close()
 
 
+def test_breaking_is_on_the_disk_before_anybody_is_refused(tmp_path: Path) -> None:
+    """A kill at the first refusal finds the note; without it a start would take a hole for damage
+    and keep what stands behind it, although acknowledged messages may be lost only from the end."""
+    files = FaultyFiles(tmp_path)
+    store = MessageStore.open(small_settings(tmp_path), files)
+    note = store._health.note
+    assert note is not None
+    seen: list[tuple[bool, bool]] = []
+
+    def noting() -> None:
+        note()
+        stored = OffsetsFile(Files(), str(tmp_path)).load()
+        assert stored is not None
+        seen.append((stored.poisoned, store._health.refusing))
+
+    store._health.note = noting
+    files.fail("data_sync", errno.EIO, "commitlog")
+    fill(store, 3)
+    store._sync.sync()
+    assert seen == [(True, False)]
+    assert store.not_writable_reason() is not None
+    store.close()
+
+
 def test_log_that_ends_before_the_flushed_mark_is_refused_untouched(stopped: Stopped) -> None:
     last = sorted((stopped.root / "commitlog").iterdir())[stopped.flushed // SEGMENT :]
     for path in last:
