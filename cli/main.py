@@ -167,6 +167,12 @@ def _store_repair(parsed: argparse.Namespace) -> int:
     return repair_store(parsed)
 
 
+def _store_retention(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.store_retention import show_retention
+
+    return show_retention(parsed)
+
+
 _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "serve": _serve,
     "nameserver": _nameserver,
@@ -183,6 +189,7 @@ _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "store rebuild": _store_rebuild,
     "store repair": _store_repair,
     "store truncate": _store_truncate,
+    "store retention": _store_retention,
     "store dump messages": _store_dump_messages,
     "store dump queues": _store_dump_queues,
     "store dump index": _store_dump_index,

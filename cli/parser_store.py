@@ -27,6 +27,7 @@ def add_store(commands: "Commands") -> None:
     _add_rebuild(group)
     _add_repair(group)
     _add_truncate(group)
+    _add_retention(group)
 
 
 def _add_verify(group: "Commands") -> None:
@@ -88,6 +89,13 @@ def _add_truncate(group: "Commands") -> None:
     where.add_argument("--after-time", metavar="TIME", help="what was stored later: ISO time or ms")
     parser.add_argument("--discard", action="store_true", help="keep nothing of it in lost+found")
     add_yes(parser)
+    add_json(parser)
+
+
+def _add_retention(group: "Commands") -> None:
+    text = "what would be deleted, when and why; deletes nothing, and a broker may run on the store"
+    parser = store_command(group, "retention", text)
+    parser.add_argument("--all", action="store_true", help="all segments and groups, not the first")
     add_json(parser)
 
 

@@ -94,6 +94,11 @@ class Tables:
                 who = f"delay level {level}"
                 yield Beyond(DELAYS, who, SCHEDULE_TOPIC, level - 1, offset, end)
 
+    def committed(self) -> Iterator[tuple[str, str, int, int]]:
+        """(topic, group, queue id, offset) of all that groups have committed."""
+        for name in (OFFSETS, LMQ_OFFSETS):
+            yield from self._committed(name)
+
     def set_back(self, max_offset: MaxOffset) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """(path, new content) of tables with offsets beyond the end of their queue: they are at it
         then. Whole numbers as keys are numbers in it."""

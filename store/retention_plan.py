@@ -89,7 +89,7 @@ def choose(
     directory a file is in, by which `verdict` counts what becomes free.
     """
     if not verdict.triggers:
-        return Choice((), "no trigger holds")
+        return Choice((), "neither the hour nor a disk triggers deletion")
     doomed: list[Doomed] = []
     freed: dict[str, int] = {}
     for segment, following in pairwise(segments):
