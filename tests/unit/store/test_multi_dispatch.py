@@ -483,3 +483,25 @@ def test_an_audit_misses_a_further_queue_if_there_should_be_one(tmp_path: Path) 
     shutil.rmtree(tmp_path / "consumequeue" / X)
     assert audit(tmp_path) == {}
     assert audit(tmp_path, multi_dispatch=True, lmq_enabled=True) == {"queue-missing": 1}
+
+
+# --- all options of queues and records at once ----------------------------------------------------
+
+
+def test_all_options_at_once_give_what_each_gives_alone(tmp_path: Path) -> None:
+    together = {"append_property_crc": True, "verify_property_crc": True}
+    together |= {"consume_queue_ext_enabled": True, "consume_queue_ext_segment_bytes": 200}
+    for root, options in (
+        (tmp_path / "mapped", together),
+        (tmp_path / "pooled", together | {"transient_pool_enabled": True}),
+    ):
+        store = MessageStore.open(light_settings(root, **options), clock=ManualClock())
+        fill(store)
+        store.put_batch([message(b"batch"), to(X, b"batched")])
+        assert store.close()
+        store = MessageStore.open(light_settings(root, **options))
+        assert [len(bodies(store, name)) for name in (X, Y)] == [18, 12]
+        assert bodies(store, "Orders", 1) == [b"%d" % n for n in range(1, 24, 2)]
+        assert store.close()
+    for folder in ("commitlog", "consumequeue", "consumequeue_ext"):
+        assert tree(tmp_path / "mapped", folder) == tree(tmp_path / "pooled", folder)
