@@ -21,7 +21,7 @@ import os
 import msgspec
 
 from aerobee.protocol.checksum import crc32c
-from aerobee.store.files import Files
+from aerobee.store.files import Files, is_full
 
 log = logging.getLogger("aerobee.store")
 
@@ -73,6 +73,8 @@ class OffsetsFile:
         self.path = os.path.join(root, NAME)
         self._temporary = self.path + ".tmp"
         self._stored: Offsets | None = None
+        # The last save found no room.
+        self._refused = False
 
     def identity(self) -> Identity:
         """Of the directory as it is now and of this run of the machine. Raises OSError."""
@@ -113,6 +115,20 @@ class OffsetsFile:
         self._files.rename(self._temporary, self.path)
         self._files.sync_directory(self._root)
         self._stored = offsets
+
+    def save_if_room(self, offsets: Offsets) -> None:
+        """As `save`, but on a full disk the older marks stay. They are as true as they were, the
+        next start only has more to read; and nobody has to wait for a block."""
+        try:
+            self.save(offsets)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            if not self._refused:
+                log.warning("not written, the disk is full path=%s", self.path)
+            self._refused = True
+        else:
+            self._refused = False
 
 
 def encode(offsets: Offsets) -> bytes:

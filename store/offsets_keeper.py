@@ -8,18 +8,14 @@ start; and once more, with the poisoned bit, when the store breaks.
 Threads: any; the lock is held while the file is written.
 """
 
-import logging
 import threading
 from collections.abc import Callable
 
 import msgspec
 
 from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.files import is_full
 from aerobee.store.index_service import IndexService
 from aerobee.store.offsets_file import MOST_GAPS, DerivedMarks, Offsets, OffsetsFile
-
-log = logging.getLogger("aerobee.store")
 
 
 class OffsetsKeeper:
@@ -39,7 +35,6 @@ class OffsetsKeeper:
         self._durable = durable
         self._dispatched = dispatched
         self._lock = threading.Lock()
-        self._refused = False
         # Units of queues that are about to be taken out: a start must not miss them.
         self.leaving = 0
 
@@ -109,16 +104,7 @@ class OffsetsKeeper:
                 index_files=() if self._index is None else self._index.file_names(),
                 poisoned=self._current.poisoned or poisoned,
             )
-            try:
-                self._file.save(self._current)
-            except OSError as error:
-                if not is_full(error):
-                    raise
-                if not self._refused:
-                    log.warning("not written, the disk is full path=%s", self._file.path)
-                self._refused = True
-            else:
-                self._refused = False
+            self._file.save_if_room(self._current)
 
 
 def merged(gaps: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

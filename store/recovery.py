@@ -349,7 +349,7 @@ class Recovery:
             self._index.seal()
         self.offsets = self._offsets_now()
         report.known_gaps = self.offsets.gaps
-        self._offsets_file.save(self.offsets)
+        self._offsets_file.save_if_room(self.offsets)
         self._checkpoint.physic_ms = self._checkpoint.logics_ms = self.last_store_ms
         self._checkpoint.flush()
         for segment in self._segments.segments:

@@ -103,6 +103,11 @@ def no_zeroing_after_a_cut() -> None:
     replace(Files, "zero", lambda *_: 0)
 
 
+def no_reservation() -> None:
+    """Files are as sparse as RocketMQ's (reliability B2)."""
+    replace(Files, "reserve", lambda *_: None)
+
+
 def cache_trusted() -> None:
     """Recovery reads what the kernel has, which may never have reached the disk."""
     replace(Files, "forget_cached", lambda *_: None)
@@ -122,6 +127,7 @@ CONTROLS: dict[str, Callable[[], None]] = {
     "offsets-file-ahead-of-sync": offsets_file_ahead_of_sync,
     "bad-crc-accepted": bad_crc_accepted,
     "no-zeroing-after-a-cut": no_zeroing_after_a_cut,
+    "no-reservation": no_reservation,
     "cache-trusted": cache_trusted,
     "after-a-power-cut": after_a_power_cut,
 }

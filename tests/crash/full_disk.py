@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -69,6 +70,21 @@ def ballast(disk: Path, leave: int) -> Path:
     return path
 
 
+def use_all(disk: Path) -> Path:
+    """A file that takes what is left, to the last block."""
+    path = disk / "rest"
+    fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    try:
+        while os.write(fd, bytes(4096)):
+            continue
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+    finally:
+        os.close(fd)
+    return path
+
+
 @dataclass
 class Story:
     """One daemon after the other on `store`, and everything their clients were told."""
@@ -123,17 +139,45 @@ class Story:
         assert answer is not None
         return answer
 
-    def sends_resume(self, daemon: Served) -> None:
+    def sends_resume(self, daemon: Served, size: int = 1_000) -> None:
         """Send again and again; it must succeed by itself before long."""
         deadline = time.monotonic() + WAIT_S
         with Link(daemon.port) as link:
-            while (answer := self.send(link, 1_000)).code != SUCCESS:
+            while (answer := self.send(link, size)).code != SUCCESS:
                 assert time.monotonic() < deadline, f"still refused: {answer.remark}"
                 time.sleep(0.1)
 
     def wrong_with(self, daemon: Served, promise: Promise | None = None) -> list[Violation]:
-        """What the daemon does not serve as it promised."""
-        return check(self.history, served(daemon.port, self.store), promise or Promise())
+        """What the daemon does not serve as it promised. While segments go, a look that began
+        before may end after: it is repeated."""
+        promise = promise or Promise()
+        for _ in range(10 if promise.expiry else 1):
+            wrong = check(self.history, served(daemon.port, self.store), promise)
+            if not wrong:
+                break
+        return wrong
+
+
+def starts(daemon: Served) -> bool:
+    """Whether it comes to be ready; False when it ends instead."""
+    deadline = time.monotonic() + WAIT_S
+    while daemon.process.poll() is None and time.monotonic() < deadline:
+        try:
+            daemon.wait_for("READY=1", 0.5)
+        except AssertionError:
+            continue
+        print("it starts")
+        return True
+    print("it refuses to start:", daemon.log.splitlines()[-1][-300:])
+    return False
+
+
+def assert_refused_to_start(daemon: Served, disk: Path) -> None:
+    """Its last line says that the disk is full, and where."""
+    assert daemon.wait() == 1
+    said = daemon.log.splitlines()[-1]
+    assert said.startswith("aerobee: cannot start: the disk is full: "), said
+    assert str(disk) in said
 
 
 def assert_clean_refusal(answer: Command, where: Path) -> None:

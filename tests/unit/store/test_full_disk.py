@@ -18,6 +18,7 @@ from aerobee.store.message_store import MessageStore
 from tests.faulty_files import FaultyFiles
 from tests.unit.store.support import (
     SEGMENT,
+    adopt,
     bodies,
     fill,
     kill_image,
@@ -363,3 +364,26 @@ def test_dispatch_that_fell_behind_reads_the_log_and_gives_the_same_bytes(
     image_behind = kill_image(tmp_path / "behind", tmp_path / "image behind")
     behind.close()
     assert tree(image_behind, "consumequeue") == tree(image, "consumequeue")
+
+
+def test_start_after_a_kill_needs_no_room_for_its_own_marks(tmp_path: Path) -> None:
+    """What is already in queues and index is served although not one block is left."""
+    store = MessageStore.open(small_settings(tmp_path / "store"))
+    made = fill(store, 40)
+    store._offsets.save()
+    root = adopt(kill_image(tmp_path / "store", tmp_path / "killed"))
+    store.close()
+    before = (root / "offsets").read_bytes()
+    files = FaultyFiles(root)
+    files.fail("write", errno.ENOSPC, "offsets.tmp")
+    files.fail("create", errno.ENOSPC)
+    store = MessageStore.open(small_settings(root), files)
+    assert bodies(store) == made
+    assert (root / "offsets").read_bytes() == before
+    files.heal()
+    store.put(message(b"room again"))
+    store.dispatch()
+    assert store.close()
+    store = MessageStore.open(small_settings(root))
+    assert bodies(store) == [*made, b"room again"]
+    store.close()
