@@ -27,7 +27,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from aerobee.store.errors import SegmentCreateFailed, StoreError, StoreNotWritable
-from aerobee.store.files import Clock, Files, is_full, is_refused
+from aerobee.store.files import Clock, Files, is_full, is_passing, is_refused
 from aerobee.store.health import Health
 from aerobee.store.mapped_file import MappedFile
 
@@ -169,7 +169,7 @@ class AllocateMappedFileService:
         except OSError as error:
             segment.close()
             self._files.remove(path)
-            if not is_full(error):
+            if not is_passing(error):
                 # A second try would succeed without having made older names durable.
                 self._health.poison(f"the sync of {directory}", error)
             raise

@@ -11,10 +11,13 @@ Threads: the flush threads set values, one each; `flush` is called by the consum
 and at close.
 """
 
+import logging
 import os
 import struct
 
-from aerobee.store.files import Files
+from aerobee.store.files import Files, is_full
+
+log = logging.getLogger("aerobee.store")
 
 CHECKPOINT_BYTES = 4096
 TIMES = struct.Struct(">qqq")
@@ -52,10 +55,23 @@ class Checkpoint:
         return max(0, min(self.physic_ms, self.logics_ms) - _SAFETY_MS)
 
     def flush(self) -> None:
-        """Write and sync the file if a value has changed. Raises OSError."""
+        """Write and sync the file if a value has changed.
+
+        Raises OSError; not for a full disk: the older times that stay are as true as they were.
+        """
         times = (self.physic_ms, self.logics_ms, self.index_ms)
         if times == self._stored:
             return
+        try:
+            self._write(times)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            log.warning("not written, the disk is full path=%s", self.path)
+        else:
+            self._stored = times
+
+    def _write(self, times: tuple[int, int, int]) -> None:
         is_new = not self._files.exists(self.path)
         fd = self._files.open(self.path, create=is_new)
         try:
@@ -68,4 +84,3 @@ class Checkpoint:
             self._files.close(fd)
         if is_new:
             self._files.sync_directory(os.path.dirname(self.path))
-        self._stored = times

@@ -369,8 +369,7 @@ class ConsumeQueue:
     def distrust_cache(self, log_offset: int) -> None:
         """As MappedFile.distrust_cache, for files with units of records at or above `log_offset`.
 
-        Their names are made durable with the next flush: who made them may have been killed before
-        it could, and nobody else would. Raises OSError.
+        Their names are made durable with the next flush; a killed process could not. OSError.
         """
         first = self.first_at(log_offset)
         if self.first_named(self.first_offset, first) is None:
@@ -384,6 +383,7 @@ class ConsumeQueue:
             self._files.forget_cached(fd)
             if file.start >= first * UNIT_BYTES:
                 self.new_directories.append(self.directory)
+        self._find_end()  # the disk may have less than the cache had
 
     def close(self) -> None:
         """Forget the files, for a queue that is being deleted."""

@@ -319,6 +319,16 @@ def is_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
+def is_out_of_descriptors(error: OSError) -> bool:
+    """Whether a file could not be opened because too many are; no open one lost anything by it."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def is_passing(error: OSError) -> bool:
+    """Whether a call failed for want of room or descriptors, which come back by themselves."""
+    return is_full(error) or is_out_of_descriptors(error)
+
+
 def is_refused(error: OSError) -> bool:
     """Whether the error says that we may not write there."""
     return error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)

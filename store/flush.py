@@ -17,6 +17,7 @@ succeeds without having written them. So the first error poisons the store and e
 mark stays where it was.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -25,12 +26,14 @@ from aerobee.config.model import Settings
 from aerobee.store.checkpoint import Checkpoint
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.commits import CommitMark
-from aerobee.store.files import Clock
+from aerobee.store.files import Clock, is_out_of_descriptors
 from aerobee.store.health import Health
 from aerobee.store.index_service import IndexService
 from aerobee.store.offsets_keeper import OffsetsKeeper
 from aerobee.store.queue_table import ConsumeQueueTable
 from aerobee.store.stats import StoreStats
+
+log = logging.getLogger("aerobee.store")
 
 _PAGE_BITS = 12
 # Slow disks stall for seconds and come back; one that is silent for longer has to show.
@@ -316,6 +319,9 @@ class ConsumeQueueFlushService(FlushService):
                 self._checkpoint.flush()
             self._offsets.save()
         except OSError as error:
+            if is_out_of_descriptors(error):
+                log.warning("queues and index not synced, will be tried again error=%s", error)
+                return True
             self._health.poison("the sync of queues, index, checkpoint or offsets file", error)
             return False
         return True

@@ -19,7 +19,7 @@ from aerobee.store.errors import StoreBroken, StoreClosed, StoreError, StoreNotW
 
 log = logging.getLogger("aerobee.store")
 
-#: The kind of refusal while queues or index cannot be written for want of room.
+#: The kind of refusal while queues or index cannot be written for want of room, or descriptors.
 DISK_FULL = "disk full"
 
 

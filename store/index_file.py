@@ -101,26 +101,33 @@ class IndexFile:
         """An existing file of the right length; StoreLayoutError when its header is nonsense."""
         file = cls(files, path, slots, entries)
         file._fd = files.open(path)
-        file._map = files.map(file._fd, index_file_bytes(slots, entries))
+        try:
+            file._take_in()
+        except (OSError, StoreLayoutError):
+            file.close()
+            raise
+        return file
+
+    def _take_in(self) -> None:
+        """Map the file and believe its header."""
+        self._map = self._files.map(self._fd, index_file_bytes(self.slots, self.entries))
         (
-            file.begin_ms,
-            file.end_ms,
-            file.begin_offset,
-            file.end_offset,
-            file.used_slots,
+            self.begin_ms,
+            self.end_ms,
+            self.begin_offset,
+            self.end_offset,
+            self.used_slots,
             count,
-        ) = HEADER.unpack_from(file._map, 0)
-        file.count = max(1, count)
+        ) = HEADER.unpack_from(self._map, 0)
+        self.count = max(1, count)
         sane = (
-            file.count <= entries
-            and 0 <= file.used_slots <= slots
-            and 0 <= file.begin_offset <= file.end_offset
-            and file.begin_ms >= 0
+            self.count <= self.entries
+            and 0 <= self.used_slots <= self.slots
+            and 0 <= self.begin_offset <= self.end_offset
+            and self.begin_ms >= 0
         )
         if not sane:
-            file.close()
-            raise StoreLayoutError(f"the header of {path} is damaged")
-        return file
+            raise StoreLayoutError(f"the header of {self.path} is damaged")
 
     @property
     def full(self) -> bool:
@@ -292,9 +299,14 @@ class IndexFile:
         self.dirty = True
 
     def distrust_cache(self) -> None:
-        """As MappedFile.distrust_cache. Raises OSError."""
+        """As MappedFile.distrust_cache. What is mapped is not forgotten, so it is mapped anew.
+
+        Raises OSError, or StoreLayoutError when the header turns out to be nonsense.
+        """
+        self._unmap()
         self._files.sync(self._fd)
         self._files.forget_cached(self._fd)
+        self._take_in()
 
     def sync(self) -> None:
         """Wait until all that was put is on the disk. Raises OSError."""
@@ -304,12 +316,15 @@ class IndexFile:
 
     def close(self) -> None:
         """Unmap and close."""
-        if self._map is not None:
-            self._map.close()
-            self._map = None
+        self._unmap()
         if self._fd >= 0:
             self._files.close(self._fd)
             self._fd = -1
+
+    def _unmap(self) -> None:
+        if self._map is not None:
+            self._map.close()
+            self._map = None
 
     def remove(self) -> None:
         """Close and delete."""

@@ -131,8 +131,12 @@ class IndexService:
     def cut_uncounted(self) -> int:
         """After a kill, nothing being lost: forget keys that the newest file does not count yet.
 
-        How many of the oldest files can be relied on.
+        How many of the oldest files can be relied on: the others were full once, or they would not
+        have been followed by one; if not now, a failed sync that nobody could note took something.
         """
+        for number, file in enumerate(self.files[:-1]):
+            if not file.full:
+                return number
         if not self.files or cut_uncounted(self.files[-1]):
             return len(self.files)
         return len(self.files) - 1
@@ -154,11 +158,25 @@ class IndexService:
 
     def distrust_caches(self, log_offset: int) -> None:
         """After a crash: see files with keys of records at or above `log_offset` as the disk has
-        them, and have them and their names synced. Raises OSError."""
-        for file in self.files:
-            if file.end_offset >= log_offset or file is self.files[-1]:
+        them, and have them and their names synced. Raises OSError.
+
+        From the first one on that the disk has empty or as nonsense, all are `damaged`.
+        """
+        for number, file in enumerate(self.files):
+            if file.end_offset < log_offset and file is not self.files[-1]:
+                continue
+            self._new_names = True
+            try:
                 file.distrust_cache()
-                self._new_names = True
+                usable = file.count > 1
+            except StoreLayoutError:
+                usable = False
+            if not usable:
+                unusable, self.files = self.files[number:], self.files[:number]
+                for one in unusable:
+                    one.close()
+                self.damaged = [one.path for one in unusable] + self.damaged
+                return
 
     def drop_from(self, number: int) -> list[str]:
         """Remove all but the oldest `number` files, and those that could not be read; the paths."""
@@ -317,7 +335,11 @@ class IndexService:
         """Sync the full files, and the newest one too with `all_files`. Raises OSError."""
         if self._new_names:
             self._new_names = False
-            self._files.sync_directory(self._directory)
+            try:
+                self._files.sync_directory(self._directory)
+            except OSError:
+                self._new_names = True
+                raise
         while self._sealed:
             file = self._sealed[0]
             end_ms = file.end_ms

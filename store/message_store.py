@@ -71,7 +71,8 @@ class MessageStore:
         self._sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
         self._retried_at = 0.0
         self._kept_arrivals: list[Arrival] = []
-        self._closed = False
+        # How closing went, None before it.
+        self._closed: bool | None = None
         self.stats = parts.stats
         self.stats_service = StoreStatsService(parts.stats, parts.clock)
         self.recovery = parts.recovery
@@ -349,11 +350,11 @@ class MessageStore:
         """Stop in order: puts, commit, log and queue flush, allocation, checkpoint, lock.
 
         True if all is durable and dispatched; then the next start trusts it. Otherwise `abort`
-        stays and the next start recovers. Idempotent.
+        stays and the next start recovers. Once closed, the same answer again.
         """
-        if self._closed:
-            return True
-        self._closed = True
+        if self._closed is not None:
+            return self._closed
+        self._closed = False
         self.checks.stop()
         self.retention.close()
         self.cleaning.close()
@@ -364,6 +365,7 @@ class MessageStore:
         self._queue_flusher.stop()
         clean = self._seal()
         self._parts.let_go(clean=clean)
+        self._closed = clean
         return clean
 
     def _note_broken(self) -> None:

@@ -59,6 +59,8 @@ class Offsets(msgspec.Struct, frozen=True):
     index_files: tuple[str, ...]
     gaps: tuple[tuple[int, int], ...]
     identity: Identity
+    #: Log offset of the last record with keys in the index, as of `live`; -1 if not known.
+    index_end: int = -1
     poisoned: bool = False
     version: int = _VERSION
 

@@ -102,6 +102,7 @@ class OffsetsKeeper:
                 last_store_ms=last_store_ms or self._current.last_store_ms,
                 live=self._live(),
                 index_files=() if self._index is None else self._index.file_names(),
+                index_end=-1 if self._index is None else self._index.end_offset,
                 poisoned=self._current.poisoned or poisoned,
             )
             self._file.save_if_room(self._current)

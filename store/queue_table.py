@@ -195,16 +195,21 @@ class ConsumeQueueTable:
         return synced
 
     def _sync_directories(self) -> None:
-        changed: dict[str, None] = {}
+        taken: list[tuple[ConsumeQueue, list[str]]] = []
         for queue in list(self.queues.values()):
             if queue.new_directories:
-                directories, queue.new_directories = queue.new_directories, []
-                changed.update(dict.fromkeys(directories))
-        for directory in changed:
-            try:
-                self._files.sync_directory(directory)
-            except FileNotFoundError:  # its topic has been deleted meanwhile
-                continue
+                taken.append((queue, queue.new_directories))
+                queue.new_directories = []
+        try:
+            for directory in dict.fromkeys([name for _, names in taken for name in names]):
+                try:
+                    self._files.sync_directory(directory)
+                except FileNotFoundError:  # its topic has been deleted meanwhile
+                    continue
+        except OSError:
+            for queue, names in taken:
+                queue.new_directories = names + queue.new_directories
+            raise
 
     def distrust_caches(self, log_offset: int) -> None:
         """Before a recovery: see files with units of records at or above `log_offset` as the disk

@@ -164,6 +164,7 @@ class Recovery:
                     live=derived,
                     indexed=min(known.indexed, start),
                     index_files=(),
+                    index_end=-1,
                 )
             )
 
@@ -370,6 +371,7 @@ class Recovery:
             live=derived,
             indexed=-1 if self._index is None else end,
             index_files=() if self._index is None else self._index.file_names(),
+            index_end=-1 if self._index is None else self._index.end_offset,
             gaps=tuple(kept[-MOST_GAPS:]),
             identity=self._identity,
         )

@@ -138,6 +138,9 @@ class Planner:
             return
         if self._known.nothing_lost:
             keep = index.cut_uncounted()
+            if index.end_offset < offsets.index_end:
+                # A failed sync that nobody could note took what was not synced before.
+                plan.dispatch_from = min(plan.dispatch_from, max(0, offsets.indexed))
         else:
             keep = index.whole_up_to(offsets.indexed)
             plan.dispatch_from = min(plan.dispatch_from, max(0, offsets.indexed))

@@ -22,7 +22,7 @@ from aerobee.protocol.record import BLANK, CHECK_NOTHING, Checked, check_record,
 from aerobee.store.commit_log import Appended, CommitLog
 from aerobee.store.consume_queue import UNIT, ConsumeQueue
 from aerobee.store.dispatcher import Dispatcher
-from aerobee.store.files import is_full
+from aerobee.store.files import is_full, is_passing
 from aerobee.store.health import DISK_FULL, Health
 from aerobee.store.index_service import IndexService
 from aerobee.store.results import Arrival
@@ -178,11 +178,12 @@ class Reput:
 
     def _failed(self, error: OSError) -> None:
         self._log.stop_feeding()
-        if is_full(error):
+        if is_passing(error):
+            want = "the disk is full" if is_full(error) else "too many files are open"
             self._health.refuse(
                 DISK_FULL,
-                f"the disk is full: the queues in {self._dispatcher.directory} or the index cannot "
-                f"be written ({error}). Sends resume by themselves when there is room.",
+                f"{want}: the queues in {self._dispatcher.directory} or the index cannot be "
+                f"written ({error}). Sends resume by themselves when that has passed.",
             )
         else:
             self._health.poison("writing consume queues or index", error)

@@ -28,7 +28,8 @@ _ALL = frozenset(
 #: Which calls can fail in that way.
 CALLS = {
     "EIO": _ALL,
-    "ENOSPC": frozenset({"create", "mkdir", "rename", "pwrite", "posix_fallocate", "fdatasync"}),
+    "ENOSPC": frozenset({"create", "mkdir", "rename", "pwrite", "posix_fallocate"}),
+    "ENOSPC of a sync": frozenset({"fdatasync", "fsync", "sync_directory"}),
     "EINTR": frozenset(
         {"open", "create", "pread", "pwrite", "posix_fallocate", "fdatasync", "fsync"}
     ),
@@ -63,7 +64,7 @@ class Fault:
     def check(self, call: str, path: str = "") -> None:
         """Raise if this call is to fail."""
         if self.reaches(call):
-            code = getattr(errno, self.kind)
+            code = getattr(errno, self.kind.split()[0])
             raise OSError(code, os.strerror(code), path or None)
 
 
@@ -110,9 +111,12 @@ class FailingFiles(RecordedFiles):
         return super().disk_space(path)
 
     def forget_cached(self, fd: int) -> None:
-        """After a failed sync the disk's bytes appear, and those are the old ones."""
+        """After a failed sync the disk's bytes appear, and those are the old ones.
+
+        Not while the file is mapped: the kernel keeps what is in use.
+        """
         file = self._open[fd][0]
-        if SyncFailed(file.number) not in self.journal:
+        if SyncFailed(file.number) not in self.journal or self.is_mapped(file):
             return
         self.observe()
         content = CrashModel.at(self.start, self.journal).forget(file.number)

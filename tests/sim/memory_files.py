@@ -175,9 +175,12 @@ class MemoryFiles(Files):
         node = self._nodes.get(source)
         if node is None:
             raise _error(errno.ENOENT, source)
+        inside = [path for path in self._nodes if path.startswith(source + "/")]
+        moved = {target + path[len(source) :]: self._nodes.pop(path) for path in inside}
         self._take(source)
         self._nodes.pop(target, None)
         self._add(target, node)
+        self._nodes.update(moved)
         # What a renamed directory holds has other paths now.
         for path in [path for path in self._nodes if path.startswith(source + "/")]:
             self._nodes[target + path.removeprefix(source)] = self._nodes.pop(path)

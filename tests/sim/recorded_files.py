@@ -14,6 +14,7 @@ as another thread might.
 import errno
 import mmap
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
@@ -145,6 +146,7 @@ class RecordedFiles(MemoryFiles):
         # Files mapped for writing, and what was written down of each file last.
         self._mapped: dict[MemoryFile, None] = {}
         self._known: dict[MemoryFile, bytes] = {}
+        self._maps: dict[MemoryFile, list[weakref.ref[mmap.mmap]]] = {}
         self.during_sync: Callable[[str], None] | None = None
         # The next sync of a path with that part fails.
         self.fail_sync = ""
@@ -176,7 +178,14 @@ class RecordedFiles(MemoryFiles):
     def map(self, fd: int, size: int, *, read_only: bool = False) -> mmap.mmap:
         if not read_only:
             self._mapped[self._open[fd][0]] = None
-        return super().map(fd, size, read_only=read_only)
+        memory = super().map(fd, size, read_only=read_only)
+        self._maps.setdefault(self._open[fd][0], []).append(weakref.ref(memory))
+        return memory
+
+    def is_mapped(self, file: MemoryFile) -> bool:
+        """Whether some mapping of the file is still there."""
+        maps = [reference() for reference in self._maps.get(file, [])]
+        return any(memory is not None and not memory.closed for memory in maps)
 
     def set_size(self, fd: int, size: int) -> None:
         self.observe()

@@ -97,6 +97,11 @@ class SteppedStore(MessageStore):
         """Why the store has stopped, None while it works."""
         return self._health.broken
 
+    @property
+    def open_now(self) -> bool:
+        """Whether nobody has closed it yet."""
+        return self._closed is None
+
     def delivery_time(self, one: StoreMessage, store_ms: int) -> int:
         """The tags code of a delayed message's unit."""
         return self._parts.levels.tags_code(

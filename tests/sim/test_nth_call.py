@@ -1,12 +1,17 @@
 """R5: the n-th call fails, for every n, in every way, once and from then on."""
 
 import logging
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from aerobee.store.mapped_file import MappedFile
+from aerobee.store.message_store import MessageStore
 from tests.sim.failing_calls import CALLS, Fault
 from tests.sim.nth_call import run_with
+from tests.unit.store.support import bodies, message, small_settings
 
 
 @pytest.fixture(autouse=True)
@@ -30,3 +35,48 @@ def test_no_failing_call_costs_an_acknowledged_message(kind: str, lasting: bool)
     print(f"{kind}, lasting={lasting}: {nth - 1} runs, {stopped} stopped the store")
     assert not wrong, "\n".join(wrong[:20])
     assert nth > 20
+
+
+def test_control_marks_moved_on_a_failed_sync_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = MappedFile.sync
+
+    def sync_or_not(segment: MappedFile) -> None:
+        try:
+            sync(segment)
+        except OSError:
+            return
+
+    monkeypatch.setattr(MappedFile, "sync", sync_or_not)
+    caught = [nth for nth in range(1, 40) if run_with(Fault("ENOSPC of a sync", nth, False)).wrong]
+    print(f"caught with the failing sync number {caught}")
+    assert caught
+
+
+def test_signals_interrupt_calls_and_cost_nothing(tmp_path: Path) -> None:
+    """The real system: a signal every half millisecond, so that many calls end with EINTR."""
+    received = 0
+
+    def count(_signal: int, _frame: object) -> None:
+        nonlocal received
+        received += 1
+
+    before = signal.signal(signal.SIGALRM, count)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    try:
+        settings = small_settings(tmp_path, flush_disk_type="SYNC_FLUSH", flush_interval_ms=1)
+        made: list[bytes] = []
+        for _ in range(5):
+            store = MessageStore.open(settings)
+            for _ in range(60):
+                made.append(b"%06d" % len(made))
+                end = store.put(message(made[-1], unique=made[-1].decode())).end
+                store.request_flush()
+                assert store.wait_durable(end, 30)
+                store.dispatch()
+            assert bodies(store) == made
+            assert store.close()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    print(f"{received} signals")
+    assert received > 100
