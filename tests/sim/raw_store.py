@@ -135,6 +135,8 @@ def parse_queues(
         if data is None or not path.startswith(prefix):
             continue
         topic, queue_id, name = path[len(prefix) :].split("/")
+        if not queue_id.isdecimal():
+            continue  # renamed to be removed; no broker takes it for a queue
         units = queues.setdefault((topic, int(queue_id)), {})
         if not data.strip(b"\0"):
             continue
