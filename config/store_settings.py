@@ -364,8 +364,8 @@ class StoreSettings:
     warm_segments: bool = setting(
         False,
         "warmMapedFileEnable",
-        effect="later",
-        why="Touch every page of a new segment before use. Reserving its blocks does most of that.",
+        why="""Touch every page of a new segment before use, and lock it in memory. Reserving blocks
+        does most of that; touching makes syncs of the segment slower on common disks.""",
     )
     warm_flush_pages: int = setting(
         4096,
@@ -373,6 +373,5 @@ class StoreSettings:
         unit="pages of 4096 bytes",
         low=1,
         high=I64_MAX,
-        effect="later",
-        why="How often warming syncs on the way.",
+        why="How often warming syncs on the way, under SYNC_FLUSH.",
     )

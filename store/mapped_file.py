@@ -22,6 +22,7 @@ from aerobee.store.errors import StoreLayoutError
 from aerobee.store.files import Files
 
 NAME_DIGITS = 20
+_FORGET_BYTES = 16 << 20
 
 
 def segment_name(start: int) -> str:
@@ -230,9 +231,14 @@ class MappedFile:
         return rewritten
 
     def forget_pages(self) -> None:
-        """Give back the memory that reading has mapped; the kernel's cache keeps the bytes."""
+        """Give back the memory that reading has mapped; the kernel's cache keeps the bytes.
+
+        Piece by piece: the call keeps all other threads standing, a quarter of a second for 1 GiB.
+        """
         if self._map is not None:
-            self._map.madvise(mmap.MADV_DONTNEED)
+            for position in range(0, self.size, _FORGET_BYTES):
+                length = min(_FORGET_BYTES, self.size - position)
+                self._map.madvise(mmap.MADV_DONTNEED, position, length)
 
     def unpin(self) -> None:
         """One view less is out."""

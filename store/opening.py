@@ -34,6 +34,7 @@ from aerobee.store.recovery_report import Progress, RecoveryReport
 from aerobee.store.stats import StoreStats
 from aerobee.store.store_lock import StoreLock
 from aerobee.store.transient_pool import TransientStorePool, pooled_maker
+from aerobee.store.warm_up import warm_maker
 
 log = logging.getLogger("aerobee.store")
 
@@ -164,6 +165,9 @@ def make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
         )
     pool: TransientStorePool | None = None
     make = mapped_maker(files, segment_bytes)
+    if settings.warm_segments:
+        sync_pages = settings.warm_flush_pages if settings.sync_flush else None
+        make = warm_maker(files, segment_bytes, sync_pages)
     if settings.transient_pool_effective:
         pool = TransientStorePool(files, settings.transient_pool_buffers, segment_bytes)
         make = pooled_maker(

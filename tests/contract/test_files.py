@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -357,3 +358,44 @@ def test_file_whose_times_were_set_was_not_made_and_left(files: Files, tmp_path:
     assert not files.made_and_left(str(second))
     set_modified(files, first, 1)
     assert not files.made_and_left(str(first))
+
+
+@pytest.mark.parametrize("operation", ["lock", "zero"])
+def test_other_threads_run_while_memory_is_locked_or_zeroed(operation: str) -> None:
+    # A busy machine may keep this thread off its cores for all of one call.
+    assert any(ran_in_the_middle(operation) for _ in range(10))
+
+
+def ran_in_the_middle(operation: str) -> bool:
+    """Whether this thread ran in the middle third of the time that another one's call took.
+
+    At its edges the interpreter may switch whatever the call does; in its middle only if it may.
+    """
+    files = Files()
+    memory = files.anonymous(256 << 20)
+    times: list[float] = []
+    refused: list[OSError] = []
+
+    def work() -> None:
+        times.append(time.perf_counter())
+        try:
+            if operation == "lock":
+                files.lock_memory(memory)
+            else:
+                files.zero_memory(memory, 0, len(memory))
+        except OSError as error:
+            refused.append(error)
+        times.append(time.perf_counter())
+
+    thread = threading.Thread(target=work)
+    moments: list[float] = []
+    thread.start()
+    while thread.is_alive():
+        moments.append(time.perf_counter())
+        os.sched_yield()
+    memory.close()
+    if refused:
+        pytest.skip(f"locked memory is limited to less than this test takes: {refused[0]}")
+    start, end = times
+    third = (end - start) / 3
+    return any(start + third < moment < end - third for moment in moments)
