@@ -248,6 +248,11 @@ class DamageReports:
         )  # fmt: skip
         return True
 
+    def forget(self, slot: tuple[str, int, int]) -> None:
+        """The slot is in order; should it not be again, that is to be said again."""
+        with self._lock:
+            self._told.discard(slot)
+
     def _check_reads_of(self, log_offset: int) -> None:
         """Where one record is damaged others may be: check each one there from now on."""
         segment = self._segments.find(log_offset)

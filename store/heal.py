@@ -206,11 +206,12 @@ class Healer:
         if not queue.first_offset <= slot < queue.max_offset:
             return False
         present, expected = UNIT.unpack(found), UNIT.unpack(unit)
-        if is_same(queue, expected, present) or self._is_known_gap(present[0]):
-            return False  # or its own message is lost
+        if is_same(queue, expected, present):
+            return False
         if present[:2] == expected[:2] or not 0 < present[1] < PRE_BLANK_SIZE:
             return True
-        return not self._is_sound(queue, slot, present)
+        # In a gap its own message is lost, whatever claims the slot now.
+        return not self._is_known_gap(present[0]) and not self._is_sound(queue, slot, present)
 
     def _before(self, queue: ConsumeQueue, slot: int) -> int | None:
         """Log offset of the nearest sound unit before the slot, None if there is none near."""
@@ -244,6 +245,7 @@ class Healer:
         queue.write_units(claim.slot, claim.unit)
         if claim.slot < queue.min_offset:
             queue.correct_min_offset(self._segments.min_offset)
+        self._damage.forget((queue.topic, queue.queue_id, claim.slot))
         self._stats.mended_units += 1
 
     def _settle_orphan(self, orphan: Orphan, gaps: list[Gap]) -> bool:

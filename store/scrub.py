@@ -37,6 +37,8 @@ from aerobee.store.stats import StoreStats
 
 log = logging.getLogger("aerobee.store.scrub")
 
+#: A start has other things to do first.
+FIRST_AFTER_S = 3.0
 _IDLE_S = 1.0
 # Work between two waits, and the least such wait: enough for others to take the interpreter.
 _STEP_NS = 300_000
@@ -88,7 +90,7 @@ class Scrub:
         self._pass_asked = False
         self._pass_damaged = 0
         # The first pass covers what the start found and did not read.
-        self._next_pass_at = 0.0
+        self._next_pass_at = clock.monotonic() + FIRST_AFTER_S
         self._first = True
         self._stopping = threading.Event()
         # Ends the wait for something to do.
@@ -216,7 +218,7 @@ class Scrub:
         finally:
             pieces.close()
             units.close()
-        self._stats.scrub_left_bytes = max(0, self._stats.scrub_left_bytes - segment.size)
+        self._stats.scrub_left_bytes = sum([waiting.size for waiting in self._pass or ()])
         if done:
             findings = Findings(
                 segment,

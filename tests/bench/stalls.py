@@ -27,9 +27,14 @@ DELETE = {
     "diskSpaceCleanForciblyRatio": "0.01",
     "diskMaxUsedSpaceRatio": "10",
     "cleanResourceInterval": "1000",
+    "scrub.bytes_per_second": "0",
 }
-KEEP = {"diskSpaceCleanForciblyRatio": "0.99", "fileReservedTime": "720"}
-SCRUB = {**KEEP, "scrubBytesPerSecond": str(64 * MIB)}
+KEEP = {
+    "diskSpaceCleanForciblyRatio": "0.99",
+    "fileReservedTime": "720",
+    "scrub.bytes_per_second": "0",
+}
+SCRUB = {**KEEP, "scrub.bytes_per_second": str(64 * MIB)}
 
 
 @dataclass(frozen=True, slots=True)
