@@ -30,7 +30,8 @@ def check_file_size(path: str, found: int, expected: int, keys: str) -> None:
         raise StoreSizeMismatch(
             f"{path} has {found} bytes, but the settings make it {expected}. The sizes of existing "
             f"files cannot be changed: set {keys} to what this directory was written with, or "
-            "point the broker at another directory."
+            "point the broker at another directory. If only some files have another size, somebody "
+            "has changed them: 'aerobee store repair' says what can be kept."
         )
 
 

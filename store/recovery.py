@@ -110,6 +110,10 @@ class Recovery:
         report = self.report
         report.log_start = self._segments.min_offset
         report.foreign_files = self._foreign_files()
+        unmade = [queue for queue in self._queues if queue.unmade]
+        remade_from = min(map(self._soundness.before_unmade, unmade), default=None)
+        if remade_from is not None:  # once they are made, nobody sees that they were gone
+            self._set_back_offsets(remade_from)
         for queue in self._queues:
             queue.mend_files()
         self._distrust_cache()
@@ -120,7 +124,7 @@ class Recovery:
             self._checkpoint,
             self._soundness,
             self._known,
-        ).plan()
+        ).plan(remade_from)
         report.why = plan.why
         report.index_files_removed += plan.index_removed
         self._set_back_marks(plan)

@@ -92,10 +92,14 @@ class Planner:
         self._soundness = soundness
         self._known = known
 
-    def plan(self) -> RecoveryPlan:
-        """Judge. Raises OSError."""
+    def plan(self, remade_from: int | None = None) -> RecoveryPlan:
+        """Judge. `remade_from`: queue files were gone, and are to be filled from there. Raises
+        OSError."""
         offsets = self._known.offsets
         plan = self._by_time() if offsets is None else self._by_offset(offsets)
+        if remade_from is not None and remade_from < plan.dispatch_from:
+            plan.dispatch_from = remade_from
+            plan.why = "queue files were gone"
         plan.dispatch_from = max(self._segments.min_offset, plan.dispatch_from)
         plan.start = max(self._segments.min_offset, min(plan.start, plan.dispatch_from))
         return plan

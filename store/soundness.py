@@ -8,7 +8,7 @@ Where neither log nor queue can be believed alone, `recovery_plan.py` and `log_w
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.record import RECORD, RecordHead
 from aerobee.store.checkpoint import Checkpoint
-from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from aerobee.store.log_walk import check_at
 from aerobee.store.mapped_file_queue import MappedFileQueue
 from aerobee.store.queue_table import ConsumeQueueTable
@@ -101,6 +101,13 @@ class Soundness:
             unit = None if before is None else queue.unit(before)
             return 0 if unit is None else unit[0]
         return start
+
+    def before_unmade(self, queue: ConsumeQueue) -> int:
+        """The record before the first slot of the queue's first file that is gone."""
+        first = min(file.start for file in queue.unmade) // UNIT_BYTES
+        before = _last_named(queue, first)
+        unit = None if before is None else queue.unit(before)
+        return 0 if unit is None else unit[0]
 
     def boundary_at(self, log_offset: int) -> int:
         """`log_offset` if a record begins there, else the beginning of its segment."""

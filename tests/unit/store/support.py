@@ -10,6 +10,7 @@ from aerobee.config.model import Settings
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.properties import decode_properties, encode_properties, index_keys
 from aerobee.protocol.record import Message, StoreMessage, decode_records, pack_host
+from aerobee.store.errors import StoreNotWritable
 from aerobee.store.files import Clock, Files
 from aerobee.store.message_store import GetStatus, MessageStore
 from aerobee.store.offsets_file import OffsetsFile
@@ -131,6 +132,20 @@ def fill(store: MessageStore, count: int, *, queues: int = 1, size: int = 50) ->
         store.put(message(body, queue_id=n % queues, unique=f"U{n}", tags=f"T{n % 3}"))
     store.dispatch()
     return made
+
+
+def put_until_refused(store: MessageStore) -> tuple[list[bytes], StoreNotWritable]:
+    """Put and dispatch messages until the store takes no more; the bodies it took, the refusal."""
+    taken: list[bytes] = []
+    for number in range(1000):
+        body = b"%04d" % number + b"." * 100
+        try:
+            store.put(message(body))
+        except StoreNotWritable as refusal:
+            return taken, refusal
+        taken.append(body)
+        store.dispatch()
+    raise AssertionError("it was never refused")
 
 
 def kill_image(store_path: Path, target: Path) -> Path:

@@ -24,6 +24,7 @@ from tests.unit.store.support import (
     kill_image,
     log_segment,
     message,
+    put_until_refused,
     small_settings,
     tree,
 )
@@ -387,3 +388,30 @@ def test_start_after_a_kill_needs_no_room_for_its_own_marks(tmp_path: Path) -> N
     store = MessageStore.open(small_settings(root))
     assert bodies(store) == [*made, b"room again"]
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("operation", "part"), [("reserve", "commitlog"), ("write", "consumequeue")]
+)
+def test_quota_that_is_used_up_is_a_full_disk(tmp_path: Path, operation: str, part: str) -> None:
+    files = FaultyFiles(tmp_path)
+    store = MessageStore.open(small_settings(tmp_path), files)
+    made = fill(store, 5)
+    files.fail(operation, errno.EDQUOT, part)
+    taken, refusal = put_until_refused(store)
+    assert "disk is full" in str(refusal)
+    assert "quota" in str(refusal)
+    assert bodies(store)[:5] == made
+    files.heal()
+    wait_until(lambda: put_succeeds(store))
+    store.dispatch()
+    assert bodies(store) == [*made, *taken, b"room again"]
+    assert store.close()
+
+
+def put_succeeds(store: MessageStore) -> bool:
+    try:
+        store.put(message(b"room again"))
+    except StoreNotWritable:
+        return False
+    return True
