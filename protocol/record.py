@@ -25,9 +25,11 @@ from aerobee.protocol.record_check import (
     Checked,
     DispatchFields,
     RecordHead,
+    Told,
     announced_size,
     check_record,
     dispatch_fields,
+    told_sizes,
 )
 from aerobee.protocol.record_layout import (
     BLANK_BYTES,
@@ -112,6 +114,7 @@ __all__ = [
     "Message",
     "RecordHead",
     "StoreMessage",
+    "Told",
     "announced_size",
     "check_record",
     "decode_record",
@@ -125,6 +128,7 @@ __all__ = [
     "scan_records",
     "sealed_record_size",
     "store_timestamp_position",
+    "told_sizes",
     "unpack_host",
 ]
 

@@ -5,12 +5,15 @@ behind it was promised to anybody. Below the floor, where sound records are know
 damage: what stands behind it must not be lost with it, as it is in the reference (reliability B1).
 
 Finding the next sound record (reliability 4, step 4):
-(a) the record's own lengths add up and a sound one follows there: only its content is damaged;
+(a) where it ends by its own lengths, if all it says of itself agrees: then its content is damaged
+    and nothing else. If not, where one of its lengths, the field or the sum of its parts, leads to
+    the beginning of another record: one flipped bit leaves one of the two right;
 (b) else the next position that a consume queue unit names and that names the unit back, or the end
     of the segment: every segment begins with a record;
 (c) and in between, records that no unit names (half messages; all, if the queues are gone): by
-    their magic, if a chain of sound records leads from there exactly to (b). A message body may
-    hold a forged record made for its own position; a chain to a known boundary it cannot hold.
+    their magic, if a chain of records, damaged ones taken as in (a), leads from a sound one there
+    exactly to (b). A message body may hold a forged record made for its own position; a chain to a
+    known boundary it cannot hold.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,8 +25,10 @@ from aerobee.protocol.record import (
     MESSAGE_MAGIC,
     Checked,
     RecordHead,
+    Told,
     check_record,
     scan_records,
+    told_sizes,
 )
 from aerobee.store.mapped_file import MappedFile
 from aerobee.store.mapped_file_queue import MappedFileQueue
@@ -45,8 +50,9 @@ class LogWalk:
     """One walk. `named_after(p, limit)` gives the next boundary of (b) above p, at most `limit`.
 
     `lenient`: all that was ever stored is there, so a bad record above the floor that a sound one
-    follows is damage as well. Only (a) counts for that: up there no unit names a boundary, and a
-    chain to nowhere in particular a forged record could begin, too.
+    follows is damage as well. Only (a) counts for that, with a sound follower: up there no unit
+    names a boundary, a chain to nowhere in particular a forged record could begin, too, and of the
+    very last record a killed process may have stored a part.
     """
 
     def __init__(
@@ -91,7 +97,7 @@ class LogWalk:
                 if log_offset < self._floor:
                     following = self._resynchronise(segment, log_offset)
                 else:
-                    behind = self._behind_itself(segment, log_offset, segment.end)
+                    behind = self._sound_follower(segment, log_offset)
                     if behind is None or not self._lenient:
                         self.end_reason = str(error)
                         break
@@ -117,15 +123,41 @@ class LogWalk:
         return known
 
     def _behind_itself(self, segment: MappedFile, bad: int, limit: int) -> int | None:
-        """(a): where the next record begins if only this one's body is damaged."""
+        """(a): where the record at `bad` ends, damaged as it is."""
+        told = self._told(segment, bad, limit)
+        if told.is_whole:
+            return bad + told.by_field
+        for size in (told.by_field, told.by_parts):
+            if size and self._begins(segment, bad + size, limit):
+                return bad + size
+        return None
+
+    def _sound_follower(self, segment: MappedFile, bad: int) -> int | None:
+        """(a) for what may be the torn tail: a sound record stands behind the one at `bad`."""
+        told = self._told(segment, bad, segment.end)
+        for size in (told.by_field, told.by_parts):
+            if size and self._is_sound(segment, bad + size):
+                return bad + size
+        return None
+
+    def _told(self, segment: MappedFile, log_offset: int, limit: int) -> Told:
+        start = segment.start
+        return told_sizes(segment.view, log_offset - start, log_offset, limit - start)
+
+    def _begins(self, segment: MappedFile, log_offset: int, limit: int) -> bool:
+        """Whether a record begins there, sound or damaged in its content, or nothing has to."""
+        return (
+            log_offset == limit
+            or self._told(segment, log_offset, limit).is_whole
+            or self._is_sound(segment, log_offset)
+        )
+
+    def _is_sound(self, segment: MappedFile, log_offset: int) -> bool:
         try:
-            following = bad + check_at(segment, bad, check_crc=False).size
-            if following == limit:
-                return following
-            check_at(segment, following, self._check_crc)
+            check_at(segment, log_offset, self._check_crc)
         except CorruptRecord:
-            return None
-        return following if following < limit else None
+            return False
+        return True
 
     def _next_magic(self, segment: MappedFile, start: int, end: int) -> int:
         """The next log offset in [start, end) with a record's magic in its place, or -1."""
@@ -134,11 +166,12 @@ class LogWalk:
         return -1 if found < 0 else segment.start + found - MAGIC_POSITION
 
     def _chain_leads(self, segment: MappedFile, start: int, target: int) -> bool:
-        """Whether sound records follow each other from `start` exactly to `target`."""
-        log_offset = start
-        while log_offset < target:
+        """Whether records follow each other from a sound one at `start` exactly to `target`."""
+        following: int | None = start if self._is_sound(segment, start) else None
+        while following is not None and following < target:
+            log_offset = following
             try:
-                log_offset += check_at(segment, log_offset, self._check_crc).size
+                following = log_offset + check_at(segment, log_offset, self._check_crc).size
             except CorruptRecord:
-                return False
-        return log_offset == target
+                following = self._behind_itself(segment, log_offset, target)
+        return following == target

@@ -70,3 +70,56 @@ def test_each_gap_a_start_finds_is_named_however_many_there_are(
     }
     assert named == {one.log_offset for one in damaged}
     assert store.close()
+
+
+#: A bit of each part of a record, by what it breaks: (byte, bit), counted from its first byte.
+BROKEN = {
+    "size": (3, 0x10),
+    "magic": (5, 0x01),
+    "crc": (9, 0x01),
+    "own offset": (34, 0x04),
+    "host bit": (39, 0x10),
+    "body length": (87, 0x08),
+    "body": (95, 0x01),
+    "topic length": (144, 0x04),
+    "topic": (146, 0x80),
+    "properties length": (152, 0x02),
+    "properties": (155, 0x80),
+}
+
+
+@pytest.mark.parametrize("with_queues", [True, False])
+@pytest.mark.parametrize("numbers", [(3, 5, 8, 13), (4, 5), (4, 5, 6, 7)], ids=str)
+@pytest.mark.parametrize("part", BROKEN)
+def test_several_damaged_records_of_a_segment_cost_no_others(
+    tmp_path: Path, part: str, numbers: tuple[int, ...], with_queues: bool
+) -> None:
+    running = tmp_path / "running"
+    store = MessageStore.open(small_settings(running))
+    made = fill(store, 60)
+    records = read_all(store)
+    root = kill_image(running, tmp_path / "killed")
+    store.close()
+    position, bit = BROKEN[part]
+    for number in numbers:
+        flip(log_segment(root), records[number].log_offset + position, bit)
+    if not with_queues:
+        shutil.rmtree(root / "consumequeue")
+        shutil.rmtree(root / "index")
+    store = MessageStore.open(small_settings(root))
+    assert bodies(store) == [body for n, body in enumerate(made) if n not in numbers]
+    lost = [(records[n].log_offset, records[n].log_offset + records[n].size) for n in numbers]
+    found = [(gap.start, gap.end) for gap in store.recovery.gaps]
+    assert merged(found) == merged(lost)
+    assert store.close()
+
+
+def merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges that touch each other as one: neighbours may be found together."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if found and found[-1][1] >= start:
+            found[-1] = (found[-1][0], end)
+        else:
+            found.append((start, end))
+    return found

@@ -262,7 +262,10 @@ def test_zeroed_page_in_a_sealed_segment_costs_what_it_held(tmp_path: Path) -> N
         if found.log_offset < SEGMENT + 2048 and found.log_offset + found.size > SEGMENT + 1024
     ]
     store = killed.open()
-    assert len(store.recovery.gaps) == 1
+    gaps = store.recovery.gaps
+    first, last = killed.records[lost[0]], killed.records[lost[-1]]
+    assert (gaps[0].start, gaps[-1].end) == (first.log_offset, last.log_offset + last.size)
+    assert [gap.end for gap in gaps[:-1]] == [gap.start for gap in gaps[1:]]
     assert bodies(store) == [
         body for number, body in enumerate(killed.bodies) if number not in lost
     ]
