@@ -142,7 +142,9 @@ def test_alerts_ask_only_for_families_that_exist(serve: Callable[..., Served]) -
 
 
 def test_manual_lists_the_families_there_are(serve: Callable[..., Served]) -> None:
-    _, page = serve().ready().get("/metrics")
+    with_pool = ("flushDiskType=ASYNC_FLUSH", "transientStorePoolEnable=true")
+    options = [word for setting in with_pool for word in ("--set", setting)]
+    _, page = serve(*options).ready().get("/metrics")
     families = re.findall(r"^# HELP (\S+) (.*)\n# TYPE \S+ (\S+)$", page.decode(), re.MULTILINE)
     ours = {
         (name, kind, text)

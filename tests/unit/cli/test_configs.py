@@ -1,6 +1,7 @@
 """`aerobee config` and the settings flags of `serve`, without starting anything."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -16,8 +17,9 @@ from aerobee.config.model import SETTINGS
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
-    monkeypatch.delenv("ROCKETMQ_HOME", raising=False)
+    for name in list(os.environ):
+        if name in ("NAMESRV_ADDR", "ROCKETMQ_HOME") or name.startswith("AEROBEE_"):
+            monkeypatch.delenv(name)
 
 
 def conf(tmp_path: Path, text: str) -> str:
