@@ -104,6 +104,7 @@ class StoreAtRest:
             consume_queue_segment_bytes=self.sizes.queue_bytes,
             index_slots=self.sizes.index_slots,
             index_entries=self.sizes.index_entries,
+            consume_queue_ext_segment_bytes=self.sizes.extension_bytes,
         )
 
     @property

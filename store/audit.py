@@ -24,6 +24,7 @@ from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.names import is_light
 from aerobee.store.audit_bytes import Sources, Window
 from aerobee.store.audit_config import Tables
+from aerobee.store.audit_ext import Extensions
 from aerobee.store.audit_index import IndexAudit
 from aerobee.store.audit_layout import Layout, check_segments, check_strays, survey
 from aerobee.store.audit_log import LogAudit
@@ -154,7 +155,7 @@ class _Audit:
             findings,
             counts,
             self._tables.topics(),
-            has_extensions=self._layout.has_extensions,
+            extensions=self._extensions(),
             strict_delays="message_delay_levels" in self._given,
             clean_stop=self.clean_stop,
         )
@@ -207,6 +208,14 @@ class _Audit:
                 None,
                 "holds no segment, but consume queues name messages",
             )
+
+    def _extensions(self) -> Extensions | None:
+        """The extension files; None in a store that has none and is to have none."""
+        if not self._layout.has_extensions and not self._settings.consume_queue_ext_enabled:
+            return None
+        extensions = Extensions(self.sources, self._layout, self._sizes.extension_bytes)
+        extensions.check_files(self.findings)
+        return extensions
 
     def _further_queue(self, name: str, queue_id: int) -> tuple[str, int] | None:
         """The queue that a message of `queue_id` was multi-dispatched to under that name.

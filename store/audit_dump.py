@@ -11,15 +11,16 @@ from typing import NamedTuple
 
 from aerobee.config.model import Settings
 from aerobee.protocol.hashing import java_hash
+from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.protocol.record import (
     SYS_TRANSACTION_COMMIT,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
     Message,
-    RecordHead,
     decode_record,
 )
 from aerobee.store.audit_bytes import Sources
+from aerobee.store.audit_ext import Extensions
 from aerobee.store.audit_filler import is_filler
 from aerobee.store.audit_index_file import ENTRIES
 from aerobee.store.audit_layout import FoundFile, survey
@@ -28,6 +29,7 @@ from aerobee.store.audit_scan import LogScan, first_store_ms
 from aerobee.store.audit_sizes import find_sizes
 from aerobee.store.audit_state import read_marks, was_left_open
 from aerobee.store.consume_queue import PRE_BLANK_SIZE, UNIT
+from aerobee.store.consume_queue_ext import is_address
 from aerobee.store.encoding import crc_checks
 from aerobee.store.files import Files
 from aerobee.store.index_file import (
@@ -79,7 +81,8 @@ class DumpedMessage(NamedTuple):
 
 class DumpedUnit(NamedTuple):
     """A slot of a queue. `state`: message, lost (pre-blank), empty, deleted (its record is older
-    than the log), or what is wrong with it."""
+    than the log), or what is wrong with it. `tags_code` is what its extension unit holds, where it
+    has one, and the address of that unit where it is missing."""
 
     topic: str
     queue_id: int
@@ -143,6 +146,7 @@ class Dump:
         self._queues = QueueSet(
             self._sources, self._layout.queues, self._sizes.queue_bytes, self._records
         )
+        self._extensions = Extensions(self._sources, self._layout, self._sizes.extension_bytes)
         marks = read_marks(files, self._layout.root)
         self._torn_above = was_left_open(files, self._layout.root) and not marks.nothing_lost
         self._known_end = max(self._queues.named_end(), marks.flushed)
@@ -167,7 +171,8 @@ class Dump:
             check_crc=self._check_crc,
         )
         shown = 0
-        for log_offset, head, buffer, index in scan.records(start):
+        for record, data in scan.records(start):
+            log_offset = record[0]
             for gap in scan.gaps[shown:]:
                 if gap.end > wanted.log_start:
                     yield gap
@@ -176,9 +181,9 @@ class Dump:
                 return
             if log_offset < wanted.log_start:
                 continue
-            message = decode_record(buffer, index)
+            message = decode_record(data)
             if wanted.takes(message):
-                yield DumpedMessage(message, _kind(head))
+                yield DumpedMessage(message, _kind(message))
         yield from scan.gaps[shown:]
         for file, position, high in scan.tail:
             reason = f"behind the log's end {scan.end}: {scan.end_reason}"
@@ -241,9 +246,19 @@ class Dump:
                     log_offset, size, tags_code = unit
                     if wanted.log_start <= log_offset < wanted.log_end:
                         state = self._state(queue, offset, log_offset, size, log_min)
+                        if is_address(tags_code):
+                            tags_code, state = self._resolved(queue, tags_code, state)
                         yield DumpedUnit(
                             queue.topic, queue.queue_id, offset, log_offset, size, tags_code, state
                         )
+
+    def _resolved(self, queue: QueueReader, address: int, state: str) -> tuple[int, str]:
+        """Tags code and state of a unit with an extension unit."""
+        key, delayed = (queue.topic, queue.queue_id), queue.topic == SCHEDULE_TOPIC
+        found = self._extensions.tags_code(key, address, delayed=delayed)
+        if found is not None:
+            return found, state
+        return address, "its extension unit is missing" if state == "message" else state
 
     def _wanted_queues(self, wanted: Wanted) -> Iterator[QueueReader]:
         for (topic, queue_id), queue in sorted(self._queues.queues.items()):
@@ -307,12 +322,12 @@ class Dump:
                 )
 
 
-def _kind(head: RecordHead) -> str:
-    transaction = head.sys_flag & SYS_TRANSACTION_MASK
+def _kind(message: Message) -> str:
+    transaction = message.sys_flag & SYS_TRANSACTION_MASK
     if not transaction:
         return "message"
     if transaction == SYS_TRANSACTION_PREPARED:
         return "half"
     if transaction == SYS_TRANSACTION_COMMIT:
         return "commit"
-    return "filler" if is_filler(head) else "rollback"
+    return "filler" if is_filler(message.topic, message.sys_flag) else "rollback"

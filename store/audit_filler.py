@@ -15,7 +15,6 @@ from aerobee.protocol.record import (
     MIN_RECORD_BYTES,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_ROLLBACK,
-    RecordHead,
     StoreMessage,
     encode_record,
     pack_host,
@@ -28,12 +27,9 @@ _HOST = pack_host("0.0.0.0", 0)
 _LARGEST = 1 << 20
 
 
-def is_filler(head: RecordHead) -> bool:
-    """Whether a record is one of ours."""
-    return (
-        head.topic == FILLER_TOPIC
-        and head.sys_flag & SYS_TRANSACTION_MASK == SYS_TRANSACTION_ROLLBACK
-    )
+def is_filler(topic: str, sys_flag: int) -> bool:
+    """Whether a record of that topic and sysFlag is one of ours."""
+    return topic == FILLER_TOPIC and sys_flag & SYS_TRANSACTION_MASK == SYS_TRANSACTION_ROLLBACK
 
 
 def fillers(start: int, end: int, store_ms: int) -> Iterator[tuple[int, bytes]]:

@@ -199,6 +199,17 @@ KINDS: Final[dict[str, Kind]] = {
     "numbering-restarted": Kind(
         _N, "the topic was deleted and used again; the older messages are in no queue", "nothing"
     ),
+    "ext-file-size": Kind(
+        _D, "a broker refuses to start with consume_queue_ext_enabled", _REBUILD_QUEUES
+    ),
+    "ext-missing": Kind(
+        _W,
+        "consumers that filter by tag get these messages whether they match or not; clients filter "
+        "again",
+        f"nothing, or {_REBUILD_QUEUES}",
+    ),
+    "ext-wrong": Kind(_D, "consumers that filter by tag may miss the message", _REBUILD_QUEUES),
+    "queue-removed": Kind(_N, "a queue was being deleted when the broker ended", _START_MENDS),
     # --- index -------------------------------------------------------------------------------
     "index-missing": Kind(
         _W, "queries by key find nothing", "nothing: the next start makes the index again"
@@ -245,6 +256,7 @@ KINDS: Final[dict[str, Kind]] = {
         "after a crash a start reads more of the log than it needs to",
         "nothing: the next start writes it anew",
     ),
+    "checkpoint-tail": Kind(_N, "no broker reads it", "nothing"),
     "checkpoint-ahead": Kind(
         _W,
         "after a crash RocketMQ may begin its recovery too late and leave messages out of their "

@@ -7,6 +7,7 @@ so that what is left can still be read.
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from aerobee.config.model import Settings
 from aerobee.store.audit_report import Findings
 from aerobee.store.errors import NotAStore
 from aerobee.store.files import Files
+from aerobee.store.queue_table import REMOVED_SUFFIX
 
 _SEGMENT_NAME = re.compile(r"[0-9]{20}", re.ASCII)
 _INDEX_NAME = re.compile(r"[0-9]{17}", re.ASCII)
@@ -64,8 +66,11 @@ class Layout:
     unfinished: list[FoundFile] = field(default_factory=list)
     # (path, whether RocketMQ refuses to start because of it).
     foreign: list[tuple[str, bool]] = field(default_factory=list)
-    # Whether units may hold addresses in consumequeue_ext instead of tags codes.
+    # Files of consumequeue_ext, by (topic, queue id), and whether there is such a directory.
+    extensions: list[tuple[tuple[str, int], FoundFile]] = field(default_factory=list)
     has_extensions: bool = False
+    # Directories of queues whose removal was broken off.
+    removed: list[str] = field(default_factory=list)
     # Second files of a start that another directory has too.
     duplicates: list[FoundFile] = field(default_factory=list)
 
@@ -99,8 +104,8 @@ def survey(files: Files, settings: Settings) -> Layout:
     layout.segments += [file for file in layout.unfinished if file.start < last]
     layout.segments.sort(key=lambda file: file.start)
     layout.unfinished = [file for file in layout.unfinished if file.start > last]
-    layout.has_extensions = files.is_directory(os.path.join(root, "consumequeue_ext"))
     _list_queues(files, os.path.join(root, "consumequeue"), layout)
+    _list_extensions(files, os.path.join(root, "consumequeue_ext"), layout)
     _list_index(files, os.path.join(root, "index"), layout)
     _list_config(files, os.path.join(root, "config"), layout)
     return layout
@@ -137,6 +142,22 @@ def _list_segments(files: Files, directory: str, layout: Layout) -> None:
 
 
 def _list_queues(files: Files, directory: str, layout: Layout) -> None:
+    for topic, queue_id, path in _queue_directories(files, directory, layout):
+        found = _list_queue_files(files, path, layout)
+        layout.queues.append(FoundQueue(topic, queue_id, path, tuple(found)))
+
+
+def _list_extensions(files: Files, directory: str, layout: Layout) -> None:
+    layout.has_extensions = files.is_directory(directory)
+    for topic, queue_id, path in _queue_directories(files, directory, layout):
+        found = _list_queue_files(files, path, layout)
+        layout.extensions += [((topic, queue_id), file) for file in found]
+
+
+def _queue_directories(
+    files: Files, directory: str, layout: Layout
+) -> Iterator[tuple[str, int, str]]:
+    """(topic, queue id, path) of each queue below `directory`; what else is there is noted."""
     for topic in files.names(directory):
         topic_directory = os.path.join(directory, topic)
         if not files.is_directory(topic_directory):
@@ -144,11 +165,13 @@ def _list_queues(files: Files, directory: str, layout: Layout) -> None:
             continue
         for name in files.names(topic_directory):
             path = os.path.join(topic_directory, name)
-            if not name.isdecimal() or not name.isascii() or not files.is_directory(path):
+            is_directory = files.is_directory(path)
+            if name.endswith(REMOVED_SUFFIX) and is_directory:
+                layout.removed.append(path)
+            elif not name.isdecimal() or not name.isascii() or not is_directory:
                 layout.foreign.append((path, False))
-                continue
-            found = _list_queue_files(files, path, layout)
-            layout.queues.append(FoundQueue(topic, int(name), path, tuple(found)))
+            else:
+                yield topic, int(name), path
 
 
 def _list_queue_files(files: Files, directory: str, layout: Layout) -> list[FoundFile]:
@@ -241,6 +264,8 @@ def check_strays(files: Files, layout: Layout, findings: Findings) -> None:
         else:
             kind = "queue-file-unfinished"
         findings.add(kind, file.path, None, "has no length")
+    for path in layout.removed:
+        findings.add("queue-removed", path, None, "is what is left of a queue that was deleted")
     for path, stops_rocketmq in layout.foreign:
         kind = "foreign-stops-rocketmq" if stops_rocketmq else "foreign-file"
         findings.add(kind, path, None, "is none of the store's files")

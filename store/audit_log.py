@@ -23,23 +23,21 @@ from aerobee.protocol.record import (
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
-    RecordHead,
+    Checked,
 )
 from aerobee.protocol.record_seal import SEAL_BYTES, is_intact
 from aerobee.store.audit_filler import is_filler
 from aerobee.store.audit_layout import FoundFile
 from aerobee.store.audit_queue_pass import LostByGap
-from aerobee.store.audit_queues import Claim
+from aerobee.store.audit_queues import Claims
 from aerobee.store.audit_report import Counts, Findings
-from aerobee.store.audit_scan import LogScan
+from aerobee.store.audit_scan import Batch, LogScan
 from aerobee.store.audit_state import KnownMarks
+from aerobee.store.consume_queue import UNIT
 from aerobee.store.delay_levels import DelayLevels
 from aerobee.store.mapped_file import segment_name
 
-#: Claims by (topic, queue id), each queue's in log order.
-Claims = dict[tuple[str, int], list[Claim]]
-
-_BATCH = 16_384
+_pack_unit = UNIT.pack
 _SEAL = f"{PROPERTY_CRC}\x01".encode()
 _NAMES_SHOWN = 8
 
@@ -75,6 +73,9 @@ class LogAudit:
         self._counts = counts
         # By a gap's start: the store time before it in its segment, 0 without a record there.
         self.times: dict[int, int] = {}
+        # Store time of the last record, and where its segment ends.
+        self._newest_ms = 0
+        self._file_end = 0
         # Which queue a name in a message of that queue id means; None for one not to be asked for.
         self._further = further
 
@@ -86,91 +87,95 @@ class LogAudit:
         progress: Callable[[int], None],
     ) -> None:
         """Read it all. Fillers go to `filled`, after every batch `progress` is told where."""
-        counts, prepared = self._counts, SYS_TRANSACTION_PREPARED
-        progress(self._scan.end)
-        claims: Claims = {}
-        file_end = newest_ms = since = gaps_seen = 0
-        gaps = self._scan.gaps
-        for log_offset, head, buffer, index in self._scan.records():
-            store_ms = head.store_timestamp_ms
-            if len(gaps) > gaps_seen:
-                gaps_seen = self._note_times(gaps_seen, file_end, newest_ms)
-            if log_offset >= file_end:
-                file_end = (log_offset // self._segment_bytes + 1) * self._segment_bytes
-            elif store_ms < newest_ms:
-                self._time_back(log_offset, store_ms, newest_ms)
-            newest_ms = store_ms
-            counts.records += 1
-            end = index + head.size
-            if buffer[end - SEAL_BYTES : end - SEAL_BYTES + len(_SEAL)] == _SEAL:
-                self._check_seal(log_offset, buffer[index:end])
-            properties_at = index + head.properties_position
-            properties = decode_properties(
-                buffer[properties_at : properties_at + head.properties_length]
-            )
-            transaction = head.sys_flag & SYS_TRANSACTION_MASK
-            keys: tuple[str, ...] = ()
-            if not transaction & prepared:
-                self._claim(claims, log_offset, head, properties)
-                keys = index_keys(properties)
-            elif transaction == SYS_TRANSACTION_ROLLBACK:
-                if is_filler(head):
-                    counts.fillers += 1
-                    filled(log_offset)
-                    self._filler(log_offset, head.size)
-                    continue
-                counts.rollbacks += 1
-            else:
-                counts.half_messages += 1
-                keys = index_keys(properties)
-            keyed(head.topic, keys, log_offset, store_ms)
-            since += 1
-            if since == _BATCH:
-                since = 0
-                claimed(claims)
-                claims = {}
-                progress(log_offset)
-            counts.last_store_ms = max(counts.last_store_ms, store_ms)
-            counts.first_store_ms = counts.first_store_ms or store_ms
-        claimed(claims)
-        self._note_times(gaps_seen, file_end, newest_ms)
-        progress(self._scan.end)
+        scan, counts = self._scan, self._counts
+        progress(scan.end)
+        for batch in scan.batches():
+            if len(scan.gaps) > len(self.times):
+                self._note_times()
+            self._check_times(batch)
+            claims: Claims = {}
+            for record in batch.records:
+                self._take(record, claims, keyed, filled)
+            if _SEAL in batch.buffer:
+                self._check_seals(batch)
+            claimed(claims)
+            counts.records += len(batch.records)
+            progress(scan.end)
+        self._note_times()
 
-    def _claim(
-        self, claims: Claims, log_offset: int, head: RecordHead, properties: Mapping[str, str]
+    def _take(
+        self, record: Checked, claims: Claims, keyed: Keyed, filled: Callable[[int], None]
     ) -> None:
-        tags_code = tag_code(properties.get(PROPERTY_TAGS, ""))
-        if head.topic == SCHEDULE_TOPIC:
-            tags_code = self._levels.tags_code(
-                head.topic, properties, head.store_timestamp_ms, tags_code
-            )
-        key = (head.topic, head.queue_id)
-        claim = Claim(head.queue_offset, log_offset, head.size, tags_code)
-        known = claims.get(key)
-        if known is None:
-            claims[key] = [claim]
+        """Note what a record claims; hand its keys on."""
+        log_offset, size, queue_id, queue_offset, sys_flag, store_ms, topic = record[:7]
+        properties = decode_properties(record[10])
+        transaction = sys_flag & SYS_TRANSACTION_MASK
+        if not transaction & SYS_TRANSACTION_PREPARED:
+            tags_code = tag_code(properties.get(PROPERTY_TAGS, ""))
+            if topic == SCHEDULE_TOPIC:
+                tags_code = self._levels.tags_code(topic, properties, store_ms, tags_code)
+            unit = _pack_unit(log_offset, size, tags_code)
+            _claim(claims, (topic, queue_id), queue_offset, unit)
+            if PROPERTY_MULTI_QUEUE_OFFSET in properties:
+                self._claim_further(claims, (topic, queue_id), properties, unit)
+        elif transaction == SYS_TRANSACTION_ROLLBACK:
+            if is_filler(topic, sys_flag):
+                self._counts.fillers += 1
+                filled(log_offset)
+                self._filler(log_offset, size)
+            else:
+                self._counts.rollbacks += 1
+                keyed(topic, (), log_offset, store_ms)
+            return
         else:
-            known.append(claim)
-        if PROPERTY_MULTI_QUEUE_OFFSET in properties:
-            others = {self._further(name, key[1]): n for name, n in further_queues(properties)}
-            for other, offset in others.items():
-                if other is not None and other != key:
-                    claims.setdefault(other, []).append(claim._replace(offset=offset))
+            self._counts.half_messages += 1
+        keyed(topic, index_keys(properties), log_offset, store_ms)
 
-    def _note_times(self, seen: int, file_end: int, newest_ms: int) -> int:
-        """Remember the time of the record before each new gap; how many gaps there are."""
-        gaps = self._scan.gaps
-        for gap in gaps[seen:]:
-            self.times[gap.start] = newest_ms if gap.start < file_end else 0
-        return len(gaps)
+    def _claim_further(
+        self, claims: Claims, own: tuple[str, int], properties: Mapping[str, str], unit: bytes
+    ) -> None:
+        """Slots in the other queues that a multi-dispatched message lists."""
+        others = {self._further(name, own[1]): n for name, n in further_queues(properties)}
+        for other, offset in others.items():
+            if other is not None and other != own:
+                _claim(claims, other, offset, unit)
 
-    def _check_seal(self, log_offset: int, record: bytes) -> None:
-        if not is_intact(record):
-            self._say(
-                "record-seal",
-                log_offset,
-                f"the record at {log_offset} does not match the CRC of the whole of it at its end",
-            )
+    def _check_times(self, batch: Batch) -> None:
+        """Store times never go back within a segment; a batch lies in one."""
+        times = [record[5] for record in batch.records]
+        first = batch.records[0][0]
+        if first >= self._file_end:
+            self._file_end = (first // self._segment_bytes + 1) * self._segment_bytes
+            self._newest_ms = times[0]
+        if times[0] < self._newest_ms or times != sorted(times):
+            newest_ms = self._newest_ms
+            for record in batch.records:
+                if record[5] < newest_ms:
+                    self._time_back(record[0], record[5], newest_ms)
+                newest_ms = record[5]
+        self._newest_ms = times[-1]
+        counts = self._counts
+        counts.first_store_ms = counts.first_store_ms or times[0]
+        counts.last_store_ms = max(counts.last_store_ms, max(times))
+
+    def _note_times(self) -> None:
+        """Remember the time of the record before each new gap."""
+        for gap in self._scan.gaps[len(self.times) :]:
+            self.times[gap.start] = self._newest_ms if gap.start < self._file_end else 0
+
+    def _check_seals(self, batch: Batch) -> None:
+        shift = batch.at - batch.records[0][0]
+        for record in batch.records:
+            end = record[0] + record[1] + shift
+            if batch.buffer[end - SEAL_BYTES : end - SEAL_BYTES + len(_SEAL)] == _SEAL:
+                data = batch.buffer[record[0] + shift : end]
+                if not is_intact(data):
+                    self._say(
+                        "record-seal",
+                        record[0],
+                        f"the record at {record[0]} does not match the CRC of the whole of it at "
+                        "its end",
+                    )
 
     def _time_back(self, log_offset: int, store_ms: int, before_ms: int) -> None:
         self._say(
@@ -229,6 +234,14 @@ class LogAudit:
         if file is not None:
             path = file.path
         self._findings.add(kind, path, position, what, log_offset=log_offset)
+
+
+def _claim(claims: Claims, key: tuple[str, int], offset: int, unit: bytes) -> None:
+    known = claims.get(key)
+    if known is None:
+        known = claims[key] = ([], [])
+    known[0].append(offset)
+    known[1].append(unit)
 
 
 def _names(named: Sequence[tuple[str, int, int]]) -> str:

@@ -5,6 +5,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
 
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.properties import decode_properties, further_queues
@@ -174,6 +175,10 @@ class RecordsByPlace:
         self._segment_bytes = segment_bytes
         self._by_start = {file.start // segment_bytes: file for file in segments}
 
+    def has_file(self, log_offset: int) -> bool:
+        """Whether there is a file for that part of the log."""
+        return log_offset // self._segment_bytes in self._by_start
+
     def problem(self, queue: QueueReader, offset: int, log_offset: int, size: int) -> str | None:
         """Why the record a unit names is not that queue's message; None if it is."""
         file = self._by_start.get(log_offset // self._segment_bytes)
@@ -234,6 +239,11 @@ class QueueSet:
             (queue.topic, queue.queue_id): QueueReader(sources, queue, queue_bytes)
             for queue in found
         }
+        self._in_order = list(self.queues.values())
+        # The next named record of each queue behind what was asked for last, nearest first: (log
+        # offset, number of the queue, slot, size).
+        self._ahead: list[tuple[int, int, int, int]] | None = None
+        self._asked = 0
 
     def named_end(self) -> int:
         """Log offset behind the last record that a unit names and that names it back; 0 if none."""
@@ -258,16 +268,31 @@ class QueueSet:
         return any(queue.last_named(queue.top) is not None for queue in self.queues.values())
 
     def next_named(self, log_offset: int, limit: int) -> int:
-        """The next record in (log_offset, limit) that a unit names and that names it back."""
-        nearest = limit
-        for queue in self.queues.values():
-            offset = queue.first_at(log_offset + 1)
-            while (named := queue.first_named(offset, queue.top)) is not None:
-                offset, place, size = named
-                if place >= nearest:
-                    break
-                if self._records.problem(queue, offset, place, size) is None:
-                    nearest = place
-                    break
-                offset += 1
-        return nearest
+        """The next record in (log_offset, limit) that a unit names and that names it back.
+
+        Asked with growing log offsets, as a scan does, it looks at each queue once in a while only.
+        """
+        if self._ahead is None or log_offset < self._asked:
+            self._ahead = []
+            for number, queue in enumerate(self._in_order):
+                self._look_ahead(number, queue, queue.first_at(log_offset + 1))
+        self._asked = log_offset
+        ahead = self._ahead
+        while ahead and ahead[0][0] < limit:
+            place, number, offset, size = ahead[0]
+            queue = self._in_order[number]
+            is_behind = place <= log_offset
+            if not is_behind and self._records.problem(queue, offset, place, size) is None:
+                return place
+            heappop(ahead)
+            following = queue.first_at(log_offset + 1) if is_behind else offset + 1
+            self._look_ahead(number, queue, max(following, offset + 1))
+        return limit
+
+    def _look_ahead(self, number: int, queue: QueueReader, offset: int) -> None:
+        """Remember the next unit of the queue, from a slot on, that names a record."""
+        named = queue.first_named(offset, queue.top)
+        while named is not None and not self._records.has_file(named[1]):
+            named = queue.first_named(named[0] + 1, queue.top)
+        if named is not None and self._ahead is not None:
+            heappush(self._ahead, (named[1], number, named[0], named[2]))

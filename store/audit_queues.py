@@ -16,15 +16,18 @@ and in no queue. They are told from losses by the later records that took their 
 
 import os
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from aerobee.protocol.names import LMQ_PREFIX, SCHEDULE_TOPIC
+from aerobee.store.audit_ext import Extensions
 from aerobee.store.audit_queue_files import QueueReader, QueueSet, RecordsByPlace, names_record
 from aerobee.store.audit_queue_pass import LostByGap, QueuePass
 from aerobee.store.audit_report import Counts, Findings
 from aerobee.store.consume_queue import EMPTY, PRE_BLANK, UNIT, UNIT_BYTES
+from aerobee.store.consume_queue_ext import is_address
+from aerobee.store.sequence import Run, runs_of
 
-_I32_MIN, _I32_MAX = -(1 << 31), (1 << 31) - 1
+_I32_MAX = (1 << 31) - 1
 _RUNS_MOST = 10_000
 
 
@@ -35,6 +38,10 @@ class Claim(NamedTuple):
     log_offset: int
     size: int
     tags_code: int
+
+
+#: Claims by (topic, queue id), each queue's in log order: slots, and the unit for each.
+Claims: TypeAlias = dict[tuple[str, int], tuple[list[int], list[bytes]]]
 
 
 class _Run:
@@ -58,7 +65,7 @@ class _Run:
 class _State:
     """What is known of one queue so far."""
 
-    __slots__ = ("equal", "expected", "runs", "runs_left_out", "superseded")
+    __slots__ = ("equal", "expected", "ext_missing", "runs", "runs_left_out", "superseded")
 
     def __init__(self) -> None:
         self.expected: int | None = None
@@ -66,6 +73,8 @@ class _State:
         self.runs: list[_Run] = []
         self.runs_left_out = 0
         self.superseded = 0
+        # Units whose extension unit is missing: how many, and the slot of the first.
+        self.ext_missing: tuple[int, int] = (0, 0)
 
 
 class QueueAudit:
@@ -81,7 +90,7 @@ class QueueAudit:
         known_topics: frozenset[str] | None,
         *,
         strict_delays: bool,
-        has_extensions: bool,
+        extensions: Extensions | None,
         clean_stop: bool,
     ) -> None:
         self._directory = directory
@@ -91,7 +100,7 @@ class QueueAudit:
         self._counts = counts
         self._known_topics = known_topics
         self._strict_delays = strict_delays
-        self._has_extensions = has_extensions
+        self._extensions = extensions
         self._clean_stop = clean_stop
         self._states: dict[tuple[str, int], _State] = {}
         # Log offsets of single records whose claims are not believed.
@@ -99,40 +108,35 @@ class QueueAudit:
 
     # --- while the log is read --------------------------------------------------------------
 
-    def feed(self, claims: dict[tuple[str, int], list[Claim]]) -> None:
+    def feed(self, claims: Claims) -> None:
         """The next claims of the log, by queue, each queue's in log order."""
-        for key, queue_claims in claims.items():
+        for key, (offsets, units) in claims.items():
             state = self._states.get(key)
             if state is None:
                 state = self._states[key] = _State()
             queue = self._queues.get(key)
-            start = 0
-            for position in range(1, len(queue_claims) + 1):
-                if (
-                    position == len(queue_claims)
-                    or queue_claims[position][0] != queue_claims[position - 1][0] + 1
-                ):
-                    self._run(queue, state, queue_claims[start:position])
-                    start = position
+            for run in runs_of(offsets, b"".join(units)):
+                self._run(queue, state, run)
 
-    def _run(self, queue: QueueReader | None, state: _State, run: list[Claim]) -> None:
-        first = run[0].offset
-        wanted = b"".join([UNIT.pack(log, size, tags) for _, log, size, tags in run])
-        there = b"" if queue is None else _read_run(queue, first, len(run))
+    def _run(self, queue: QueueReader | None, state: _State, run: Run) -> None:
+        first, wanted = run
+        there = b"" if queue is None else _read_run(queue, first, run.length)
         # One damaged record may claim any number; a new beginning has its units, or no queue.
         believed = queue is None or there[:UNIT_BYTES] == wanted[:UNIT_BYTES]
         if state.expected is not None and first < state.expected and believed:
             self._restarted(state, first)
-        state.expected = first + len(run)
+        state.expected = run.end
         if there == wanted:
-            state.equal += len(run)
+            state.equal += run.length
             return
-        for index, claim in enumerate(run):
-            unit = there[index * UNIT_BYTES : (index + 1) * UNIT_BYTES]
-            if unit == wanted[index * UNIT_BYTES : (index + 1) * UNIT_BYTES]:
+        for position in range(0, len(wanted), UNIT_BYTES):
+            unit = wanted[position : position + UNIT_BYTES]
+            found = there[position : position + UNIT_BYTES]
+            if found == unit:
                 state.equal += 1
             else:
-                self._differs(queue, state, claim, unit)
+                claim = Claim(first + position // UNIT_BYTES, *UNIT.unpack(unit))
+                self._differs(queue, state, claim, found)
 
     def _restarted(self, state: _State, first: int) -> None:
         """Numbers from `first` on are given out again: what claimed them before is in no queue."""
@@ -168,16 +172,27 @@ class QueueAudit:
             state.runs_left_out += 1
 
     def _other_tags(self, queue: QueueReader, claim: Claim, tags_code: int) -> None:
-        if self._has_extensions and tags_code < _I32_MIN:
-            return  # the address of a unit in consumequeue_ext
-        if queue.topic == SCHEDULE_TOPIC and tags_code > _I32_MAX and not self._strict_delays:
+        delayed = queue.topic == SCHEDULE_TOPIC
+        kind, whose = "unit-tags", "unit"
+        if self._extensions is not None and is_address(tags_code):
+            key = (queue.topic, queue.queue_id)
+            found = self._extensions.tags_code(key, tags_code, delayed=delayed)
+            if found is None:
+                state = self._states[key]
+                count, first = state.ext_missing
+                state.ext_missing = (count + 1, first if count else claim.offset)
+                return
+            kind, whose, tags_code = "ext-wrong", "extension unit", found
+        if tags_code == claim.tags_code:
+            return
+        if delayed and tags_code > _I32_MAX and not self._strict_delays:
             return  # a delivery time, by delay levels that nobody has told us
         path, position = queue.place(claim.offset)
         self._findings.add(
-            "unit-tags",
+            kind,
             path,
             position,
-            f"the unit of message {claim.offset} of {queue.name} has the tags code {tags_code}, "
+            f"the {whose} of message {claim.offset} of {queue.name} has the tags code {tags_code}, "
             f"its record makes it {claim.tags_code}",
             log_offset=claim.log_offset,
             queue_offset=claim.offset,
@@ -221,6 +236,8 @@ class QueueAudit:
         through.read(log_start, log_end)
         if through.beyond:
             self._say_beyond(through, log_end)
+        if state.ext_missing[0]:
+            self._say_ext_missing(queue, *state.ext_missing)
         if through.named != state.equal:
             through.ask(self._records, log_start, log_end)
         for run in state.runs:
@@ -260,6 +277,17 @@ class QueueAudit:
             position,
             f"{through.beyond} units of {queue.name}, from message {first} on, name log offsets at "
             f"or above {log_end}, where the log ends",
+            queue_offset=first,
+        )
+
+    def _say_ext_missing(self, queue: QueueReader, count: int, first: int) -> None:
+        path, position = queue.place(first)
+        self._findings.add(
+            "ext-missing",
+            path,
+            position,
+            f"{count} units of {queue.name}, the first that of message {first}, have their tags in "
+            "extension units that are not there, or do not add up",
             queue_offset=first,
         )
 

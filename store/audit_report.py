@@ -125,6 +125,7 @@ class Sizes(NamedTuple):
     queue_bytes: int
     index_slots: int
     index_entries: int
+    extension_bytes: int
     origins: dict[str, str]
 
 

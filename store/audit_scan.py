@@ -12,7 +12,7 @@ torn write, or damage, which the caller judges.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from typing import NamedTuple
 
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.record import (
@@ -24,16 +24,24 @@ from aerobee.protocol.record import (
     MAGIC_POSITION,
     MESSAGE_MAGIC,
     MIN_RECORD_BYTES,
+    Checked,
     RecordHead,
     check_record,
+    scan_records,
 )
 from aerobee.protocol.record_layout import SIZE_AND_MAGIC
 from aerobee.store.audit_bytes import Sources, Window
 from aerobee.store.audit_layout import FoundFile
 from aerobee.store.sequence import Gap
 
-#: A sound record: its log offset, its head, the bytes it lies in and where in them it begins.
-Located: TypeAlias = tuple[int, RecordHead, bytes, int]
+
+class Batch(NamedTuple):
+    """Sound records side by side, and the bytes they are in: the first begins at `at`."""
+
+    records: list[Checked]
+    buffer: bytes
+    at: int
+
 
 _MAGIC_BYTES = MESSAGE_MAGIC.to_bytes(4, "big")
 # Sound records in a row that are believed without a known place to lead to.
@@ -139,8 +147,11 @@ class LogScan:
         # (file, log offset its first record names) of files that hold another place's records.
         self.misplaced: list[tuple[FoundFile, int]] = []
 
-    def records(self, start: int = 0) -> Iterator[Located]:
-        """Sound records in order, from `start` on (a place where one begins; 0: all)."""
+    def batches(self, start: int = 0) -> Iterator[Batch]:
+        """Sound records in order, from `start` on (a place where one begins; 0: all).
+
+        Gaps are noted before the batch that follows them is given.
+        """
         self.end = max(self.end, start)
         for file in self._segments:
             if file.start + self._segment_bytes <= start:
@@ -152,6 +163,14 @@ class LogScan:
             finally:
                 self._sources.give_back(source)
         self._lose_up_to_known_end()
+
+    def records(self, start: int = 0) -> Iterator[tuple[Checked, bytes]]:
+        """The same, one by one, each with its bytes."""
+        for batch in self.batches(start):
+            shift = batch.at - batch.records[0][0]
+            for record in batch.records:
+                index = record[0] + shift
+                yield record, batch.buffer[index : index + record[1]]
 
     def _lose_up_to_known_end(self) -> None:
         """What is known to have been there and is not sound is a gap; the log goes on behind it."""
@@ -169,42 +188,34 @@ class LogScan:
                 if file.start + high > known
             ]
 
-    def _segment(self, file: FoundFile, reader: SegmentReader, position: int) -> Iterator[Located]:
-        start, check_crc = reader.start, self._check_crc
-        window = reader.window
-        head_at, unpack, limit = reader.head_at, SIZE_AND_MAGIC.unpack_from, reader.limit
+    def _segment(self, file: FoundFile, reader: SegmentReader, position: int) -> Iterator[Batch]:
+        window, limit = reader.window, reader.limit
         nonzero = -1
         while position <= self._segment_bytes - BLANK_BYTES:
-            # Nearly all records lie whole in the window and are checked right there.
-            buffer = window.buffer
-            index = position - window.start
-            size, magic = unpack(buffer, index) if index + BLANK_BYTES <= len(buffer) else (0, 0)
+            log_offset = reader.start + position
             try:
-                if magic == MESSAGE_MAGIC and 0 < size <= min(
-                    len(buffer) - index, limit - position
-                ):
-                    head = check_record(buffer, index, start + position, index + size, check_crc)
-                else:
-                    head, index = head_at(position, check_crc)
+                head, index = reader.head_at(position, self._check_crc)
             except CorruptRecord as error:
                 if nonzero < 0:
-                    nonzero = window.source.last_nonzero(position, reader.limit)
+                    nonzero = window.source.last_nonzero(position, limit)
                 following = self._after(reader, position, nonzero, error)
                 if following is None:
                     self._note_tail(file, position, nonzero)
                     return
                 position = following
                 continue
-            log_offset = start + position
             if log_offset != self.end:
                 self._note_gap(log_offset)
             if head.kind == BLANK:
                 self.blanks += 1
                 self.end = reader.end
                 return
-            position += head.size
-            self.end = start + position
-            yield log_offset, head, window.buffer, index
+            # All that lie whole in the window, this one at least.
+            end = min(len(window.buffer), index + limit - position)
+            records = scan_records(window.buffer, index, log_offset, end, self._check_crc)
+            position += records[-1][0] + records[-1][1] - log_offset
+            self.end = reader.start + position
+            yield Batch(records, window.buffer, index)
         self.end = reader.end
         self.not_closed.append(file)
 

@@ -36,8 +36,20 @@ def find_sizes(files: Files, layout: Layout, settings: Settings, given: Collecti
         "the consume queues",
     )  # fmt: skip
     slots, entries, index_origin = _index_size(files, layout, settings, given)
-    origins = {"segment": segment_origin, "queue": queue_origin, "index": index_origin}
-    return Sizes(segment_bytes, queue_bytes, slots, entries, origins)
+    extension_bytes, extension_origin = _size(
+        [file for _, file in layout.extensions],
+        settings.consume_queue_ext_segment_bytes,
+        "consume_queue_ext_segment_bytes",
+        given,
+        "the extension files",
+    )
+    origins = {
+        "segment": segment_origin,
+        "queue": queue_origin,
+        "index": index_origin,
+        "extension": extension_origin,
+    }
+    return Sizes(segment_bytes, queue_bytes, slots, entries, extension_bytes, origins)
 
 
 def _size(

@@ -136,9 +136,7 @@ def check_checkpoint(files: Files, root: str, newest_ms: int, findings: Findings
     # RocketMQ 5 keeps two more values behind the three times.
     rest = data[TIMES.size + 16 :]
     if rest.count(0) != len(rest):
-        findings.add(
-            "checkpoint-damaged", path, TIMES.size, "holds something behind its three times"
-        )
+        findings.add("checkpoint-tail", path, TIMES.size, "holds something behind its times")
     if len(data) < TIMES.size:
         return
     for name, position, time_ms in zip(

@@ -23,7 +23,7 @@ _MISSING_MOST = 1000
 _QUEUES = frozenset(
     {"queue-missing", "queue-file-size", "queue-file-missing", "unit-missing", "unit-wrong"}
     | {"unit-tags", "unit-dangling", "unit-beyond-log", "unit-order", "queue-hole"}
-    | {"record-stray", "rebuild-broken-off"}
+    | {"record-stray", "rebuild-broken-off", "ext-file-size", "ext-wrong"}
 )
 _INDEX = frozenset(
     {"index-missing", "index-size", "index-header", "index-entry", "index-slot", "index-count"}

@@ -31,7 +31,6 @@ from aerobee.store.recovery_report import Progress
 # Segments are passed over by their first record's time, with this much care: a clock may have been
 # set back.
 _TIME_SLACK_MS = 600_000
-_TELL_EVERY = 16_384
 
 #: Writes a table of the broker anew: path, content.
 SaveTable = Callable[[str, Mapping[str, Any]], None]
@@ -126,10 +125,11 @@ class _Planner:
         begin = max(self._start, (at - 1) // self._segment_bytes * self._segment_bytes)
         scan = self._scan()
         below, end, last_ms = begin, begin, 0
-        for log_offset, head, _, _ in scan.records(begin):
+        for record, _ in scan.records(begin):
+            log_offset = record[0]
             if log_offset >= at:
                 return self._exactly(at, below, end, log_offset, last_ms)
-            below, end, last_ms = log_offset, log_offset + head.size, head.store_timestamp_ms
+            below, end, last_ms = log_offset, log_offset + record[1], record[5]
         if at > scan.end:
             raise NoSuchPlace(f"the log ends at {scan.end}; there is nothing at {at}")
         return self._exactly(at, below, end, scan.end, last_ms)
@@ -151,22 +151,23 @@ class _Planner:
                 begin = file.start
         scan = self._scan()
         last_ms = 0
-        for log_offset, head, _, _ in scan.records(begin):
-            if head.store_timestamp_ms > after_ms:
-                return Cut(log_offset, last_kept_ms=last_ms)
-            last_ms = head.store_timestamp_ms
+        for record, _ in scan.records(begin):
+            if record[5] > after_ms:
+                return Cut(record[0], last_kept_ms=last_ms)
+            last_ms = record[5]
         return Cut(scan.end, last_kept_ms=last_ms)
 
     def _count(self, cut: Cut) -> None:
         scan = self._scan()
-        for log_offset, head, _, _ in scan.records(cut.log_offset):
-            cut.records += 1
-            if not head.sys_flag & SYS_TRANSACTION_PREPARED:
-                cut.topics[head.topic] += 1
-            cut.first_ms = cut.first_ms or head.store_timestamp_ms
-            cut.last_ms = max(cut.last_ms, head.store_timestamp_ms)
-            if self._progress is not None and not cut.records % _TELL_EVERY:
-                done = log_offset - cut.log_offset
+        for batch in scan.batches(cut.log_offset):
+            cut.records += len(batch.records)
+            cut.first_ms = cut.first_ms or batch.records[0][5]
+            for _, _, _, _, sys_flag, store_ms, topic, *_ in batch.records:
+                if not sys_flag & SYS_TRANSACTION_PREPARED:
+                    cut.topics[topic] += 1
+                cut.last_ms = max(cut.last_ms, store_ms)
+            if self._progress is not None:
+                done = scan.end - cut.log_offset
                 self._progress("counting what goes", done, self._known_end - cut.log_offset)
         cut.log_end = max(scan.end, cut.log_offset)
         # The first one stays whatever it holds: its name is where the log goes on.

@@ -291,6 +291,34 @@ def _(root: Path) -> None:
     assert store.close()
 
 
+EXTENDED = {"consume_queue_ext_enabled": True, "consume_queue_ext_segment_bytes": 4096}
+
+
+def extension_file(root: Path, queue_id: int = 0) -> Path:
+    return root / "consumequeue_ext" / "Orders" / str(queue_id) / f"{0:020d}"
+
+
+@scenario("ext-file-size", "ext-missing", made_with=EXTENDED, checked_with=lambda _: EXTENDED)
+def _(root: Path) -> None:
+    with extension_file(root).open("ab") as file:
+        file.write(b"x")
+
+
+@scenario("ext-missing", made_with=EXTENDED, checked_with=lambda _: EXTENDED)
+def _(root: Path) -> None:
+    at.overwrite(extension_file(root), 5 * 20, bytes(60))
+
+
+@scenario("ext-wrong", made_with=EXTENDED, checked_with=lambda _: EXTENDED)
+def _(root: Path) -> None:
+    flip(extension_file(root), 5 * 20 + 9)
+
+
+@scenario("queue-removed")
+def _(root: Path) -> None:
+    (root / "consumequeue" / "Orders" / "7.removed").mkdir()
+
+
 # --- index -------------------------------------------------------------------------------------
 
 
@@ -407,6 +435,11 @@ def _(root: Path) -> None:
     os.truncate(root / "checkpoint", 100)
 
 
+@scenario("checkpoint-tail")
+def _(root: Path) -> None:
+    at.overwrite(root / "checkpoint", 100, b"x")
+
+
 @scenario("checkpoint-ahead")
 def _(root: Path) -> None:
     change_field(root / "checkpoint", 8, ">q", 1)
@@ -484,6 +517,23 @@ def test_damage_is_named_and_nothing_else_is(
         assert finding.what
         assert finding.consequence
         assert finding.remedy
+
+
+def start_mends(kind: str) -> bool:
+    """Whether the table promises that a start puts it right."""
+    return KINDS[kind].remedy.startswith("nothing: ") and kind != "foreign-file"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SCENARIOS if start_mends(kind)])
+def test_what_a_start_is_said_to_put_right_it_does(
+    kind: str, templates: Templates, tmp_path: Path
+) -> None:
+    damage, _, made_with, _ = SCENARIOS[kind]
+    root = at.copy(templates(made_with), tmp_path / "store")
+    damage(root)
+    assert kind in at.kinds(at.check(root))
+    assert MessageStore.open(small_settings(root, **made_with)).close()
+    assert kind not in at.kinds(at.check(root))
 
 
 def test_every_kind_has_a_scenario() -> None:

@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from aerobee.store import audit_bytes
+from aerobee.store.audit_bytes import Sources
+from aerobee.store.audit_layout import survey
+from aerobee.store.audit_queue_files import QueueSet, RecordsByPlace, names_record
 from aerobee.store.audit_sizes import FOUND, GIVEN
+from aerobee.store.consume_queue import UNIT
 from aerobee.store.errors import NotAStore, StoreSizeMismatch
+from aerobee.store.files import Files
 from aerobee.store.message_store import MessageStore
 from tests.faulty_files import FaultyFiles
 from tests.golden import make_store
@@ -140,6 +145,43 @@ def test_a_record_forged_in_a_body_is_not_believed(tmp_path: Path) -> None:
     assert report.counts.records == 6
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_next_record_that_units_name_is_that_of_all_units(root: Path, seed: int) -> None:
+    """However it is asked: place after place, and back again; wrong units are passed over."""
+    chance = random.Random(seed)
+    slots = [
+        (path, at_byte)
+        for path in sorted((root / "consumequeue").glob("*/*/*"))
+        for at_byte in range(0, 200, 20)
+        if path.read_bytes()[at_byte : at_byte + 20].strip(b"\0")
+    ]
+    for path, at_byte in chance.sample(slots, 15):
+        # In the size, or a little in the place: the queue stays in order.
+        flip(path, at_byte + chance.choice([7, 9, 10, 11]), 1 << chance.randrange(8))
+    settings = small_settings(root)
+    layout = survey(Files(), settings)
+    sources = Sources(Files())
+    records = RecordsByPlace(sources, layout.segments, SEGMENT)
+    queues = QueueSet(sources, layout.queues, 200, records)
+    named = sorted(
+        log_offset
+        for queue in queues.queues.values()
+        for first, data in queue.chunks()
+        for offset, (log_offset, size, _) in enumerate(UNIT.iter_unpack(data), first)
+        if names_record(log_offset, size)
+        and records.problem(queue, offset, log_offset, size) is None
+    )
+    assert 80 < len(named) < 103
+    end = layout.segments[-1].start + SEGMENT
+    places = [0, end, *(chance.randrange(end) for _ in range(30)), *named]
+    for asked in (places, sorted(places), sorted(places, reverse=True)):
+        for place in asked:
+            limit = min(end, place + chance.choice([1, 200, SEGMENT, end]))
+            wanted = next((one for one in named if place < one < limit), limit)
+            assert queues.next_named(place, limit) == wanted, (seed, place, limit)
+    sources.close()
+
+
 def test_two_segments_swapped_are_two_misplaced_ones(root: Path) -> None:
     first, second = log_segment(root, SEGMENT), log_segment(root, 2 * SEGMENT)
     kept = first.read_bytes()
@@ -232,7 +274,7 @@ def test_sizes_are_found_from_the_files(root: Path) -> None:
     )  # fmt: skip
     assert report.sound
     assert report.sizes[:4] == (SEGMENT, 200, 50, 40)
-    assert set(report.sizes.origins.values()) == {FOUND}
+    assert {report.sizes.origins[name] for name in ("segment", "queue", "index")} == {FOUND}
 
 
 @pytest.mark.parametrize(
