@@ -139,11 +139,7 @@ class BrokerCore:
         reply = SendReply(settings.region_id, settings.trace_on)
         self.held = HeldPulls(loop.time, settings.held_pulls)
         self.dispatcher = Dispatcher(loop, store, self.held.arrived)
-        # To be called after appends. Where they become visible by a mark that a thread of the store
-        # moves, that thread is woken; it calls back, and then they are dispatched.
-        self.appended: Callable[[], None] = self.dispatcher.schedule
-        if settings.sync_flush or settings.transient_pool_effective:
-            self.appended = store.request_flush
+        self.appended = self._after_appends()
         self.acks = Acks(
             loop,
             store,
@@ -194,6 +190,26 @@ class BrokerCore:
             self.stats,
             self._offset_moved,
         )
+
+    def _after_appends(self) -> Callable[[], None]:
+        """What is to be called when messages were appended.
+
+        Where they become visible by a mark that a thread of the store moves, that thread is woken;
+        it calls back, and then they are dispatched. Otherwise they are dispatched at once, and the
+        flush thread is woken only if it does not keep to its interval.
+        """
+        settings = self.settings
+        schedule, request_flush = self.dispatcher.schedule, self.store.request_flush
+        if settings.sync_flush or settings.transient_pool_effective:
+            return request_flush
+        if settings.flush_timed:
+            return schedule
+
+        def schedule_and_flush() -> None:
+            schedule()
+            request_flush()
+
+        return schedule_and_flush
 
     def _build_handlers(self) -> None:
         settings, store = self.settings, self.store

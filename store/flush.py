@@ -67,6 +67,7 @@ class CommitLogSync:
     def sync(self, least_pages: int = 0) -> bool:
         """Sync what is new, if it is `least_pages` or more; False when the store is broken."""
         if self._health.broken is not None:
+            self._wake()  # by another thread's failure, of which nobody who waits has heard
             return False
         store_ms = self._mark.committed_ms
         target = self._mark.committed
@@ -89,6 +90,10 @@ class CommitLogSync:
         if self.on_durable is not None:
             self.on_durable(target)
         return True
+
+    def is_worth_it(self, least_pages: int) -> bool:
+        """Whether so many pages are new, or a segment has become full."""
+        return self._worth_it(self._mark.committed, least_pages)
 
     def _worth_it(self, target: int, least_pages: int) -> bool:
         durable = self.durable
@@ -204,17 +209,20 @@ class FlushRealTimeService(FlushService):
         self._thorough_at = clock.monotonic()
 
     def wake(self) -> None:
-        if not self._timed:
+        """Ends the pause, unless it is `timed`, if the thread would then do something."""
+        if not self._timed and (self._is_due() or self._sync.is_worth_it(self._least_pages)):
             self._wake.set()
+
+    def _is_due(self) -> bool:
+        return self._clock.monotonic() - self._thorough_at >= self._thorough_s
 
     def _tick(self) -> bool:
         self._wake.wait(self._interval_s)
         if not self._stopping:
             self._wake.clear()
-        now = self._clock.monotonic()
-        if now - self._thorough_at < self._thorough_s:
+        if not self._is_due():
             return self._sync.sync(self._least_pages)
-        self._thorough_at = now
+        self._thorough_at = self._clock.monotonic()
         return self._sync.sync()
 
     def _last(self) -> None:
