@@ -9,7 +9,7 @@ append would have led to, which a test compares.
 from collections.abc import Iterable
 
 from aerobee.protocol.hashing import tag_code
-from aerobee.protocol.properties import PROPERTY_TAGS, decode_properties, index_keys
+from aerobee.protocol.properties import decode_properties, tags_and_keys
 from aerobee.protocol.record import (
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
@@ -50,9 +50,8 @@ class Dispatcher:
         known = self._queues.queues
         for record in records:
             log_offset, size, queue_id, queue_offset, sys_flag, store_ms, topic = record[:7]
-            properties = decode_properties(record[10])
-            tags_code = tag_code(properties.get(PROPERTY_TAGS, ""))
-            keys = index_keys(properties)
+            tags, keys = tags_and_keys(record[10])
+            tags_code = tag_code(tags) if tags else 0
             transaction = sys_flag & SYS_TRANSACTION_MASK
             queue: ConsumeQueue | None = None
             if not transaction & SYS_TRANSACTION_PREPARED:
@@ -60,6 +59,7 @@ class Dispatcher:
                 if queue is None:
                     continue
                 if queue.delayed:
+                    properties = decode_properties(record[10])
                     tags_code = self._levels.tags_code(topic, properties, store_ms, tags_code)
             elif transaction == SYS_TRANSACTION_ROLLBACK:
                 keys = ()
@@ -88,16 +88,17 @@ class Dispatcher:
             sequences.feed(queue, offsets, b"".join(units))
         self.merge_keys(entries)
 
-    def merge_keys(self, entries: Iterable[Appended]) -> None:
+    def merge_keys(self, entries: list[Appended]) -> None:
         """Index what is not indexed yet; room was reserved."""
         index = self._index
         if index is None:
             return
         done = index.end_offset
-        for _, _, log_offset, _, _, keys, store_ms, topic in entries:
+        known = sum([entry[2] <= done for entry in entries])
+        for _, _, log_offset, _, _, keys, store_ms, topic in entries[:known]:
             if keys:
-                put = index.put_keys if log_offset > done else index.put_missing_keys
-                put(topic, keys, log_offset, store_ms)
+                index.put_missing_keys(topic, keys, log_offset, store_ms)
+        index.put_all(entries[known:])
         index.finish()
 
     def _reserve(self, entries: list[Appended]) -> None:

@@ -19,6 +19,7 @@ Threads: the store's caller puts and reads; `sync` may run on the flush thread.
 
 import mmap
 import struct
+from typing import TypeAlias
 
 from aerobee.store.errors import StoreLayoutError
 from aerobee.store.files import Files
@@ -32,6 +33,10 @@ I32_MAX = 0x7FFFFFFF
 _SLOT = struct.Struct(">i")
 _ENTRY = struct.Struct(">iqii")
 _AHEAD_ENTRIES = (1 << 20) // ENTRY_BYTES
+
+
+#: Stored hash (`slot_hash`), log offset and store time (ms) of one key of a record.
+IndexKey: TypeAlias = tuple[int, int, int]
 
 
 def index_file_bytes(slots: int, entries: int) -> int:
@@ -168,10 +173,7 @@ class IndexFile:
         if previous <= 0 or previous > count:
             previous = 0
             self.used_slots += 1
-        begin_ms = self.begin_ms
-        seconds = 0
-        if begin_ms > 0 and store_ms > begin_ms:
-            seconds = min((store_ms - begin_ms) // 1000, I32_MAX)
+        seconds = self._seconds(store_ms)
         _ENTRY.pack_into(
             memory,
             self._entries_at + ENTRY_BYTES * count,
@@ -187,6 +189,42 @@ class IndexFile:
         self.count = count + 1
         self.end_offset = log_offset
         self.end_ms = store_ms
+
+    def _seconds(self, store_ms: int) -> int:
+        begin_ms = self.begin_ms
+        if begin_ms > 0 and store_ms > begin_ms:
+            return min((store_ms - begin_ms) // 1000, I32_MAX)
+        return 0
+
+    def put_all(self, keys: list[IndexKey]) -> None:
+        """`put` for each of `keys`; a loop of its own, because rebuilds put millions."""
+        memory = self._map
+        assert memory is not None
+        assert self.count + len(keys) <= self._reserved
+        if self.count == 1 and keys:
+            self.put(*keys[0])  # it sets the beginning
+            keys = keys[1:]
+        if not keys:
+            return
+        read_slot, write_slot, write_entry = _SLOT.unpack_from, _SLOT.pack_into, _ENTRY.pack_into
+        slots, count, used = self.slots, self.count, self.used_slots
+        entry_at = self._entries_at + ENTRY_BYTES * count
+        last_ms = seconds = 0
+        for key_hash, log_offset, store_ms in keys:
+            slot_at = HEADER_BYTES + SLOT_BYTES * (key_hash % slots)
+            (previous,) = read_slot(memory, slot_at)
+            if previous <= 0 or previous > count:
+                previous = 0
+                used += 1
+            if store_ms != last_ms:
+                last_ms = store_ms
+                seconds = self._seconds(store_ms)
+            write_entry(memory, entry_at, key_hash, log_offset, seconds, previous)
+            write_slot(memory, slot_at, count)
+            count += 1
+            entry_at += ENTRY_BYTES
+        self.count, self.used_slots = count, used
+        self.end_offset, self.end_ms = keys[-1][1], keys[-1][2]
 
     def write_header(self) -> None:
         """Bring the header in the file up to date."""

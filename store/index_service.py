@@ -15,14 +15,16 @@ import logging
 import os
 import re
 import time
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from aerobee.protocol.hashing import java_hash, java_hash_with_prefix
 from aerobee.store.checkpoint import Checkpoint
+from aerobee.store.commit_log import Appended
 from aerobee.store.errors import StoreLayoutError
 from aerobee.store.files import Clock, Files
 from aerobee.store.index_check import cut_uncounted, repair_index_file
-from aerobee.store.index_file import IndexFile, index_file_bytes, slot_hash
+from aerobee.store.index_file import IndexFile, IndexKey, index_file_bytes, slot_hash
 from aerobee.store.mapped_file_queue import check_file_size
 from aerobee.store.stats import StoreStats
 
@@ -241,6 +243,28 @@ class IndexService:
             if file.count >= file.entries:
                 file = self._roll()
             file.put(slot_hash(java_hash_with_prefix(prefix, key)), log_offset, store_ms)
+
+    def put_all(self, entries: Iterable[Appended]) -> None:
+        """The same for many messages."""
+        prefixes = self._prefixes
+        found: list[IndexKey] = []
+        for _, _, log_offset, _, _, keys, store_ms, topic in entries:
+            prefix = prefixes.get(topic)
+            if prefix is None:
+                prefix = self._prefix(topic)
+            for key in keys:
+                key_hash = java_hash_with_prefix(prefix, key)
+                found.append(
+                    (key_hash if key_hash > 0 else slot_hash(key_hash), log_offset, store_ms)
+                )
+        done = 0
+        while done < len(found):
+            file = self.files[-1] if self.files else self._roll()
+            if file.full:
+                file = self._roll()
+            part = found[done : done + file.room]
+            file.put_all(part)
+            done += len(part)
 
     @property
     def end_offset(self) -> int:

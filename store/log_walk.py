@@ -34,6 +34,9 @@ from aerobee.store.mapped_file import MappedFile
 from aerobee.store.mapped_file_queue import MappedFileQueue
 from aerobee.store.sequence import Gap
 
+# The disk reads this much while as much before it is being looked at.
+_AHEAD_BYTES = 8 << 20
+
 _MAGIC_BYTES = MESSAGE_MAGIC.to_bytes(4, "big")
 
 
@@ -83,9 +86,12 @@ class LogWalk:
 
     def batches(self, start: int) -> Iterator[list[Checked]]:
         """The same, many at a time; damage is met between two batches."""
-        log_offset = start
+        log_offset = asked = start
         while (segment := self._segments.find(log_offset)) is not None:
             position = log_offset - segment.start
+            if log_offset >= asked:
+                asked = log_offset + _AHEAD_BYTES
+                segment.read_ahead(position, 2 * _AHEAD_BYTES)
             batch = scan_records(segment.view, position, log_offset, segment.size, self._check_crc)
             if batch:
                 log_offset = self.position = batch[-1][0] + batch[-1][1]

@@ -240,6 +240,13 @@ class MappedFile:
                 length = min(_FORGET_BYTES, self.size - position)
                 self._map.madvise(mmap.MADV_DONTNEED, position, length)
 
+    def read_ahead(self, position: int, length: int) -> None:
+        """Have the kernel bring that range into its cache while the caller does something else."""
+        start = position - position % mmap.PAGESIZE
+        length = min(position + length, self.size) - start
+        if self._map is not None and length > 0:
+            self._map.madvise(mmap.MADV_WILLNEED, start, length)
+
     def unpin(self) -> None:
         """One view less is out."""
         assert self.pins > 0

@@ -256,3 +256,22 @@ def test_message_that_was_half_indexed_is_indexed_once_for_each_key(tmp_path: Pa
     assert store.close()
     [path] = (root / "index").iterdir()
     assert struct.unpack(">i", path.read_bytes()[36:40]) == (6,)
+
+
+def test_many_keys_at_once_are_the_same_bytes(tmp_path: Path) -> None:
+    keys = [(hash_ % 50, 1000 + 7 * hash_, 1700000000000 + 300 * hash_) for hash_ in range(1, 199)]
+    files = Files()
+    one = IndexFile.create(files, str(tmp_path / "one"), 20, 200)
+    many = IndexFile.create(files, str(tmp_path / "many"), 20, 200)
+    for file in (one, many):
+        file.reserve(len(keys))
+    for key in keys:
+        one.put(*key)
+    many.put_all(keys[:1])
+    many.put_all([])
+    many.put_all(keys[1:90])
+    many.put_all(keys[90:])
+    for file in (one, many):
+        file.write_header()
+        file.close()
+    assert (tmp_path / "many").read_bytes() == (tmp_path / "one").read_bytes()
