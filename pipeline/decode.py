@@ -1,0 +1,321 @@
+"""Decodes stored messages in bulk: bytes with record starts in, Arrow arrays out.
+
+A record is the same bytes in a pull's answer and in the commit log (spec/store.md 2.1). Nothing is
+done for one message at a time: numpy gathers the fixed fields of all rows with one index operation,
+Arrow cuts topics, bodies and properties out with one copy, and repeated texts (topics, addresses)
+are made once. Rows whose lengths do not add up are left out and named; nothing is believed before
+it is checked.
+
+The gather works on an overlapping view of the buffer, with a step of one byte and items as wide as
+a record's header, which is indexed by the starts.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aerobee.pipeline.properties import Properties
+from aerobee.pipeline.rows import PROPERTIES, Column, arrow_schema
+from aerobee.protocol.hosts import unpack_host
+from aerobee.protocol.record_layout import (
+    HOST_BITS,
+    SYS_BORN_HOST_V6,
+    SYS_COMPRESSED,
+    SYS_COMPRESSION_LZ4,
+    SYS_COMPRESSION_MASK,
+    SYS_COMPRESSION_ZLIB,
+    SYS_COMPRESSION_ZSTD,
+    SYS_STORE_HOST_V6,
+)
+
+#: What a body may grow to when it is inflated; a few bytes can otherwise become gigabytes.
+MAX_INFLATED_BYTES = 256 << 20
+
+_HOSTS: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
+_SYS_FLAG_POSITION = 36
+# What follows a body at least: the lengths of topic and properties.
+_TAIL_BYTES = 3
+
+
+def _header(born_bytes: int, store_bytes: int) -> np.dtype:
+    return np.dtype(
+        [
+            ("size", ">i4"), ("magic", ">u4"), ("bodyCrc", ">i4"), ("queueId", ">i4"),
+            ("flag", ">i4"), ("queueOffset", ">i8"), ("commitLogOffset", ">i8"),
+            ("sysFlag", ">i4"), ("bornTimestamp", ">i8"), ("bornHost", f"V{born_bytes}"),
+            ("storeTimestamp", ">i8"), ("storeHost", f"V{store_bytes}"),
+            ("reconsumeTimes", ">i4"), ("preparedTransactionOffset", ">i8"), ("bodyLength", ">i4"),
+        ]
+    )  # fmt: skip
+
+
+HEADERS: Final = {bits: _header(*hosts) for hosts, bits in HOST_BITS.items()}
+_INTS: Final = {
+    "flag": np.int32, "queueId": np.int32, "reconsumeTimes": np.int32, "sysFlag": np.int32,
+    "bodyCrc": np.int32, "queueOffset": np.int64, "commitLogOffset": np.int64,
+    "preparedTransactionOffset": np.int64,
+}  # fmt: skip
+
+
+class Bad(NamedTuple):
+    """A record that is none: its position in the buffer, and why."""
+
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How rows are made: the columns, the text form of properties (map, json or raw), whether
+    bodies are inflated and compared with their CRC, and the broker's name for `brokerName`."""
+
+    columns: tuple[Column, ...]
+    properties: str = "map"
+    decompress: bool = True
+    check_crc: bool = False
+    broker_name: str | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the batches."""
+        return arrow_schema(self.columns)
+
+
+def decode(buffer: bytes, starts: np.ndarray, form: Form) -> tuple[pa.RecordBatch, list[Bad]]:
+    """Rows of the records at `starts` (ascending int64 positions), and what is no record.
+
+    Each record's size word was looked at by the caller: it ends within the buffer, which is below
+    2 GiB. Rows come in the order of `starts`.
+    """
+    if not len(starts):
+        return _empty(form), []
+    bits = _gather(buffer, starts + _SYS_FLAG_POSITION, ">i4") & _HOSTS
+    kinds = np.unique(bits)
+    parts = [_Rows(buffer, starts[bits == kind], HEADERS[int(kind)], form) for kind in kinds]
+    bad = sorted([one for part in parts for one in part.bad])
+    if len(parts) == 1:
+        return parts[0].batch(), bad
+    order = np.argsort(np.concatenate([part.starts for part in parts]), kind="stable")
+    table = pa.Table.from_batches([part.batch() for part in parts], form.schema)
+    batches = table.take(pa.array(order)).combine_chunks().to_batches()
+    return (batches[0] if batches else _empty(form)), bad
+
+
+def _empty(form: Form) -> pa.RecordBatch:
+    schema = form.schema
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def _gather(buffer: bytes, positions: np.ndarray, kind: str | np.dtype) -> np.ndarray:
+    """A value of that kind from each position."""
+    dtype = np.dtype(kind)
+    items = np.ndarray(len(buffer) - dtype.itemsize + 1, f"V{dtype.itemsize}", buffer, strides=(1,))
+    return items[positions].view(dtype)
+
+
+class _Rows:
+    """The records of one buffer that have hosts of the same kind."""
+
+    def __init__(self, buffer: bytes, starts: np.ndarray, header: np.dtype, form: Form) -> None:
+        self._buffer = buffer
+        self._arrow = pa.py_buffer(buffer)
+        self.form = form
+        self.bad: list[Bad] = []
+        self.starts = starts
+        self._keep(starts + header.itemsize + _TAIL_BYTES <= len(buffer), "is cut off")
+        self.header = _gather(buffer, self.starts, header)
+        self._cut(header.itemsize)
+        if form.check_crc:
+            self._check_crc()
+        self.topic, self.properties = self._texts()
+
+    def batch(self) -> pa.RecordBatch:
+        """The columns asked for."""
+        if not len(self.starts):
+            return _empty(self.form)
+        schema = self.form.schema
+        arrays = [
+            pa.array(self.header[field.name].astype(_INTS[field.name]))
+            if field.name in _INTS
+            else _MAKERS[field.name](self)
+            for field in schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def body(self) -> pa.Array:
+        """The bodies, inflated where they are compressed and that is wanted."""
+        bodies = _slices(self._arrow, self.body_at, self.body_end)
+        packed = np.flatnonzero(self.header["sysFlag"] & SYS_COMPRESSED)
+        if not self.form.decompress or not len(packed):
+            return bodies
+        values = bodies.to_pylist()
+        for row in packed.tolist():
+            values[row] = inflate(values[row], int(self.header["sysFlag"][row]))
+        return pa.array(values, pa.binary())
+
+    # --- checks -----------------------------------------------------------------------------
+
+    def _cut(self, header_bytes: int) -> None:
+        """Where body, topic and properties are; records whose lengths do not add up go."""
+        length = self.header["bodyLength"].astype(np.int64)
+        room = self.header["size"].astype(np.int64) - header_bytes - _TAIL_BYTES
+        inside = self._ends <= len(self._buffer)
+        self._keep((length >= 0) & (length <= room) & inside, "has a body longer than itself")
+        self.body_at = self.starts + header_bytes
+        self.body_end = self.body_at + self.header["bodyLength"]
+        self.topic_end = self.body_end + 1 + _gather(self._buffer, self.body_end, "u1")
+        self._keep(self.topic_end + 2 <= self._ends, "has no room for its topic")
+        announced = _gather(self._buffer, self.topic_end, ">u2")
+        fits = self.topic_end + 2 + announced == self._ends
+        self._keep(fits, "has lengths that do not add up")
+
+    def _check_crc(self) -> None:
+        view = memoryview(self._buffer)
+        found = [
+            zlib.crc32(view[begin:end]) & 0x7FFFFFFF
+            for begin, end in zip(self.body_at.tolist(), self.body_end.tolist(), strict=True)
+        ]
+        self._keep(np.array(found, np.int64) == self.header["bodyCrc"], "has a body of another CRC")
+
+    def _texts(self) -> tuple[pa.Array, Properties]:
+        """Topics and properties, as far as they are needed; records that are no UTF-8 go."""
+        wanted = {column.name for column in self.form.columns}
+        none = pa.array([], pa.string())
+        topics = texts = none
+        try:
+            if "topic" in wanted:
+                topics = _slices(self._arrow, self.body_end + 1, self.topic_end).cast(pa.string())
+            if wanted & _OF_PROPERTIES:
+                texts = _slices(self._arrow, self.topic_end + 2, self._ends).cast(pa.string())
+        except pa.ArrowInvalid:
+            self._keep(np.array([self._is_text(row) for row in range(len(self.starts))]), "is no UTF-8")
+            return self._texts()
+        return topics, Properties(texts)
+
+    def _is_text(self, row: int) -> bool:
+        try:
+            for begin, end in (
+                (self.body_end[row] + 1, self.topic_end[row]),
+                (self.topic_end[row] + 2, self._ends[row]),
+            ):
+                self._buffer[begin:end].decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+
+    @property
+    def _ends(self) -> np.ndarray:
+        return self.starts + self.header["size"]
+
+    def _keep(self, good: np.ndarray, reason: str) -> None:
+        """Go on with the good rows; the others are bad for that reason."""
+        if good.all():
+            return
+        self.bad += [Bad(int(position), reason) for position in self.starts[~good]]
+        for name in ("starts", "header", "body_at", "body_end", "topic_end"):
+            if hasattr(self, name):
+                setattr(self, name, getattr(self, name)[good])
+
+
+def inflate(body: bytes, sys_flag: int) -> bytes:
+    """The body a compressed one was made from. Raises ValueError: damaged, or grows beyond bounds.
+
+    The compression is told by bits 8 to 10 of the sysFlag; 0 is zlib, as 4.x clients leave it.
+    """
+    kind = sys_flag & SYS_COMPRESSION_MASK
+    if kind not in (0, SYS_COMPRESSION_ZLIB):
+        name = {SYS_COMPRESSION_LZ4: "LZ4", SYS_COMPRESSION_ZSTD: "ZSTD"}.get(kind, hex(kind))
+        raise ValueError(f"a body is compressed with {name}, which is not supported; read it as it is with decompress=false")
+    inflater = zlib.decompressobj()
+    try:
+        plain = inflater.decompress(body, MAX_INFLATED_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"a compressed body is damaged: {error}") from error
+    if not inflater.eof:
+        raise ValueError(
+            f"a compressed body is cut off, or larger than {MAX_INFLATED_BYTES} bytes; read it as "
+            "it is with decompress=false"
+        )
+    return plain
+
+
+def _slices(buffer: pa.Buffer, begin: np.ndarray, end: np.ndarray) -> pa.Array:
+    """binary[n]: the bytes [begin, end) for each row; begins ascend, and no two overlap.
+
+    Arrow wants values that follow each other, so values and the gaps between them are described in
+    turn, and every other one is taken: one copy, in C.
+    """
+    count = len(begin)
+    offsets = np.empty(2 * count, np.int32)
+    offsets[0::2], offsets[1::2] = begin, end
+    layout = [None, pa.py_buffer(offsets), buffer]
+    pairs = pa.Array.from_buffers(pa.binary(), 2 * count - 1, layout)
+    return pairs.take(pa.array(np.arange(0, 2 * count - 1, 2)))
+
+
+def _times(milliseconds: np.ndarray) -> pa.Array:
+    return pa.array(milliseconds.astype(np.int64) * 1000).cast(pa.timestamp("us", "UTC"))
+
+
+def _hosts(packed: np.ndarray) -> pa.Array:
+    """string[n] `ip:port`; each address is formatted once."""
+    width = packed.dtype.itemsize
+    layout = [None, pa.py_buffer(np.ascontiguousarray(packed))]
+    coded = pa.Array.from_buffers(pa.binary(width), len(packed), layout).dictionary_encode()
+    names = []
+    for host in coded.dictionary.to_pylist():
+        ip, port = unpack_host(host)
+        names.append(f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}")
+    return pa.array(names, pa.string()).take(coded.indices)
+
+
+_HEX: Final = np.array([f"{value:02X}".encode() for value in range(256)])
+
+
+def _offset_msg_ids(store_hosts: np.ndarray, log_offsets: np.ndarray) -> pa.Array:
+    """string[n]: host and log offset in hexadecimal (wire spec 6.6)."""
+    count = len(log_offsets)
+    hosts = np.ascontiguousarray(store_hosts).view(np.uint8).reshape(count, -1)
+    places = np.ascontiguousarray(log_offsets).view(np.uint8).reshape(count, 8)
+    text = np.ascontiguousarray(_HEX[np.hstack([hosts, places])])
+    width = text.nbytes // count
+    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text)]
+    )
+
+
+def _property_column(rows: _Rows) -> pa.Array:
+    forms = {"map": Properties.as_map, "json": Properties.as_json, "raw": lambda one: one.text}
+    return forms[rows.form.properties](rows.properties)
+
+
+def _offset_ids(rows: _Rows) -> pa.Array:
+    return _offset_msg_ids(rows.header["storeHost"], rows.header["commitLogOffset"])
+
+
+_MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
+    "topic": lambda rows: rows.topic,
+    "body": _Rows.body,
+    PROPERTIES: _property_column,
+    "brokerName": lambda rows: pa.repeat(rows.form.broker_name, len(rows.starts)),
+    "bornTimestamp": lambda rows: _times(rows.header["bornTimestamp"]),
+    "storeTimestamp": lambda rows: _times(rows.header["storeTimestamp"]),
+    "msgId": lambda rows: pc.coalesce(rows.properties.value("UNIQ_KEY"), _offset_ids(rows)),
+    "offsetMsgId": _offset_ids,
+    "keys": lambda rows: rows.properties.value("KEYS"),
+    "tags": lambda rows: rows.properties.value("TAGS"),
+    "bornHost": lambda rows: _hosts(rows.header["bornHost"]),
+    "storeHost": lambda rows: _hosts(rows.header["storeHost"]),
+    "recordSize": lambda rows: pa.array(rows.header["size"].astype(np.int32)),
+    "originTopic": lambda rows: rows.properties.value("REAL_TOPIC", "RETRY_TOPIC"),
+    "error": lambda rows: pa.nulls(len(rows.starts), pa.string()),
+}
+_OF_PROPERTIES: Final = {PROPERTIES, "msgId", "keys", "tags", "originTopic"}
