@@ -116,8 +116,11 @@ def _empty(form: Form) -> pa.RecordBatch:
 def _gather(buffer: bytes, positions: np.ndarray, kind: str | np.dtype) -> np.ndarray:
     """A value of that kind from each position."""
     dtype = np.dtype(kind)
+    if not len(positions):
+        return np.empty(0, dtype)
     items = np.ndarray(len(buffer) - dtype.itemsize + 1, f"V{dtype.itemsize}", buffer, strides=(1,))
-    return items[positions].view(dtype)
+    found: np.ndarray = items[positions].view(dtype)
+    return found
 
 
 class _Rows:
@@ -187,15 +190,17 @@ class _Rows:
     def _texts(self) -> tuple[pa.Array, Properties]:
         """Topics and properties, as far as they are needed; records that are no UTF-8 go."""
         wanted = {column.name for column in self.form.columns}
-        none = pa.array([], pa.string())
-        topics = texts = none
+        topics = texts = pa.array([], pa.string())
+        if not len(self.starts):
+            return topics, Properties(texts)
         try:
             if "topic" in wanted:
                 topics = _slices(self._arrow, self.body_end + 1, self.topic_end).cast(pa.string())
             if wanted & _OF_PROPERTIES:
                 texts = _slices(self._arrow, self.topic_end + 2, self._ends).cast(pa.string())
         except pa.ArrowInvalid:
-            self._keep(np.array([self._is_text(row) for row in range(len(self.starts))]), "is no UTF-8")
+            texts_only = [self._is_text(row) for row in range(len(self.starts))]
+            self._keep(np.array(texts_only), "is no UTF-8")
             return self._texts()
         return topics, Properties(texts)
 
@@ -212,7 +217,8 @@ class _Rows:
 
     @property
     def _ends(self) -> np.ndarray:
-        return self.starts + self.header["size"]
+        ends: np.ndarray = self.starts + self.header["size"]
+        return ends
 
     def _keep(self, good: np.ndarray, reason: str) -> None:
         """Go on with the good rows; the others are bad for that reason."""
@@ -232,7 +238,10 @@ def inflate(body: bytes, sys_flag: int) -> bytes:
     kind = sys_flag & SYS_COMPRESSION_MASK
     if kind not in (0, SYS_COMPRESSION_ZLIB):
         name = {SYS_COMPRESSION_LZ4: "LZ4", SYS_COMPRESSION_ZSTD: "ZSTD"}.get(kind, hex(kind))
-        raise ValueError(f"a body is compressed with {name}, which is not supported; read it as it is with decompress=false")
+        raise ValueError(
+            f"a body is compressed with {name}, which is not supported; read it as it is with "
+            "decompress=false"
+        )
     inflater = zlib.decompressobj()
     try:
         plain = inflater.decompress(body, MAX_INFLATED_BYTES)
@@ -293,8 +302,10 @@ def _offset_msg_ids(store_hosts: np.ndarray, log_offsets: np.ndarray) -> pa.Arra
 
 
 def _property_column(rows: _Rows) -> pa.Array:
-    forms = {"map": Properties.as_map, "json": Properties.as_json, "raw": lambda one: one.text}
-    return forms[rows.form.properties](rows.properties)
+    kind, properties = rows.form.properties, rows.properties
+    if kind == "raw":
+        return properties.text
+    return properties.as_json() if kind == "json" else properties.as_map()
 
 
 def _offset_ids(rows: _Rows) -> pa.Array:

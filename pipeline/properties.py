@@ -32,7 +32,10 @@ class Properties:
     def as_json(self) -> pa.Array:
         """A JSON object for each message, as RocketMQ's own Spark connector gives them."""
         return pa.array(
-            [json.dumps(dict(entries), ensure_ascii=False) for entries in self.as_map().to_pylist()],
+            [
+                json.dumps(dict(entries), ensure_ascii=False)
+                for entries in self.as_map().to_pylist()
+            ],
             pa.string(),
         )
 

@@ -68,10 +68,11 @@ def choose(known: Sequence[Column], asked: Iterable[str] | None) -> tuple[Column
         return tuple(column for column in known if column.standard)
     by_name = {column.name.lower(): column for column in known}
     chosen: list[Column] = []
-    for name in asked:
-        column = by_name.get(name.strip().lower())
+    for name in [one.strip() for one in asked]:
+        column = by_name.get(name.lower())
         if column is None:
-            raise ValueError(f"unknown column {name.strip()!r}{nearest(name.strip(), by_name)}")
+            hint = nearest(name, [one.name for one in known])
+            raise ValueError(f"unknown column {name!r}{hint}")
         if column in chosen:
             raise ValueError(f"column {column.name!r} is asked for twice")
         chosen.append(column)

@@ -29,7 +29,7 @@ class Starts(NamedTuple):
 
 
 def record_starts(buffer: bytes, position: int, limit: int) -> Starts:
-    """Records from `position` on that end at or before `limit`, up to the first thing that is none."""
+    """Records from `position` on that end at or before `limit`, up to what is none."""
     parts: list[np.ndarray] = []
     walked: list[int] = []
     unpack = _SIZE_AND_MAGIC.unpack_from

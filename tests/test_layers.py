@@ -23,11 +23,14 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "nameserver": frozenset({"protocol", "config", "remoting"}),
     "broker": frozenset({"protocol", "config", "store", "nameserver", "remoting"}),
     "client": frozenset({"protocol", "remoting"}),
-    "cli": frozenset({"protocol", "config", "remoting", "store", "nameserver", "broker", "client"}),
+    "pipeline": frozenset({"client", "protocol", "store", "remoting"}),
+    "cli": frozenset(
+        {"protocol", "config", "remoting", "store", "nameserver", "broker", "client", "pipeline"}
+    ),
 }
 # `import aerobee.x` works because of the links in aerobee/; these names alone mean something else
 # on a machine that has other packages of the same plain names.
-FOLDERS = frozenset(MAY_IMPORT) | {"pipeline", "deploy"}
+FOLDERS = frozenset(MAY_IMPORT) | {"deploy"}
 
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60

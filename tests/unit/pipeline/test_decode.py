@@ -1,0 +1,217 @@
+"""Bulk decoding gives what reading record by record gives, and names what is no record."""
+
+import json
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aerobee.pipeline.decode import Bad, Form, decode
+from aerobee.pipeline.rows import STORE_COLUMNS, TOPIC_COLUMNS, arrow_schema, choose, ddl
+from aerobee.pipeline.starts import record_starts
+from aerobee.protocol.ids import offset_msg_id
+from aerobee.protocol.properties import decode_properties
+from aerobee.protocol.record import StoreMessage, decode_record, encode_record, pack_host
+from aerobee.protocol.record_layout import SYS_COMPRESSED
+
+V4, V6 = pack_host("192.0.2.7", 54321), pack_host("2001:db8::7", 1)
+ALL = choose(STORE_COLUMNS, [column.name for column in STORE_COLUMNS])
+
+
+def message(
+    body: bytes = b"body",
+    properties: str = "TAGS\x01a",
+    topic: str = "Orders",
+    host: bytes = V4,
+    sys_flag: int = 0,
+) -> StoreMessage:
+    return StoreMessage(
+        topic, 3, 2, sys_flag, 1_700_000_000_123, host, V4, 1, 9, body, properties.encode()
+    )
+
+
+def log_of(messages: Sequence[StoreMessage]) -> bytes:
+    data = b""
+    for number, one in enumerate(messages):
+        data += encode_record(one, number, len(data), 1_700_000_001_000 + number)
+    return data
+
+
+EVERYTHING = Form(ALL)
+
+
+def rows(data: bytes, form: Form = EVERYTHING) -> tuple[list[dict[str, object]], list[Bad]]:
+    batch, bad = decode(data, record_starts(data, 0, len(data)).positions, form)
+    batch.validate(full=True)
+    assert batch.schema.equals(form.schema)
+    return batch.to_pylist(), bad
+
+
+def expected(data: bytes, position: int) -> dict[str, object]:
+    """The row of one record, made with the reader of single records."""
+    record = decode_record(data, position)
+    properties = record.properties
+    host = "[{}]:{}" if ":" in record.born_host[0] else "{}:{}"
+    place = offset_msg_id(pack_host(*record.store_host), record.log_offset)
+    return {
+        "topic": record.topic,
+        "flag": record.flag,
+        "body": record.body,
+        "properties": list(properties.items()),
+        "queueId": record.queue_id,
+        "queueOffset": record.queue_offset,
+        "msgId": properties.get("UNIQ_KEY", place),
+        "offsetMsgId": place,
+        "keys": properties.get("KEYS"),
+        "tags": properties.get("TAGS"),
+        "reconsumeTimes": record.reconsume_times,
+        "sysFlag": record.sys_flag,
+        "bornHost": host.format(*record.born_host),
+        "storeHost": "{}:{}".format(*record.store_host),
+        "commitLogOffset": record.log_offset,
+        "preparedTransactionOffset": 9,
+        "originTopic": properties.get("REAL_TOPIC", properties.get("RETRY_TOPIC")),
+        "error": None,
+    }
+
+
+properties = st.one_of(
+    st.sampled_from(
+        ["", "TAGS\x01a\x02KEYS\x01k w\x02UNIQ_KEY\x01AC11", "REAL_TOPIC\x01R\x02RETRY_TOPIC\x01Q",
+         "RETRY_TOPIC\x01Q", "TAGS\x01a\x02TAGS\x01b", "\x01v\x02n\x01\x02loose\x02K\x01a\x01b",
+         "TAGS\x01\u00fc\u4e2d\U0001f600"]
+    ),
+    st.dictionaries(
+        st.text("abAB\u00e9", min_size=1, max_size=4), st.text(min_size=1, max_size=9)
+        .filter(lambda text: "\x02" not in text and "\x01" not in text), max_size=5,
+    ).map(lambda items: "\x02".join(f"{name}\x01{value}" for name, value in items.items())),
+)  # fmt: skip
+messages = st.builds(
+    message,
+    st.binary(max_size=50),
+    properties,
+    st.sampled_from(["Orders", "%RETRY%g", "a" * 127]),
+    st.sampled_from([V4, V4, V6]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(messages, max_size=20))
+def test_rows_are_those_of_the_reader_of_single_records(written: list[StoreMessage]) -> None:
+    data = log_of(written)
+    found, bad = rows(data)
+    assert not bad
+    position = 0
+    assert len(found) == len(written)
+    for row in found:
+        wanted = expected(data, position)
+        row["properties"] = list(dict(row["properties"]).items())  # type: ignore[call-overload]
+        assert {name: row[name] for name in wanted} == wanted
+        size = row["recordSize"]
+        assert isinstance(size, int)
+        assert row["properties"] == list(
+            decode_properties(written[row["queueOffset"]].properties).items()
+        )  # type: ignore[call-overload]
+        position += size
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(messages, min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 9999), st.integers(0, 255)), min_size=1, max_size=3),
+)
+def test_damaged_records_are_named_and_the_others_read(
+    written: list[StoreMessage], changes: list[tuple[int, int]]
+) -> None:
+    data = bytearray(log_of(written))
+    for position, value in changes:
+        data[position % len(data)] = value
+    starts = record_starts(bytes(data), 0, len(data))
+    form = Form(
+        choose(STORE_COLUMNS, ["topic", "body", "properties", "recordSize"]), decompress=False
+    )
+    batch, bad = decode(bytes(data), starts.positions, form)
+    batch.validate(full=True)
+    assert batch.num_rows + len(bad) == len(starts.positions)
+    assert starts.end <= len(data)
+
+
+def test_each_kind_of_damage_has_its_reason() -> None:
+    record = log_of([message(b"x" * 20)])
+
+    def reason(position: int, value: bytes, **form: bool) -> str:
+        data = record[:position] + value + record[position + len(value) :]
+        batch, bad = decode(data, np.array([0]), Form(ALL, **form))
+        assert batch.num_rows == 0
+        return bad[0].reason
+
+    assert reason(84, b"\x7f\0\0\0") == "has a body longer than itself"
+    assert reason(84, b"\xff\0\0\0") == "has a body longer than itself"
+    assert reason(108, b"\xff") == "has no room for its topic"
+    assert reason(115, b"\0\0") == "has lengths that do not add up"
+    assert reason(109, b"\xff") == "is no UTF-8"
+    assert reason(90, b"y", check_crc=True) == "has a body of another CRC"
+    assert decode(record[:80], np.array([0]), Form(ALL))[1] == [Bad(0, "is cut off")]
+
+
+def test_compressed_bodies_are_inflated_or_left() -> None:
+    plain = b"many " * 100
+    data = log_of([message(zlib.compress(plain), sys_flag=SYS_COMPRESSED), message(b"as it is")])
+    found, _ = rows(data)
+    assert [row["body"] for row in found] == [plain, b"as it is"]
+    found, _ = rows(data, Form(ALL, decompress=False))
+    assert zlib.decompress(found[0]["body"]) == plain  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("body", "sys_flag", "text"),
+    [(b"no zlib", 1, "damaged"), (zlib.compress(b"cut off")[:-3], 1, "cut off"),
+     (b"", 0x101, "LZ4"), (b"", 0x201, "ZSTD")],
+)  # fmt: skip
+def test_a_body_that_cannot_be_inflated_says_why(body: bytes, sys_flag: int, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        rows(log_of([message(body, sys_flag=sys_flag)]))
+
+
+def test_properties_as_json_and_as_they_are_stored() -> None:
+    data = log_of([message(properties="A\x01\u00e9\x02B\x012"), message(properties="")])
+    columns = choose(TOPIC_COLUMNS, ["properties"])
+    assert rows(data, Form(choose(TOPIC_COLUMNS, ["msgId"])))[0][0]["msgId"]
+    for form, wanted in (("json", [{"A": "\u00e9", "B": "2"}, {}]), ("raw", None)):
+        text = tuple(column._replace(type="string") for column in columns)
+        found = [row["properties"] for row in rows(data, Form(text, properties=form))[0]]
+        if wanted is None:
+            assert found == ["A\x01\u00e9\x02B\x012", ""]
+        else:
+            assert [json.loads(one) for one in found] == wanted  # type: ignore[arg-type]
+
+
+def test_starts_are_found_over_changes_of_size_and_end_at_the_first_thing_that_is_none() -> None:
+    sizes = [5] * 40 + [6] * 3 + [5] * 30 + list(range(1, 30)) + [7] * 50
+    data = log_of([message(b"x" * size) for size in sizes])
+    one_by_one, position = [], 0
+    while position < len(data):
+        one_by_one.append(position)
+        position += int.from_bytes(data[position : position + 4], "big")
+    found = record_starts(data + b"\0" * 200, 0, len(data) + 200)
+    assert found.positions.tolist() == one_by_one
+    assert found.end == len(data)
+    for number in (0, 20, 41, 60, 100):
+        broken = bytearray(data)
+        broken[one_by_one[number] + 4] ^= 1
+        assert record_starts(bytes(broken), 0, len(data)).end == one_by_one[number]
+    assert record_starts(data, 0, len(data) - 1).end == one_by_one[-1]
+
+
+def test_columns_are_chosen_by_name_and_unknown_ones_refused() -> None:
+    chosen = choose(TOPIC_COLUMNS, ["Body", " queueid"])
+    assert ddl(chosen) == "body binary, queueId int"
+    assert [str(field.type) for field in arrow_schema(chosen)] == ["binary", "int32"]
+    with pytest.raises(ValueError, match="did you mean 'queueOffset'"):
+        choose(TOPIC_COLUMNS, ["queueOfset"])
+    with pytest.raises(ValueError, match="twice"):
+        choose(TOPIC_COLUMNS, ["body", "BODY"])
+    assert "bodyCrc" not in ddl(choose(TOPIC_COLUMNS, None))
