@@ -21,11 +21,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from aerobee.pipeline.arrow_values import hosts, offset_msg_ids, slices, times
 from aerobee.pipeline.properties import Properties
 from aerobee.pipeline.rows import PROPERTIES, Column, arrow_schema
-from aerobee.protocol.hosts import unpack_host
+from aerobee.pipeline.starts import MESSAGE_MAGIC_V2
+from aerobee.pipeline.wanted import Wanted
 from aerobee.protocol.record_layout import (
     HOST_BITS,
+    MESSAGE_MAGIC,
     SYS_BORN_HOST_V6,
     SYS_COMPRESSED,
     SYS_COMPRESSION_LZ4,
@@ -40,8 +43,10 @@ MAX_INFLATED_BYTES = 256 << 20
 
 _HOSTS: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 _SYS_FLAG_POSITION = 36
-# What follows a body at least: the lengths of topic and properties.
-_TAIL_BYTES = 3
+# By the magic: how many bytes a topic's length has, the rest of what follows a body at least being
+# the two of the properties' length.
+_MAGIC_POSITION = 4
+_TOPIC_LENGTHS: Final = {MESSAGE_MAGIC: "u1", MESSAGE_MAGIC_V2: ">u2"}
 
 
 def _header(born_bytes: int, store_bytes: int) -> np.dtype:
@@ -74,13 +79,17 @@ class Bad(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Form:
     """How rows are made: the columns, the text form of properties (map, json or raw), whether
-    bodies are inflated and compared with their CRC, and the broker's name for `brokerName`."""
+    bodies are inflated and compared with their CRC, the broker's name for `brokerName`, and which
+    messages are wanted at all. A body that cannot be inflated raises ValueError, or is a bad record
+    with `damage_is_bad`."""
 
     columns: tuple[Column, ...]
     properties: str = "map"
     decompress: bool = True
     check_crc: bool = False
     broker_name: str | None = None
+    wanted: Wanted | None = None
+    damage_is_bad: bool = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -88,17 +97,26 @@ class Form:
         return arrow_schema(self.columns)
 
 
-def decode(buffer: bytes, starts: np.ndarray, form: Form) -> tuple[pa.RecordBatch, list[Bad]]:
+def decode(
+    buffer: bytes | memoryview, starts: np.ndarray, form: Form, log_offset: int | None = None
+) -> tuple[pa.RecordBatch, list[Bad]]:
     """Rows of the records at `starts` (ascending int64 positions), and what is no record.
 
     Each record's size word was looked at by the caller: it ends within the buffer, which is below
-    2 GiB. Rows come in the order of `starts`.
+    2 GiB. `log_offset` is the buffer's place in the commit log, which each record must name as its
+    own place; None where buffers are of no log. Rows come in the order of `starts`.
     """
     if not len(starts):
         return _empty(form), []
     bits = _gather(buffer, starts + _SYS_FLAG_POSITION, ">i4") & _HOSTS
-    kinds = np.unique(bits)
-    parts = [_Rows(buffer, starts[bits == kind], HEADERS[int(kind)], form) for kind in kinds]
+    magics = _gather(buffer, starts + _MAGIC_POSITION, ">u4")
+    parts = []
+    for magic, topic_length in _TOPIC_LENGTHS.items():
+        of_magic = magics == magic
+        for kind in np.unique(bits[of_magic]).tolist():
+            chosen = starts[of_magic & (bits == kind)]
+            parts.append(_Rows(buffer, chosen, HEADERS[kind], topic_length, form, log_offset))
+    assert sum(part.given for part in parts) == len(starts), "a magic was not looked at"
     bad = sorted([one for part in parts for one in part.bad])
     if len(parts) == 1:
         return parts[0].batch(), bad
@@ -113,7 +131,7 @@ def _empty(form: Form) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
 
-def _gather(buffer: bytes, positions: np.ndarray, kind: str | np.dtype) -> np.ndarray:
+def _gather(buffer: bytes | memoryview, positions: np.ndarray, kind: str | np.dtype) -> np.ndarray:
     """A value of that kind from each position."""
     dtype = np.dtype(kind)
     if not len(positions):
@@ -126,17 +144,37 @@ def _gather(buffer: bytes, positions: np.ndarray, kind: str | np.dtype) -> np.nd
 class _Rows:
     """The records of one buffer that have hosts of the same kind."""
 
-    def __init__(self, buffer: bytes, starts: np.ndarray, header: np.dtype, form: Form) -> None:
+    def __init__(
+        self,
+        buffer: bytes | memoryview,
+        starts: np.ndarray,
+        header: np.dtype,
+        topic_length: str,
+        form: Form,
+        log_offset: int | None,
+    ) -> None:
         self._buffer = buffer
         self._arrow = pa.py_buffer(buffer)
         self.form = form
         self.bad: list[Bad] = []
+        self.given = len(starts)
+        # Once they are inflated ahead of the rest.
+        self._bodies: pa.Array | None = None
         self.starts = starts
-        self._keep(starts + header.itemsize + _TAIL_BYTES <= len(buffer), "is cut off")
+        self._topic_length = np.dtype(topic_length)
+        tail_bytes = self._topic_length.itemsize + 2
+        self._keep(starts + header.itemsize + tail_bytes <= len(buffer), "is cut off")
         self.header = _gather(buffer, self.starts, header)
-        self._cut(header.itemsize)
+        if log_offset is not None:
+            own = self.header["commitLogOffset"] == self.starts + log_offset
+            self._keep(own, "names another place than its own")
+        self._cut(header.itemsize, tail_bytes)
+        if form.wanted is not None and form.wanted.has_rules_for_rows:
+            self._choose(form.wanted)
         if form.check_crc:
             self._check_crc()
+        if form.damage_is_bad and form.decompress and "body" in self._names:
+            self._bodies = self._inflatable()
         self.topic, self.properties = self._texts()
 
     def batch(self) -> pa.RecordBatch:
@@ -154,7 +192,9 @@ class _Rows:
 
     def body(self) -> pa.Array:
         """The bodies, inflated where they are compressed and that is wanted."""
-        bodies = _slices(self._arrow, self.body_at, self.body_end)
+        if self._bodies is not None:
+            return self._bodies
+        bodies = slices(self._arrow, self.body_at, self.body_end)
         packed = np.flatnonzero(self.header["sysFlag"] & SYS_COMPRESSED)
         if not self.form.decompress or not len(packed):
             return bodies
@@ -165,19 +205,52 @@ class _Rows:
 
     # --- checks -----------------------------------------------------------------------------
 
-    def _cut(self, header_bytes: int) -> None:
+    def _cut(self, header_bytes: int, tail_bytes: int) -> None:
         """Where body, topic and properties are; records whose lengths do not add up go."""
         length = self.header["bodyLength"].astype(np.int64)
-        room = self.header["size"].astype(np.int64) - header_bytes - _TAIL_BYTES
+        room = self.header["size"].astype(np.int64) - header_bytes - tail_bytes
         inside = self._ends <= len(self._buffer)
         self._keep((length >= 0) & (length <= room) & inside, "has a body longer than itself")
         self.body_at = self.starts + header_bytes
         self.body_end = self.body_at + self.header["bodyLength"]
-        self.topic_end = self.body_end + 1 + _gather(self._buffer, self.body_end, "u1")
+        self.topic_at = self.body_end + self._topic_length.itemsize
+        self.topic_end = self.topic_at + _gather(self._buffer, self.body_end, self._topic_length)
         self._keep(self.topic_end + 2 <= self._ends, "has no room for its topic")
         announced = _gather(self._buffer, self.topic_end, ">u2")
         fits = self.topic_end + 2 + announced == self._ends
         self._keep(fits, "has lengths that do not add up")
+
+    def _choose(self, wanted: Wanted) -> None:
+        """Go on with the rows that are wanted."""
+        good = np.ones(len(self.starts), np.bool_)
+        if wanted.queue_ids is not None:
+            good &= np.isin(self.header["queueId"], list(wanted.queue_ids))
+        if wanted.start_ms is not None:
+            good &= self.header["storeTimestamp"] >= wanted.start_ms
+        if wanted.end_ms is not None:
+            good &= self.header["storeTimestamp"] < wanted.end_ms
+        self._reduce(good)
+        if wanted.topics is not None and len(self.starts):
+            names = pa.array([topic.encode() for topic in sorted(wanted.topics)], pa.binary())
+            topics = slices(self._arrow, self.topic_at, self.topic_end)
+            self._reduce(pc.is_in(topics, names).to_numpy(zero_copy_only=False))
+
+    def _inflatable(self) -> pa.Array | None:
+        """The bodies if any is compressed; rows with one that cannot be inflated go."""
+        packed = np.flatnonzero(self.header["sysFlag"] & SYS_COMPRESSED)
+        if not len(packed):
+            return None
+        values = slices(self._arrow, self.body_at, self.body_end).to_pylist()
+        good = np.ones(len(values), np.bool_)
+        for row in packed.tolist():
+            try:
+                values[row] = inflate(values[row], int(self.header["sysFlag"][row]))
+            except ValueError as error:
+                good[row] = False
+                self.bad.append(Bad(int(self.starts[row]), f"cannot be inflated: {error}"))
+        self._reduce(good)
+        kept = [value for value, keep in zip(values, good.tolist(), strict=True) if keep]
+        return pa.array(kept, pa.binary())
 
     def _check_crc(self) -> None:
         view = memoryview(self._buffer)
@@ -189,15 +262,15 @@ class _Rows:
 
     def _texts(self) -> tuple[pa.Array, Properties]:
         """Topics and properties, as far as they are needed; records that are no UTF-8 go."""
-        wanted = {column.name for column in self.form.columns}
+        wanted = self._names
         topics = texts = pa.array([], pa.string())
         if not len(self.starts):
             return topics, Properties(texts)
         try:
             if "topic" in wanted:
-                topics = _slices(self._arrow, self.body_end + 1, self.topic_end).cast(pa.string())
+                topics = slices(self._arrow, self.topic_at, self.topic_end).cast(pa.string())
             if wanted & _OF_PROPERTIES:
-                texts = _slices(self._arrow, self.topic_end + 2, self._ends).cast(pa.string())
+                texts = slices(self._arrow, self.topic_end + 2, self._ends).cast(pa.string())
         except pa.ArrowInvalid:
             texts_only = [self._is_text(row) for row in range(len(self.starts))]
             self._keep(np.array(texts_only), "is no UTF-8")
@@ -207,13 +280,17 @@ class _Rows:
     def _is_text(self, row: int) -> bool:
         try:
             for begin, end in (
-                (self.body_end[row] + 1, self.topic_end[row]),
+                (self.topic_at[row], self.topic_end[row]),
                 (self.topic_end[row] + 2, self._ends[row]),
             ):
-                self._buffer[begin:end].decode()
+                bytes(self._buffer[begin:end]).decode()
         except UnicodeDecodeError:
             return False
         return True
+
+    @property
+    def _names(self) -> set[str]:
+        return {column.name for column in self.form.columns}
 
     @property
     def _ends(self) -> np.ndarray:
@@ -225,9 +302,16 @@ class _Rows:
         if good.all():
             return
         self.bad += [Bad(int(position), reason) for position in self.starts[~good]]
-        for name in ("starts", "header", "body_at", "body_end", "topic_end"):
+        self._reduce(good)
+
+    def _reduce(self, good: np.ndarray) -> None:
+        if good.all():
+            return
+        for name in ("starts", "header", "body_at", "body_end", "topic_at", "topic_end"):
             if hasattr(self, name):
                 setattr(self, name, getattr(self, name)[good])
+        if self._bodies is not None:
+            self._bodies = self._bodies.filter(pa.array(good))
 
 
 def inflate(body: bytes, sys_flag: int) -> bytes:
@@ -255,52 +339,6 @@ def inflate(body: bytes, sys_flag: int) -> bytes:
     return plain
 
 
-def _slices(buffer: pa.Buffer, begin: np.ndarray, end: np.ndarray) -> pa.Array:
-    """binary[n]: the bytes [begin, end) for each row; begins ascend, and no two overlap.
-
-    Arrow wants values that follow each other, so values and the gaps between them are described in
-    turn, and every other one is taken: one copy, in C.
-    """
-    count = len(begin)
-    offsets = np.empty(2 * count, np.int32)
-    offsets[0::2], offsets[1::2] = begin, end
-    layout = [None, pa.py_buffer(offsets), buffer]
-    pairs = pa.Array.from_buffers(pa.binary(), 2 * count - 1, layout)
-    return pairs.take(pa.array(np.arange(0, 2 * count - 1, 2)))
-
-
-def _times(milliseconds: np.ndarray) -> pa.Array:
-    return pa.array(milliseconds.astype(np.int64) * 1000).cast(pa.timestamp("us", "UTC"))
-
-
-def _hosts(packed: np.ndarray) -> pa.Array:
-    """string[n] `ip:port`; each address is formatted once."""
-    width = packed.dtype.itemsize
-    layout = [None, pa.py_buffer(np.ascontiguousarray(packed))]
-    coded = pa.Array.from_buffers(pa.binary(width), len(packed), layout).dictionary_encode()
-    names = []
-    for host in coded.dictionary.to_pylist():
-        ip, port = unpack_host(host)
-        names.append(f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}")
-    return pa.array(names, pa.string()).take(coded.indices)
-
-
-_HEX: Final = np.array([f"{value:02X}".encode() for value in range(256)])
-
-
-def _offset_msg_ids(store_hosts: np.ndarray, log_offsets: np.ndarray) -> pa.Array:
-    """string[n]: host and log offset in hexadecimal (wire spec 6.6)."""
-    count = len(log_offsets)
-    hosts = np.ascontiguousarray(store_hosts).view(np.uint8).reshape(count, -1)
-    places = np.ascontiguousarray(log_offsets).view(np.uint8).reshape(count, 8)
-    text = np.ascontiguousarray(_HEX[np.hstack([hosts, places])])
-    width = text.nbytes // count
-    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
-    return pa.Array.from_buffers(
-        pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text)]
-    )
-
-
 def _property_column(rows: _Rows) -> pa.Array:
     kind, properties = rows.form.properties, rows.properties
     if kind == "raw":
@@ -309,7 +347,7 @@ def _property_column(rows: _Rows) -> pa.Array:
 
 
 def _offset_ids(rows: _Rows) -> pa.Array:
-    return _offset_msg_ids(rows.header["storeHost"], rows.header["commitLogOffset"])
+    return offset_msg_ids(rows.header["storeHost"], rows.header["commitLogOffset"])
 
 
 _MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
@@ -317,14 +355,14 @@ _MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
     "body": _Rows.body,
     PROPERTIES: _property_column,
     "brokerName": lambda rows: pa.repeat(rows.form.broker_name, len(rows.starts)),
-    "bornTimestamp": lambda rows: _times(rows.header["bornTimestamp"]),
-    "storeTimestamp": lambda rows: _times(rows.header["storeTimestamp"]),
+    "bornTimestamp": lambda rows: times(rows.header["bornTimestamp"]),
+    "storeTimestamp": lambda rows: times(rows.header["storeTimestamp"]),
     "msgId": lambda rows: pc.coalesce(rows.properties.value("UNIQ_KEY"), _offset_ids(rows)),
     "offsetMsgId": _offset_ids,
     "keys": lambda rows: rows.properties.value("KEYS"),
     "tags": lambda rows: rows.properties.value("TAGS"),
-    "bornHost": lambda rows: _hosts(rows.header["bornHost"]),
-    "storeHost": lambda rows: _hosts(rows.header["storeHost"]),
+    "bornHost": lambda rows: hosts(rows.header["bornHost"]),
+    "storeHost": lambda rows: hosts(rows.header["storeHost"]),
     "recordSize": lambda rows: pa.array(rows.header["size"].astype(np.int32)),
     "originTopic": lambda rows: rows.properties.value("REAL_TOPIC", "RETRY_TOPIC"),
     "error": lambda rows: pa.nulls(len(rows.starts), pa.string()),

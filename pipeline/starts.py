@@ -16,6 +16,7 @@ from aerobee.protocol.record_layout import MESSAGE_MAGIC, MIN_RECORD_BYTES
 #: 5.x writes this one when topics are longer than 127 bytes; the topic's length has two bytes then.
 MESSAGE_MAGIC_V2: Final = 0xDAA320AB
 
+_MAGICS: Final = (MESSAGE_MAGIC, MESSAGE_MAGIC_V2)
 _SIZE_AND_MAGIC = Struct(">iI")
 _ALIKE = 8
 _MOST_GUESSED = 16384
@@ -28,23 +29,28 @@ class Starts(NamedTuple):
     end: int
 
 
-def record_starts(buffer: bytes, position: int, limit: int) -> Starts:
+def record_starts(buffer: bytes | memoryview, position: int, limit: int) -> Starts:
     """Records from `position` on that end at or before `limit`, up to what is none."""
     parts: list[np.ndarray] = []
     walked: list[int] = []
     unpack = _SIZE_AND_MAGIC.unpack_from
     last_size = alike = 0
+    last_magic = MESSAGE_MAGIC
     while position + MIN_RECORD_BYTES <= limit:
         size, magic = unpack(buffer, position)
-        if magic != MESSAGE_MAGIC or size < MIN_RECORD_BYTES or position + size > limit:
+        if size < MIN_RECORD_BYTES or position + size > limit:
             break
+        if magic != last_magic:
+            if magic not in _MAGICS:
+                break
+            last_magic, alike = magic, 0
         walked.append(position)
         position += size
         alike = alike + 1 if size == last_size else 0
         last_size = size
         if alike >= _ALIKE:
             alike = 0
-            guessed = _as_long_as(buffer, position, limit, size)
+            guessed = _as_long_as(buffer, position, limit, size, magic)
             if len(guessed):
                 parts += [np.array(walked, np.int64), guessed]
                 walked = []
@@ -54,12 +60,14 @@ def record_starts(buffer: bytes, position: int, limit: int) -> Starts:
     return Starts(np.concatenate(parts), position)
 
 
-def _as_long_as(buffer: bytes, position: int, limit: int, size: int) -> np.ndarray:
-    """The records from `position` on that follow each other with that size."""
+def _as_long_as(
+    buffer: bytes | memoryview, position: int, limit: int, size: int, magic: int
+) -> np.ndarray:
+    """The records from `position` on that follow each other with that size and magic."""
     count = min((limit - position) // size, _MOST_GUESSED)
     if count <= 0:
         return np.empty(0, np.int64)
     words = np.ndarray((count, 2), ">u4", buffer, offset=position, strides=(size, 4))
-    alike = (words[:, 0] == size) & (words[:, 1] == MESSAGE_MAGIC)
+    alike = (words[:, 0] == size) & (words[:, 1] == magic)
     found = count if alike.all() else int(np.argmin(alike))
     return position + size * np.arange(found, dtype=np.int64)

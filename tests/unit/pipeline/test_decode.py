@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from aerobee.pipeline.decode import Bad, Form, decode
 from aerobee.pipeline.rows import STORE_COLUMNS, TOPIC_COLUMNS, arrow_schema, choose, ddl
-from aerobee.pipeline.starts import record_starts
+from aerobee.pipeline.starts import MESSAGE_MAGIC_V2, record_starts
+from aerobee.pipeline.wanted import Wanted
 from aerobee.protocol.ids import offset_msg_id
 from aerobee.protocol.properties import decode_properties
 from aerobee.protocol.record import StoreMessage, decode_record, encode_record, pack_host
@@ -215,3 +216,68 @@ def test_columns_are_chosen_by_name_and_unknown_ones_refused() -> None:
     with pytest.raises(ValueError, match="twice"):
         choose(TOPIC_COLUMNS, ["body", "BODY"])
     assert "bodyCrc" not in ddl(choose(TOPIC_COLUMNS, None))
+
+
+def as_v2(record: bytes, topic: bytes) -> bytes:
+    """The record as 5.x writes it for a long topic: another magic, two bytes of topic length."""
+    body_end = 88 + int.from_bytes(record[84:88], "big")
+    rest = record[body_end + 1 + record[body_end] :]
+    long = record[8:body_end] + len(topic).to_bytes(2, "big") + topic + rest
+    return (len(long) + 8).to_bytes(4, "big") + MESSAGE_MAGIC_V2.to_bytes(4, "big") + long
+
+
+def test_records_with_long_topics_of_5x_are_read_among_the_others() -> None:
+    topic = "t" * 300
+    data, position = b"", 0
+    for number in range(60):
+        record = encode_record(message(b"%d" % number), number, len(data), 1_700_000_001_000)
+        data += as_v2(record, topic.encode()) if number % 20 > 10 else record
+    found, bad = rows(data)
+    assert not bad
+    assert [row["body"] for row in found] == [b"%d" % number for number in range(60)]
+    assert {row["topic"] for row in found} == {"Orders", topic}
+    for row in found:
+        assert row["commitLogOffset"] == position
+        position += row["recordSize"]  # type: ignore[operator]
+
+
+def test_only_wanted_rows_are_made_and_what_is_not_wanted_is_not_bad() -> None:
+    data = log_of([message(b"%d" % n, topic="AB"[n % 2], host=(V4, V6)[n % 3 == 0])
+                   for n in range(12)])  # fmt: skip
+
+    def bodies(wanted: Wanted) -> list[int]:
+        found, bad = rows(data, Form(ALL, wanted=wanted))
+        assert not bad
+        return [int(row["body"]) for row in found]  # type: ignore[call-overload]
+
+    assert bodies(Wanted(frozenset({"B"}))) == [1, 3, 5, 7, 9, 11]
+    assert bodies(Wanted(frozenset({"C"}))) == []
+    assert bodies(Wanted(queue_ids=frozenset({3}))) == list(range(12))
+    assert bodies(Wanted(queue_ids=frozenset({2}))) == []
+    first = 1_700_000_001_000
+    assert bodies(Wanted(frozenset({"A"}), start_ms=first + 3, end_ms=first + 8)) == [4, 6]
+
+
+def test_a_record_must_name_its_own_place() -> None:
+    data = log_of([message(), message()])
+    starts = record_starts(data, 0, len(data)).positions
+    assert decode(data, starts, EVERYTHING, 0)[0].num_rows == 2
+    batch, bad = decode(data, starts, EVERYTHING, 4096)
+    assert batch.num_rows == 0
+    assert {one.reason for one in bad} == {"names another place than its own"}
+
+
+def test_bodies_that_cannot_be_inflated_can_be_bad_records() -> None:
+    written = [
+        message(zlib.compress(b"good"), sys_flag=1),
+        message(b"no zlib", sys_flag=1),
+        message(b"plain", topic="\xfc"),
+        message(zlib.compress(b"fine"), sys_flag=1),
+    ]
+    data = bytearray(log_of(written))
+    starts = record_starts(bytes(data), 0, len(data)).positions
+    data[data.index("\xfc".encode())] = 0xFF
+    batch, bad = decode(bytes(data), starts, Form(ALL, damage_is_bad=True))
+    assert batch.column("body").to_pylist() == [b"good", b"fine"]
+    assert [one.position for one in bad] == starts[1:3].tolist()
+    assert "cannot be inflated" in bad[0].reason
