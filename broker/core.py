@@ -51,6 +51,7 @@ from aerobee.protocol.headers import PullMessageHeader, SendReply
 from aerobee.remoting.connection import Connection
 from aerobee.store.errors import StoreError
 from aerobee.store.message_store import MessageStore
+from aerobee.store.reader import ReadLimits
 
 log = logging.getLogger("aerobee.broker")
 
@@ -180,6 +181,7 @@ class BrokerCore:
                 settings.long_polling,
                 settings.short_polling_ms / 1000,
                 settings.slave_read,
+                ReadLimits.bulk(settings) if settings.transfer_bytes_bulk else None,
             ),
             store,
             self.topics,

@@ -33,6 +33,7 @@ from aerobee.protocol.headers import (
 )
 from aerobee.remoting.connection import Connection
 from aerobee.store.message_store import MessageStore
+from aerobee.store.reader import ReadLimits
 from aerobee.store.results import GetResult, GetStatus
 
 log = logging.getLogger("aerobee.broker.pull")
@@ -59,6 +60,7 @@ class PullOptions:
     long_polling: bool
     short_polling_s: float
     slave_read: bool
+    bulk: ReadLimits | None = None  # for pulls with maxMsgBytes; None treats them as any other
 
 
 class PullProcessor:
@@ -133,12 +135,15 @@ class PullProcessor:
 
     def _get(self, header: PullMessageHeader, codes: frozenset[int] | None) -> GetResult:
         started = perf_counter()
+        bulk = self._options.bulk if header.max_msg_bytes is not None else None
         result = self._store.get(
             header.topic,
             header.queue_id,
             header.queue_offset,
-            min(header.max_msg_nums, _MAX_MESSAGES),
+            min(header.max_msg_nums, bulk.transfer_count_memory if bulk else _MAX_MESSAGES),
             codes,
+            header.max_msg_bytes,
+            bulk,
         )
         spent_s = perf_counter() - started
         if spent_s > self._stats.get_time_max_s:
@@ -241,8 +246,8 @@ class PullProcessor:
             counters = stats.consumer(header.consumer_group, header.topic)
             stats.delivered(counters, result.count, result.size)
             counters.pulled[header.queue_id] = result.next_offset
-            # One copy of what is served: a pull is at most 256 KiB (30 us of memcpy), and the
-            # segment's pins end here instead of living as long as a slow reader's socket.
+            # One copy of what is served: a pull is 256 KiB (30 us of memcpy), a bulk one 4 MiB, and
+            # the segment's pins end here instead of living as long as a slow reader's socket.
             body = b"".join(result.views)
             result.release()
         else:

@@ -111,12 +111,13 @@ def _assert_relations(settings: Settings) -> None:
         header >= PROPERTIES_BYTES_MAX * _JSON_ESCAPE_FACTOR,
         f"must hold {PROPERTIES_BYTES_MAX} bytes of properties, each escaped to six",
     )
-    _hold(
-        settings,
-        "transfer_bytes_memory",
-        settings.transfer_bytes_memory + record + header <= frame,
-        f"a pull answer would not fit a frame (limits.max_frame_bytes = {frame})",
-    )
+    for name in ("transfer_bytes_memory", "transfer_bytes_bulk"):
+        _hold(
+            settings,
+            name,
+            getattr(settings, name) + record + header <= frame,
+            f"a pull answer would not fit a frame (limits.max_frame_bytes = {frame})",
+        )
     for smaller, larger in (
         ("max_frame_bytes", "inbound_bytes"),
         ("max_frame_bytes", "outbound_bytes_per_connection"),

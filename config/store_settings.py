@@ -281,6 +281,25 @@ class StoreSettings:
         high=1_000_000,
         why="Most messages of one pull answer from old messages.",
     )
+    transfer_bytes_bulk: int = setting(
+        4_194_304,
+        "maxTransferBytesBulk",
+        unit="bytes",
+        low=0,
+        high=I32_MAX,
+        why="""Most bytes of one pull answer to a reader that asks for large ones (maxMsgBytes, as
+        the Spark source does), a quarter of it from old messages. The larger, the fewer requests,
+        and the longer others wait meanwhile: 4 MiB of small messages take some 10 ms. 0: nobody
+        gets more than from an ordinary pull.""",
+    )
+    transfer_count_bulk: int = setting(
+        32_768,
+        "maxTransferCountBulk",
+        unit="messages",
+        low=1,
+        high=1_000_000,
+        why="Most messages of one such answer.",
+    )
     memory_ratio_percent: int = setting(
         40,
         "accessMessageInMemoryMaxRatio",

@@ -81,7 +81,8 @@ class Form:
     """How rows are made: the columns, the text form of properties (map, json or raw), whether
     bodies are inflated and compared with their CRC, the broker's name for `brokerName`, and which
     messages are wanted at all. A body that cannot be inflated raises ValueError, or is a bad record
-    with `damage_is_bad`."""
+    with `damage_is_bad`. Without `system_properties` a map or JSON object leaves out what clients
+    and brokers tell each other."""
 
     columns: tuple[Column, ...]
     properties: str = "map"
@@ -90,6 +91,7 @@ class Form:
     broker_name: str | None = None
     wanted: Wanted | None = None
     damage_is_bad: bool = False
+    system_properties: bool = True
 
     @property
     def schema(self) -> pa.Schema:
@@ -343,7 +345,8 @@ def _property_column(rows: _Rows) -> pa.Array:
     kind, properties = rows.form.properties, rows.properties
     if kind == "raw":
         return properties.text
-    return properties.as_json() if kind == "json" else properties.as_map()
+    system = rows.form.system_properties
+    return properties.as_json(system=system) if kind == "json" else properties.as_map(system=system)
 
 
 def _offset_ids(rows: _Rows) -> pa.Array:

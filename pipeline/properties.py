@@ -13,7 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from aerobee.protocol.properties import SYSTEM_PROPERTIES
+
 _ENTRY_END, _NAME_END = "\x02", "\x01"
+_SYSTEM = pa.array(sorted(SYSTEM_PROPERTIES), pa.string())
 
 
 class Properties:
@@ -22,19 +25,23 @@ class Properties:
     def __init__(self, text: pa.Array) -> None:
         self.text = text
 
-    def as_map(self) -> pa.Array:
-        """map<string, string> for each message."""
+    def as_map(self, *, system: bool = True) -> pa.Array:
+        """map<string, string> for each message; with or without SYSTEM_PROPERTIES."""
         parents, names, values = self._entries
+        if not system:
+            own = pc.invert(pc.is_in(names, value_set=_SYSTEM))
+            parents = parents[own.to_numpy(zero_copy_only=False)]
+            names, values = names.filter(own), values.filter(own)
         offsets = np.zeros(len(self.text) + 1, np.int32)
         np.cumsum(np.bincount(parents, minlength=len(self.text)), out=offsets[1:])
         return pa.MapArray.from_arrays(pa.array(offsets), names, values)
 
-    def as_json(self) -> pa.Array:
+    def as_json(self, *, system: bool = True) -> pa.Array:
         """A JSON object for each message, as RocketMQ's own Spark connector gives them."""
         return pa.array(
             [
                 json.dumps(dict(entries), ensure_ascii=False)
-                for entries in self.as_map().to_pylist()
+                for entries in self.as_map(system=system).to_pylist()
             ],
             pa.string(),
         )

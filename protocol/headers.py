@@ -11,7 +11,8 @@ from typing import Self
 import msgspec
 from msgspec import field
 
-from aerobee.protocol.header_fields import Header, Int32, Int64
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.header_fields import Header, Int32, Int64, parse_int
 from aerobee.protocol.send_headers import SendMessageHeader as SendMessageHeader
 from aerobee.protocol.send_headers import SendMessageResponse as SendMessageResponse
 from aerobee.protocol.send_headers import SendReply as SendReply
@@ -38,10 +39,14 @@ class _PullFields(Header):
     sub_version: Int64
     subscription: str | None = None
     expression_type: str | None = None
+    max_msg_bytes: Int32 | None = None
 
 
 class PullMessageHeader(_PullFields):
-    """PULL_MESSAGE and LITE_PULL_MESSAGE; `expression_type` None or "" means TAG."""
+    """PULL_MESSAGE and LITE_PULL_MESSAGE; `expression_type` None or "" means TAG.
+
+    `max_msg_bytes` is sent by 5.x clients: the most bytes of messages that they want at once.
+    """
 
     @classmethod
     def from_ext(cls, ext: Mapping[str, str]) -> Self:
@@ -75,8 +80,9 @@ class PullMessageHeader(_PullFields):
                 sub_version,
                 ext.get("subscription"),
                 ext.get("expressionType"),
+                parse_int("maxMsgBytes", ext["maxMsgBytes"], 32) if "maxMsgBytes" in ext else None,
             )
-        except (KeyError, ValueError, struct.error):
+        except (KeyError, ValueError, struct.error, BadRequest):
             return super().from_ext(ext)
 
 

@@ -70,6 +70,18 @@ class ReadLimits:
             settings.transfer_count_disk,
         )
 
+    @classmethod
+    def bulk(cls, settings: Settings) -> "ReadLimits":
+        """For who asks for large answers: of old messages a quarter, to go easy on the disk."""
+        most = settings.transfer_bytes_bulk
+        return cls(
+            physical_memory_bytes() * settings.memory_ratio_percent // 100,
+            most,
+            settings.transfer_count_bulk,
+            max(1, most // 4),
+            settings.transfer_count_bulk,
+        )
+
 
 def physical_memory_bytes() -> int:
     """The machine's memory."""
@@ -129,10 +141,12 @@ class Reader:
         max_messages: int,
         codes: frozenset[int] | None = None,
         max_bytes: int | None = None,
+        limits: ReadLimits | None = None,
     ) -> GetResult:
         """Messages from `queue_offset` on whose tags code is in `codes` (None or empty: all).
 
-        The first message is given whatever its size. Release the result when its views are sent.
+        `limits` are the store's own unless others are given. The first message is given whatever
+        its size. Release the result when its views are sent.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None or queue.max_offset == 0:
@@ -150,7 +164,9 @@ class Reader:
             following = queue.next_file_offset(queue_offset)
             return self._missed(GetStatus.OFFSET_FOUND_NULL, following, lowest, highest)
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, lowest, highest)
-        self._scan(queue, data, result, max(1, max_messages), codes, max_bytes)
+        self._scan(
+            queue, data, result, max(1, max_messages), codes, max_bytes, limits or self._limits
+        )
         if result.count:
             self._stats.get_found += 1
             self._stats.get_messages += result.count
@@ -170,13 +186,14 @@ class Reader:
         max_messages: int,
         codes: frozenset[int] | None,
         max_bytes: int | None,
+        limits: ReadLimits,
     ) -> None:
         frozen_at = self._frozen_at
         find = self._log.segments.find
         memory_from = self._log.written - self._limits.memory_bytes
         # Full when another message would exceed one of these (old messages: the second pair).
-        recent = self._room(max_messages, max_bytes, in_memory=True)
-        old = self._room(max_messages, max_bytes, in_memory=False)
+        recent = _room(limits, max_messages, max_bytes, in_memory=True)
+        old = _room(limits, max_messages, max_bytes, in_memory=False)
         segment: MappedFile | None = None
         run_start = run_end = skip_until = checked_below = 0
         scanned = count = size_sum = last_seen = 0
@@ -235,18 +252,6 @@ class Reader:
         result.status = GetStatus.FOUND if count else status
         result.suggest_slave = scanned > 0 and last_seen < memory_from
 
-    def _room(
-        self, max_messages: int, max_bytes: int | None, *, in_memory: bool
-    ) -> tuple[int, int]:
-        limits = self._limits
-        if in_memory:
-            most_bytes, most_count = limits.transfer_bytes_memory, limits.transfer_count_memory
-        else:
-            most_bytes, most_count = limits.transfer_bytes_disk, limits.transfer_count_disk
-        if max_bytes is not None:
-            most_bytes = min(most_bytes, max_bytes)
-        return most_bytes, min(most_count, max_messages)
-
     # --- single records ---------------------------------------------------------------------
 
     def record_at(self, log_offset: int) -> bytes | None:
@@ -282,6 +287,18 @@ class Reader:
         queue = self._queues.get(topic, queue_id)
         unit = None if queue is None else queue.unit(queue_offset)
         return unit is not None and self._log.written - unit[0] <= self._limits.memory_bytes
+
+
+def _room(
+    limits: ReadLimits, max_messages: int, max_bytes: int | None, *, in_memory: bool
+) -> tuple[int, int]:
+    if in_memory:
+        most_bytes, most_count = limits.transfer_bytes_memory, limits.transfer_count_memory
+    else:
+        most_bytes, most_count = limits.transfer_bytes_disk, limits.transfer_count_disk
+    if max_bytes is not None:
+        most_bytes = min(most_bytes, max_bytes)
+    return most_bytes, min(most_count, max_messages)
 
 
 def _is_record(segment: MappedFile, log_offset: int, size: int) -> bool:

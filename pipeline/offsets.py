@@ -1,0 +1,158 @@
+"""Offsets of many queues: their JSON, limits shared over them, ranges split into partitions. Pure.
+
+The JSON is that of RocketMQ's own Spark connector, `{topic: {broker: {"queue": offset}}}`, and is
+also what a stream's checkpoint holds. -2 stands for the earliest message, -1 for the end; neither
+occurs in a checkpoint. Everything comes out sorted, so that equal offsets are equal text: Spark
+compares the text to tell whether there is anything new.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+
+class Queue(NamedTuple):
+    """One queue of a topic on one broker."""
+
+    topic: str
+    broker: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"topic {self.topic}, broker {self.broker}, queue {self.number}"
+
+
+Offsets = dict[Queue, int]
+"""The offset of the next message to read, by queue."""
+
+JsonOffsets = dict[str, dict[str, dict[str, int]]]
+
+
+class Range(NamedTuple):
+    """The offsets [start, end) of a queue."""
+
+    queue: Queue
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+def to_json(offsets: Mapping[Queue, int]) -> JsonOffsets:
+    """The nested form, sorted by topic, broker and queue."""
+    nested: JsonOffsets = {}
+    for queue in sorted(offsets):
+        brokers = nested.setdefault(queue.topic, {})
+        brokers.setdefault(queue.broker, {})[str(queue.number)] = offsets[queue]
+    return nested
+
+
+def from_json(value: Any, lowest: int = 0) -> Offsets:
+    """Offsets from the nested form. ValueError names the place that is wrong.
+
+    `lowest` is EARLIEST where the two names for ends are allowed.
+    """
+    offsets: Offsets = {}
+    for topic, brokers in _members(value, "the offsets").items():
+        for broker, queues in _members(brokers, f"topic {topic!r}").items():
+            for number, offset in _members(queues, f"broker {broker!r} of {topic!r}").items():
+                queue = Queue(topic, broker, _queue_number(number))
+                if not isinstance(offset, int) or isinstance(offset, bool) or offset < lowest:
+                    raise ValueError(f"{queue}: {offset!r} is no offset")
+                offsets[queue] = offset
+    return offsets
+
+
+def parse_offsets(text: str) -> Offsets:
+    """Offsets that a user wrote, -2 and -1 among them. ValueError as `from_json`."""
+    return from_json(_loads(text), EARLIEST)
+
+
+def parse_assign(text: str) -> frozenset[Queue]:
+    """The queues of `{topic: {broker: [queue, ...]}}`. ValueError names what is wrong."""
+    queues: set[Queue] = set()
+    for topic, brokers in _members(_loads(text), "the assignment").items():
+        for broker, numbers in _members(brokers, f"topic {topic!r}").items():
+            if not isinstance(numbers, list) or not numbers:
+                raise ValueError(f"broker {broker!r} of {topic!r} must have a list of queues")
+            queues |= {Queue(topic, broker, _queue_number(number)) for number in numbers}
+    if not queues:
+        raise ValueError("no queue is named")
+    return frozenset(queues)
+
+
+def _loads(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON: {error}") from error
+
+
+def _members(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} must be an object, found {json.dumps(value)[:60]}")
+    return value
+
+
+def _queue_number(value: Any) -> int:
+    text = str(value)
+    if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) <= 10):
+        raise ValueError(f"{value!r} is no queue number")
+    return int(text)
+
+
+def limited(start: Mapping[Queue, int], end: Mapping[Queue, int], most: int) -> Offsets:
+    """Ends so that at most `most` messages lie in between, shared in proportion to each lag.
+
+    Every queue of `end` is in the result; one that `start` lacks stays at its end. The shares are
+    rounded so that they add up to `most`: with any lag at all, something is read.
+    """
+    assert most > 0
+    lags = {queue: max(0, last - start.get(queue, last)) for queue, last in end.items()}
+    total = sum(lags.values())
+    if total <= most:
+        return dict(end)
+    shares = {queue: lag * most // total for queue, lag in lags.items()}
+    left = most - sum(shares.values())
+    # The largest remainders get one more each; of equal ones the first queues.
+    by_remainder = sorted(lags, key=lambda queue: (-(lags[queue] * most % total), queue))
+    for queue in by_remainder[:left]:
+        shares[queue] += 1
+    return {queue: last - lags[queue] + shares[queue] for queue, last in end.items()}
+
+
+def split(ranges: Iterable[Range], at_least: int | None) -> list[Range]:
+    """The ranges that have anything, cut until there are `at_least`, the largest pieces first.
+
+    Pieces of one range differ by one message at most; no piece is empty. Sorted by queue and start.
+    """
+    whole = sorted(one for one in ranges if one.size > 0)
+    pieces = [1] * len(whole)
+    heap = [(-float(one.size), number) for number, one in enumerate(whole)]
+    heapq.heapify(heap)
+    for _ in range((at_least or 0) - len(whole)):
+        if not heap:
+            break
+        _, number = heapq.heappop(heap)
+        pieces[number] += 1
+        if pieces[number] < whole[number].size:
+            heapq.heappush(heap, (-whole[number].size / pieces[number], number))
+    return [
+        piece
+        for one, count in zip(whole, pieces, strict=True)
+        for piece in _cut(one, min(count, one.size))
+    ]
+
+
+def _cut(whole: Range, count: int) -> list[Range]:
+    marks = [whole.start + whole.size * number // count for number in range(count + 1)]
+    return [Range(whole.queue, first, last) for first, last in pairwise(marks)]

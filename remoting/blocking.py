@@ -1,0 +1,152 @@
+"""The calling end of a connection for programs without an event loop: a plain blocking socket.
+
+For Spark's workers, which do one thing at a time: requests may be sent ahead, and answers are
+taken as they come, each with its `opaque`. A body is read straight into the bytes that the caller
+gets, so an answer of several MiB is copied once. What a peer asks of us (brokers tell groups about
+changes) is passed over: nobody here is a member of a group.
+
+An error leaves the connection unusable; it is closed, and the caller makes another.
+One thread at a time.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from aerobee.protocol.command import Command
+from aerobee.protocol.errors import BadFrame
+from aerobee.protocol.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from aerobee.protocol.header_decode import decode_header
+from aerobee.protocol.header_encode import MSGPACK
+from aerobee.protocol.signature import signed
+from aerobee.remoting.errors import RemotingClosed, RemotingConnectError, RemotingTimeout
+
+_WORDS = struct.Struct(">iI")
+# Headers are read through this buffer; larger reads go past it.
+_BUFFER_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How to talk to a peer. `timeout_s` is for connecting, and for a peer that stays silent."""
+
+    timeout_s: float = 3.0
+    use_tls: bool = False
+    trust_store: str | None = None  # a PEM file; without one every certificate is taken, as in Java
+    access_key: str | None = field(default=None, repr=False)
+    secret_key: str | None = field(default=None, repr=False)
+
+
+class BlockingCaller:
+    """One connection. Raises RemotingConnectError when it cannot be made."""
+
+    def __init__(self, address: str, manner: Manner) -> None:
+        self.address = address
+        self._manner = manner
+        host, _, port = address.rpartition(":")
+        try:
+            plain = socket.create_connection((host.strip("[]"), int(port)), manner.timeout_s)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket = _secured(plain, manner) if manner.use_tls else plain
+        except (OSError, ValueError) as error:
+            raise RemotingConnectError(f"cannot connect to {address}: {error}") from error
+        self._input = self._socket.makefile("rb", buffering=_BUFFER_BYTES)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def send(self, command: Command) -> int:
+        """Send a request, signed where there is a key for it; the opaque of its answer."""
+        manner = self._manner
+        if manner.access_key is not None and manner.secret_key is not None:
+            command.ext = signed(command.ext, command.body, manner.access_key, manner.secret_key)
+        try:
+            self._socket.sendall(command.encode())
+        except OSError as error:
+            raise self._failed(error) from error
+        return command.opaque
+
+    def receive(self) -> Command:
+        """The next answer, whichever request it is for."""
+        while True:
+            command = self._frame()
+            if command.is_response:
+                return command
+
+    def call(self, command: Command) -> Command:
+        """Send one request and take its answer; no other may be on its way."""
+        opaque = self.send(command)
+        while (answer := self.receive()).opaque != opaque:
+            pass
+        return answer
+
+    @property
+    def closed(self) -> bool:
+        """Whether another connection is needed."""
+        return self._input.closed
+
+    def close(self) -> None:
+        """End the connection; more than once does no harm."""
+        with suppress(OSError):
+            self._input.close()
+        self._socket.close()
+
+    def _frame(self) -> Command:
+        total, word = _WORDS.unpack(self._exactly(_WORDS.size))
+        header_bytes, kind = word & 0xFFFFFF, word >> 24
+        if not 4 <= total <= MAX_FRAME_BYTES - 4 or header_bytes > min(total - 4, MAX_HEADER_BYTES):
+            raise self._not_the_protocol(f"lengths {total} and {header_bytes}")
+        if kind > MSGPACK:
+            raise self._not_the_protocol(f"serialization {kind}")
+        try:
+            command = decode_header(kind, self._exactly(header_bytes))
+        except BadFrame as error:
+            raise self._not_the_protocol(str(error)) from error
+        command.body = self._exactly(total - 4 - header_bytes)
+        return command
+
+    def _exactly(self, size: int) -> bytes:
+        try:
+            data: bytes = self._input.read(size)
+        except (OSError, ValueError) as error:
+            raise self._failed(error) from error
+        if len(data) < size:
+            self.close()
+            raise RemotingClosed(f"{self.address} closed the connection")
+        return data
+
+    def _failed(self, error: Exception) -> RemotingClosed | RemotingTimeout:
+        self.close()
+        if isinstance(error, TimeoutError):
+            return RemotingTimeout(f"{self.address}: no answer in {self._manner.timeout_s:g} s")
+        return RemotingClosed(f"the connection with {self.address} broke: {error}")
+
+    def _not_the_protocol(self, what: str) -> RemotingClosed:
+        self.close()
+        return RemotingClosed(f"{self.address} does not speak the protocol: {what}")
+
+
+def _secured(plain: socket.socket, manner: Manner) -> ssl.SSLSocket:
+    """TLS as Java's clients have it: the chain is checked if there is a trust store, names never,
+    since brokers are known by their addresses."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if manner.trust_store is not None:
+        context.load_verify_locations(manner.trust_store)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context.wrap_socket(plain)

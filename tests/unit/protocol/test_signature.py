@@ -1,0 +1,24 @@
+"""Signatures as brokers with access control compute them (wire spec 7.1)."""
+
+import base64
+import hashlib
+import hmac
+
+from aerobee.protocol.signature import signature, signed
+
+
+def expected(content: bytes, secret_key: str) -> str:
+    return base64.b64encode(hmac.new(secret_key.encode(), content, hashlib.sha1).digest()).decode()
+
+
+def test_values_are_signed_in_the_order_of_their_keys_then_the_body() -> None:
+    fields = signed({"topic": "t", "b": "2", "Zone": "z"}, b"body", "the-key", "secret")
+    # Capital letters sort first: AccessKey, Zone, b, topic.
+    assert fields["Signature"] == expected(b"the-keyz2tbody", "secret")
+    assert fields["AccessKey"] == "the-key"
+
+
+def test_the_signature_itself_is_not_signed() -> None:
+    fields = signed({"a": "\u00fc"}, b"", "key", "secret")
+    assert signature(fields, b"", "secret") == fields["Signature"]
+    assert signature(fields, b"", "other") != fields["Signature"]
