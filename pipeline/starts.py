@@ -16,7 +16,7 @@ from aerobee.protocol.record_layout import MESSAGE_MAGIC, MIN_RECORD_BYTES
 #: 5.x writes this one when topics are longer than 127 bytes; the topic's length has two bytes then.
 MESSAGE_MAGIC_V2: Final = 0xDAA320AB
 
-_MAGICS: Final = (MESSAGE_MAGIC, MESSAGE_MAGIC_V2)
+MAGICS: Final = (MESSAGE_MAGIC, MESSAGE_MAGIC_V2)
 _SIZE_AND_MAGIC = Struct(">iI")
 _ALIKE = 8
 _MOST_GUESSED = 16384
@@ -41,7 +41,7 @@ def record_starts(buffer: bytes | memoryview, position: int, limit: int) -> Star
         if size < MIN_RECORD_BYTES or position + size > limit:
             break
         if magic != last_magic:
-            if magic not in _MAGICS:
+            if magic not in MAGICS:
                 break
             last_magic, alike = magic, 0
         walked.append(position)

@@ -1,0 +1,12 @@
+"""Lets Spark find `format("rocketmq-store")` by itself.
+
+Spark looks for a class DefaultSource in every top-level module named `pyspark_*`. One such module
+that cannot be imported would hide all of them, so where PySpark is too old this one is empty.
+"""
+
+try:
+    from aerobee.pipeline.store_source import RocketMQStoreSource as DefaultSource
+except ImportError:
+    pass
+else:
+    __all__ = ["DefaultSource"]
