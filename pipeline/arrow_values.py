@@ -27,8 +27,18 @@ def slices(buffer: pa.Buffer, begin: np.ndarray, end: np.ndarray) -> pa.Array:
     return pairs.take(pa.array(np.arange(0, 2 * count - 1, 2)))
 
 
+# The years 1 to 9999: outside of them neither Python nor SQL has a date, and a producer may have
+# written anything into its message.
+_FIRST_MS: Final = -62_135_596_800_000
+_LAST_MS: Final = 253_402_300_799_999
+
+
 def times(milliseconds: np.ndarray) -> pa.Array:
-    return pa.array(milliseconds.astype(np.int64) * 1000).cast(pa.timestamp("us", "UTC"))
+    """timestamp[n], in UTC; null for what no calendar has."""
+    found = milliseconds.astype(np.int64)
+    impossible = (found < _FIRST_MS) | (found > _LAST_MS)
+    mask = impossible if impossible.any() else None
+    return pa.array(found * 1000, mask=mask).cast(pa.timestamp("us", "UTC"))
 
 
 def hosts(packed: np.ndarray) -> pa.Array:

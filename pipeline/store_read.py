@@ -72,6 +72,7 @@ def _read_chunk(
         starts = starts[starts >= before]
     damage = [one for one in chunk.damage if one.log_offset >= piece.first_wanted]
     hidden: list[int] = []
+    walked = min(len(chunk.data), chunk.next_offset - chunk.log_offset)
     for batch, bad in reading.rows(chunk.data, chunk.log_offset, starts):
         if batch.num_rows:
             yield batch
@@ -79,7 +80,7 @@ def _read_chunk(
             # Its size may be what is wrong, and then have led over sound records.
             position = one.log_offset - chunk.log_offset
             after = starts[np.searchsorted(starts, position, "right") :]
-            end = int(after[0]) if len(after) else len(chunk.data)
+            end = int(after[0]) if len(after) else walked
             hidden += walk.between(chunk, position, end)
         damage += bad
     for batch, bad in reading.rows(chunk.data, chunk.log_offset, np.array(hidden, np.int64)):

@@ -100,5 +100,6 @@ def _named(
     )
     good = (words["size"] == sizes) & np.isin(words["magic"], MAGICS)
     # Records overlap only where units are wrong.
-    good[1:] &= starts[1:] >= (starts + sizes)[:-1]
+    kept = np.flatnonzero(good)
+    good[kept[1:]] = starts[kept[1:]] >= (starts + sizes)[kept[:-1]]
     return starts[good], starts[~good].tolist()

@@ -50,12 +50,14 @@ class Damage(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Bytes of the log from `log_offset` on, positions of records in them, and damage found."""
+    """Bytes of the log from `log_offset` on, positions of records in them, damage found, and the
+    log offset where the walk goes on."""
 
     data: bytes | memoryview
     log_offset: int
     starts: np.ndarray
     damage: list[Damage]
+    next_offset: int
 
 
 #: Gives `count` bytes of the log from an offset on, all of them or an error.
@@ -86,10 +88,12 @@ class Walk:
             needed = 0
             damage: list[Damage] = []
             if position < piece.end:
-                needed = self._rest_of_record(data, stop, base)
+                # Where a size word is damaged, what it leads to says nothing.
+                if not len(starts) or sound_size(data, int(starts[-1])) is not None:
+                    needed = self._rest_of_record(data, stop, base)
                 if not needed:
                     starts, damage, position = self._pass_over(data, base, starts, stop)
-            yield Chunk(data, base, starts, damage)
+            yield Chunk(data, base, starts, damage, position)
 
     def between(self, chunk: Chunk, start: int, end: int) -> list[int]:
         """Positions of sound records behind `start` and before `end`, where one is not sound."""

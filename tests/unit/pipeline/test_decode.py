@@ -281,3 +281,12 @@ def test_bodies_that_cannot_be_inflated_can_be_bad_records() -> None:
     assert batch.column("body").to_pylist() == [b"good", b"fine"]
     assert [one.position for one in bad] == starts[1:3].tolist()
     assert "cannot be inflated" in bad[0].reason
+
+
+def test_times_that_no_calendar_has_are_null() -> None:
+    data = log_of([message(), message()])
+    far = data[:40] + (1 << 62).to_bytes(8, "big") + data[48:]
+    found, bad = rows(far)
+    assert not bad
+    assert found[0]["bornTimestamp"] is None
+    assert found[1]["bornTimestamp"] is not None
