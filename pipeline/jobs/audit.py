@@ -1,0 +1,304 @@
+"""The job `audit`: is a store sound? Reads the whole log and all consume queues, in parallel.
+
+1. Each part of the log is summed up where it is read: damaged places, and runs of numbers.
+2. The runs of each queue are judged (runs.py).
+3. Units and the records they name are compared, in pieces of the log (unit_check.py).
+4. Unique keys that occur twice in a topic are counted.
+5. What is only a symptom of another finding is dropped (findings.py).
+
+The rows a pass needs of each record are small (no bodies) and kept on the executors' disks between
+the passes, so the log itself is read once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from aerobee.pipeline.jobs.claims import (
+    DELAY_LEVELS,
+    RECORD_COLUMNS,
+    UNITS,
+    UNITS_DDL,
+    claims_of,
+    units_of,
+)
+from aerobee.pipeline.jobs.findings import FINDINGS_DDL, KINDS, Finding, Level, merged
+from aerobee.pipeline.jobs.inputs import StoreInput
+from aerobee.pipeline.jobs.result import DAMAGED, JobResult, size_text
+from aerobee.pipeline.jobs.runs import (
+    RUNS_DDL,
+    Part,
+    PartBuilder,
+    Range,
+    Run,
+    RunBuilder,
+    damaged_ranges,
+    judge,
+)
+from aerobee.pipeline.jobs.unit_check import Known, compare
+from aerobee.pipeline.jobs.units_frame import queues_of, units_frame
+from aerobee.protocol.names import (
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+)
+from aerobee.store.delay_levels import DelayLevels
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Log offsets compared in one piece: some 3 million of the smallest records.
+PIECE_BYTES: Final = 256 << 20
+#: More findings than that are counted, not listed.
+MOST_FINDINGS: Final = 100_000
+_SURVEY_DDL = f"{RUNS_DDL}, part string"
+_SURVEY = pa.schema(
+    [("topic", pa.string()), ("queueId", pa.int32())]
+    + [(name, pa.int64()) for name in ("first", "length", "beginOffset", "lastOffset")]
+    + [("part", pa.string())]
+)
+_FINDINGS = pa.schema(
+    [("kind", pa.string()), ("topic", pa.string()), ("queueId", pa.int32())]
+    + [(name, pa.int64()) for name in ("queueOffset", "commitLogOffset", "amount")]
+    + [("what", pa.string())]
+)
+# Messages that a broker itself stores again under the key they had.
+_COPIES = (SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC)
+
+
+def audit(spark: SparkSession, store: StoreInput, *, delay_levels: str = DELAY_LEVELS) -> JobResult:
+    """Audit a store. Frames: `findings` (FINDINGS_DDL), `damaged` (start, end, reason).
+
+    Exit code 1 when something is damaged. Raises what the reader raises in mode failfast.
+    """
+    from pyspark import StorageLevel
+
+    levels = DelayLevels(delay_levels)
+    columns = [*RECORD_COLUMNS, "msgId"]
+    rows = store.rows(
+        spark, columns, use="commitlog", checkCrc="true", propertiesFormat="raw", decompress="false"
+    ).persist(StorageLevel.DISK_ONLY)
+    try:
+        pass_ = _Passes(spark, store, rows, levels)
+        pass_.survey()
+        findings = pass_.findings()
+    finally:
+        rows.unpersist()
+    return _report(spark, store, pass_, findings)
+
+
+class _Passes:
+    """The passes over one store's rows, and what is known after each."""
+
+    def __init__(
+        self, spark: SparkSession, store: StoreInput, rows: DataFrame, levels: DelayLevels
+    ) -> None:
+        self._spark = spark
+        self._store = store
+        self._rows = rows
+        self._levels = levels
+        self.parts: list[Part] = []
+        self.damaged: list[Range] = []
+        self.units = 0
+        self._runs: DataFrame
+
+    def survey(self) -> None:
+        """The parts of the log and their damaged places."""
+        found = self._rows.mapInArrow(_surveyor(self._levels), _SURVEY_DDL).persist()
+        self._runs = found.where("part is null").drop("part")
+        texts = [row[0] for row in found.where("part is not null").select("part").collect()]
+        self.parts = [_part(text) for text in texts]
+        self.damaged = damaged_ranges(self.parts)
+
+    @property
+    def log_min(self) -> int:
+        """Log offset of the first row."""
+        return min((part.first for part in self.parts if part.first >= 0), default=0)
+
+    @property
+    def log_end(self) -> int:
+        """A log offset behind the last row's beginning."""
+        return max((part.last for part in self.parts), default=-1) + 1
+
+    def findings(self) -> list[Finding]:
+        """All findings, merged."""
+        found = [
+            Finding("record-damaged", None, None, None, one.start, 1, one.reason)
+            for one in self.damaged
+        ]
+        judged = self._runs.groupBy("topic", "queueId").applyInArrow(
+            _judge(self.damaged), FINDINGS_DDL
+        )
+        found += _collected(judged)
+        restarts = {
+            (str(one.topic), int(one.queue_id or 0)): int(one.log_offset or 0)
+            for one in found
+            if one.kind == "queue-restart"
+        }
+        queues = queues_of(self._store.paths)
+        if queues:
+            found += self._compared(restarts, frozenset(queues))
+        found += self._doubles()
+        return merged(found)
+
+    def _compared(
+        self, restarts: dict[tuple[str, int], int], queues: frozenset[tuple[str, int]]
+    ) -> list[Finding]:
+        from pyspark.sql import functions as f
+
+        units = units_frame(self._spark, self._store.paths, self.log_min).persist()
+        ends = units.where(f.col("logOffset") < self.log_end).agg(
+            f.max(f.col("logOffset") + f.col("size")), f.count("*")
+        )
+        end, self.units = ends.collect()[0]
+        known = Known(tuple(self.damaged), restarts, queues, end or 0)
+        claims = self._rows.mapInArrow(_claimer(self._levels), UNITS_DDL)
+        piece = f.expr(f"logOffset div {PIECE_BYTES}")
+        pairs = (
+            claims.withColumn("piece", piece)
+            .groupBy("piece")
+            .cogroup(units.withColumn("piece", piece).groupBy("piece"))
+        )
+        found = _collected(pairs.applyInArrow(_comparer(known), FINDINGS_DDL))
+        units.unpersist()
+        return found
+
+    def _doubles(self) -> list[Finding]:
+        from pyspark.sql import functions as f
+
+        topic = f.col("topic")
+        own = ~topic.isin(*_COPIES) & ~topic.startswith(RETRY_PREFIX)
+        own &= ~topic.startswith(DLQ_PREFIX)
+        twice = (
+            self._rows.where(f.col("error").isNull() & own)
+            .groupBy("topic", "msgId")
+            .agg(f.count("*").alias("times"), f.max("commitLogOffset").alias("last"))
+            .where("times > 1")
+        )
+        return [
+            Finding(
+                "key-twice", row["topic"], None, None, row["last"], row["times"] - 1,
+                f"the key {row['msgId']} was stored {row['times']} times",
+            )
+            for row in twice.limit(MOST_FINDINGS).collect()
+        ]  # fmt: skip
+
+
+def _collected(frame: DataFrame) -> list[Finding]:
+    return [Finding(*row) for row in frame.limit(MOST_FINDINGS).collect()]
+
+
+# What runs on the executors
+
+
+_Batches = Iterator[pa.RecordBatch]
+
+
+def _surveyor(levels: DelayLevels) -> Callable[[_Batches], _Batches]:
+    def survey(batches: _Batches) -> _Batches:
+        part, runs = PartBuilder(), RunBuilder()
+        for batch in batches:
+            part.add(batch)
+            runs.add(units_of(batch, levels))
+        rows: list[tuple[Any, ...]] = [(*run, None) for run in runs.runs()]
+        rows.append((None,) * 6 + (json.dumps(part.part()),))
+        yield _batch(rows, _SURVEY)
+
+    return survey
+
+
+def _part(text: str) -> Part:
+    first, last, records, size, bad = json.loads(text)
+    return Part(first, last, records, size, [Range(*one) for one in bad])
+
+
+def _claimer(levels: DelayLevels) -> Callable[[_Batches], _Batches]:
+    def claim(batches: _Batches) -> _Batches:
+        for batch in batches:
+            yield claims_of(batch, levels)
+
+    return claim
+
+
+def _judge(damaged: list[Range]) -> Callable[[pa.Table], pa.Table]:
+    def judged(runs: pa.Table) -> pa.Table:
+        rows = zip(*(column.to_pylist() for column in runs.columns), strict=True)
+        found = judge([Run(*row) for row in rows], damaged).findings
+        return pa.Table.from_batches([_batch(found, _FINDINGS)])
+
+    return judged
+
+
+def _comparer(known: Known) -> Callable[[pa.Table, pa.Table], pa.Table]:
+    def compared(claims: pa.Table, units: pa.Table) -> pa.Table:
+        found = compare(claims.select(UNITS.names), units.select(UNITS.names), known)
+        return pa.Table.from_batches([_batch(found, _FINDINGS)])
+
+    return compared
+
+
+def _batch(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    arrays = [pa.array(one, part.type) for one, part in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+# The report
+
+
+def _report(
+    spark: SparkSession, store: StoreInput, passes: _Passes, findings: list[Finding]
+) -> JobResult:
+    result = JobResult("audit")
+    by_level = {level: sum(one.level is level for one in findings) for level in Level}
+    records = sum(part.records for part in passes.parts)
+    size = sum(part.bytes for part in passes.parts)
+    result.facts = {
+        "log_start": passes.log_min,
+        "log_end": passes.log_end,
+        "records": records,
+        "bytes": size,
+        "units": passes.units,
+        "bad_records": len(passes.damaged),
+        **{level.value: count for level, count in by_level.items()},
+        "kinds": {kind: sum(one.kind == kind for one in findings) for kind in KINDS},
+    }
+    result.say("read", f"{records:,} records, {size_text(size)}, {passes.units:,} units")
+    result.say("range", f"log offsets {passes.log_min} to {passes.log_end}")
+    result.say("bad", f"{len(passes.damaged):,} damaged places")
+    for kind in dict.fromkeys(one.kind for one in findings):
+        of_kind = [one for one in findings if one.kind == kind]
+        title = f"{KINDS[kind].level.value.upper()}  {kind}: {KINDS[kind].meaning}"
+        result.table(title, [_row(one) for one in of_kind], 10)
+    damage = by_level[Level.DAMAGE]
+    verdict = "SOUND" if not damage else f"DAMAGED: {damage} findings"
+    warnings = by_level[Level.WARNING]
+    result.lines += [
+        "",
+        f"{store.paths[0]} is {verdict}" + (f", {warnings} warnings" * bool(warnings)),
+    ]
+    result.code = DAMAGED if damage else 0
+    rows = _batch([tuple(one) for one in findings], _FINDINGS).to_pylist()
+    result.frames["findings"] = spark.createDataFrame(
+        [tuple(row.values()) for row in rows], FINDINGS_DDL
+    )
+    result.frames["damaged"] = spark.createDataFrame(
+        [tuple(one) for one in passes.damaged], "start bigint, end bigint, reason string"
+    )
+    return result
+
+
+def _row(one: Finding) -> dict[str, Any]:
+    return {
+        "topic": one.topic,
+        "queue": one.queue_id,
+        "number": one.slot,
+        "log offset": one.log_offset,
+        "what": one.what,
+    }

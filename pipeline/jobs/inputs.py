@@ -1,0 +1,50 @@
+"""What a job reads: a store, a backup or a copy of one, through `format("rocketmq-store")`.
+
+The reader of log files does the work: finding segments, dividing them, decoding, damage. Here are
+only the options that all jobs share, and the few frames made of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMAT: Final = "rocketmq-store"
+PERMISSIVE, DROP_MALFORMED, FAIL_FAST = "permissive", "dropmalformed", "failfast"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInput:
+    """Directories of one store, and what of it. `options` go to the reader as they are."""
+
+    paths: Sequence[str]
+    mode: str = PERMISSIVE
+    topics: Sequence[str] = ()
+    begin_ms: int | None = None
+    end_ms: int | None = None
+    options: dict[str, str] = field(default_factory=dict)
+
+    def rows(self, spark: SparkSession, columns: Iterable[str], **more: str) -> DataFrame:
+        """The rows of the log with these columns; damaged places are rows with `error`, unless the
+        mode leaves them out or fails at the first."""
+        register(spark)
+        options = {"columns": ",".join(columns), "mode": self.mode}
+        if self.topics:
+            options["topic"] = ",".join(self.topics)
+        if self.begin_ms is not None:
+            options["startTimestamp"] = str(self.begin_ms)
+        if self.end_ms is not None:
+            options["endTimestamp"] = str(self.end_ms)
+        options |= self.options | more
+        return spark.read.format(FORMAT).options(**options).load(list(self.paths))
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format known; Spark finds it by itself only in an installed wheel."""
+    from aerobee.pipeline.store_source import RocketMQStoreSource
+
+    spark.dataSource.register(RocketMQStoreSource)
