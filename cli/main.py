@@ -2,7 +2,8 @@
 
 The parser alone is built at the start; what a command needs is imported when it runs, so that
 `aerobee --help` answers at once. Exit codes: 0 done, 1 refused or not found, 2 usage, 3 cannot
-connect (or the port is in use), 78 configuration. `aerobee store` has codes of its own.
+connect (or the port is in use), 78 configuration. `aerobee store` and
+`aerobee pipeline` have codes of their own.
 """
 
 import argparse
@@ -173,6 +174,12 @@ def _store_retention(parsed: argparse.Namespace) -> int:
     return show_retention(parsed)
 
 
+def _pipeline(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.pipeline import run_pipeline
+
+    return run_pipeline(parsed)
+
+
 _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "serve": _serve,
     "nameserver": _nameserver,
@@ -194,4 +201,5 @@ _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "store dump queues": _store_dump_queues,
     "store dump index": _store_dump_index,
     "store dump checkpoint": _store_dump_checkpoint,
+    "pipeline": _pipeline,
 }

@@ -4,6 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from aerobee import __version__
+from aerobee.cli.parser_pipeline import add_pipeline
 from aerobee.cli.parser_store import add_store
 from aerobee.cli.parser_types import count, number, port, seconds
 
@@ -36,6 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_topic(commands)
     _add_message(commands)
     add_store(commands)
+    add_pipeline(commands)
     return parser
 
 

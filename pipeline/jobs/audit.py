@@ -28,6 +28,7 @@ from aerobee.pipeline.jobs.claims import (
 )
 from aerobee.pipeline.jobs.findings import FINDINGS_DDL, KINDS, Finding, Level, merged
 from aerobee.pipeline.jobs.inputs import StoreInput
+from aerobee.pipeline.jobs.queue_files import QueueFile, queue_files
 from aerobee.pipeline.jobs.result import DAMAGED, JobResult, size_text
 from aerobee.pipeline.jobs.runs import (
     RUNS_DDL,
@@ -40,7 +41,7 @@ from aerobee.pipeline.jobs.runs import (
     judge,
 )
 from aerobee.pipeline.jobs.unit_check import Known, compare
-from aerobee.pipeline.jobs.units_frame import queues_of, units_frame
+from aerobee.pipeline.jobs.units_frame import units_frame
 from aerobee.protocol.names import (
     DLQ_PREFIX,
     HALF_TOPIC,
@@ -141,22 +142,23 @@ class _Passes:
             for one in found
             if one.kind == "queue-restart"
         }
-        queues = queues_of(self._store.paths)
-        if queues:
-            found += self._compared(restarts, frozenset(queues))
+        files = queue_files(self._store.store())
+        if files:
+            found += self._compared(restarts, files)
         found += self._doubles()
         return merged(found)
 
     def _compared(
-        self, restarts: dict[tuple[str, int], int], queues: frozenset[tuple[str, int]]
+        self, restarts: dict[tuple[str, int], int], files: list[QueueFile]
     ) -> list[Finding]:
         from pyspark.sql import functions as f
 
-        units = units_frame(self._spark, self._store.paths, self.log_min).persist()
+        units = units_frame(self._spark, files, self.log_min).persist()
         ends = units.where(f.col("logOffset") < self.log_end).agg(
             f.max(f.col("logOffset") + f.col("size")), f.count("*")
         )
         end, self.units = ends.collect()[0]
+        queues = frozenset((file.topic, file.queue_id) for file in files)
         known = Known(tuple(self.damaged), restarts, queues, end or 0)
         claims = self._rows.mapInArrow(_claimer(self._levels), UNITS_DDL)
         piece = f.expr(f"logOffset div {PIECE_BYTES}")

@@ -10,8 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from aerobee.pipeline.jobs.result import JobFailed
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from aerobee.pipeline.store_files import Store
 
 FORMAT: Final = "rocketmq-store"
 PERMISSIVE, DROP_MALFORMED, FAIL_FAST = "permissive", "dropmalformed", "failfast"
@@ -27,6 +31,17 @@ class StoreInput:
     begin_ms: int | None = None
     end_ms: int | None = None
     options: dict[str, str] = field(default_factory=dict)
+
+    def store(self) -> Store:
+        """Where its files are. Raises JobFailed for several stores, StoreReadError for none."""
+        from aerobee.pipeline.store_files import find_stores
+
+        found = find_stores(self.paths)
+        if len(found) > 1:
+            raise JobFailed(
+                f"{found[0].name} and {found[1].name} are two stores; this job takes one at a time"
+            )
+        return found[0]
 
     def rows(self, spark: SparkSession, columns: Iterable[str], **more: str) -> DataFrame:
         """The rows of the log with these columns; damaged places are rows with `error`, unless the
@@ -48,3 +63,10 @@ def register(spark: SparkSession) -> None:
     from aerobee.pipeline.store_source import RocketMQStoreSource
 
     spark.dataSource.register(RocketMQStoreSource)
+
+
+def register_topics(spark: SparkSession) -> None:
+    """The same for the format of live topics."""
+    from aerobee.pipeline.topic_source import TopicSource
+
+    spark.dataSource.register(TopicSource)

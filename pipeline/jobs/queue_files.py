@@ -9,7 +9,6 @@ pre-blanks; behind the last unit a file is zeros to its length.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -17,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from aerobee.pipeline.jobs.claims import UNITS
+from aerobee.pipeline.store_files import Place, Store
 
 UNIT_BYTES: Final = 20
 UNIT: Final = np.dtype([("logOffset", ">i8"), ("size", ">i4"), ("tagsCode", ">i8")])
@@ -24,15 +24,16 @@ PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 #: RocketMQ's default: 300,000 units.
 QUEUE_FILE_BYTES: Final = 6_000_000
 
-_FILE_NAME = re.compile(r"[0-9]{20}", re.ASCII)
 _ROWS = 32_768
 
 
 class QueueFile(NamedTuple):
-    """A file of a queue; `start` is its first byte's place in the queue."""
+    """A file of a queue and the file system it is in (store_files.Place); `start` is its first
+    byte's place in the queue."""
 
     topic: str
     queue_id: int
+    uri: str
     path: str
     start: int
     size: int
@@ -43,44 +44,28 @@ class QueueFile(NamedTuple):
         return self.start // UNIT_BYTES
 
 
-def queue_files(root: str) -> list[QueueFile]:
-    """The files below `<root>/consumequeue`, by topic, queue and start. Raises OSError.
-
-    What has another name than a queue's directory or file has is passed over.
-    """
-    base = os.path.join(root, "consumequeue")
-    found: list[QueueFile] = []
-    for topic in _names(base):
-        for number in _names(os.path.join(base, topic)):
-            directory = os.path.join(base, topic, number)
-            if not number.isascii() or not number.isdecimal():
-                continue
-            for name in _names(directory):
-                if _FILE_NAME.fullmatch(name) is None:
-                    continue
-                path = os.path.join(directory, name)
-                size = os.stat(path).st_size
-                found.append(QueueFile(topic, int(number), path, int(name), size))
-    return sorted(found)
-
-
-def _names(directory: str) -> list[str]:
-    if not os.path.isdir(directory):
-        return []
-    return os.listdir(directory)
+def queue_files(store: Store) -> list[QueueFile]:
+    """The files of all consume queues, by topic, queue and start."""
+    return [
+        QueueFile(topic, queue_id, store.place.uri, file.path, file.start, file.size)
+        for (topic, queue_id), files in sorted(store.queues().items())
+        for file in files
+    ]
 
 
 def read_units(file: QueueFile, log_min: int = 0) -> Iterator[pa.RecordBatch]:
     """The units of a file that name a record at or above `log_min` (schema UNITS).
 
-    A last piece of fewer than 20 bytes is none. Raises OSError.
+    A last piece of fewer than 20 bytes is none. Raises OSError, or StoreReadError when it is gone.
     """
-    with open(file.path, "rb") as opened:
+    with Place(file.uri).open(file.path) as reader:
         slot = file.first_slot
-        while data := opened.read(_ROWS * UNIT_BYTES):
+        position = 0
+        while data := reader.read(position, _ROWS * UNIT_BYTES):
             count = len(data) // UNIT_BYTES
             yield from _batches(file, np.frombuffer(data, UNIT, count), slot, log_min)
             slot += count
+            position += len(data)
 
 
 def _batches(

@@ -8,24 +8,18 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from aerobee.pipeline.jobs.claims import UNITS_DDL
-from aerobee.pipeline.jobs.queue_files import QueueFile, queue_files, read_units
+from aerobee.pipeline.jobs.queue_files import QueueFile, read_units
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_FILES_DDL = "topic string, queueId int, path string, start bigint, size bigint"
+_FILES_DDL = "topic string, queueId int, uri string, path string, start bigint, size bigint"
 
 
-def queues_of(paths: Sequence[str]) -> list[tuple[str, int]]:
-    """(topic, queue id) of the queues that have files."""
-    return sorted({(file.topic, file.queue_id) for path in paths for file in queue_files(path)})
-
-
-def units_frame(spark: SparkSession, paths: Sequence[str], log_min: int) -> DataFrame:
-    """The units that name a record at or above `log_min` (claims.UNITS_DDL)."""
-    files = [file for path in paths for file in queue_files(path)]
+def units_frame(spark: SparkSession, files: Sequence[QueueFile], log_min: int) -> DataFrame:
+    """The units in these files that name a record at or above `log_min` (claims.UNITS_DDL)."""
     tasks = max(1, min(len(files), spark.sparkContext.defaultParallelism * 4))
-    frame = spark.createDataFrame(files, _FILES_DDL).repartition(tasks)
+    frame = spark.createDataFrame(list(files), _FILES_DDL).repartition(tasks)
     return frame.mapInArrow(_reader(log_min), UNITS_DDL)
 
 

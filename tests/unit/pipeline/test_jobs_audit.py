@@ -21,6 +21,7 @@ from aerobee.pipeline.jobs.runs import (
     judge,
 )
 from aerobee.pipeline.jobs.unit_check import Known, compare
+from aerobee.pipeline.store_files import find_stores
 from aerobee.store.delay_levels import DelayLevels
 from tests.unit.pipeline.job_stores import log_rows
 from tests.unit.store import audit_support as at
@@ -50,7 +51,7 @@ def audit(root: Path) -> list[Finding]:
         claims.append(claims_of(batch, LEVELS))
     damaged = damaged_ranges(parts)
     judged = judge(runs, damaged)
-    files = queue_files(str(root))
+    files = queue_files(find_stores([str(root)])[0])
     log_min, log_end = parts[0].first, parts[-1].last + 1
     units = pa.Table.from_batches([b for f in files for b in read_units(f, log_min)], UNITS)
     within = [row for row in units.to_pylist() if row["logOffset"] < log_end]

@@ -20,6 +20,7 @@ from aerobee.pipeline.jobs.queue_files import (
     read_units,
     write_sparse,
 )
+from aerobee.pipeline.store_files import find_stores
 from aerobee.protocol.hashing import java_hash
 from aerobee.store.delay_levels import DelayLevels
 from aerobee.store.files import Files
@@ -43,9 +44,8 @@ def units(root: Path) -> pa.Table:
 
 def test_units_of_records_are_those_in_the_queues(root: Path) -> None:
     made = units(root).to_pylist()
-    there = [
-        row for file in queue_files(str(root)) for b in read_units(file) for row in b.to_pylist()
-    ]
+    files = queue_files(find_stores([str(root)])[0])
+    there = [row for file in files for batch in read_units(file) for row in batch.to_pylist()]
 
     def by_place(row: dict[str, object]) -> tuple[object, ...]:
         return row["topic"], row["queueId"], row["slot"]
@@ -56,7 +56,7 @@ def test_units_of_records_are_those_in_the_queues(root: Path) -> None:
 
 def test_queue_files_made_of_units_are_byte_equal(root: Path, tmp_path: Path) -> None:
     made = units(root)
-    for file in queue_files(str(root)):
+    for file in queue_files(find_stores([str(root)])[0]):
         rows = [
             row
             for row in made.to_pylist()
@@ -91,7 +91,7 @@ def test_records_dispatched_to_several_queues_have_a_unit_in_each(tmp_path: Path
     test_units = sorted(tuple(row.values()) for row in units(tmp_path / "s").to_pylist())
     there = sorted(
         tuple(row.values())
-        for file in queue_files(str(tmp_path / "s"))
+        for file in queue_files(find_stores([str(tmp_path / "s")])[0])
         for batch in read_units(file)
         for row in batch.to_pylist()
     )

@@ -1,0 +1,197 @@
+"""The job `archive`: a store's messages as Parquet by topic and date, each exactly once.
+
+A run appends what is new since the last one, a range of the log at a time; ledger.py keeps it
+exactly once whatever is killed when. Run it more often than retention deletes: what was deleted
+before it was archived is said, and fails the job in mode failfast.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from aerobee.pipeline.jobs.inputs import FAIL_FAST, StoreInput
+from aerobee.pipeline.jobs.ledger import Entry, Ledger, LedgerError, Staged, plan
+from aerobee.pipeline.jobs.result import DAMAGED, JobFailed, JobResult, size_text
+from aerobee.pipeline.jobs.target import Target
+from aerobee.pipeline.rows import STORE_COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Of the log archived at a time; what a killed run loses of its work at most.
+RANGE_BYTES: Final = 8 << 30
+#: Of the log that goes into one file of a topic and date at most.
+FILE_BYTES: Final = 1 << 30
+#: What a row of an archive has; `topic` and `date` are the folders.
+COLUMNS: Final = tuple(column.name for column in STORE_COLUMNS if column.standard)
+_KEYS: Final = ("msgId", "keys")
+
+
+def archive(
+    spark: SparkSession,
+    store: StoreInput,
+    target: str,
+    *,
+    range_bytes: int = RANGE_BYTES,
+    file_bytes: int = FILE_BYTES,
+) -> JobResult:
+    """Archive what is new into `target` (a directory or URI). Frame: `entries`, one a range.
+
+    Raises JobFailed when the ledger does not fit, or in mode failfast when messages were missed.
+    """
+    result = JobResult("archive")
+    ledger = Ledger(Target(target))
+    try:
+        finished = ledger.recover()
+        if finished:
+            result.say("recovered", f"{finished} ranges that a killed run had decided")
+        known = ledger.entries()
+        segments = [(file.start, file.end) for file in store.store().segments]
+        work = plan(known[-1].end if known else None, segments, range_bytes)
+        if work.missed is not None and store.mode == FAIL_FAST:
+            first, end = work.missed
+            raise JobFailed(
+                f"log offsets {first} to {end} were deleted before they were archived; without "
+                "mode failfast the archive goes on behind them",
+                DAMAGED,
+            )
+        made = _archive(spark, store, ledger, Target(target), work.ranges, work.missed, file_bytes)
+    except LedgerError as error:
+        raise JobFailed(f"archive {target}: {error}", DAMAGED) from error
+    _report(spark, result, target, known, made, work.missed)
+    return result
+
+
+def check(target: str) -> JobResult:
+    """Compare an archive with its ledger; exit code 1 when a file is gone or of another length."""
+    result = JobResult("archive")
+    ledger = Ledger(Target(target))
+    try:
+        entries, wrong = ledger.entries(), ledger.check()
+    except LedgerError as error:
+        raise JobFailed(f"archive {target}: {error}", DAMAGED) from error
+    rows = sum(entry.rows for entry in entries)
+    result.facts = {"ranges": len(entries), "total_rows": rows, "wrong": wrong}
+    result.say("archive", f"{rows:,} messages in {len(entries)} ranges")
+    result.lines += wrong
+    result.say("verdict", f"{len(wrong)} files are not as the ledger says" if wrong else "SOUND")
+    result.code = DAMAGED if wrong else 0
+    return result
+
+
+def read_archive(spark: SparkSession, target: str) -> DataFrame:
+    """The rows of an archive, with `topic` as text and `date` besides the columns of a store."""
+    types = [f"{column.name} {column.type}" for column in STORE_COLUMNS if column.standard]
+    schema = ", ".join([*types, "date date"])
+    place = Target(target)
+    return spark.read.schema(schema).parquet(place.uri("").rstrip("/"))
+
+
+def _archive(
+    spark: SparkSession,
+    store: StoreInput,
+    ledger: Ledger,
+    target: Target,
+    ranges: tuple[tuple[int, int], ...],
+    missed: tuple[int, int] | None,
+    file_bytes: int,
+) -> list[Entry]:
+    def write(start: int, end: int, aside: str) -> Staged | None:
+        return _write(spark, store, target, start, end, aside, file_bytes)
+
+    made: list[Entry] = []
+    begun: int | None = None
+    for start, end in ranges:
+        entry = ledger.archive(start if begun is None else begun, end, write, missed)
+        if begun is None:
+            begun = start
+        if entry is not None:
+            made.append(entry)
+            begun, missed = entry.end, None
+    return made
+
+
+def _write(
+    spark: SparkSession,
+    store: StoreInput,
+    target: Target,
+    start: int,
+    end: int,
+    aside: str,
+    file_bytes: int,
+) -> Staged | None:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    place = f.col("commitLogOffset")
+    rows = store.rows(spark, COLUMNS, use="commitlog", startOffset=str(start), endOffset=str(end))
+    seen = Observation()
+    good = f.col("error").isNull()
+    last = f.when(good, place + f.col("recordSize"))
+    stored = f.when(good, f.col("storeTimestamp"))
+    rows = rows.observe(
+        seen,
+        f.count(f.when(good, 1)).alias("rows"),
+        f.count(f.when(~good, 1)).alias("bad"),
+        f.max(last).alias("end"),
+        f.min(stored).cast("string").alias("first_stored"),
+        f.max(stored).cast("string").alias("last_stored"),
+    )
+    dated = rows.where(good).withColumn("date", f.to_date("storeTimestamp"))
+    piece = f.expr(f"commitLogOffset div {file_bytes}")
+    ordered = dated.repartition("topic", "date", piece).sortWithinPartitions(
+        "topic", "date", "commitLogOffset"
+    )
+    writer = ordered.write.partitionBy("topic", "date").mode("append")
+    for name in _KEYS:
+        writer = writer.option(f"parquet.bloom.filter.enabled#{name}", "true")
+    writer.parquet(target.uri(aside))
+    found = seen.get
+    if not found["rows"]:
+        return None
+    facts = {name: found[name] for name in ("first_stored", "last_stored")}
+    facts["made_at"] = datetime.now(UTC).isoformat(timespec="seconds")
+    return Staged(found["end"], found["rows"], found["bad"], facts)
+
+
+def _report(
+    spark: SparkSession,
+    result: JobResult,
+    target: str,
+    known: list[Entry],
+    made: list[Entry],
+    missed: tuple[int, int] | None,
+) -> None:
+    entries = [*known, *made]
+    rows = sum(entry.rows for entry in made)
+    bad = sum(entry.bad for entry in made)
+    size = sum(entry.bytes for entry in made)
+    result.facts = {
+        "ranges": len(made),
+        "rows": rows,
+        "bad_records": bad,
+        "bytes": size,
+        "log_start": made[0].start if made else None,
+        "archived_to": entries[-1].end if entries else None,
+        "total_rows": sum(entry.rows for entry in entries),
+        "missed": missed,
+    }
+    if made:
+        result.say("range", f"log offsets {made[0].start} to {made[-1].end}")
+        result.say(
+            "wrote", f"{rows:,} messages in {len(made)} ranges, {size_text(size)} of Parquet"
+        )
+        result.say("bad", f"{bad:,} damaged places, left out")
+    else:
+        result.say("range", "nothing new")
+    if missed is not None:
+        result.say("MISSED", f"log offsets {missed[0]} to {missed[1]}: deleted before this run")
+    if entries:
+        end = entries[-1].end
+        result.say("archive", f"{result.facts['total_rows']:,} messages in {target}, up to {end}")
+        result.say("retention", f"segments that end at or below {end} may be deleted")
+    result.frames["entries"] = spark.createDataFrame(
+        [(one.start, one.end, one.rows, one.bad, len(one.files), one.bytes) for one in entries],
+        "start bigint, end bigint, rows bigint, bad bigint, files bigint, bytes bigint",
+    )

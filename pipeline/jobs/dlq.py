@@ -1,0 +1,104 @@
+"""The job `dlq`: which messages were given up, by whom, why and when; feeds `replay`.
+
+A dead letter is in the topic `%DLQ%<group>`; its properties name the topic it came from. A broker
+does not store why, but it can be told: the tries were used up, or the consumer asked for it before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from aerobee.pipeline.jobs.inputs import StoreInput
+from aerobee.pipeline.jobs.result import JobResult, cell_text
+from aerobee.protocol.names import DLQ_PREFIX
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: A group's retryMaxTimes unless it has another.
+DEFAULT_TRIES: Final = 16
+COLUMNS: Final = (
+    "topic", "queueId", "queueOffset", "body", "properties", "keys", "tags", "msgId",
+    "offsetMsgId", "bornTimestamp", "storeTimestamp", "reconsumeTimes", "commitLogOffset", "error",
+)  # fmt: skip
+_USED_UP, _GIVEN_UP = "tries used up", "given up by the consumer"
+_SAMPLE_CHARS = 120
+
+
+def dead_letters(rows: DataFrame) -> DataFrame:
+    """The dead letters among rows of a store or an archive, with `group`, `originTopic`, `tries`,
+    `reason` and `originMsgId`."""
+    from pyspark.sql import functions as f
+
+    given = f.col("properties")["MAX_RECONSUME_TIMES"]
+    most = f.coalesce(given.try_cast("int"), f.lit(DEFAULT_TRIES))
+    # The broker counts the sending back that made it a dead letter, too (store spec 12.3).
+    tries = f.col("reconsumeTimes") - 1
+    return (
+        rows.where(f.col("topic").startswith(DLQ_PREFIX))
+        .withColumn("group", f.substring("topic", len(DLQ_PREFIX) + 1, 255))
+        .withColumn("originTopic", f.col("properties")["RETRY_TOPIC"])
+        .withColumn("originMsgId", f.col("properties")["ORIGIN_MESSAGE_ID"])
+        .withColumn("tries", f.greatest(tries, f.lit(0)))
+        .withColumn("reason", f.when(tries >= most, _USED_UP).otherwise(_GIVEN_UP))
+    )
+
+
+def dlq(spark: SparkSession, store: StoreInput, *, samples: int = 3) -> JobResult:
+    """Frames: `letters` (each one), `groups` (sums by group, topic and reason)."""
+    from pyspark.sql import functions as f
+
+    result = JobResult("dlq")
+    rows = store.rows(spark, COLUMNS)
+    bad = rows.where("error is not null").count()
+    letters = dead_letters(rows.where("error is null")).drop("error")
+    groups = letters.groupBy("group", "originTopic", "reason").agg(
+        f.count("*").alias("messages"),
+        f.min("tries").alias("triesMin"),
+        f.max("tries").alias("triesMax"),
+        f.min("storeTimestamp").alias("oldest"),
+        f.max("storeTimestamp").alias("newest"),
+    )
+    summed = groups.orderBy(f.desc("messages"), "group").collect()
+    total = sum(row["messages"] for row in summed)
+    ends = letters.agg(f.min("commitLogOffset"), f.max("commitLogOffset")).collect()[0]
+    result.facts = {
+        "dead_letters": total,
+        "bad_records": bad,
+        "log_start": ends[0],
+        "log_end": ends[1],
+    }
+    result.say("found", f"{total:,} dead letters at log offsets {ends[0]} to {ends[1]}")
+    result.say("bad", f"{bad:,} damaged places")
+    result.table("by group, topic and reason", [row.asDict() for row in summed], 50)
+    if samples:
+        _add_samples(letters, result, samples)
+    result.frames |= {"letters": letters, "groups": groups}
+    return result
+
+
+def _add_samples(letters: DataFrame, result: JobResult, samples: int) -> None:
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    order = Window.partitionBy("group", "originTopic").orderBy(f.desc("commitLogOffset"))
+    newest = letters.withColumn("n", f.row_number().over(order)).where(f.col("n") <= samples)
+    start = f.substring("body", 1, 4 * _SAMPLE_CHARS).alias("start")
+    chosen = newest.select("group", "originTopic", "msgId", "keys", f.length("body"), start)
+    found = []
+    for row in chosen.orderBy("group", "originTopic").limit(100).collect():
+        names = ("group", "topic", "id", "keys", "bytes", "body")
+        shown = dict(zip(names, row, strict=True))
+        found.append(shown | {"body": body_sample(bytes(row["start"]))})
+    result.table(f"newest of each group (up to {samples})", found, 100)
+
+
+def body_sample(start: bytes) -> str:
+    """The first characters of a body on one line; bytes that are no text as hexadecimal."""
+    try:
+        # A character may be cut in two at the end.
+        text = start.decode("utf-8", "strict" if len(start) < 4 * _SAMPLE_CHARS else "ignore")
+    except UnicodeDecodeError:
+        return f"0x{start[: _SAMPLE_CHARS // 2].hex()}"
+    text = "".join(one if one.isprintable() else " " for one in text)
+    return cell_text(text if len(text) <= _SAMPLE_CHARS else text[:_SAMPLE_CHARS] + "...")

@@ -1,0 +1,166 @@
+"""The job `replay`: selected messages of a store or an archive, back into a topic.
+
+Body, tags, keys and the user's properties stay; what a delivery added is left out. The properties
+REPLAYED_FROM (topic, queue, number and id of the original) and REPLAYED_BORN_TIME (ms, its own time
+of birth) are added, so that consumers can tell a replayed message and drop one they have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from aerobee.pipeline.jobs.archive import COLUMNS as ARCHIVE_COLUMNS
+from aerobee.pipeline.jobs.archive import read_archive
+from aerobee.pipeline.jobs.inputs import StoreInput
+from aerobee.pipeline.jobs.pace import paced
+from aerobee.pipeline.jobs.result import JobFailed, JobResult
+from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+REPLAYED_FROM: Final = "REPLAYED_FROM"
+REPLAYED_BORN_TIME: Final = "REPLAYED_BORN_TIME"
+#: What a producer, broker or delivery sets; a replayed message gets its own. TAGS and KEYS go in
+#: columns of their own.
+LEFT_OUT: Final = (
+    "TAGS", "KEYS", "UNIQ_KEY", "WAIT", "DELAY", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC",
+    "ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "TRAN_MSG", "PGROUP",
+    "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS",
+    "MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "CLUSTER", "MSG_REGION", "TRACE_ON",
+    "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "__CRC32#", "SPARK_ID",
+)  # fmt: skip
+_SINK_DDL = "topic string, body binary, tags string, keys string, properties map<string,string>"
+
+
+def replayable(rows: DataFrame, topic: str | None = None) -> DataFrame:
+    """Rows for the sink: topic, body, tags, keys, properties. Without `topic` each message goes
+    where it came from, retries and dead letters to their original topic."""
+    from pyspark.sql import functions as f
+
+    where = f.lit(topic) if topic else _origin()
+    kept = f.map_filter("properties", lambda name, _: ~name.isin(*LEFT_OUT))
+    source = f.concat_ws("/", "topic", "queueId", "queueOffset", "msgId")
+    born = f.unix_millis("bornTimestamp").cast("string")
+    names = (REPLAYED_FROM, REPLAYED_BORN_TIME)
+    kept = f.map_filter(kept, lambda name, _: ~name.isin(*names))
+    added = f.create_map(f.lit(names[0]), source, f.lit(names[1]), born)
+    return rows.select(
+        where.alias("topic"), "body", "tags", "keys", f.map_concat(kept, added).alias("properties")
+    )
+
+
+def _origin() -> Column:
+    from pyspark.sql import functions as f
+
+    topic = f.col("topic")
+    returned = topic.startswith(RETRY_PREFIX) | topic.startswith(DLQ_PREFIX)
+    properties = f.col("properties")
+    asked = f.coalesce(properties["RETRY_TOPIC"], properties["REAL_TOPIC"], topic)
+    return f.when(returned, asked).otherwise(topic)
+
+
+def replay(
+    spark: SparkSession,
+    source: StoreInput | str,
+    name_servers: str,
+    *,
+    topic: str | None = None,
+    where: str | None = None,
+    topics: Sequence[str] = (),
+    begin_ms: int | None = None,
+    end_ms: int | None = None,
+    rate: float | None = None,
+    dry_run: bool = False,
+    sink: dict[str, str] | None = None,
+) -> JobResult:
+    """Send the messages of a store, or of the archive at that place, that `where` (SQL on the
+    columns), topics and store times select. `rate` is messages a second; `sink` are further options
+    of the sink.
+
+    Frames: `messages` (what is, or would be, sent), `topics` (how many to each). Raises JobFailed
+    when a message would go where nobody may send.
+    """
+    from pyspark.sql import functions as f
+
+    result = JobResult("replay")
+    rows, bad = _rows(spark, source)
+    rows = _selected(rows, topics, begin_ms, end_ms)
+    if where:
+        rows = rows.where(where)
+    found = rows.agg(f.count("*"), f.min("commitLogOffset"), f.max("commitLogOffset")).collect()[0]
+    messages = replayable(rows.orderBy("commitLogOffset"), topic)
+    counts = messages.groupBy("topic").count().orderBy("topic")
+    targets = [row.asDict() for row in counts.collect()]
+    _check_targets([row["topic"] for row in targets])
+    result.facts = {
+        "messages": found[0],
+        "log_start": found[1],
+        "log_end": found[2],
+        "bad_records": bad,
+        "dry_run": dry_run,
+    }
+    result.say("selected", f"{found[0]:,} messages at log offsets {found[1]} to {found[2]}")
+    result.say("bad", f"{bad:,} damaged places, left out")
+    result.table("to topic", targets, 50)
+    result.frames |= {"messages": messages, "topics": counts}
+    if dry_run:
+        result.lines += ["", "nothing was sent (dry run)"]
+    elif found[0]:
+        _send(messages, name_servers, rate, sink or {})
+        result.say("sent", f"{found[0]:,} messages to {name_servers}")
+    return result
+
+
+def _rows(spark: SparkSession, source: StoreInput | str) -> tuple[DataFrame, int]:
+    if isinstance(source, str):
+        return read_archive(spark, source), 0
+    rows = source.rows(spark, ARCHIVE_COLUMNS)
+    return rows.where("error is null"), rows.where("error is not null").count()
+
+
+def _selected(
+    rows: DataFrame, topics: Sequence[str], begin_ms: int | None, end_ms: int | None
+) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    if topics:
+        rows = rows.where(f.col("topic").isin(*topics))
+    stored = f.unix_millis("storeTimestamp")
+    if begin_ms is not None:
+        rows = rows.where(stored >= begin_ms)
+    return rows if end_ms is None else rows.where(stored < end_ms)
+
+
+def _check_targets(topics: Sequence[str]) -> None:
+    from aerobee.protocol.names import NO_SEND_TOPICS
+
+    for topic in topics:
+        if topic in NO_SEND_TOPICS or topic.startswith(DLQ_PREFIX):
+            raise JobFailed(
+                f"messages of {topic} cannot be sent there; select others with --where, or name a "
+                "topic for all of them with --to"
+            )
+
+
+def _send(
+    messages: DataFrame, name_servers: str, rate: float | None, options: dict[str, str]
+) -> None:
+    from aerobee.pipeline.jobs.inputs import register_topics
+
+    register_topics(messages.sparkSession)
+    if rate:
+        # One task, so that the rate is the rate, and the order of the log is kept.
+        messages = messages.coalesce(1).mapInArrow(_pacer(rate), _SINK_DDL)
+    options = {"nameServer": name_servers} | options
+    messages.write.format("rocketmq").options(**options).mode("append").save()
+
+
+def _pacer(rate: float) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def pace(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from paced(batches, rate)
+
+    return pace

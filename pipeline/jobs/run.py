@@ -1,0 +1,221 @@
+"""Runs one job from its arguments and gives its result; prints nothing but progress.
+
+What the files, the options or Spark refuse becomes a `JobFailed` with the text of the first cause:
+a stack of Java frames says nothing about a damaged segment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from aerobee.pipeline.jobs.result import COULD_NOT, DAMAGED, JobFailed, JobResult
+from aerobee.pipeline.jobs.session import Progress, open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from aerobee.pipeline.jobs.inputs import StoreInput
+
+#: Milliseconds of a time as people write it.
+ParseTime = Callable[[str], int]
+
+_CAUSE: Final = re.compile(
+    r"(?:StoreReadError|OptionError|SourceError|SinkError|DataLossError): (.+)"
+)
+
+
+def run_job(
+    parsed: argparse.Namespace,
+    parse_time: ParseTime,
+    say: Callable[[str], None] | None = None,
+    spark: SparkSession | None = None,
+) -> JobResult:
+    """Run the job that `parsed` (arguments.py) asks for. Raises JobFailed."""
+    own = spark is None
+    if spark is None:
+        spark = open_session(parsed.job, parsed.master, _pairs(parsed.conf, "--conf"))
+    try:
+        with Progress(spark, None if parsed.quiet else say):
+            result = _RUNNERS[parsed.job](spark, parsed, parse_time)
+            if parsed.output:
+                _write(result, parsed.output)
+        # Before the session ends, with which the frames would end.
+        return result
+    except JobFailed:
+        raise
+    except Exception as error:
+        raise _explained(error, parsed.mode) from error
+    finally:
+        if own:
+            spark.stop()
+
+
+def _explained(error: Exception, mode: str) -> JobFailed:
+    """The cause of an error as a text for people; a bug of ours is raised as it is."""
+    from pyspark.errors import PySparkException
+
+    from aerobee.pipeline.option_parsing import OptionError
+    from aerobee.pipeline.store_files import StoreReadError
+
+    if isinstance(error, StoreReadError | OptionError | OSError):
+        return JobFailed(str(error))
+    if not isinstance(error, PySparkException) and "Py4J" not in type(error).__name__:
+        raise error
+    found = _CAUSE.search(str(error))
+    if found is None:
+        return JobFailed(f"Spark failed: {error}")
+    is_bad_record = mode == "failfast" and "(mode failfast)" in found[1]
+    return JobFailed(found[1].strip(), DAMAGED if is_bad_record else COULD_NOT)
+
+
+def _store(parsed: argparse.Namespace, parse_time: ParseTime) -> StoreInput:
+    from aerobee.pipeline.jobs.inputs import StoreInput
+
+    options = {"splitBytes": str(parsed.split_bytes)} if parsed.split_bytes else {}
+    selects = hasattr(parsed, "topic")
+    return StoreInput(
+        parsed.directory,
+        parsed.mode,
+        parsed.topic if selects else (),
+        parse_time(parsed.begin) if selects and parsed.begin else None,
+        parse_time(parsed.end) if selects and parsed.end else None,
+        options,
+    )
+
+
+def _audit(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
+    from aerobee.pipeline.jobs.audit import audit
+    from aerobee.pipeline.jobs.claims import DELAY_LEVELS
+
+    levels = parsed.delay_levels or DELAY_LEVELS
+    return audit(spark, _store(parsed, parse_time), delay_levels=levels)
+
+
+def _rebuild(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
+    from aerobee.pipeline.jobs.claims import DELAY_LEVELS
+    from aerobee.pipeline.jobs.rebuild import Sizes, rebuild
+
+    default = Sizes()
+    sizes = Sizes(
+        parsed.queue_file_bytes or default.queue_file_bytes,
+        parsed.index_slots or default.index_slots,
+        parsed.index_entries or default.index_entries,
+    )
+    both = parsed.queues == parsed.index
+    return rebuild(
+        spark,
+        _store(parsed, parse_time),
+        parsed.to,
+        queues=parsed.queues or both,
+        index=parsed.index or both,
+        sizes=sizes,
+        delay_levels=parsed.delay_levels or DELAY_LEVELS,
+    )
+
+
+def _archive(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
+    from aerobee.pipeline.jobs.archive import FILE_BYTES, RANGE_BYTES, archive, check
+
+    if parsed.check:
+        return check(parsed.to)
+    return archive(
+        spark,
+        _store(parsed, parse_time),
+        parsed.to,
+        range_bytes=parsed.range_bytes or RANGE_BYTES,
+        file_bytes=parsed.file_bytes or FILE_BYTES,
+    )
+
+
+def _replay(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
+    from aerobee.pipeline.jobs.replay import replay
+
+    if not parsed.name_servers and not parsed.dry_run:
+        raise JobFailed("replay needs --name-servers, or --dry-run to send nothing", 2)
+    store = _store(parsed, parse_time)
+    source = parsed.directory[0] if parsed.archive else store
+    sink = _pairs(parsed.sink, "--sink")
+    if parsed.job_id:
+        sink["jobId"] = parsed.job_id
+    return replay(
+        spark,
+        source,
+        parsed.name_servers or "",
+        topic=parsed.to,
+        where=parsed.where,
+        topics=parsed.topic,
+        begin_ms=store.begin_ms,
+        end_ms=store.end_ms,
+        rate=parsed.rate,
+        dry_run=parsed.dry_run,
+        sink=sink,
+    )
+
+
+def _traffic(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
+    from aerobee.pipeline.jobs.plots import can_draw, write_plots
+    from aerobee.pipeline.jobs.traffic import traffic
+
+    result = traffic(spark, _store(parsed, parse_time))
+    if parsed.plots:
+        tables = {
+            name: [row.asDict() for row in frame.collect()] for name, frame in result.frames.items()
+        }
+        paths = write_plots(tables, result.lines, parsed.plots)
+        result.facts["plots"] = paths
+        result.lines += ["", f"plots are in {parsed.plots}, all of them in index.html"]
+        if not can_draw():
+            result.lines.append("no pictures: they need pip install 'aerobee[plots]'")
+    return result
+
+
+def _retention(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
+    from aerobee.pipeline.jobs.retention import retention
+    from aerobee.pipeline.jobs.whatif import Policy
+
+    policies = [Policy(hours=hours) for hours in parsed.hours]
+    policies += [Policy(size=size) for size in parsed.size]
+    if not policies:
+        policies = [Policy(hours=hours) for hours in (24.0, 48.0, 72.0, 168.0)]
+    return retention(spark, _store(parsed, parse_time), policies)
+
+
+def _dlq(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
+    from aerobee.pipeline.jobs.dlq import dlq
+
+    return dlq(spark, _store(parsed, parse_time), samples=parsed.samples)
+
+
+_RUNNERS: Final[dict[str, Callable[..., JobResult]]] = {
+    "audit": _audit,
+    "rebuild": _rebuild,
+    "archive": _archive,
+    "replay": _replay,
+    "traffic": _traffic,
+    "retention": _retention,
+    "dlq": _dlq,
+}
+
+
+def _write(result: JobResult, output: str) -> None:
+    for name, frame in result.frames.items():
+        frame.write.mode("overwrite").parquet(f"{output.rstrip('/')}/{name}")
+    result.lines += ["", f"tables are in {output}: {', '.join(result.frames)}"]
+
+
+def _pairs(texts: list[str], option: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise JobFailed(f"{option} {text}: not KEY=VALUE", 2)
+        pairs[key] = value
+    return pairs
+
+
+def report_json(result: JobResult) -> dict[str, Any]:
+    """A result for scripts."""
+    return {"job": result.job, "code": result.code, **result.facts}

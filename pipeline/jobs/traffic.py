@@ -1,0 +1,170 @@
+"""The job `traffic`: how many messages of what size came when, from whom, and how late.
+
+Everything is summed by Spark; the report and the plots are made of the sums. A record counts as
+what its topic says: a delayed message is in the log twice (waiting, and delivered), a retried one
+once more for each try; those shares are shown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from aerobee.pipeline.jobs.inputs import StoreInput
+from aerobee.pipeline.jobs.rates import rate, skew
+from aerobee.pipeline.jobs.result import JobResult, size_text
+from aerobee.protocol.names import (
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+COLUMNS: Final = (
+    "topic", "queueId", "tags", "bornTimestamp", "storeTimestamp", "bornHost", "recordSize",
+    "commitLogOffset", "error",
+)  # fmt: skip
+#: Of sizes and latencies.
+PERCENTILES: Final = (0.5, 0.9, 0.99, 0.999)
+_MOST_GROUPS = 1000
+
+
+def traffic(spark: SparkSession, store: StoreInput) -> JobResult:
+    """Frames: `topics`, `tags`, `producers`, `queues`, `hours`, `minutes`, `kinds`, each with
+    messages and bytes; topics and tags with percentiles of size and latency (ms)."""
+    from pyspark import StorageLevel
+
+    result = JobResult("traffic")
+    everything = store.rows(spark, COLUMNS).persist(StorageLevel.DISK_ONLY)
+    try:
+        _sum(spark, everything, result)
+    finally:
+        everything.unpersist()
+    return result
+
+
+def _sum(spark: SparkSession, everything: DataFrame, result: JobResult) -> None:
+    from pyspark.sql import functions as f
+
+    rows = everything.where("error is null").withColumns(
+        {
+            "kind": _kind(),
+            "latencyMs": f.unix_millis("storeTimestamp") - f.unix_millis("bornTimestamp"),
+            "minuteMs": f.expr("unix_millis(storeTimestamp) div 60000 * 60000"),
+            "hour": f.date_trunc("hour", "storeTimestamp"),
+            "producer": f.regexp_replace("bornHost", r":[0-9]+$", ""),
+        }
+    )
+    spread = [*_percentiles("recordSize", "size"), *_percentiles("latencyMs", "latency")]
+    early = f.count(f.when(f.col("latencyMs") < 0, 1)).alias("storedBeforeBorn")
+    sums = {
+        "topics": _grouped(rows, ["topic"], *spread, early),
+        "tags": _grouped(rows, ["topic", "tags"], *spread),
+        "producers": _grouped(rows, ["producer"]),
+        "queues": _grouped(rows, ["topic", "queueId"]),
+        "hours": _grouped(rows, ["hour", "topic"]),
+        "minutes": _grouped(rows, ["minuteMs"]),
+        "kinds": _grouped(rows, ["kind"]),
+    }
+    tables = {name: _collected(frame) for name, frame in sums.items()}
+    # Of the sums only, so that nobody reads the log again to look at them.
+    result.frames = {
+        name: spark.createDataFrame(found, sums[name].schema) for name, found in tables.items()
+    }
+    bad = f.count(f.when(f.col("error").isNotNull(), 1))
+    ends = everything.agg(bad, f.min("commitLogOffset"), f.max("commitLogOffset")).collect()[0]
+    result.facts = {"bad_records": ends[0], "log_start": ends[1], "log_end": ends[2]}
+    _report(result, tables)
+
+
+def _kind() -> Column:
+    from pyspark.sql import functions as f
+
+    topic = f.col("topic")
+    return (
+        f.when(topic == SCHEDULE_TOPIC, "waiting for their time")
+        .when(topic.startswith(RETRY_PREFIX), "retries")
+        .when(topic.startswith(DLQ_PREFIX), "dead letters")
+        .when(topic.isin(HALF_TOPIC, OP_HALF_TOPIC), "transactions' own")
+        .otherwise("messages")
+    )
+
+
+def _percentiles(column: str, name: str) -> list[Column]:
+    from pyspark.sql import functions as f
+
+    found = [
+        f.percentile_approx(column, share).alias(f"{name}P{share * 100:g}".replace(".", "_"))
+        for share in PERCENTILES
+    ]
+    return [*found, f.max(column).alias(f"{name}Max")]
+
+
+def _grouped(rows: DataFrame, by: list[str], *more: Column) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    sums = [f.count("*").alias("messages"), f.sum("recordSize").alias("bytes")]
+    return rows.groupBy(*by).agg(*sums, *more)
+
+
+def _collected(frame: DataFrame) -> list[dict[str, Any]]:
+    """The groups with the most messages; those by time all of them."""
+    from pyspark.sql import functions as f
+
+    if frame.columns[0] in ("hour", "minuteMs"):
+        found = frame.orderBy(frame.columns[0])
+    else:
+        found = frame.orderBy(f.desc("messages"), frame.columns[0]).limit(_MOST_GROUPS)
+    return [row.asDict() for row in found.collect()]
+
+
+def _report(result: JobResult, tables: dict[str, list[dict[str, Any]]]) -> None:
+    facts = result.facts
+    messages = sum(row["messages"] for row in tables["kinds"])
+    total = sum(row["bytes"] for row in tables["kinds"])
+    pace = rate([(row["minuteMs"], row["messages"], row["bytes"]) for row in tables["minutes"]])
+    facts |= {"records": messages, "bytes": total, "rate": pace._asdict()}
+    result.say("read", f"{messages:,} records, {size_text(total)}")
+    result.say("range", f"log offsets {facts['log_start']} to {facts['log_end']}")
+    result.say("bad", f"{facts['bad_records']:,} damaged places, left out")
+    result.say(
+        "rate",
+        f"{pace.messages:,.1f} messages/s and {size_text(int(pace.bytes))}/s on the average, "
+        f"{pace.peak_messages:,.1f}/s in the busiest minute",
+    )
+    kinds = [row | {"share %": 100 * row["messages"] / messages} for row in tables["kinds"]]
+    result.table("what the records are", kinds)
+    result.table("by topic", [_shown(row, ("topic",)) for row in tables["topics"]])
+    result.table("by tag", [_shown(row, ("topic", "tags")) for row in tables["tags"]])
+    result.table("by producer", tables["producers"])
+    result.table("queues used unevenly", hot_queues(tables["queues"]))
+
+
+def _shown(row: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """What of a row goes into the report; the frame has the rest."""
+    values = ("messages", "bytes", "sizeP50", "sizeP99", "latencyP50", "latencyP99", "latencyMax")
+    return {name: row[name] for name in (*names, *values)}
+
+
+def hot_queues(queues: list[dict[str, Any]], times_mean: float = 2.0) -> list[dict[str, Any]]:
+    """Topics of which one queue has at least that many times the mean of all their queues."""
+    by_topic: dict[str, dict[int, int]] = {}
+    for row in queues:
+        by_topic.setdefault(row["topic"], {})[row["queueId"]] = row["messages"]
+    found = []
+    for topic, counts in sorted(by_topic.items()):
+        one = skew(counts)
+        if one.queues > 1 and one.times_mean >= times_mean:
+            found.append(
+                {
+                    "topic": topic,
+                    "queues": one.queues,
+                    "busiest": one.busiest,
+                    "share %": 100 * one.share,
+                    "times mean": one.times_mean,
+                }
+            )
+    return found
