@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from aerobee.pipeline.jobs.result import JobFailed
@@ -59,14 +60,16 @@ class StoreInput:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known; Spark finds it by itself only in an installed wheel."""
-    from aerobee.pipeline.store_source import RocketMQStoreSource
+    """Make the format known, where Spark does not find it by itself (not installed from a wheel)."""
+    if find_spec("pyspark_aerobee_store") is None:
+        from aerobee.pipeline.store_source import RocketMQStoreSource
 
-    spark.dataSource.register(RocketMQStoreSource)
+        spark.dataSource.register(RocketMQStoreSource)
 
 
 def register_topics(spark: SparkSession) -> None:
     """The same for the format of live topics."""
-    from aerobee.pipeline.topic_source import TopicSource
+    if find_spec("pyspark_aerobee") is None:
+        from aerobee.pipeline.topic_source import TopicSource
 
-    spark.dataSource.register(TopicSource)
+        spark.dataSource.register(TopicSource)

@@ -41,7 +41,11 @@ def open_session(name: str, master: str | None, conf: Mapping[str, str]) -> Spar
     }
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    if not _is_submitted():
+        # Spark's warnings about this machine are not about the store.
+        spark.sparkContext.setLogLevel("ERROR")
+    return spark
 
 
 def _is_submitted() -> bool:

@@ -1,4 +1,4 @@
-"""Stores for the tests of the jobs, and rows of their logs as the reader of log files gives them."""
+"""Stores for the tests of the jobs, and rows of their logs as the store reader gives them."""
 
 from __future__ import annotations
 
