@@ -2,7 +2,8 @@
 
 The value is the next queue offset to consume. Offsets may move back (a group is reset by its
 clients); one beyond the queue's end is refused and logged, because a consumer that skips messages
-not yet written would lose them (reliability 8, "offsets from clients").
+not yet written would lose them (reliability 8, "offsets from clients"). Groups that only keep where
+a stream began (START_GROUP_SUFFIX) have offsets one higher than meant, and skip nothing.
 
 Changed in memory at once, written by housekeeping and at stop. Loop thread only, but for `save`.
 """
@@ -15,7 +16,7 @@ from typing import Any
 
 from aerobee.broker.state_file import JsonStateFile, members, pretty
 from aerobee.protocol.fastjson import loads
-from aerobee.protocol.names import check_group_name, check_topic_name
+from aerobee.protocol.names import START_GROUP_SUFFIX, check_group_name, check_topic_name
 
 log = logging.getLogger("aerobee.broker.offsets")
 
@@ -44,7 +45,8 @@ class ConsumerOffsets:
         known = queues.get(queue_id) if queues is not None else None
         if known == offset:
             return True
-        if offset < 0 or queue_id < 0 or offset > self._max_offset(topic, queue_id):
+        beyond = 1 if group.endswith(START_GROUP_SUFFIX) else 0
+        if offset < 0 or queue_id < 0 or offset > self._max_offset(topic, queue_id) + beyond:
             self._refuse(group, topic, queue_id, offset)
             return False
         if queues is None:

@@ -24,8 +24,7 @@ from aerobee.pipeline.offsets import Offsets, Queue, from_json, to_json
 from aerobee.pipeline.option_parsing import OptionError
 from aerobee.pipeline.queue_offsets import group_offsets, store_group_offsets
 from aerobee.pipeline.source_options import SourceOptions
-
-_SUFFIX = "-start"
+from aerobee.protocol.names import START_GROUP_SUFFIX
 
 
 class Pins(Protocol):
@@ -49,7 +48,7 @@ def make_pins(options: SourceOptions, brokers: Brokers) -> Pins:
     """The place that the options name."""
     if options.start_state_location is not None:
         return FilePins(options.start_state_location)
-    return GroupPins(brokers, options.group + _SUFFIX) if options.has_group else NoPins()
+    return GroupPins(brokers, options.group + START_GROUP_SUFFIX) if options.has_group else NoPins()
 
 
 class NoPins:
