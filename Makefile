@@ -7,16 +7,16 @@ ARGS ?=
 PYTHON_IN_VENV := .venv/bin/python
 PYTEST := $(PYTHON_IN_VENV) -m pytest
 # Suites beside the unit tests; `make crash` runs tests/crash, and so on.
-SUITES := contract interop crash sim fuzz service spark
+SUITES := contract interop crash sim fuzz service
 
-.PHONY: help setup run test check lint types unit peers monitors bench manual clean $(SUITES)
+.PHONY: help setup run test check lint types unit peers monitors spark bench manual clean $(SUITES)
 
 help:
 	@echo 'make run     a broker with its name server, ready to send and pull (STORE=DIR, ARGS="--port 10911")'
 	@echo 'make test    everything, with the real clients of other languages (brings them first)'
 	@echo 'make check   ruff, types, unit and contract tests: under two minutes, before each commit'
 	@echo 'make bench   benchmarks'
-	@echo 'make setup   .venv with Aerobee installed; also: unit lint types manual clean $(SUITES)'
+	@echo 'make setup   .venv with Aerobee installed; also: unit lint types spark manual clean $(SUITES)'
 
 setup:
 	@.ci/setup
@@ -42,6 +42,7 @@ unit: setup
 
 peers: setup monitors
 	@if [ -x tests/interop/setup.sh ]; then tests/interop/setup.sh; fi
+	@tests/spark/setup.sh
 
 # Prometheus, for the tests of /metrics.
 monitors:
@@ -50,6 +51,12 @@ monitors:
 interop: peers
 
 service: monitors
+
+# Drivers of two versions of PySpark against our daemon and the real Java broker.
+spark: setup
+	@tests/spark/setup.sh
+	@tests/interop/setup.sh java
+	$(PYTEST) tests/spark --durations=10 $(ARGS)
 
 # A suite that does not exist yet is said, not failed.
 $(SUITES): setup

@@ -1,0 +1,102 @@
+"""One Spark driver a version for the whole run, and brokers for it: ours as a daemon, and Java's.
+
+AEROBEE_SPARK_VERSION (`4.3`, or several with blanks between) narrows the versions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.brokers import Broker
+from tests.interop.conftest import make_broker
+
+from .kit import VERSIONS, Driver, missing
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+
+
+def require(version: str) -> None:
+    """Skips, or fails in CI, without that version of PySpark."""
+    lack = missing(version)
+    if lack is not None:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(lack)
+
+
+@pytest.fixture(scope="session")
+def driver_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Driver]]:
+    """The run's one driver of a version."""
+    made: dict[str, Driver] = {}
+
+    def get(version: str) -> Driver:
+        if version not in made:
+            require(version)
+            made[version] = Driver(version, tmp_path_factory.mktemp("spark"))
+        return made[version]
+
+    yield get
+    for one in made.values():
+        one.close()
+
+
+@pytest.fixture(params=VERSIONS, ids=[f"spark-{one}" for one in VERSIONS])
+def driver(request: pytest.FixtureRequest, driver_of: Callable[[str], Driver]) -> Driver:
+    """A driver of each version; tests keep apart by topic, view and checkpoint."""
+    return driver_of(request.param)
+
+
+@pytest.fixture
+def newest(driver_of: Callable[[str], Driver]) -> Driver:
+    """For what does not differ between versions."""
+    return driver_of(VERSIONS[0])
+
+
+@pytest.fixture
+def new_driver(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
+    """Starts a driver of a test's own, which may be killed (version, **options)."""
+    made: list[Driver] = []
+
+    def make(version: str = VERSIONS[0], **options: object) -> Driver:
+        require(version)
+        folder = tmp_path / f"driver-{len(made)}"
+        made.append(Driver(version, folder, **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.kill()
+
+
+@pytest.fixture(scope="session")
+def our_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    running = make_broker("our", tmp_path_factory.mktemp("our-broker")).start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def java_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    running = make_broker("java", tmp_path_factory.mktemp("java-broker")).start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def new_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
+    """Makes brokers of one test (kind, name, **options), not started; ends those still running."""
+    made: list[Broker] = []
+
+    def make(kind: str = "our", name: str = "broker", **options: object) -> Broker:
+        made.append(make_broker(kind, tmp_path / name, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.kill()

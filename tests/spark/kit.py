@@ -1,0 +1,134 @@
+"""Spark drivers as child processes of the tests, an environment for each version of PySpark.
+
+The tests themselves run in the project's own .venv, which has no PySpark. A `Driver` is a process
+of the version's environment with one SparkSession; `run` carries a function of the test module
+there by its source text, so that a test reads as if it ran in one place:
+
+    def count(spark, options):
+        return spark.read.format("rocketmq").options(**options).load().count()
+
+    assert driver.run(count, options={...}) == 10
+
+What such a function uses it imports itself; arguments and result are pickled.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import inspect
+import os
+import pickle
+import shutil
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.interop.processes import Dialogue
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+ENVIRONMENTS = ROOT / ".cache" / "spark"
+VERSIONS = tuple(os.environ.get("AEROBEE_SPARK_VERSION", "4.3 4.0").split())
+# Patience for a machine with other things to do; nothing here waits for that long by itself.
+START_S, RUN_S = 300.0, 300.0
+
+
+def python_of(version: str) -> Path:
+    """The interpreter that has this version."""
+    return ENVIRONMENTS / version / "bin" / "python"
+
+
+def missing(version: str) -> str | None:
+    """What keeps a version from being used, in one line; None when it is ready."""
+    if shutil.which("java") is None:
+        return "Spark needs Java: there is none on this machine"
+    if not (ENVIRONMENTS / version / ".made-from").exists():
+        return f"PySpark {version}: not set up, run tests/spark/setup.sh"
+    return None
+
+
+class SparkFailed(AssertionError):
+    """A function failed in the driver; the text has the error and its traceback."""
+
+
+class Driver:
+    """A driver process with one SparkSession; `path` is what it and its workers import from."""
+
+    def __init__(
+        self,
+        version: str,
+        folder: Path,
+        *,
+        path: str | None = None,
+        master: str = "local[2]",
+        conf: dict[str, str] | None = None,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        python = str(python_of(version))
+        settings = {
+            "spark.ui.enabled": "false",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": "1g",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.local.dir": str(folder / "local"),
+            **(conf or {}),
+        }
+        environ = {
+            "PYSPARK_PYTHON": python,
+            "PYSPARK_DRIVER_PYTHON": python,
+            "PYTHONPATH": str(ROOT) if path is None else path,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        child = str(Path(__file__).with_name("driver_main.py"))
+        argv = [python, child, master, base64.b64encode(pickle.dumps(settings)).decode()]
+        self.version = version
+        self.child = Dialogue(argv, folder / f"driver-{version}.log", environ, start_s=START_S)
+
+    @property
+    def pid(self) -> int:
+        return self.child.process.pid
+
+    def run(
+        self, function: Callable[..., Any], /, *, timeout_s: float = RUN_S, **given: Any
+    ) -> Any:
+        """What the function returns there; SparkFailed with its error."""
+        request = {
+            "source": textwrap.dedent(inspect.getsource(function)),
+            "name": function.__name__,
+            "given": given,
+        }
+        line = self.child.ask(base64.b64encode(pickle.dumps(request)).decode(), timeout_s)
+        if "error" in line:
+            raise SparkFailed(line["error"])
+        return pickle.loads(base64.b64decode(line["result"]))
+
+    def kill(self) -> None:
+        """kill -9 of the driver, its JVM and its workers: what a power cut leaves of them."""
+        for pid in (*_descendants(self.pid), self.pid):
+            _kill(pid)
+        self.child.process.wait()
+
+    def close(self) -> None:
+        if self.child.running:
+            self.child.close()
+
+
+def _descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        try:
+            children = [int(child) for child in (task / "children").read_text().split()]
+        except FileNotFoundError:
+            continue
+        for child in children:
+            found += [child, *_descendants(child)]
+    return found
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 9)

@@ -1,0 +1,41 @@
+"""Messages for the Spark tests, sent by the project's own client, many at a time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from aerobee.client.blocking import Producer
+from aerobee.client.message import Message, MessageQueue
+from tests.interop.brokers import BROKER_NAME, Broker
+
+_names = itertools.count()
+
+
+def new_topic(broker: Broker, queues: int = 2, prefix: str = "spark") -> str:
+    """A topic that no other test has."""
+    return broker.create_topic(f"{prefix}-{next(_names)}", queues)
+
+
+def send(
+    broker: Broker, topic: str, bodies: Iterable[bytes], queue: int = 0, batch: int = 1
+) -> None:
+    """Sends to one queue in order, as single messages or as batches."""
+    target = MessageQueue(topic, BROKER_NAME, queue)
+    with Producer(broker.name_server) as producer:
+        for part in _parts([Message(topic, body) for body in bodies], batch):
+            if batch == 1:
+                producer.send(part[0], queue=target)
+            else:
+                producer.send_batch(part, queue=target)
+
+
+def send_messages(broker: Broker, messages: list[Message], queue: int = 0) -> None:
+    with Producer(broker.name_server) as producer:
+        for message in messages:
+            producer.send(message, queue=MessageQueue(message.topic, BROKER_NAME, queue))
+
+
+def _parts(messages: list[Message], size: int) -> Iterable[list[Message]]:
+    for first in range(0, len(messages), size):
+        yield messages[first : first + size]

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Brings the Pythons with PySpark that tests/spark runs its drivers and workers with: one venv for each
+# requirements/spark-VERSION.txt, in .cache/spark/VERSION of the project, which git ignores. They hold
+# what an executor needs and not Aerobee itself, which the tests bring from the working tree or as a
+# wheel. Takes a minute and 850 MB for each version once; does nothing when the file is the same.
+#
+#   tests/spark/setup.sh [4.3|4.0 ...]      all versions when none is named
+#
+# Without Java the tests skip with one line; under CI=true that is an error.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+python=$root/.venv/bin/python
+if [ $# = 0 ]; then
+  set -- 4.3 4.0
+fi
+if ! command -v java >/dev/null; then
+  echo "spark: no java on this machine (17 or later is needed)" >&2
+  [ "${CI:-}" = true ] && exit 1
+  exit 0
+fi
+for version in "$@"; do
+  wanted=$root/requirements/spark-$version.txt
+  venv=$root/.cache/spark/$version
+  sum=$(cat "$wanted" "$root/tests/spark/setup.sh" | cksum)
+  [ "$(cat "$venv/.made-from" 2>/dev/null)" = "$sum" ] && continue
+  echo "spark: PySpark $version into $venv"
+  [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$wanted"
+  echo "$sum" >"$venv/.made-from"
+done
