@@ -6,6 +6,7 @@
       Refused           a broker answered that this request is not allowed or not possible
       DataLoss          messages that the range should have are gone (option failOnDataLoss)
       BadData           a broker's answer, or a message, cannot be read
+      StoreReadError    a store's files cannot be read, or changed meanwhile (store_files.py)
 
 A wrong option is an `OptionError` (option_parsing.py). Texts name topic, broker and queue, never a
 secret.

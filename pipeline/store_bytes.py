@@ -12,28 +12,44 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import Self
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, Self
 
 from aerobee.pipeline.store_files import Place, Reader, StoreReadError
 from aerobee.pipeline.store_plan import Piece
 
+#: Reads in flight where each is a round trip.
+AHEAD: Final = 4
+
 
 class SegmentBytes:
-    """Bytes of the segment of a piece, by log offset; a context manager."""
+    """Bytes of the segment of a piece, by log offset; a context manager.
 
-    def __init__(self, place: Place, piece: Piece, mapped: bool) -> None:
+    Who reads the piece from its start to its end tells so with `ahead_bytes`, the size of reads:
+    where each is a round trip, the next ones are then under way while this one is decoded.
+    """
+
+    def __init__(self, place: Place, piece: Piece, mapped: bool, *, ahead_bytes: int = 0) -> None:
         self._piece = piece
         self._reader: Reader | None = None
+        self._ahead: ReadAhead | None = None
         self._map: mmap.mmap | None = None
         if mapped and piece.is_sealed and place.is_local:
             self._map_file()
-        else:
-            self._reader = place.open(piece.path)
+            return
+        self._reader = place.open(piece.path)
+        if ahead_bytes and not place.is_local:
+            end = min(piece.end, max(piece.known_end, piece.start + ahead_bytes))
+            self._ahead = ReadAhead(self._reader.read, end - piece.file_start, ahead_bytes)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
         if self._reader is not None:
             self._reader.close()
         if self._map is not None:
@@ -48,7 +64,7 @@ class SegmentBytes:
             self._compare(os.fstat(self._descriptor).st_size)
             return memoryview(self._map)[position : position + count]
         assert self._reader is not None
-        data = self._reader.read(position, count)
+        data = (self._ahead or self._reader).read(position, count)
         if len(data) < count:
             self._compare(position + len(data))
         return data
@@ -71,3 +87,53 @@ class SegmentBytes:
                 f"and ends at {size} now: somebody truncates it while it is read. Read a copy, or "
                 "load() again when that is over"
             )
+
+
+class ReadAhead:
+    """Reads a file in order, several reads ahead of who asks; up to `end`, `size` bytes each.
+
+    `read` is called in threads. What is asked for out of order is read by itself.
+    """
+
+    def __init__(self, read: Callable[[int, int], bytes], end: int, size: int) -> None:
+        self._read = read
+        self._end = end
+        self._size = size
+        self._pool = ThreadPoolExecutor(AHEAD)
+        self._kept = b""
+        self._kept_at = -1
+        self._coming: deque[tuple[int, Future[bytes]]] = deque()
+        self._asked = 0
+
+    def read(self, position: int, count: int) -> bytes:
+        """As of a file: fewer bytes only at its end."""
+        kept_end = self._kept_at + len(self._kept)
+        if not self._kept_at <= position <= kept_end:
+            if self._kept_at >= 0:
+                return self._read(position, count)
+            kept_end = self._kept_at = self._asked = position
+        data = self._kept[position - self._kept_at :]
+        while len(data) < count:
+            self._ask()
+            if not self._coming:
+                return data + self._read(position + len(data), count - len(data))
+            asked, coming = self._coming.popleft()
+            more = coming.result()
+            data += more
+            if len(more) < asked:
+                # The file ends here: what was read from behind is not what follows.
+                self._coming.clear()
+                self._end = 0
+        self._kept, self._kept_at = data, position
+        self._ask()
+        return data[:count] if len(data) > count else data
+
+    def close(self) -> None:
+        """Wait for the reads under way, and forget them."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _ask(self) -> None:
+        while len(self._coming) < AHEAD and self._asked < self._end:
+            count = min(self._size, self._end - self._asked)
+            self._coming.append((count, self._pool.submit(self._read, self._asked, count)))
+            self._asked += count

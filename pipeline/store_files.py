@@ -19,6 +19,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+from aerobee.pipeline.errors import PipelineError
 from aerobee.pipeline.rows import nearest
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ NAME_DIGITS: Final = 20
 _DLEDGER: Final = "dledger-"
 
 
-class StoreReadError(Exception):
+class StoreReadError(PipelineError):
     """A store that cannot be read, or whose files changed while they were; says where and what."""
 
 

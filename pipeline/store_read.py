@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from aerobee.pipeline.store_bytes import SegmentBytes
-from aerobee.pipeline.store_options import StoreOptions
+from aerobee.pipeline.store_options import CONSUME_QUEUE, StoreOptions
 from aerobee.pipeline.store_plan import LogPart, Part, Piece, UnitsPart, is_light
 from aerobee.pipeline.store_read_units import read_units
 from aerobee.pipeline.store_rows import Reading
@@ -35,7 +35,7 @@ from aerobee.pipeline.wanted import Wanted
 def read_part(part: Part, options: StoreOptions, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """The rows of a partition. Raises StoreReadError: a file is gone or was cut, a bad record in
     failfast."""
-    reading = Reading(options, _of_rows(part, wanted))
+    reading = Reading(options, _of_rows(part, options, wanted))
     if isinstance(part, UnitsPart):
         yield from read_units(part, reading)
     else:
@@ -44,10 +44,13 @@ def read_part(part: Part, options: StoreOptions, wanted: Wanted) -> Iterator[pa.
     reading.close()
 
 
-def _of_rows(part: Part, wanted: Wanted) -> Wanted:
-    """What a row must be. Light queues and other further ones have other topics' messages."""
-    if isinstance(part, UnitsPart) and any(is_light(units.topic) for units in part.queues):
-        return replace(wanted, topics=None, queue_ids=None)
+def _of_rows(part: Part, options: StoreOptions, wanted: Wanted) -> Wanted:
+    """What a row must be. Who asks for queues gets what consumers of them get: light queues and
+    other further ones (store/FORMAT.md) have messages of other topics."""
+    if isinstance(part, UnitsPart):
+        light = any(is_light(units.topic) for units in part.queues)
+        if light or options.use == CONSUME_QUEUE:
+            return replace(wanted, topics=None, queue_ids=None)
     return wanted
 
 
@@ -57,7 +60,7 @@ def _read_piece(part: LogPart, piece: Piece, reading: Reading) -> Iterator[pa.Re
         yield from reading.bad("the commit log", [Damage(piece.start, missing)])
         return
     size = CHUNK_BYTES if part.place.is_local else REMOTE_CHUNK_BYTES
-    with SegmentBytes(part.place, piece, reading.options.mapped) as segment:
+    with SegmentBytes(part.place, piece, reading.options.mapped, ahead_bytes=size) as segment:
         walk = Walk(piece, segment.read, size)
         for chunk in walk.chunks():
             yield from _read_chunk(walk, chunk, piece, reading)
