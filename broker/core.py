@@ -41,6 +41,7 @@ from aerobee.broker.retention_duty import FIRST_AFTER, RetentionDuty
 from aerobee.broker.retry import RetryProcessor
 from aerobee.broker.router import Handler, Router, TurnWrites
 from aerobee.broker.send import SendOptions, SendProcessor
+from aerobee.broker.staging import Staging
 from aerobee.broker.state_file import JsonStateFile
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topics import PERM_READ, PERM_WRITE, TopicOptions, TopicTable
@@ -145,10 +146,21 @@ class BrokerCore:
             loop,
             store,
             reply.encode,
-            self.dispatcher.run,
+            self._after_durable,
             settings.sync_flush_timeout_ms / 1000,
             self.stats,
             store.stats.put_times,
+        )
+        self.staging = Staging(
+            settings,
+            loop,
+            store,
+            self.topics,
+            self.stats,
+            self._state_file("stages.json"),
+            self.identity.store_host,
+            self.appended,
+            wall_clock_ms,
         )
         store.on_durable = self.acks.on_durable
         store.commits.on_moved = self.acks.on_durable
@@ -213,6 +225,11 @@ class BrokerCore:
 
         return schedule_and_flush
 
+    def _after_durable(self) -> None:
+        """The durable mark has moved: what it made visible, and who waits for a decision."""
+        self.dispatcher.run()
+        self.staging.waits.look()
+
     def _build_handlers(self) -> None:
         settings, store = self.settings, self.store
         retry = RetryProcessor(
@@ -235,6 +252,7 @@ class BrokerCore:
                     **retry.handlers(),
                 }
             ),
+            **self.staging.handlers(),
             **query.handlers(),
             **ClientRequests(
                 settings, self.clients, self.topics, self.groups, self.stats
@@ -296,6 +314,7 @@ class BrokerCore:
     def start_duties(self, housekeeping: Housekeeping) -> None:
         """Register what has to be done again and again."""
         settings = self.settings
+        self.staging.start_duties(housekeeping)
         housekeeping.every(_SWEEP_S, "held pulls", self.held.sweep)
         housekeeping.every(_SWEEP_S, "waiting acks", self.acks.expire)
         housekeeping.every(_CLIENT_SWEEP_S, "silent clients", self.clients.expire)
@@ -320,6 +339,7 @@ class BrokerCore:
     def close(self) -> None:
         """Answer who waits, write what is only in memory. The servers are closed already."""
         self.held.release_all()
+        self.staging.close()
         self.dispatcher.run()
         self.offsets.flush()
 

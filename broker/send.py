@@ -30,6 +30,7 @@ from aerobee.protocol.headers import SendMessageHeader, SendReply
 from aerobee.protocol.names import (
     NO_SEND_TOPICS,
     RETRY_PREFIX,
+    STAGE_TOPIC,
     check_topic_name,
     dlq_topic,
 )
@@ -103,12 +104,12 @@ class SendProcessor:
                     "is slower than what is sent; try again later",
                 )
             topic = self._topics.get(header.topic)
-            if topic is None:
+            if topic is None and header.topic != STAGE_TOPIC:
                 topic = self._create_topic(header)
-            if topic.name in NO_SEND_TOPICS:
+            if topic is None or topic.name in NO_SEND_TOPICS:
                 raise BadRequest(
                     ResponseCode.NO_PERMISSION,
-                    f"Sending message to topic[{topic.name}] is forbidden.",
+                    f"Sending message to topic[{header.topic}] is forbidden.",
                 )
             queue_id = self._choose_queue(topic, header.queue_id)
             put = self._put_batch if header.batch else self._put_single

@@ -215,7 +215,7 @@ class TopicTable:
         """
         lost: dict[str, int] = {}
         for name, queue_id in queues:
-            if name not in self._topics:
+            if name not in self._topics and name not in SYSTEM_TOPICS:
                 lost[name] = max(lost.get(name, 0), queue_id + 1)
         if not lost:
             return

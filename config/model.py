@@ -32,6 +32,7 @@ from aerobee.config.service_settings import (
     NameServerSettings,
 )
 from aerobee.config.setting import Setting, Value, settings_of
+from aerobee.config.stage_settings import StageSettings
 from aerobee.config.store_settings import RECORD_OVERHEAD_BYTES, StoreSettings
 
 SECTIONS: Final[tuple[type[Any], ...]] = (
@@ -45,6 +46,7 @@ SECTIONS: Final[tuple[type[Any], ...]] = (
     LimitSettings,
     RetentionSettings,
     ScrubSettings,
+    StageSettings,
     DeliverySettings,
     ReplicationSettings,
     AccessSettings,
@@ -70,6 +72,7 @@ class Settings(
     LimitSettings,
     RetentionSettings,
     ScrubSettings,
+    StageSettings,
     DeliverySettings,
     ReplicationSettings,
     AccessSettings,

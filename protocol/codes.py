@@ -140,6 +140,13 @@ class RequestCode(IntEnum):
     EXCHANGE_BROKER_HA_INFO = 906
     GET_BROKER_HA_STATUS = 907
     RESET_MASTER_FLUSH_OFFSET = 908
+    # Ours (protocol/WIRE.md): no RocketMQ uses 31000 to 31999, and they fit the binary header.
+    STAGE_CAPABILITY = 31000
+    STAGE_CHUNK = 31001
+    STAGE_INTENT = 31002
+    STAGE_STATUS = 31003
+    STAGE_ABORT = 31004
+    # 5.x again.
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052
@@ -190,6 +197,9 @@ class ResponseCode(IntEnum):
     DELETE_ACL_CONFIG_FAILED = 210
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211
     FLOW_CONTROL = 215
+    # Ours, answers to STAGE_INTENT and STAGE_CHUNK.
+    STAGE_INCOMPLETE = 31100
+    STAGE_CLOSED = 31101
 
 
 # Position = code in the binary header; the JSON header carries the name (wire spec 1.6).

@@ -31,6 +31,8 @@ HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+#: Ours: what jobs have staged and decided (docs/decisions/0010).
+STAGE_TOPIC = "rmq_sys_aerobee_stage"
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 
 SYSTEM_TOPICS = frozenset(
@@ -44,6 +46,7 @@ SYSTEM_TOPICS = frozenset(
         OP_HALF_TOPIC,
         CHECK_MAX_TIME_TOPIC,
         TRACE_TOPIC,
+        STAGE_TOPIC,
     }
 )
 # Clients may pull from these but a send to them is answered with NO_PERMISSION (wire spec 3.1).
@@ -55,6 +58,7 @@ NO_SEND_TOPICS = frozenset(
         CHECK_MAX_TIME_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
+        STAGE_TOPIC,
     }
 )
 BUILT_IN_GROUPS = (

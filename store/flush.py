@@ -143,6 +143,10 @@ class FlushService:
     def wake(self) -> None:
         """There is something to sync; services that keep to their interval ignore it."""
 
+    def hurry(self) -> None:
+        """Somebody waits for what is in the files now: do not wait for the interval."""
+        self.wake()
+
     def stop(self) -> None:
         """End the thread; it does what is left first."""
         self._stopping = True
@@ -206,6 +210,7 @@ class FlushRealTimeService(FlushService):
         self._least_pages = least_pages
         self._thorough_s = thorough_interval_ms / 1000
         self._timed = timed
+        self._hurried = False
         self._thorough_at = clock.monotonic()
 
     def wake(self) -> None:
@@ -213,8 +218,12 @@ class FlushRealTimeService(FlushService):
         if not self._timed and (self._is_due() or self._sync.is_worth_it(self._least_pages)):
             self._wake.set()
 
+    def hurry(self) -> None:
+        self._hurried = True
+        self._wake.set()
+
     def _is_due(self) -> bool:
-        return self._clock.monotonic() - self._thorough_at >= self._thorough_s
+        return self._hurried or self._clock.monotonic() - self._thorough_at >= self._thorough_s
 
     def _tick(self) -> bool:
         self._wake.wait(self._interval_s)
@@ -222,6 +231,7 @@ class FlushRealTimeService(FlushService):
             self._wake.clear()
         if not self._is_due():
             return self._sync.sync(self._least_pages)
+        self._hurried = False
         self._thorough_at = self._clock.monotonic()
         return self._sync.sync()
 

@@ -149,6 +149,7 @@ class MessageStore:
         self.put_batch = self._log.put_batch
         self.get = self._reader.get
         self.record_at = self._reader.record_at
+        self.records_from = self._reader.records_from
         self.is_in_memory = self._reader.is_in_memory
         self.query = search.query
         self.offset_by_time = search.offset_by_time
@@ -156,6 +157,7 @@ class MessageStore:
         self.earliest_store_time = search.earliest_store_time
         self.wait_durable = self._sync.wait
         self.request_flush = self.commits.wake
+        self.sync_soon = self._flusher.hurry
 
     def _make_log(self, settings: Settings) -> CommitLog:
         parts = self._parts

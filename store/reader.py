@@ -20,7 +20,7 @@ Threads: the store's caller only, except `freeze`.
 
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from aerobee.config.model import Settings
@@ -263,6 +263,23 @@ class Reader:
         position = log_offset - segment.start
         return bytes(segment.view[position : position + head.size])
 
+    def records_from(self, log_offset: int, gaps: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+        """The records that follow each other from `log_offset` on, up to what is none.
+
+        Known `gaps` (log offsets [start, end)) and blanks at a segment's end are passed over.
+        """
+        behind = dict(gaps)
+        while True:
+            log_offset = behind.get(log_offset, log_offset)
+            found = self._piece_at(log_offset, CHECK_NOTHING)
+            if found is None:
+                return
+            segment, head = found
+            if head.kind == RECORD:
+                position = log_offset - segment.start
+                yield bytes(segment.view[position : position + head.size])
+            log_offset += head.size
+
     def store_time_at(self, log_offset: int) -> int:
         """Store time of the record at `log_offset` in milliseconds; -1 if there is none."""
         found = self.head_at(log_offset, check_crc=False)
@@ -270,17 +287,20 @@ class Reader:
 
     def head_at(self, log_offset: int, *, check_crc: bool) -> tuple[MappedFile, RecordHead] | None:
         """The checked head of the record that begins at `log_offset`, and its segment."""
+        found = self._piece_at(log_offset, self._crc_check if check_crc else CHECK_NOTHING)
+        return found if found is not None and found[1].kind == RECORD else None
+
+    def _piece_at(self, log_offset: int, checks: int) -> tuple[MappedFile, RecordHead] | None:
+        """The head of the record or blank that begins at `log_offset`, and its segment."""
         segment = self._log.segments.find(log_offset)
         if segment is None or log_offset >= self.end:
             return None
         limit = min(segment.wrote, self.end - segment.start)
         position = log_offset - segment.start
-        checks = self._crc_check if check_crc else CHECK_NOTHING
         try:
-            head = check_record(segment.view, position, log_offset, limit, checks)
+            return segment, check_record(segment.view, position, log_offset, limit, checks)
         except CorruptRecord:
             return None
-        return (segment, head) if head.kind == RECORD else None
 
     def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
         """Whether the message is near enough to the log's end to be in the page cache."""

@@ -1,0 +1,224 @@
+"""A broker's staging around a real store, with a loop that turns when a test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from aerobee.broker.staging import Staging
+from aerobee.broker.state_file import JsonStateFile
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.topics import PERM_READ_WRITE, TopicConfig, TopicOptions, TopicTable
+from aerobee.protocol.batch import BatchItem, encode_batch
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.command import Command
+from aerobee.protocol.frame import FrameDecoder
+from aerobee.protocol.properties import encode_properties
+from aerobee.protocol.stages import (
+    Run,
+    StageBatchHeader,
+    StageChunkHeader,
+    StagePart,
+    chunk_crc,
+    encode_chunk,
+    encode_names,
+    encode_parts,
+    stage_checksum,
+)
+from aerobee.store.message_store import MessageStore
+from tests.unit.broker.clients_support import NOW_MS, Peer, request
+from tests.unit.store.support import HOST, read_all, small_settings
+
+BROKER = "b-a"
+TOPICS = ("Orders", "Audit")
+
+
+class Handle:
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call: Callable[[], object] | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class Loop:
+    """What staging asks of an event loop."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.ready: list[Handle] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(self, call: Callable[..., object], *_: object) -> Handle:
+        self.ready.append(Handle(call))
+        return self.ready[-1]
+
+    def call_later(self, _after_s: float, call: Callable[..., object]) -> Handle:
+        return self.call_soon(call)
+
+    def run_in_executor(self, _: None, call: Callable[..., object], *args: object) -> Any:
+        future: asyncio.Future[object] = asyncio.Future(loop=asyncio.new_event_loop())
+        future.set_result(call(*args))
+        return future
+
+    def turn(self) -> bool:
+        """Run what is ready now; whether there was anything."""
+        ready, self.ready = self.ready, []
+        for handle in ready:
+            if handle.call is not None:
+                handle.call()
+        return bool(ready)
+
+
+class Desk:
+    """Requests to the staging of one store; `now_ms` is its wall clock."""
+
+    def __init__(self, path: Path, **changes: object) -> None:
+        values: dict[str, object] = {
+            "commit_log_segment_bytes": 1 << 16,
+            "broker_name": BROKER,
+            "flush_disk_type": "ASYNC_FLUSH",
+        }
+        settings = small_settings(path, **(values | changes))
+        self.path = path
+        self.now_ms = NOW_MS
+        self.loop = Loop()
+        self.store = MessageStore.open(settings)
+        self.topics = TopicTable(
+            TopicOptions(BROKER, "C1", 8, True, True, True, "", 1000, 1000),
+            JsonStateFile(path / "config" / "topics.json"),
+            lambda: NOW_MS,
+        )
+        for topic in TOPICS:
+            self.topics.update(TopicConfig(topic, 4, 4, PERM_READ_WRITE))
+        self.staging = Staging(
+            settings,
+            cast("asyncio.AbstractEventLoop", self.loop),
+            self.store,
+            self.topics,
+            BrokerStats(),
+            JsonStateFile(path / "config" / "stages.json"),
+            HOST,
+            lambda: None,
+            lambda: self.now_ms,
+        )
+        self._handlers = self.staging.handlers()
+        self.peer = Peer(1)
+        self.peer.packed_peer = HOST  # type: ignore[attr-defined]
+
+    def start(self) -> Desk:
+        self.staging.publisher.start()
+        return self
+
+    def call(self, code: int, ext: dict[str, str], body: bytes = b"") -> Command | None:
+        """The answer, None if it waits; raises BadRequest as the handler does."""
+        command = request(code, cast("dict[str, Any]", ext))
+        command.body = body
+        data = self._handlers[code](self.peer.connection, command)
+        return None if data is None else FrameDecoder().feed(data)[0]
+
+    # --- what a job does --------------------------------------------------------------------
+
+    def chunk(
+        self, key: tuple[str, int], part: int, stage: str, number: int, rows: Sequence[Row]
+    ) -> int:
+        body = encode_chunk(runs_of(rows))
+        header = StageChunkHeader(*key, part, stage, number, len(rows), chunk_crc(body))
+        answer = self.call(RequestCode.STAGE_CHUNK, header.to_ext(), body)
+        assert answer is not None and answer.code == 0
+        return chunk_crc(body)
+
+    def stage(
+        self, key: tuple[str, int], part: int, rows: Sequence[Row], size: int = 4
+    ) -> StagePart:
+        """Stage rows in chunks of `size`."""
+        name = uuid.uuid4().hex
+        crcs = [
+            self.chunk(key, part, name, number, rows[start : start + size])
+            for number, start in enumerate(range(0, len(rows), size))
+        ]
+        return StagePart(BROKER, part, name, len(crcs), len(rows), stage_checksum(crcs))
+
+    def intent(self, key: tuple[str, int], parts: Sequence[StagePart]) -> None:
+        ext = StageBatchHeader(*key).to_ext()
+        assert self.call(RequestCode.STAGE_INTENT, ext, encode_parts(parts)) is None
+
+    def status(self, key: tuple[str, int], wait_ms: int = 0) -> Command | None:
+        return self.call(RequestCode.STAGE_STATUS, StageBatchHeader(*key, wait_ms).to_ext())
+
+    def state(self, key: tuple[str, int]) -> str:
+        answer = self.status(key)
+        assert answer is not None
+        return answer.ext["state"]
+
+    def abort(self, key: tuple[str, int], stages: Sequence[str]) -> Command:
+        ext = StageBatchHeader(*key).to_ext()
+        answer = self.call(RequestCode.STAGE_ABORT, ext, encode_names(stages))
+        assert answer is not None
+        return answer
+
+    # --- time -------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Turn until nothing is left to do, and everything is durable and visible."""
+        while self.loop.turn():
+            pass
+        self.sync()
+
+    def sync(self) -> None:
+        self.store.sync_soon()
+        assert self.store.wait_durable(self.store.written, 10.0)
+        self.store.dispatch()
+        self.staging.waits.look()
+
+    def save(self) -> None:
+        """Have stages.json written, if there is something new."""
+        self.staging.save()
+        self.sync()
+        self.staging.save()
+
+    def close(self) -> None:
+        self.staging.close()
+        self.store.close()
+
+    def bodies(self) -> list[str]:
+        """What consumers find in all queues of both topics, sorted."""
+        self.store.dispatch()
+        return sorted(
+            f"{topic}/{queue}/{message.body.decode()}"
+            for topic in TOPICS
+            for queue in range(4)
+            for message in read_all(self.store, topic, queue)
+        )
+
+
+Row = tuple[str, int, bytes]
+
+
+def rows(mark: str, count: int, topic: str = "Orders", queues: int = 3) -> list[Row]:
+    """Numbered rows round robin over some queues."""
+    return [(topic, n % queues, f"{mark}-{n:03d}".encode()) for n in range(count)]
+
+
+def texts(given: Sequence[Row]) -> list[str]:
+    """Rows as `Desk.bodies` gives them."""
+    return sorted(f"{topic}/{queue}/{body.decode()}" for topic, queue, body in given)
+
+
+def runs_of(given: Sequence[Row]) -> list[Run]:
+    """Rows side by side for one queue become a run."""
+    runs: list[Run] = []
+    for topic, queue, body in given:
+        properties = encode_properties({"UNIQ_KEY": body.decode(), "TAGS": "T"}).encode()
+        items = encode_batch([BatchItem(0, body, properties)])
+        if runs and runs[-1][:2] == (topic, queue):
+            last = runs.pop()
+            runs.append(Run(topic, queue, last.rows + 1, last.body + items))
+        else:
+            runs.append(Run(topic, queue, 1, items))
+    return runs
