@@ -11,7 +11,7 @@ Without the file, or with one of another store, a start reads all of the stage l
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec

@@ -147,7 +147,7 @@ class Publisher:
         return intent.end <= self._store.committed and self._store.not_writable_reason() is None
 
     def _advance(self, intent: Intent) -> bool:
-        """Publish a slice; whether that was the batch's end, and it is closed. Raises StoreError."""
+        """Publish a slice, or close the batch: True. Raises StoreError."""
         for stage in intent.stages:
             if stage.published < stage.rows:
                 self._put_slice(stage)
@@ -167,21 +167,23 @@ class Publisher:
             return
         self._stages.slice(stage, stage.published, len(rows))
         for _, group in groupby(rows, key=_queue_of):
-            self._put_run(stage, list(group))
+            if not self._put_run(stage, list(group)):
+                return
 
-    def _put_run(self, stage: Stage, rows: list[StoreMessage]) -> None:
+    def _put_run(self, stage: Stage, rows: list[StoreMessage]) -> bool:
+        """Put rows of one queue. False if one was passed over: that ends the slice, because what
+        follows a slice's mark in the log has to be its rows without a gap."""
         try:
             result = self._store.put_batch(rows) if len(rows) > 1 else self._store.put(rows[0])
         except (MessageIllegal, PropertiesTooLarge) as error:
             if len(rows) > 1:
-                for row in rows:
-                    self._put_run(stage, [row])
-            else:
-                self._pass_over(stage, 1, str(error))
-            return
+                return all(self._put_run(stage, [row]) for row in rows)
+            self._pass_over(stage, 1, str(error))
+            return False
         stage.published += len(rows)
         self.published_rows += len(rows)
         self._stats.stored(self._stats.topic(rows[0].topic), len(rows), result.size)
+        return True
 
     def _next_rows(self, stage: Stage) -> list[StoreMessage]:
         """The rows of the next slice, none if what they were in is lost."""
@@ -252,15 +254,19 @@ class Publisher:
         stage.published = slice_.first + self._found_of(expected, slice_.behind)
 
     def _found_of(self, expected: list[tuple[object, ...]], log_offset: int) -> int:
-        """Behind the last of `expected` that stands in the log; those passed over are missing."""
+        """How many of `expected` stand in the log from there on, side by side.
+
+        Where the log is damaged some may be missing; they are lost like all that was there.
+        """
+        gaps = self._store.known_gaps
+        is_damaged = any(start >= log_offset for start, _ in gaps)
         done = 0
-        for record in self._store.records_from(log_offset, self._store.known_gaps):
-            if done == len(expected):
+        for record in self._store.records_from(log_offset, gaps):
+            left = expected[done:] if is_damaged else expected[done : done + 1]
+            found = _identity_of(decode_record(record))
+            if found not in left:
                 break
-            try:
-                done = expected.index(_identity_of(decode_record(record)), done) + 1
-            except ValueError:
-                break
+            done += left.index(found) + 1
         return done
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from aerobee.client.errors import CallerError
@@ -63,12 +64,16 @@ class LoopThread:
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
 
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start `work` on the loop; its result is in the future. Not for the loop's own thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` on the loop and return its result, or raise what it raised."""
         if threading.current_thread() is self._thread:
             work.close()
             raise CallerError("a blocking client cannot be called from its own event loop")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self.submit(work)
         try:
             return future.result()
         except BaseException:

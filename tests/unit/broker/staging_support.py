@@ -130,7 +130,8 @@ class Desk:
         body = encode_chunk(runs_of(rows))
         header = StageChunkHeader(*key, part, stage, number, len(rows), chunk_crc(body))
         answer = self.call(RequestCode.STAGE_CHUNK, header.to_ext(), body)
-        assert answer is not None and answer.code == 0
+        assert answer is not None
+        assert answer.code == 0
         return chunk_crc(body)
 
     def stage(

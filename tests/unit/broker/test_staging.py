@@ -186,14 +186,16 @@ def test_queries_take_turns(desk: Desk) -> None:
     for _ in range(6):
         desk.loop.turn()
     found = desk.bodies()
-    assert set(texts(short)) <= set(found) and len(found) < 20
+    assert set(texts(short)) <= set(found)
+    assert len(found) < 20
 
 
 def test_a_chunk_sent_again_is_stored_once(desk: Desk) -> None:
     stage = uuid.uuid4().hex
     given = rows("a", 4)
     crcs = [desk.chunk(KEY, 0, stage, 0, given) for _ in range(3)]
-    assert len(set(crcs)) == 1 and desk.staging.table.chunks == 1
+    assert len(set(crcs)) == 1
+    assert desk.staging.table.chunks == 1
     with pytest.raises(BadRequest) as refused:
         desk.chunk(KEY, 0, stage, 0, rows("b", 4))
     assert refused.value.code == ResponseCode.STAGE_CLOSED
@@ -230,7 +232,8 @@ def test_rows_of_a_decided_batch_are_thrown_away(desk: Desk) -> None:
     desk.stage(KEY, 0, rows("again", 7))
     desk.stage((KEY[0], 3), 0, rows("before", 7))
     assert desk.store.written == written
-    assert desk.state((KEY[0], 3)) == "done" and desk.state((KEY[0], 8)) == "none"
+    assert desk.state((KEY[0], 3)) == "done"
+    assert desk.state((KEY[0], 8)) == "none"
 
 
 def test_stages_expire(desk: Desk) -> None:
@@ -246,7 +249,8 @@ def test_stages_expire(desk: Desk) -> None:
 def test_an_empty_batch_is_a_batch(desk: Desk) -> None:
     desk.intent(KEY, [])
     desk.settle()
-    assert desk.state(KEY) == "done" and desk.bodies() == []
+    assert desk.state(KEY) == "done"
+    assert desk.bodies() == []
 
 
 def test_there_is_a_limit_to_what_is_staged(tmp_path: Path) -> None:

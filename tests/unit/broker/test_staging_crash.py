@@ -1,0 +1,223 @@
+"""A crash at every point of staging and publishing: after the next start each row is there once.
+
+Power cuts: everything of staging is in one log, so what a cut leaves is a beginning of it. Each
+beginning, record by record, is made a store of its own and opened. kill -9: the directory as it is
+after each append of the run, and after each turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from aerobee.broker import stage_publish
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.names import STAGE_TOPIC
+from aerobee.protocol.properties import decode_properties, encode_properties, index_keys
+from aerobee.protocol.record import Message, StoreMessage, decode_record, pack_host
+from aerobee.protocol.stages import StagePart
+from aerobee.store.message_store import MessageStore
+from tests.unit.broker.staging_support import Desk, Row, rows, texts
+from tests.unit.store.support import adopt, kill_image, message
+
+KEY = ("query-1", 7)
+OTHER = ("query-2", 0)
+
+
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_publish, "_SLICE_ROWS", 3)
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Life:
+    """One broker's life: two batches of two queries, foreign messages in between."""
+
+    def __init__(self, path: Path, *, save: bool = False) -> None:
+        self.desk = Desk(path).start()
+        self.save = save
+        self.given = {
+            KEY: rows("a", 8) + rows("a-audit", 5, "Audit"),
+            # Rows that are alike but for where they go, and some that are alike.
+            OTHER: rows("b", 4) + [("Orders", 0, b"same")] * 2 + [("Orders", 1, b"same")],
+        }
+        self.parts: dict[tuple[str, int], list[StagePart]] = {}
+
+    def run(self) -> None:
+        desk = self.desk
+        for key, given in self.given.items():
+            desk.stage(key, 9, rows("zombie", 3))
+            self.parts[key] = [desk.stage(key, n, given[n::2]) for n in range(2)]
+            desk.store.put(message(b"foreign", queue_id=3))
+        for key, parts in self.parts.items():
+            desk.intent(key, parts)
+        while desk.loop.turn():
+            desk.store.put(message(b"foreign", queue_id=3))
+            if self.save:
+                desk.save()
+        desk.sync()
+        if self.save:
+            desk.save()
+
+    def expected(self, *keys: tuple[str, int]) -> list[str]:
+        return texts([row for key in keys for row in self.given[key]])
+
+
+def ours(desk: Desk) -> list[str]:
+    return [text for text in desk.bodies() if not text.endswith("/foreign")]
+
+
+def check(path: Path, life: Life) -> tuple[str, str]:
+    """What a start makes of `path`: batches whole or not at all, in the end each row once."""
+    desk = Desk(path)
+    states = desk.state(KEY), desk.state(OTHER)
+    before = Counter(ours(desk))
+    assert not before - Counter(life.expected(KEY, OTHER)), "a row is there twice"
+    desk.start().settle()
+    decided = [key for key in (KEY, OTHER) if desk.state(key) != "none"]
+    assert ours(desk) == life.expected(*decided)
+    finish(desk, life)
+    assert ours(desk) == life.expected(KEY, OTHER)
+    desk.close()
+    return states
+
+
+def finish(desk: Desk, life: Life) -> None:
+    """What the driver does that has heard nothing: commits, or writes the batch again."""
+    for key, given in life.given.items():
+        try:
+            desk.intent(key, life.parts.get(key, []) or [desk.stage(key, 0, given)])
+        except BadRequest:
+            desk.intent(key, [desk.stage(key, 0, given)])
+    desk.settle()
+
+
+def again(found: Message) -> StoreMessage:
+    properties = found.properties
+    return StoreMessage(
+        found.topic,
+        found.queue_id,
+        found.flag,
+        0,
+        found.born_timestamp_ms,
+        pack_host(*found.born_host),
+        pack_host(*found.store_host),
+        0,
+        0,
+        found.body,
+        encode_properties(properties).encode(),
+        0,
+        index_keys(decode_properties(encode_properties(properties))),
+    )
+
+
+def log_of(store: MessageStore) -> list[Message]:
+    return [decode_record(record) for record in store.records_from(0, ())]
+
+
+def test_each_beginning_of_the_log_leads_to_each_row_once(tmp_path: Path) -> None:
+    life = Life(tmp_path / "whole")
+    life.run()
+    log = log_of(life.desk.store)
+    assert len(log) > 40
+    assert sum(found.topic == STAGE_TOPIC for found in log) > 15
+    seen: Counter[tuple[str, str]] = Counter()
+    for count in range(len(log) + 1):
+        desk = Desk(tmp_path / "cut")
+        for found in log[:count]:
+            desk.store.put(again(found))
+        desk.store.dispatch()
+        desk.close()
+        seen[check(tmp_path / "cut", life)] += 1
+        shutil.rmtree(tmp_path / "cut")
+    life.desk.close()
+    assert set(seen) >= {("none", "none"), ("open", "none"), ("open", "open"), ("done", "done")}
+
+
+@pytest.mark.parametrize("save", [False, True])
+def test_kill_9_after_each_append_leads_to_each_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save: bool
+) -> None:
+    seen: set[tuple[str, str]] = set()
+    for count in range(1, 1000):
+        life = Life(tmp_path / "live", save=save)
+        left = [count]
+        for name in ("put", "put_batch"):
+            monkeypatch.setattr(life.desk.store, name, counted(life.desk.store, name, left))
+        with contextlib.suppress(Killed):
+            life.run()
+        image = kill_image(tmp_path / "live", tmp_path / "image")
+        monkeypatch.undo()
+        monkeypatch.setattr(stage_publish, "_SLICE_ROWS", 3)
+        life.desk.close()
+        seen.add(check(adopt(image), life))
+        shutil.rmtree(tmp_path / "live")
+        shutil.rmtree(image)
+        if left[0] > 0:
+            break
+    assert count > 30
+    assert seen >= {("none", "none"), ("open", "none"), ("open", "open"), ("done", "done")}
+
+
+def counted(store: MessageStore, name: str, left: list[int]):  # type: ignore[no-untyped-def]
+    real = getattr(store, name)
+
+    def put(what: object) -> object:
+        if left[0] == 0:
+            raise Killed
+        left[0] -= 1
+        result = real(what)
+        if left[0] == 0:
+            raise Killed
+        return result
+
+    return put
+
+
+def test_a_done_batch_is_remembered_longer_than_its_log(tmp_path: Path) -> None:
+    life = Life(tmp_path / "store", save=True)
+    life.run()
+    life.desk.close()
+    shutil.rmtree(tmp_path / "store" / "commitlog")
+    for name in ("consumequeue", "index", "checkpoint", "offsets", "abort"):
+        path = tmp_path / "store" / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    desk = Desk(tmp_path / "store").start()
+    assert (desk.state(KEY), desk.state(OTHER)) == ("done", "done")
+    finish(desk, life)
+    assert ours(desk) == []
+    desk.close()
+
+
+def test_a_file_that_is_ahead_of_the_log_is_not_written(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "store", flush_interval_ms=60_000, flush_thorough_interval_ms=60_000)
+    desk.start()
+    given: list[Row] = rows("a", 5)
+    desk.intent(KEY, [desk.stage(KEY, 0, given)])
+    while desk.loop.turn():
+        pass
+    assert desk.staging.table.state(KEY) == "done"
+    # The mark is where it was as long as nobody looks: this is before the next sync ends.
+    text = desk.staging._memory.take(desk.staging._log.end, desk.store.written, 0)
+    assert text is None
+    assert desk.staging._memory.take(0, desk.store.written, desk.store.written) is not None
+    desk.close()
+
+
+def test_without_its_file_all_of_the_log_is_read(tmp_path: Path) -> None:
+    life = Life(tmp_path / "store", save=True)
+    life.run()
+    life.desk.close()
+    (tmp_path / "store" / "config" / "stages.json").unlink()
+    (tmp_path / "store" / "config" / "stages.json.bak").unlink(missing_ok=True)
+    assert check(tmp_path / "store", life) == ("done", "done")
