@@ -151,17 +151,7 @@ class BrokerCore:
             self.stats,
             store.stats.put_times,
         )
-        self.staging = Staging(
-            settings,
-            loop,
-            store,
-            self.topics,
-            self.stats,
-            self._state_file("stages.json"),
-            self.identity.store_host,
-            self.appended,
-            wall_clock_ms,
-        )
+        self.staging = self._make_staging()
         store.on_durable = self.acks.on_durable
         store.commits.on_moved = self.acks.on_durable
         store.on_broken = self.acks.on_broken
@@ -224,6 +214,19 @@ class BrokerCore:
             request_flush()
 
         return schedule_and_flush
+
+    def _make_staging(self) -> Staging:
+        return Staging(
+            self.settings,
+            self._loop,
+            self.store,
+            self.topics,
+            self.stats,
+            self._state_file("stages.json"),
+            self.identity.store_host,
+            self.appended,
+            wall_clock_ms,
+        )
 
     def _after_durable(self) -> None:
         """The durable mark has moved: what it made visible, and who waits for a decision."""

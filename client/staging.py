@@ -14,24 +14,16 @@ anywhere carries it out, and decides nothing.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, NamedTuple, Self, TypeVar
 
-from aerobee.client.errors import (
-    ClientError,
-    NetworkError,
-    NoRoute,
-    PeerBusy,
-    PeerError,
-    SendFailed,
-    reading,
-)
+from aerobee.client.errors import ClientError, NoRoute, SendFailed, reading
 from aerobee.client.message import MessageQueue
 from aerobee.client.options import Addresses, ClientOptions
+from aerobee.client.patience import patiently
 from aerobee.client.route import MASTER_ID
 from aerobee.client.session import Session
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -56,8 +48,6 @@ from aerobee.protocol.stages import (
 T = TypeVar("T")
 
 _DEFAULT_QUEUES: Final = 4
-_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 1.0
 # How long a broker may hold a question for a batch's end.
 _HOLD_S: Final = 2.0
 
@@ -86,6 +76,7 @@ class StageClient:
     def __init__(self, name_servers: Addresses, options: StagingOptions | None = None) -> None:
         self.options = options or StagingOptions()
         self._session = Session(name_servers, self.options)
+        self.local_ip = self._session.local_ip
         self._addresses: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
@@ -255,28 +246,7 @@ class StageClient:
     async def _patiently(
         self, ask: Callable[[], Awaitable[T]], also: tuple[type[ClientError], ...] = ()
     ) -> T:
-        """What `ask` gives, tried again while what it raises may pass (`also`: these as well)."""
-        self._session.check_running()
-        until = time.monotonic() + self.options.patience_s
-        pause_s = _PAUSE_S
-        while True:
-            try:
-                return await ask()
-            except ClientError as error:
-                may_pass = may_pass_later(error) or isinstance(error, also)
-                if not may_pass or time.monotonic() + pause_s >= until:
-                    raise
-                if isinstance(error, NetworkError):
-                    self._session.suspect_routes()
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-
-def may_pass_later(error: ClientError) -> bool:
-    """Whether the same request may succeed when it is sent again."""
-    if isinstance(error, PeerError):
-        return isinstance(error, PeerBusy) or error.code == ResponseCode.FLUSH_DISK_TIMEOUT
-    return isinstance(error, NetworkError)
+        return await patiently(self._session, self.options.patience_s, ask, also)
 
 
 def _decision(broker: str, answer: Command) -> Decision:

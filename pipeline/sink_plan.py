@@ -1,0 +1,116 @@
+"""Planning a write: what is wrong is found here, on the driver, before any row is computed.
+
+Options, columns, name servers, topic, and whether the brokers stage (`guarantee=auto` falls back to
+at least once where they do not, and says so). The plan is pickled and goes to the tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from aerobee.client.errors import ClientError, NoRoute
+from aerobee.client.loop_thread import LoopThread
+from aerobee.client.staging import StageClient, StagingOptions
+from aerobee.pipeline.option_parsing import OptionError
+from aerobee.pipeline.sink_options import (
+    AT_LEAST_ONCE,
+    EFFECTIVELY_ONCE,
+    SinkOptions,
+    query_of_job,
+    read_sink_options,
+)
+from aerobee.pipeline.sink_schema import Field, SinkColumns, read_sink_schema
+from aerobee.protocol.stages import StageCapability
+
+log = logging.getLogger("aerobee.pipeline")
+
+# Somebody waits for the plan: what does not answer soon is told.
+_PATIENCE_S: Final = 5.0
+
+
+class SinkPlanError(RuntimeError):
+    """The write cannot work as things are: nobody answers, no such topic, no staging."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """`staged`: what each broker can stage, None for at least once. `query` stands for a batch
+    write's job, None for a stream, whose query is known to its tasks."""
+
+    options: SinkOptions
+    columns: SinkColumns
+    brokers: tuple[str, ...]
+    staged: dict[str, StageCapability] | None
+    query: str | None
+
+
+def plan_write(given: Mapping[str, str], fields: Sequence[Field], *, streaming: bool) -> SinkPlan:
+    """Raises OptionError, SinkSchemaError, SinkPlanError."""
+    options = read_sink_options(given, streaming=streaming)
+    columns = read_sink_schema(fields, options.topic)
+    wants = options.guarantee != AT_LEAST_ONCE and (streaming or options.job_id is not None)
+    thread = LoopThread.acquire()
+    try:
+        return thread.run(_plan(options, columns, wants=wants))
+    except NoRoute as error:
+        raise SinkPlanError(f"topic {options.topic!r} cannot be written: {error}") from error
+    except ClientError as error:
+        raise SinkPlanError(
+            f"the write to {options.name_servers} cannot be planned: {error}"
+        ) from error
+    finally:
+        thread.release()
+
+
+async def _plan(options: SinkOptions, columns: SinkColumns, *, wants: bool) -> SinkPlan:
+    async with staging_client(options, _PATIENCE_S) as client:
+        if options.topic is not None:
+            queues = await client.queues(options.topic)
+            brokers = sorted({queue.broker_name for queue in queues})
+        else:
+            brokers = await client.brokers()
+        if not brokers:
+            raise SinkPlanError(f"no broker is registered at {options.name_servers}")
+        staged = await _capabilities(client, brokers) if wants else None
+    if isinstance(staged, str):
+        if options.guarantee == EFFECTIVELY_ONCE:
+            raise OptionError(
+                f"option guarantee: effectively-once is not possible, broker {staged} does not "
+                "stage batches; at-least-once is"
+            )
+        text = f"broker {staged} does not stage batches: messages are written at least once"
+        log.warning(text)
+        warnings.warn(text, stacklevel=2)
+        staged = None
+    query = None if options.job_id is None else query_of_job(options.job_id)
+    return SinkPlan(options, columns, tuple(brokers), staged, query)
+
+
+async def _capabilities(
+    client: StageClient, brokers: Sequence[str]
+) -> dict[str, StageCapability] | str:
+    """What the brokers can stage, or the name of one that cannot."""
+    found: dict[str, StageCapability] = {}
+    for broker in brokers:
+        told = await client.capability(broker)
+        if told is None:
+            return broker
+        found[broker] = told
+    return found
+
+
+def staging_client(options: SinkOptions, patience_s: float | None = None) -> StageClient:
+    """A client as the options want it; `patience_s` instead of retryTimeoutMs."""
+    asked_s = options.retry_timeout_ms / 1000
+    return StageClient(
+        options.name_servers,
+        StagingOptions(
+            call_timeout_s=max(options.send_timeout_ms / 1000, 5.0),
+            patience_s=asked_s if patience_s is None else min(asked_s, patience_s),
+            commit_timeout_s=options.commit_timeout_ms / 1000,
+        ),
+    )

@@ -1,0 +1,147 @@
+"""A write's tasks, commit and abort against a real broker, without Spark: each in a life of its
+own, as Spark has them."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+import aerobee.testing
+from aerobee.client.blocking import PullConsumer
+from aerobee.pipeline.option_parsing import OptionError
+from aerobee.pipeline.sink_plan import SinkPlan, SinkPlanError, plan_write
+from aerobee.pipeline.sink_rows import SinkRowError
+from aerobee.pipeline.sink_send import SinkSendError
+from aerobee.pipeline.sink_task import TaskResult, abort_write, commit_write, write_partition
+from aerobee.testing import RunningBroker
+from tests.unit.pipeline.test_sink import fields
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[RunningBroker]:
+    with aerobee.testing.broker(max_message_bytes=1 << 20) as broker:
+        yield broker
+
+
+def plan(running: RunningBroker, topic: str, *, streaming: bool = True, **options: str) -> SinkPlan:
+    given = {"nameServer": running.name_server, "topic": topic, "retryTimeoutMs": "5000"}
+    made = plan_write(given | options, fields(body="string", tags="string"), streaming=streaming)
+    return pickle.loads(pickle.dumps(made))
+
+
+def write(
+    made: SinkPlan, batch: int, partition: int, bodies: Sequence[str], query: str = ""
+) -> TaskResult:
+    values = [(body, "t") for body in bodies]
+    result = write_partition(made, query or str(made.options.topic), batch, partition, values)
+    return pickle.loads(pickle.dumps(result))
+
+
+def found(running: RunningBroker, topic: str) -> list[Any]:
+    with PullConsumer(running.name_server, "reader") as consumer:
+        messages = []
+        for queue in consumer.queues(topic):
+            offset = 0
+            while (result := consumer.pull(queue, offset)).messages:
+                messages += result.messages
+                offset = result.next_offset
+    return messages
+
+
+def bodies(running: RunningBroker, topic: str) -> list[str]:
+    return sorted(message.body.decode() for message in found(running, topic))
+
+
+def numbered(mark: str, count: int) -> list[str]:
+    return [f"{mark}{n:05d}" for n in range(count)]
+
+
+def test_a_committed_batch_is_there_once(running: RunningBroker) -> None:
+    made = plan(running, "Once", batchBytes="4096")
+    rows = numbered("a", 2000)
+    write(made, 0, 0, rows[:10])  # a try that failed after its last row
+    results = [write(made, 0, n, rows[n::3]) for n in range(3)]
+    write(made, 0, 2, rows[2::3])  # a speculative one
+    commit_write(made, results)
+    commit_write(made, results)
+    abort_write(made, results)
+    assert bodies(running, "Once") == rows
+    ids = Counter(message.properties["SPARK_ID"] for message in found(running, "Once"))
+    assert len(ids) == 2000
+    assert "Once/0/2/665" in ids
+
+
+def test_a_batch_that_was_run_again_counts_once(running: RunningBroker) -> None:
+    made = plan(running, "Again")
+    commit_write(made, [write(made, 4, 0, numbered("first", 10))])
+    commit_write(made, [write(made, 4, 0, numbered("other", 7))])
+    commit_write(made, [write(made, 5, 0, numbered("next", 3))])
+    assert bodies(running, "Again") == sorted(numbered("first", 10) + numbered("next", 3))
+
+
+def test_an_aborted_batch_is_not_there(running: RunningBroker) -> None:
+    made = plan(running, "Aborted")
+    commit_write(made, [write(made, 0, 0, ["kept"])])
+    abort_write(made, [write(made, 1, 0, numbered("a", 10))])
+    assert bodies(running, "Aborted") == ["kept"]
+
+
+def test_a_job_that_runs_again_writes_nothing(running: RunningBroker) -> None:
+    for mark in ("first", "second"):
+        made = plan(running, "Job", streaming=False, jobId="nightly")
+        assert made.query == "job.nightly"
+        commit_write(made, [write(made, 0, 0, [mark], str(made.query))])
+    assert bodies(running, "Job") == ["first"]
+
+
+@pytest.mark.parametrize("options", [{"guarantee": "at-least-once"}, {"batchBytes": "2048"}])
+def test_all_rows_arrive_without_staging(running: RunningBroker, options: dict[str, str]) -> None:
+    topic = f"Plain{len(options['guarantee']) if 'guarantee' in options else 0}"
+    made = plan(running, topic, streaming="guarantee" in options, **options)
+    assert made.staged is None
+    rows = numbered("a", 1500)
+    commit_write(made, [write(made, 0, n, rows[n::2]) for n in range(2)])
+    assert bodies(running, topic) == rows
+
+
+@pytest.mark.parametrize("guarantee", ["effectively-once", "at-least-once"])
+def test_a_message_that_is_too_large_is_named(running: RunningBroker, guarantee: str) -> None:
+    made = plan(running, "Large", guarantee=guarantee)
+    rows = ["x", "y" * 900_000, "z" * ((1 << 20) + 1), "w"]
+    with pytest.raises((SinkRowError, SinkSendError), match=r"row 2 of .*'Large'") as refused:
+        write(made, 0, 0, rows)
+    assert str((1 << 20) + 1) in str(refused.value)
+    commit_write(made, [write(made, 1, 0, rows[:2], guarantee)])
+    assert sorted(len(body) for body in bodies(running, "Large"))[-1] == 900_000
+
+
+def test_a_server_that_is_none_is_told_at_planning() -> None:
+    given = {"nameServer": "127.0.0.1:1", "topic": "T", "retryTimeoutMs": "100"}
+    with pytest.raises(SinkPlanError, match=r"127\.0\.0\.1:1"):
+        plan_write(given, fields(body="string"), streaming=True)
+
+
+def test_a_topic_that_is_none_is_told_at_planning() -> None:
+    with aerobee.testing.broker(auto_create_topic=False) as strict:
+        given = {"nameServer": strict.name_server, "topic": "Nowhere", "retryTimeoutMs": "100"}
+        with pytest.raises(SinkPlanError, match="topic 'Nowhere' cannot be written"):
+            plan_write(given, fields(body="string"), streaming=True)
+
+
+def test_effectively_once_is_refused_where_nobody_stages(
+    running: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from aerobee.client.staging import StageClient
+
+    async def none(_self: StageClient, _broker: str) -> None:
+        return None
+
+    monkeypatch.setattr(StageClient, "capability", none)
+    with pytest.raises(OptionError, match="broker test-broker does not stage"):
+        plan(running, "T", guarantee="effectively-once")
+    with pytest.warns(UserWarning, match="written at least once"):
+        assert plan(running, "T").staged is None
