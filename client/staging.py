@@ -101,11 +101,16 @@ class StageClient:
 
     # --- who is there -----------------------------------------------------------------------
 
-    async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that rows of a topic may go to, sorted; NoRoute when there are none."""
+    async def queues(self, topic: str, *, is_known: bool = False) -> list[MessageQueue]:
+        """The queues that rows of a topic may go to, sorted; NoRoute when there are none.
+
+        `is_known`: the topic is there, so a name server that does not know it is waited for: it
+        was restarted, and its brokers have not registered again.
+        """
         routes = self._session.routes
         return await self._patiently(
-            lambda: routes.write_queues(topic, AUTO_CREATE_TOPIC, _DEFAULT_QUEUES)
+            lambda: routes.write_queues(topic, AUTO_CREATE_TOPIC, _DEFAULT_QUEUES),
+            (NoRoute,) if is_known else (),
         )
 
     async def brokers(self) -> list[str]:

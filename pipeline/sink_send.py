@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
-from aerobee.client.errors import ClientError
+from aerobee.client.errors import ClientError, NoRoute
 from aerobee.client.loop_thread import LoopThread
 from aerobee.client.message import MessageQueue
 from aerobee.client.options import ProducerOptions
@@ -224,13 +224,14 @@ class PlainClient:
         """Close the connections."""
         await self._session.close()
 
-    async def queues(self, topic: str) -> list[MessageQueue]:
+    async def queues(self, topic: str, *, is_known: bool = False) -> list[MessageQueue]:
         """As StageClient.queues."""
         routes = self._session.routes
         return await patiently(
             self._session,
             self._patience_s,
             lambda: routes.write_queues(topic, AUTO_CREATE_TOPIC, _DEFAULT_QUEUES),
+            (NoRoute,) if is_known else (),
         )
 
     async def send(self, rows: Sequence[Row]) -> SendResult:

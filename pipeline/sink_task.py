@@ -82,7 +82,8 @@ def _sender(
 
             def queues_of(topic: str) -> Sequence[MessageQueue]:
                 try:
-                    return thread.run(client.queues(topic))
+                    is_known = topic == plan.options.topic
+                    return thread.run(client.queues(topic, is_known=is_known))
                 except ClientError as error:
                     raise SinkSendError(f"topic {topic!r}: {error}") from error
 

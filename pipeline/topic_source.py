@@ -20,6 +20,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
@@ -73,6 +75,18 @@ class TopicSource(DataSource):  # type: ignore[misc]
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A stream reader."""
         return TopicStreamReader(self._options(True, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch writer; refuses by name what cannot be written."""
+        from aerobee.pipeline.topic_sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """A stream writer; the same."""
+        from aerobee.pipeline.topic_sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
 
     def _options(self, streaming: bool | None, schema: StructType | None = None) -> SourceOptions:
         from aerobee.pipeline.option_parsing import OptionError

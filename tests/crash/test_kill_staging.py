@@ -1,0 +1,103 @@
+"""The daemon is killed with kill -9 at random while batches are staged, decided and published: the
+writers go on by themselves, and each row is there once.
+
+The seed is printed and can be set with AEROBEE_SEED. Every point of the broker's side is enumerated
+in tests/unit/broker/test_staging_crash.py; here it is the whole daemon, its sockets and its client.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from aerobee.client.blocking import PullConsumer
+from aerobee.pipeline.sink_plan import plan_write
+from aerobee.pipeline.sink_task import abort_write, commit_write, write_partition
+from tests.crash.lasting import LastingDaemon
+from tests.service.kit import wait_until
+from tests.unit.pipeline.test_sink import fields
+
+QUERIES, BATCHES, PARTITIONS, ROWS = 3, 4, 2, 400
+KILLS = 12
+
+
+class Job:
+    """One query's driver and tasks; `written` are the bodies of decided batches."""
+
+    def __init__(self, name_server: str, number: int, seed: int) -> None:
+        self._name = f"query-{number}"
+        self._random = random.Random(f"{seed}/{number}")
+        given = {
+            "nameServer": name_server, "topic": "Staged", "batchBytes": "8192",
+            "retryTimeoutMs": "120000", "guarantee": "effectively-once",
+        }  # fmt: skip
+        self._plan = plan_write(given, fields(body="string"), streaming=True)
+        self.written: list[str] = []
+
+    def run(self) -> None:
+        for batch in range(BATCHES):
+            self._batch(2 * batch)
+
+    def _batch(self, batch: int) -> None:
+        plan = self._plan
+        mark = f"{self._name}-{batch}"
+        if self._random.random() < 0.5:  # a try whose driver gave up
+            abort_write(plan, [write_partition(plan, self._name, batch, 0, [(f"no-{mark}",)])])
+            mark += "b"
+            batch += 1
+        results = [
+            write_partition(plan, self._name, batch, n, self._rows(mark, n))
+            for n in range(PARTITIONS)
+        ]
+        self.written += [body for n in range(PARTITIONS) for (body,) in self._rows(mark, n)]
+        for _ in range(self._random.randint(1, 2)):
+            commit_write(plan, results)
+
+    def _rows(self, mark: str, partition: int) -> list[tuple[str]]:
+        return [(f"{mark}-{partition}-{n}-" + "x" * 100,) for n in range(ROWS)]
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_batches_survive_kills_of_the_daemon(tmp_path: Path, flush: str) -> None:
+    seed = int(os.environ.get("AEROBEE_SEED") or random.randrange(1 << 32))
+    print(f"seed={seed}")
+    chance = random.Random(seed)
+    daemon = LastingDaemon(tmp_path, f"store.flush_disk_type={flush}")
+    over = threading.Event()
+    try:
+        daemon.start()
+        jobs = [Job(daemon.name_server, number, seed) for number in range(QUERIES)]
+        with ThreadPoolExecutor(QUERIES) as pool:
+            running = [pool.submit(job.run) for job in jobs]
+            for _ in range(KILLS):
+                if all(one.done() for one in running):
+                    break
+                over.wait(chance.uniform(0.05, 0.6))
+                daemon.kill()
+                daemon.start()
+            for one in running:
+                one.result()
+        expected = Counter(body for job in jobs for body in job.written)
+        wait_until(lambda: found(daemon.name_server).total() >= expected.total(), "all rows")
+        assert found(daemon.name_server) == expected, f"seed={seed}"
+        assert daemon.kills >= 3
+    finally:
+        daemon.close()
+
+
+def found(name_server: str) -> Counter[str]:
+    """Bodies of the topic, by how often they are there."""
+    bodies: Counter[str] = Counter()
+    with PullConsumer(name_server, "reader") as consumer:
+        for queue in consumer.queues("Staged"):
+            offset = 0
+            while (result := consumer.pull(queue, offset)).messages:
+                bodies.update(message.body.decode() for message in result.messages)
+                offset = result.next_offset
+    return bodies
