@@ -29,7 +29,7 @@ from aerobee.protocol.stages import StageCapability
 log = logging.getLogger("aerobee.pipeline")
 
 # Somebody waits for the plan: what does not answer soon is told.
-_PATIENCE_S: Final = 5.0
+_PATIENCE_S: Final = 15.0
 
 
 class SinkPlanError(RuntimeError):

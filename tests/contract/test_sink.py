@@ -28,7 +28,7 @@ def running() -> Iterator[RunningBroker]:
 
 
 def plan(running: RunningBroker, topic: str, *, streaming: bool = True, **options: str) -> SinkPlan:
-    given = {"nameServer": running.name_server, "topic": topic, "retryTimeoutMs": "5000"}
+    given = {"nameServer": running.name_server, "topic": topic, "retryTimeoutMs": "20000"}
     made = plan_write(given | options, fields(body="string", tags="string"), streaming=streaming)
     return pickle.loads(pickle.dumps(made))
 
