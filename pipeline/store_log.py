@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import Final, NamedTuple, TypeVar
 
 from aerobee.pipeline.starts import MAGICS
-from aerobee.pipeline.store_files import File, Place, Store, StoreReadError
+from aerobee.pipeline.store_files import File, Place, Reader, Store, StoreReadError
 from aerobee.pipeline.store_units import Queue
 from aerobee.protocol.record_layout import (
     BLANK_BYTES,
@@ -109,38 +109,25 @@ class Log:
         listed = self.store.queues(topics)
         found = [Queue(self.place, topic, number, files) for (topic, number), files in
                  listed.items()]  # fmt: skip
-        return sorted(found, key=lambda queue: (-queue.bytes, queue.topic, queue.queue_id))
+        return sorted(found, key=lambda queue: (-queue.size_bytes, queue.topic, queue.queue_id))
 
     def is_record(self, segment: File, log_offset: int) -> bool:
         """Whether something with a record's size, magic and own place stands there."""
         with self.place.open(segment.path) as reader:
-            head = reader.read(log_offset - segment.start, _HEAD_BYTES)
-        if len(head) < MIN_RECORD_BYTES:
-            return False
-        size, magic = SIZE_AND_MAGIC.unpack_from(head)
-        own = int.from_bytes(head[LOG_OFFSET_POSITION : LOG_OFFSET_POSITION + 8], "big")
-        fits = MIN_RECORD_BYTES <= size <= segment.end - log_offset
-        return fits and magic in MAGICS and own == log_offset
+            return _is_record(reader, segment, log_offset)
 
     def entries(self, segment: File, step: int, queues: list[Queue]) -> Iterator[int]:
         """Record starts within a segment, about `step` bytes from each other, named by units."""
         target = segment.start + step
         asked = queues[:]
-        while target < segment.end - step // 4:
-            found = self._entry(segment, target, min(target + step, segment.end), asked)
-            if found is not None:
-                yield found
-            target = max(target, found or 0) + step
-
-    def _entry(self, segment: File, target: int, limit: int, asked: list[Queue]) -> int | None:
-        for queue in asked[:_QUEUES_ASKED]:
-            unit = queue.unit(queue.search(target))
-            if unit is not None and target <= unit[0] < limit and self.is_record(segment, unit[0]):
-                # Who knew a place here will know the next one.
-                asked.remove(queue)
-                asked.insert(0, queue)
-                return unit[0]
-        return None
+        if not asked or target >= segment.end - step // 4:
+            return
+        with self.place.open(segment.path) as reader:
+            while target < segment.end - step // 4:
+                found = _entry(reader, segment, target, min(target + step, segment.end), asked)
+                if found is not None:
+                    yield found
+                target = max(target, found or 0) + step
 
     def _read_head(self, segment: File) -> Head:
         with self.place.open(segment.path) as reader:
@@ -164,6 +151,31 @@ class Log:
                 f"{segment.path} is a DLedger log: its records are wrapped in entries of another "
                 "format, which is not supported"
             )
+
+
+def _entry(
+    reader: Reader, segment: File, target: int, limit: int, asked: list[Queue]
+) -> int | None:
+    for queue in asked[:_QUEUES_ASKED]:
+        unit = queue.unit(queue.search(target))
+        if unit is None or not target <= unit[0] < limit:
+            continue
+        if _is_record(reader, segment, unit[0]):
+            # Who knew a place here will know the next one.
+            asked.remove(queue)
+            asked.insert(0, queue)
+            return unit[0]
+    return None
+
+
+def _is_record(reader: Reader, segment: File, log_offset: int) -> bool:
+    head = reader.read(log_offset - segment.start, _HEAD_BYTES)
+    if len(head) < MIN_RECORD_BYTES:
+        return False
+    size, magic = SIZE_AND_MAGIC.unpack_from(head)
+    own = int.from_bytes(head[LOG_OFFSET_POSITION : LOG_OFFSET_POSITION + 8], "big")
+    fits = MIN_RECORD_BYTES <= size <= segment.end - log_offset
+    return fits and magic in MAGICS and own == log_offset
 
 
 def in_parallel(place: Place, work: Callable[[A], B], items: list[A]) -> list[B]:

@@ -42,7 +42,7 @@ class Queue:
         self._reader: Reader | None = None
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """Of all files: a queue with more of them knows more places."""
         return sum(file.size for file in self.files)
 
@@ -75,7 +75,7 @@ class Queue:
             number = bisect_right(self._firsts, first) - 1
             count = min(end, self._firsts[number] + self._counts[number]) - first
             place = (first - self._firsts[number]) * UNIT_BYTES
-            data = self._open(self.files[number].path).read(place, count * UNIT_BYTES)
+            data = self._bytes(self.files[number].path, place, count * UNIT_BYTES)
             found = np.frombuffer(data[: len(data) // UNIT_BYTES * UNIT_BYTES], UNIT)
             parts.append(found)
             # A file that lost its end since has units that are not used.
@@ -89,11 +89,16 @@ class Queue:
             self._reader.close()
             self._reader = None
 
-    def _open(self, path: str) -> Reader:
+    def _bytes(self, path: str, position: int, count: int) -> bytes:
+        if self._place.is_local:
+            # Ten thousand queues are more than a process may have open files.
+            with self._place.open(path) as reader:
+                return reader.read(position, count)
+        # Elsewhere opening is a round trip, and nothing is held open by it.
         if self._reader is None or self._reader.path != path:
             self.close()
             self._reader = self._place.open(path)
-        return self._reader
+        return self._reader.read(position, count)
 
     def _key(self, number: int) -> int:
         block = self._block(number // _BLOCK_UNITS)
