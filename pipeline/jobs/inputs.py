@@ -60,7 +60,7 @@ class StoreInput:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known, where Spark does not find it by itself (not installed from a wheel)."""
+    """Make the format known where Spark does not find it by itself."""
     if find_spec("pyspark_aerobee_store") is None:
         from aerobee.pipeline.store_source import RocketMQStoreSource
 

@@ -1,0 +1,70 @@
+"""docs/pipeline.md: its commands are commands, its functions are there, its sums are right."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from aerobee.cli.parser import build_parser
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "pipeline.md").read_text()
+COMMANDS = [
+    line.strip() for line in PAGE.splitlines() if line.strip().startswith("aerobee pipeline ")
+]
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_each_command_of_the_page_is_one(line: str) -> None:
+    parsed = build_parser().parse_args(shlex.split(line)[1:])
+    assert parsed.command == "pipeline"
+
+
+def test_the_page_shows_every_job() -> None:
+    parsed = [build_parser().parse_args(shlex.split(line)[1:]) for line in COMMANDS]
+    jobs = {"audit", "rebuild", "archive", "replay", "traffic", "retention", "dlq"}
+    assert {one.job for one in parsed} == jobs
+    assert all(f"| {job} |" in PAGE for job in jobs)
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(aerobee\.pipeline\.[\w.]+)`", PAGE))))
+def test_each_function_of_the_page_is_there(name: str) -> None:
+    pytest.importorskip("pyarrow")
+    module, _, function = name.rpartition(".")
+    assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_programs_of_the_page_compile() -> None:
+    programs = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert programs
+    for program in programs:
+        compile(program, "docs/pipeline.md", "exec")
+
+
+def test_the_sums_of_the_page_are_right() -> None:
+    day = 10**12
+    assert f"{day / 86_400 / 1e6:.1f} MB/s" == "11.6 MB/s"
+    assert round(day / 1000 / 86_400, -2) == 11_600
+    assert round(5 * 11_600 * 1000 / 1e6) == 58
+    assert -(-day // 2**30) == 932
+    assert round(day / (128 * 2**20), -1) == 7_450
+    assert 58_000 / 400_000 == 0.145
+    assert 10**9 / 400_000 + day / 50e6 == 22_500
+    assert 22_500 / 3600 == 6.25
+    assert round(22_500 / 24, -1) == 940
+    assert round(day / 3600 / 1e6) == 278
+    assert round(20e6 * 28 * 3 / 1e9, 1) == 1.7
+    for text in (
+        "11.6 MB/s",
+        "11,600/s",
+        "932 segments",
+        "7,450 tasks",
+        "0.145",
+        "6.25",
+        "278 MB/s",
+    ):
+        assert text in PAGE
