@@ -14,7 +14,7 @@ from aerobee.pipeline.jobs.inputs import FAIL_FAST, StoreInput
 from aerobee.pipeline.jobs.ledger import Entry, Ledger, LedgerError, Staged, plan
 from aerobee.pipeline.jobs.result import DAMAGED, JobFailed, JobResult, size_text
 from aerobee.pipeline.jobs.target import Target
-from aerobee.pipeline.rows import STORE_COLUMNS
+from aerobee.pipeline.rows import STORE_COLUMNS, ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +24,9 @@ RANGE_BYTES: Final = 8 << 30
 #: Of the log that goes into one file of a topic and date at most.
 FILE_BYTES: Final = 1 << 30
 #: What a row of an archive has; `topic` and `date` are the folders.
-COLUMNS: Final = tuple(column.name for column in STORE_COLUMNS if column.standard)
+_ROW: Final = tuple(one for one in STORE_COLUMNS if one.standard and one.name != "error")
+COLUMNS: Final = tuple(column.name for column in _ROW)
+_TIME: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
 _KEYS: Final = ("msgId", "keys")
 
 
@@ -81,9 +83,8 @@ def check(target: str) -> JobResult:
 
 
 def read_archive(spark: SparkSession, target: str) -> DataFrame:
-    """The rows of an archive, with `topic` as text and `date` besides the columns of a store."""
-    types = [f"{column.name} {column.type}" for column in STORE_COLUMNS if column.standard]
-    schema = ", ".join([*types, "date date"])
+    """The rows of an archive, with `topic` as text, and their `date`."""
+    schema = f"{ddl(_ROW)}, date date"
     place = Target(target)
     return spark.read.schema(schema).parquet(place.uri("").rstrip("/"))
 
@@ -124,35 +125,41 @@ def _write(
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
-    place = f.col("commitLogOffset")
-    rows = store.rows(spark, COLUMNS, use="commitlog", startOffset=str(start), endOffset=str(end))
+    rows = store.rows(
+        spark, [*COLUMNS, "error"], use="commitlog", startOffset=str(start), endOffset=str(end)
+    )
     seen = Observation()
     good = f.col("error").isNull()
-    last = f.when(good, place + f.col("recordSize"))
-    stored = f.when(good, f.col("storeTimestamp"))
-    rows = rows.observe(
-        seen,
-        f.count(f.when(good, 1)).alias("rows"),
-        f.count(f.when(~good, 1)).alias("bad"),
-        f.max(last).alias("end"),
-        f.min(stored).cast("string").alias("first_stored"),
-        f.max(stored).cast("string").alias("last_stored"),
-    )
-    dated = rows.where(good).withColumn("date", f.to_date("storeTimestamp"))
+    rows = rows.observe(seen, f.count(f.when(~good, 1)).alias("bad"))
+    dated = rows.where(good).drop("error").withColumn("date", f.to_date("storeTimestamp"))
     piece = f.expr(f"commitLogOffset div {file_bytes}")
     ordered = dated.repartition("topic", "date", piece).sortWithinPartitions(
         "topic", "date", "commitLogOffset"
     )
     writer = ordered.write.partitionBy("topic", "date").mode("append")
+    # A filter is as large as its file needs, not a megabyte each.
+    writer = writer.option("parquet.bloom.filter.adaptive.enabled", "true")
     for name in _KEYS:
         writer = writer.option(f"parquet.bloom.filter.enabled#{name}", "true")
     writer.parquet(target.uri(aside))
-    found = seen.get
-    if not found["rows"]:
+    if not any(path.endswith(".parquet") for path in target.files(aside)):
+        # Spark leaves out the whole plan then, what was to be observed as well.
         return None
-    facts = {name: found[name] for name in ("first_stored", "last_stored")}
+    count, last, facts = _written(spark, target.uri(aside))
     facts["made_at"] = datetime.now(UTC).isoformat(timespec="seconds")
-    return Staged(found["end"], found["rows"], found["bad"], facts)
+    return Staged(last, count, seen.get["bad"], facts)
+
+
+def _written(spark: SparkSession, uri: str) -> tuple[int, int, dict[str, str]]:
+    """Rows, end of the last record, and times, as the files say: what was written counts, not what
+    tasks that were repeated saw."""
+    from pyspark.sql import functions as f
+
+    stored = f.col("storeTimestamp")
+    ends = f.max(f.col("commitLogOffset") + f.col("recordSize"))
+    first, last = (f.date_format(side(stored), _TIME) for side in (f.min, f.max))
+    found = spark.read.parquet(uri).agg(f.count("*"), ends, first, last).collect()[0]
+    return found[0], found[1], {"first_stored": found[2], "last_stored": found[3]}
 
 
 def _report(

@@ -68,7 +68,8 @@ def dlq(spark: SparkSession, store: StoreInput, *, samples: int = 3) -> JobResul
         "log_start": ends[0],
         "log_end": ends[1],
     }
-    result.say("found", f"{total:,} dead letters at log offsets {ends[0]} to {ends[1]}")
+    where = f" at log offsets {ends[0]} to {ends[1]}" if total else ""
+    result.say("found", f"{total:,} dead letters{where}")
     result.say("bad", f"{bad:,} damaged places")
     result.table("by group, topic and reason", [row.asDict() for row in summed], 50)
     if samples:

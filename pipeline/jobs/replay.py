@@ -118,7 +118,7 @@ def replay(
 def _rows(spark: SparkSession, source: StoreInput | str) -> tuple[DataFrame, int]:
     if isinstance(source, str):
         return read_archive(spark, source), 0
-    rows = source.rows(spark, ARCHIVE_COLUMNS)
+    rows = source.rows(spark, [*ARCHIVE_COLUMNS, "error"])
     return rows.where("error is null"), rows.where("error is not null").count()
 
 
