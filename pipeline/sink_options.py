@@ -33,6 +33,8 @@ _OPTIONS: Final = (
 )
 # What the source takes besides. Named, so that a wrong hope is not told as a misspelling.
 _NOT_YET: Final = ("accessKey", "secretKey", "useTls", "trustStore")
+# Spark's own of a stream's write, which it hands on to the sink.
+_OF_SPARK: Final = ("checkpointLocation", "queryName")
 _KIB: Final = 1024
 _MIB: Final = 1024 * 1024
 
@@ -58,7 +60,7 @@ def read_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptio
     """The options of one write. Raises OptionError for what cannot be."""
     options = OptionMap(
         given,
-        (*_OPTIONS, *_NOT_YET),
+        (*_OPTIONS, *_NOT_YET, *(_OF_SPARK if streaming else ())),
         aliases={"rocketmq.namesrv.addr": "nameServer"},
         secrets=("secretKey",),
     )

@@ -59,6 +59,13 @@ def test_wrong_options_are_named(given: dict[str, str], streaming: bool, reason:
     assert "s3cr3t" not in str(refused.value)
 
 
+def test_options_that_spark_hands_on_are_not_unknown() -> None:
+    given = SERVER | {"checkpointlocation": "/c", "queryName": "q"}
+    assert read_sink_options(given, streaming=True).name_servers == SERVER["nameServer"]
+    with pytest.raises(OptionError, match="unknown option 'checkpointlocation'"):
+        read_sink_options(given, streaming=False)
+
+
 def test_options_are_typed() -> None:
     options = read_sink_options(
         {
