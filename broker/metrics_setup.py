@@ -28,6 +28,7 @@ from aerobee.broker.metrics_clients import Clients, HttpPort, NameServers
 from aerobee.broker.metrics_page import MetricsOptions
 from aerobee.broker.metrics_retention import Deletions
 from aerobee.broker.metrics_store import Lag, Store
+from aerobee.broker.staging import Staging
 from aerobee.broker.stats import BrokerStats
 from aerobee.config.model import Settings
 from aerobee.nameserver.server import NameServer
@@ -73,7 +74,12 @@ def add_broker(
     )
     metrics.add("traffic", Traffic(stats, topics.is_system))
     metrics.add("requests", Requests(stats))
-    figures = [*_figures(settings, core), *_recovery(store.recovery), *_scrub(store)]
+    figures = [
+        *_figures(settings, core),
+        *_recovery(store.recovery),
+        *_scrub(store),
+        *_staging(core.staging),
+    ]
     metrics.add("figures", Figures(figures))
     metrics.add("clients", Clients(core.clients))
     metrics.add("lag", Lag(core.offsets, store, stats.pulled, _read_queues(core), topics.is_system))
@@ -187,6 +193,32 @@ def _scrub(store: MessageStore) -> list[Figure]:
             "aerobee_store_mended_units_total",
             "Wrong consume queue units that were made right from the log",
             lambda: stats.mended_units,
+        ),
+    ]
+
+
+def _staging(staging: Staging) -> list[Figure]:
+    table, publisher = staging.table, staging.publisher
+    return [
+        Figure(
+            "aerobee_staged_bytes",
+            "Bytes of batches from jobs that are not published yet, decided or not",
+            lambda: table.staged_bytes,
+        ),
+        Figure(
+            "aerobee_staged_batches_open",
+            "Batches that are decided and not yet published whole",
+            lambda: len(table.open),
+        ),
+        Figure(
+            "aerobee_staged_rows_published_total",
+            "Rows of decided batches put into their topics",
+            lambda: publisher.published_rows,
+        ),
+        Figure(
+            "aerobee_staged_rows_lost_total",
+            "Rows of decided batches that could not be published; the log names them",
+            lambda: publisher.lost_rows,
         ),
     ]
 

@@ -165,32 +165,50 @@ class StageClient:
         if found:
             decided = max(found, key=lambda one: len(one.parts))._replace(existed=True)
         else:
-            home = asked[java_hash(query) % len(asked)]
+            home = _home(query, asked)
             decided = known[home] = await self.intent(home, query, batch, parts)
         involved = {part.broker for part in decided.parts}
         for broker in sorted(involved):
             if broker not in known or known[broker].state == NONE:
                 known[broker] = await self.intent(broker, query, batch, decided.parts)
+        if decided.existed:
+            await self._drop_elsewhere(query, batch, parts, involved)
         for broker, one in known.items():
             if one.state not in (NONE, DONE):
                 await self._wait_done(broker, query, batch, until)
         return decided._replace(state=DONE)
 
+    async def _drop_elsewhere(
+        self, query: str, batch: int, parts: Sequence[StagePart], involved: Collection[str]
+    ) -> None:
+        """Give up what lies on brokers that the decision does not concern; the others do it."""
+        ext = StageBatchHeader(query, batch).to_ext()
+        for broker in sorted({part.broker for part in parts}.difference(involved)):
+            names = encode_names([part.stage for part in parts if part.broker == broker])
+            await self._ask(broker, RequestCode.STAGE_ABORT, ext, names)
+
     async def abort(
         self, query: str, batch: int, parts: Sequence[StagePart], brokers: Iterable[str] = ()
     ) -> bool:
-        """Give stages up; False if the batch is decided, which is carried out then."""
+        """Give stages up; False if the batch is decided, which is carried out then.
+
+        All are asked before anybody drops a stage: it may be decided where the others have not
+        heard of it. The one that would decide drops first, and from then on decides nothing.
+        """
         asked = sorted({*brokers, *(part.broker for part in parts)})
-        names = [part.stage for part in parts]
-        for broker in asked:
-            ext = StageBatchHeader(query, batch).to_ext()
-            body = encode_names(names)
-            answer = await self._ask(broker, RequestCode.STAGE_ABORT, ext, body)
-            if _decision(broker, answer).state != NONE:
-                if len(asked) > 1:
-                    await self.commit(query, batch, (), asked)
-                return False
-        return True
+        states = [(await self.status(broker, query, batch)).state for broker in asked]
+        names = encode_names([part.stage for part in parts])
+        ext = StageBatchHeader(query, batch).to_ext()
+        if all(state == NONE for state in states):
+            home = _home(query, asked)
+            for broker in sorted(asked, key=lambda one: one != home):
+                answer = await self._ask(broker, RequestCode.STAGE_ABORT, ext, names)
+                if _decision(broker, answer).state != NONE:
+                    break
+            else:
+                return True
+        await self.commit(query, batch, (), asked)
+        return False
 
     async def intent(
         self, broker: str, query: str, batch: int, parts: Sequence[StagePart]
@@ -252,6 +270,11 @@ class StageClient:
         self, ask: Callable[[], Awaitable[T]], also: tuple[type[ClientError], ...] = ()
     ) -> T:
         return await patiently(self._session, self.options.patience_s, ask, also)
+
+
+def _home(query: str, brokers: Sequence[str]) -> str:
+    """The broker that decides for a query, "" without any; `brokers` are sorted."""
+    return brokers[java_hash(query) % len(brokers)] if brokers else ""
 
 
 def _decision(broker: str, answer: Command) -> Decision:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -30,15 +30,19 @@ BROKER = "test-broker"
 
 
 async def stage(
-    client: StageClient, key: tuple[str, int], bodies: Sequence[bytes], topic: str = "Staged"
+    client: StageClient,
+    key: tuple[str, int],
+    bodies: Sequence[bytes],
+    topic: str = "Staged",
+    broker: str = BROKER,
 ) -> StagePart:
     name = uuid.uuid4().hex
     items = encode_batch([BatchItem(0, body, b"TAGS\x01t") for body in bodies])
     chunk = encode_chunk([Run(topic, 0, len(bodies), items)])
     header = StageChunkHeader(*key, 0, name, 0, len(bodies), chunk_crc(chunk))
-    await client.send_chunk(BROKER, header, chunk)
+    await client.send_chunk(broker, header, chunk)
     checksum = stage_checksum([chunk_crc(chunk)])
-    return StagePart(BROKER, 0, name, 1, len(bodies), checksum)
+    return StagePart(broker, 0, name, 1, len(bodies), checksum)
 
 
 async def pulled(wire: Wire, topic: str) -> int:
@@ -111,3 +115,65 @@ async def test_batches_of_both_flush_modes_are_quick(flush: str) -> None:
             assert found.messages[0].tags == "t"
         async with Producer(running.name_server) as producer:
             assert await producer.queues("Staged")
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[tuple[RunningBroker, RunningBroker]]:
+    with (
+        aerobee.testing.broker(broker_name="b-a") as first,
+        aerobee.testing.broker(
+            broker_name="b-b", name_servers=first.name_server, nameserver_enabled=False
+        ) as second,
+    ):
+        yield first, second
+
+
+async def ends(two: tuple[RunningBroker, RunningBroker], topic: str) -> list[int]:
+    found = []
+    for running in two:
+        wire = await Wire.to(running.broker)
+        found.append(await pulled(wire, topic))
+        wire.caller.close()
+    return found
+
+
+async def test_a_batch_on_two_brokers_is_published_on_both(
+    two: tuple[RunningBroker, RunningBroker],
+) -> None:
+    async with StageClient(two[0].name_server) as client:
+        for number in range(4):  # both are asked to decide now and then
+            key = (f"q-{number}", 0)
+            parts = [
+                await stage(client, key, [b"x"] * 3, "Both", broker) for broker in ("b-a", "b-b")
+            ]
+            assert (await client.commit(*key, parts, ["b-a", "b-b"])).state == "done"
+            assert await ends(two, "Both") == [3 * (number + 1)] * 2
+
+
+async def test_a_decision_that_one_broker_has_not_heard_of_is_carried_out(
+    two: tuple[RunningBroker, RunningBroker],
+) -> None:
+    async with StageClient(two[0].name_server) as client:
+        for number, decider in enumerate(("b-a", "b-b")):
+            key = (f"half-{number}", 0)
+            parts = [
+                await stage(client, key, [b"x"] * 3, "Half", broker) for broker in ("b-a", "b-b")
+            ]
+            await client.intent(decider, *key, parts)  # and the driver is killed
+            await client.status(decider, *key, 5.0)
+            again = [
+                await stage(client, key, [b"y"] * 5, "Half", broker) for broker in ("b-a", "b-b")
+            ]
+            assert (await client.commit(*key, again, ["b-a", "b-b"])).existed
+            assert await ends(two, "Half") == [3 * (number + 1)] * 2
+
+
+async def test_an_abort_carries_out_what_another_broker_has_decided(
+    two: tuple[RunningBroker, RunningBroker],
+) -> None:
+    key = ("abort", 0)
+    async with StageClient(two[0].name_server) as client:
+        parts = [await stage(client, key, [b"x"], "Ab", broker) for broker in ("b-a", "b-b")]
+        await client.intent("b-b", *key, parts)
+        assert not await client.abort(*key, parts, ["b-a", "b-b"])
+        assert await ends(two, "Ab") == [1, 1]
