@@ -111,10 +111,11 @@ class _Reading:
         self._options = options
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition; one without a value has none (an empty plan)."""
+        """The rows of a partition. An empty plan is read too: as InputPartition(None), or None
+        itself before 4.1."""
         from aerobee.pipeline.topic_read import read_range
 
-        if partition.value is not None:
+        if partition is not None and partition.value is not None:
             yield from read_range(self._options, _range_of(partition.value))
 
     def _partitions(self, ranges: list[Range]) -> list[InputPartition]:

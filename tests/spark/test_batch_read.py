@@ -239,6 +239,9 @@ def test_the_plan_is_frozen_when_the_frame_is_first_used(
 
 
 def test_filters_are_pushed_down_when_asked(newest: Driver, our_broker: Broker) -> None:
+    if newest.version == "4.0":
+        pytest.skip("filters are pushed down since PySpark 4.1")
+
     def filtered(spark: Any, options: dict[str, str]) -> tuple[list[Any], int]:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
         try:
