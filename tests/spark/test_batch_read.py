@@ -259,3 +259,23 @@ def test_filters_are_pushed_down_when_asked(newest: Driver, our_broker: Broker) 
     assert newest.run(filtered, options=options | {"pushdown": "true"}) == ([3, 4, 5], 1)
     with pytest.raises(SparkFailed, match="DATA_SOURCE_PUSHDOWN_DISABLED"):
         newest.run(count, options=options | {"pushdown": "true"})
+
+
+def test_a_million_messages_are_those_that_were_sent(newest: Driver, broker: Broker) -> None:
+    def summed(spark: Any, options: dict[str, str]) -> tuple[int, ...]:
+        frame = spark.read.format("rocketmq").options(**options).load()
+        numbers = frame.selectExpr("cast(decode(body, 'utf-8') as bigint) number", "queueId")
+        row = numbers.selectExpr(
+            "count(*)", "count(distinct number)", "min(number)", "max(number)",
+            "sum(if(number div 125000 = queueId, 1, 0))",
+        ).first()  # fmt: skip
+        return tuple(row)
+
+    topic = new_topic(broker, queues=8)
+    for queue in range(8):
+        first = queue * 125_000
+        bodies = (b"%d" % number for number in range(first, first + 125_000))
+        send(broker, topic, bodies, queue, batch=2_500)
+    options = {"nameServer": broker.name_server, "topic": topic, "columns": "body,queueId"}
+    found = newest.run(summed, options=options)
+    assert found == (1_000_000, 1_000_000, 0, 999_999, 1_000_000)

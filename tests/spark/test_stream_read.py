@@ -276,7 +276,11 @@ def test_each_message_is_written_once_though_driver_and_broker_are_killed(
     for kill in range(10):
         send_some()
         batches = _batches(where["checkpoint"])
-        wait_until(lambda: _batches(where["checkpoint"]) > batches, WAIT_S, "a batch is planned")
+        wait_until(
+            lambda known=batches: _batches(where["checkpoint"]) > known,
+            WAIT_S,
+            "a batch is planned",
+        )
         if kill % 2:
             driver.kill()
             driver = new_driver()
