@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from aerobee.pipeline.store_plan import Part
 
 
-class StorePartition(InputPartition):  # type: ignore[misc]
+class StorePartition(InputPartition):
     """A part of the plan, on its way to an executor."""
 
     def __init__(self, part: Part) -> None:
         super().__init__(part)
 
 
-class RocketMQStoreSource(DataSource):  # type: ignore[misc]
+class RocketMQStoreSource(DataSource):
     """The source Spark finds; options are case-insensitive and refused by name if unknown."""
 
     @classmethod
@@ -66,7 +66,7 @@ class RocketMQStoreSource(DataSource):  # type: ignore[misc]
         raise OptionError("format rocketmq-store only reads; write with format rocketmq")
 
 
-class StoreReader(DataSourceReader):  # type: ignore[misc]
+class StoreReader(DataSourceReader):
     """Plans on the driver, reads on executors; pickled in between."""
 
     def __init__(self, options: StoreOptions) -> None:
