@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
     from aerobee.pipeline.jobs.inputs import StoreInput
 
+_MOST_CHARS: Final = 1000
 #: Milliseconds of a time as people write it.
 ParseTime = Callable[[str], int]
 
+# Our own errors as the JVM tells them, from a planning process or a task.
 _CAUSE: Final = re.compile(
-    r"(?:StoreReadError|OptionError|SourceError|SinkError|DataLossError): (.+)"
+    r"(?:OptionError|StoreReadError|NoSuchTopic|Unreachable|Refused|DataLoss|BadData|BrokerBusy"
+    r"|Sink\w*Error): (.+)"
 )
 
 
@@ -57,16 +60,18 @@ def _explained(error: Exception, mode: str) -> JobFailed:
     """The cause of an error as a text for people; a bug of ours is raised as it is."""
     from pyspark.errors import PySparkException
 
+    from aerobee.pipeline.errors import PipelineError
     from aerobee.pipeline.option_parsing import OptionError
-    from aerobee.pipeline.store_files import StoreReadError
 
-    if isinstance(error, StoreReadError | OptionError | OSError):
+    if isinstance(error, PipelineError | OptionError | OSError):
         return JobFailed(str(error))
     if not isinstance(error, PySparkException) and "Py4J" not in type(error).__name__:
         raise error
     found = _CAUSE.search(str(error))
     if found is None:
-        return JobFailed(f"Spark failed: {error}")
+        # What follows the first lines are frames of Spark's own.
+        text = " ".join(str(error).split("\n\tat ")[0].split())
+        return JobFailed(f"Spark failed: {text[:_MOST_CHARS]}")
     is_bad_record = mode == "failfast" and "(mode failfast)" in found[1]
     return JobFailed(found[1].strip(), DAMAGED if is_bad_record else COULD_NOT)
 
