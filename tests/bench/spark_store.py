@@ -1,0 +1,151 @@
+"""P18: Spark reads commit log files, rows a second and rows a CPU-second.
+
+    python -m tests.bench.spark_store [--rows 2000000] [--runs 3] [--spark 4.3] [--master MASTER]
+
+A store of messages with 128 B bodies and the properties a client sets is written once to .cache and
+read from the page cache. CPU is that of the driver's JVM and all Python workers. Each query runs
+once before it counts; the best of the runs is told beside the middle one, since other work on the
+machine only ever makes a run slower.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from aerobee.protocol.record import StoreMessage, encode_blank, encode_record, pack_host
+
+from ..spark.kit import Driver, _descendants
+from .loads import CACHE
+
+SEGMENT_BYTES = 256 << 20
+QUEUE_BYTES = 6_000_000
+QUEUES = 8
+HOST = pack_host("10.0.0.1", 10911)
+FIVE = "topic,body,queueId,queueOffset,storeTimestamp"
+TICKS = os.sysconf("SC_CLK_TCK")
+
+#: Name, options, what is computed of it ("" = every row is taken and dropped).
+LOADS: tuple[tuple[str, dict[str, str], str], ...] = (
+    ("five columns, sum(length(body))", {"columns": FIVE}, "sum(length(body))"),
+    ("five columns, noop", {"columns": FIVE}, ""),
+    ("five columns, mapped, noop", {"columns": FIVE, "mapped": "true"}, ""),
+    ("five columns, checkCrc, noop", {"columns": FIVE, "checkCrc": "true"}, ""),
+    ("all columns, noop", {}, ""),
+    ("one column, max(queueOffset)", {"columns": "queueOffset"}, "max(queueOffset)"),
+)
+
+
+def build(root: Path, rows: int) -> None:
+    """A store that ended in order, with its consume queues."""
+    if (root / f"{rows}.rows").exists():
+        return
+    shutil.rmtree(root, ignore_errors=True)
+    (root / "commitlog").mkdir(parents=True)
+    units: list[bytearray] = [bytearray() for _ in range(QUEUES)]
+    position = 0
+    log = bytearray()
+    for number in range(rows):
+        record = encode_record(_message(number), number // QUEUES, position, 1_700_000_000_000)
+        left = SEGMENT_BYTES - len(log)
+        if len(record) + 8 > left:
+            log += encode_blank(left) + bytes(left - 8)
+            _write(root / "commitlog", position - SEGMENT_BYTES + left, log)
+            position += left
+            log = bytearray()
+            record = encode_record(_message(number), number // QUEUES, position, 1_700_000_000_000)
+        units[number % QUEUES] += struct.pack(">qiq", position, len(record), 0)
+        log += record
+        position += len(record)
+    start = position - len(log)
+    _write(root / "commitlog", start, log + bytes(SEGMENT_BYTES - len(log)))
+    for queue_id, data in enumerate(units):
+        data += bytes(-len(data) % QUEUE_BYTES)
+        for first in range(0, len(data), QUEUE_BYTES):
+            folder = root / "consumequeue" / "orders" / str(queue_id)
+            _write(folder, first, data[first : first + QUEUE_BYTES])
+    (root / f"{rows}.rows").touch()
+
+
+def _message(number: int) -> StoreMessage:
+    # Bodies and keys of varying length, so that no record is as long as the one before.
+    body = (b"%012d" % number) * 10 + b"." * (number * 7 % 17)
+    properties = (
+        f"TAGS\x01tag{number % 7}\x02KEYS\x01order-{number}\x02"
+        f"UNIQ_KEY\x01AC1100011F2C18B4AAC2{number:012X}\x02CLUSTER\x01DefaultCluster"
+    )
+    return StoreMessage(
+        "orders", number % QUEUES, 0, 0, 1_700_000_000_000 + number, HOST, HOST, 0, 0, body,
+        properties.encode(),
+    )  # fmt: skip
+
+
+def _write(folder: Path, start: int, data: bytes | bytearray) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{start:020d}").write_bytes(data)
+
+
+def run_query(spark: Any, path: str, options: dict[str, str], expression: str) -> None:
+    frame = spark.read.format("rocketmq-store").options(**options).load(path)
+    if expression:
+        frame.selectExpr(expression).collect()
+    else:
+        frame.write.format("noop").mode("overwrite").save()
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of a process and everything below it, those that have ended included."""
+    total = 0
+    for one in (pid, *_descendants(pid)):
+        try:
+            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+        except FileNotFoundError:
+            continue
+        total += sum(int(field) for field in fields[11:15])
+    return total / TICKS
+
+
+def measure(driver: Driver, root: Path, rows: int, runs: int) -> Iterator[str]:
+    """A line of a table for each load."""
+    for name, options, expression in LOADS:
+        walls, cpus = [], []
+        for _ in range(runs + 1):
+            cpu, begun = cpu_seconds(driver.pid), time.monotonic()
+            driver.run(run_query, path=str(root), options=options, expression=expression)
+            walls.append(time.monotonic() - begun)
+            cpus.append(cpu_seconds(driver.pid) - cpu)
+        wall, spent = walls[1:], cpus[1:]
+        yield (
+            f"| {name} | {rows / min(wall) / 1e6:.2f} | {rows / statistics.median(wall) / 1e6:.2f} "
+            f"| {rows / min(spent) / 1e6:.2f} | {rows / statistics.median(spent) / 1e6:.2f} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--spark", default="4.3")
+    parser.add_argument("--master", default="local[2]")
+    given = parser.parse_args()
+    root = CACHE / "spark-store"
+    build(root, given.rows)
+    driver = Driver(given.spark, CACHE / "spark-driver", master=given.master)
+    try:
+        print("| load | M rows/s, best | middle | M rows per CPU-second, best | middle |")
+        print("|---|---|---|---|---|")
+        for line in measure(driver, root, given.rows, given.runs):
+            print(line, flush=True)
+    finally:
+        driver.close()
+
+
+if __name__ == "__main__":
+    main()
