@@ -20,10 +20,10 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from aerobee.broker.stage_log import StageLog
-from aerobee.broker.stage_rows import publish_form, rows_of
+from aerobee.broker.stage_rows import DELAY_ENTRY, has_entry, publish_form, rows_of
 from aerobee.broker.stage_table import BatchKey, Chunk, Intent, Stage, StageTable
 from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.errors import BadRequest, CorruptRecord
@@ -37,6 +37,7 @@ from aerobee.store.errors import (
     StoreError,
 )
 from aerobee.store.message_store import MessageStore
+from aerobee.store.results import PutResult
 
 log = logging.getLogger("aerobee.broker.stages")
 
@@ -44,6 +45,18 @@ log = logging.getLogger("aerobee.broker.stages")
 _SLICE_ROWS = 256
 _SLICE_BYTES = 256 * 1024
 _RETRY_S = 0.2
+
+
+class Delays(Protocol):
+    """What holds messages back until they are due."""
+
+    def put(self, message: StoreMessage, /) -> PutResult:
+        """Store a message that has a delay level, where it waits."""
+        ...
+
+    def stored_form(self, message: StoreMessage, /) -> StoreMessage:
+        """The same as it is stored then."""
+        ...
 
 
 class OpenChunk(NamedTuple):
@@ -67,6 +80,7 @@ class Publisher:
         cluster: str,
         store_host: bytes,
         finished: Callable[[BatchKey, int], None],
+        delays: Delays | None = None,
     ) -> None:
         self._loop = loop
         self._store = store
@@ -77,6 +91,8 @@ class Publisher:
         self._cluster = cluster
         self._store_host = store_host
         self._finished = finished
+        # Without it no chunk with a delayed row was taken.
+        self._delays = delays
         self._turns: dict[str, deque[Intent]] = {}
         self._chunk: OpenChunk | None = None
         self._timer: asyncio.Handle | None = None
@@ -166,15 +182,21 @@ class Publisher:
         if not rows:
             return
         self._stages.slice(stage, stage.published, len(rows))
-        for _, group in groupby(rows, key=_queue_of):
-            if not self._put_run(stage, list(group)):
+        for (is_delayed, *_), group in groupby(rows, key=_run_of):
+            # A batch cannot hold delayed messages.
+            together = list(group)
+            runs = [[row] for row in together] if is_delayed else [together]
+            if not all(self._put_run(stage, run) for run in runs):
                 return
 
     def _put_run(self, stage: Stage, rows: list[StoreMessage]) -> bool:
         """Put rows of one queue. False if one was passed over: that ends the slice, because what
         follows a slice's mark in the log has to be its rows without a gap."""
         try:
-            result = self._store.put_batch(rows) if len(rows) > 1 else self._store.put(rows[0])
+            if _is_delayed(rows[0]) and self._delays is not None:
+                result = self._delays.put(rows[0])
+            else:
+                result = self._store.put_batch(rows) if len(rows) > 1 else self._store.put(rows[0])
         except (MessageIllegal, PropertiesTooLarge) as error:
             if len(rows) > 1:
                 return all(self._put_run(stage, [row]) for row in rows)
@@ -250,8 +272,16 @@ class Publisher:
         if messages is None:
             return
         start = slice_.first - first
-        expected = [_identity(message) for message in messages[start : start + slice_.rows]]
+        expected = [
+            _identity(self._stored_form(message))
+            for message in messages[start : start + slice_.rows]
+        ]
         stage.published = slice_.first + self._found_of(expected, slice_.behind)
+
+    def _stored_form(self, message: StoreMessage) -> StoreMessage:
+        if self._delays is None or not _is_delayed(message):
+            return message
+        return self._delays.stored_form(message)
 
     def _found_of(self, expected: list[tuple[object, ...]], log_offset: int) -> int:
         """How many of `expected` stand in the log from there on, side by side.
@@ -270,8 +300,12 @@ class Publisher:
         return done
 
 
-def _queue_of(message: StoreMessage) -> tuple[str, int]:
-    return message.topic, message.queue_id
+def _run_of(message: StoreMessage) -> tuple[bool, str, int]:
+    return _is_delayed(message), message.topic, message.queue_id
+
+
+def _is_delayed(message: StoreMessage) -> bool:
+    return has_entry(message.properties, DELAY_ENTRY)
 
 
 def _identity(message: StoreMessage) -> tuple[object, ...]:

@@ -27,7 +27,8 @@ from aerobee.protocol.stages import Run, decode_chunk
 # What the broker adds to a message's properties: its cluster's name and perhaps a seal.
 _ADDED_BYTES = 256 + SEAL_BYTES
 _TEMPLATE_QUEUES = 4
-_DELAY = PROPERTY_DELAY.encode() + b"\x01"
+#: How a message's properties say that it is to be held back.
+DELAY_ENTRY = PROPERTY_DELAY.encode() + b"\x01"
 _TRANSACTION = PROPERTY_TRANSACTION_PREPARED.encode() + b"\x01"
 
 
@@ -144,14 +145,15 @@ class ChunkCheck:
                 f"the properties have {len(item.properties)} bytes, "
                 f"{MAX_PROPERTIES_BYTES - _ADDED_BYTES} are allowed in a stage",
             )
-        if _has(item.properties, _TRANSACTION):
+        if has_entry(item.properties, _TRANSACTION):
             raise self._illegal(number, topic, "a staged row cannot be transactional")
-        if not self._delays and _has(item.properties, _DELAY):
+        if not self._delays and has_entry(item.properties, DELAY_ENTRY):
             raise self._illegal(number, topic, "delayed delivery is not served by this version")
 
     def _illegal(self, number: int, topic: str, reason: str) -> BadRequest:
         return BadRequest.illegal_message(f"row {number} of the chunk, topic {topic}: {reason}")
 
 
-def _has(properties: bytes, entry: bytes) -> bool:
+def has_entry(properties: bytes, entry: bytes) -> bool:
+    """Whether stored properties have an entry that begins so (name and U+0001)."""
     return properties.startswith(entry) or b"\x02" + entry in properties

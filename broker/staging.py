@@ -15,7 +15,7 @@ from aerobee.broker.housekeeping import Housekeeping
 from aerobee.broker.router import Handler
 from aerobee.broker.stage_log import StageLog
 from aerobee.broker.stage_memory import StageMemory
-from aerobee.broker.stage_publish import Publisher
+from aerobee.broker.stage_publish import Delays, Publisher
 from aerobee.broker.stage_requests import StageOptions, StageRequests
 from aerobee.broker.stage_rows import ChunkCheck
 from aerobee.broker.stage_table import StageTable
@@ -48,6 +48,7 @@ class Staging:
         store_host: bytes,
         appended: Callable[[], None],
         clock_ms: Callable[[], int],
+        delays: Delays | None = None,
     ) -> None:
         self._loop = loop
         self._store = store
@@ -66,6 +67,7 @@ class Staging:
             settings.cluster_name,
             store_host,
             self.waits.finished,
+            delays,
         )
         self._requests = StageRequests(
             StageOptions(
@@ -74,7 +76,7 @@ class Staging:
                 settings.stage_expiry_ms,
                 settings.stage_max_bytes,
                 settings.sync_flush_timeout_ms / 1000,
-                False,
+                delays is not None,
                 clock_ms,
             ),
             self.table,
@@ -83,7 +85,7 @@ class Staging:
                 topics,
                 settings.max_message_bytes,
                 lambda: bool(settings.broker_permission & PERM_WRITE),
-                delays=False,
+                delays=delays is not None,
             ),
             self.publisher,
             self.waits,

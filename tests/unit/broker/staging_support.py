@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+
 from aerobee.broker.staging import Staging
 from aerobee.broker.state_file import JsonStateFile
 from aerobee.broker.stats import BrokerStats
@@ -16,7 +18,9 @@ from aerobee.protocol.batch import BatchItem, encode_batch
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.command import Command
 from aerobee.protocol.frame import FrameDecoder
+from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.protocol.properties import encode_properties
+from aerobee.protocol.record import StoreMessage
 from aerobee.protocol.stages import (
     Run,
     StageBatchHeader,
@@ -29,6 +33,7 @@ from aerobee.protocol.stages import (
     stage_checksum,
 )
 from aerobee.store.message_store import MessageStore
+from aerobee.store.results import PutResult
 from tests.unit.broker.clients_support import NOW_MS, Peer, request
 from tests.unit.store.support import HOST, read_all, small_settings
 
@@ -75,10 +80,23 @@ class Loop:
         return bool(ready)
 
 
+class Waiting:
+    """Stores delayed messages where they wait; `Delays` of the publisher."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    def put(self, message: StoreMessage) -> PutResult:
+        return self._store.put(self.stored_form(message))
+
+    def stored_form(self, message: StoreMessage) -> StoreMessage:
+        return msgspec.structs.replace(message, topic=SCHEDULE_TOPIC, queue_id=0)
+
+
 class Desk:
     """Requests to the staging of one store; `now_ms` is its wall clock."""
 
-    def __init__(self, path: Path, **changes: object) -> None:
+    def __init__(self, path: Path, *, delays: bool = False, **changes: object) -> None:
         values: dict[str, object] = {
             "commit_log_segment_bytes": 1 << 16,
             "broker_name": BROKER,
@@ -106,6 +124,7 @@ class Desk:
             HOST,
             lambda: None,
             lambda: self.now_ms,
+            Waiting(self.store) if delays else None,
         )
         self._handlers = self.staging.handlers()
         self.peer = Peer(1)
@@ -187,6 +206,11 @@ class Desk:
         self.staging.close()
         self.store.close()
 
+    def waiting(self) -> list[str]:
+        """Bodies of the messages that are held back, in order."""
+        self.store.dispatch()
+        return [message.body.decode() for message in read_all(self.store, SCHEDULE_TOPIC)]
+
     def bodies(self) -> list[str]:
         """What consumers find in all queues of both topics, sorted."""
         self.store.dispatch()
@@ -215,7 +239,10 @@ def runs_of(given: Sequence[Row]) -> list[Run]:
     """Rows side by side for one queue become a run."""
     runs: list[Run] = []
     for topic, queue, body in given:
-        properties = encode_properties({"UNIQ_KEY": body.decode(), "TAGS": "T"}).encode()
+        values = {"UNIQ_KEY": body.decode(), "TAGS": "T"}
+        if body.startswith(b"late"):
+            values["DELAY"] = "1"
+        properties = encode_properties(values).encode()
         items = encode_batch([BatchItem(0, body, properties)])
         if runs and runs[-1][:2] == (topic, queue):
             last = runs.pop()

@@ -20,6 +20,7 @@ from aerobee.protocol.stages import (
     decode_parts,
     encode_chunk,
 )
+from aerobee.store.errors import StoreClosed
 from tests.unit.broker.staging_support import BROKER, Desk, rows, runs_of, texts
 
 KEY = ("query-1", 7)
@@ -366,3 +367,33 @@ def test_a_row_that_can_never_be_stored_is_passed_over(
     desk.settle()
     assert desk.bodies() == texts(given[:7] + given[8:])
     assert desk.staging.publisher.lost_rows == 1
+
+
+def test_delayed_rows_are_held_back_where_that_is_served(tmp_path: Path) -> None:
+    given = rows("a", 3) + rows("late", 5, queues=1) + rows("b", 3)
+    for killed_after in range(1, 40):
+        desk = Desk(tmp_path / f"{killed_after}", delays=True).start()
+        desk.intent(KEY, [desk.stage(KEY, 0, given, size=11)])
+        left = [killed_after]
+
+        def counted(call, left=left):  # type: ignore[no-untyped-def]
+            def put(what):  # type: ignore[no-untyped-def]
+                if not left[0]:
+                    raise StoreClosed("killed")
+                left[0] -= 1
+                return call(what)
+
+            return put
+
+        desk.store.put = counted(desk.store.put)
+        desk.store.put_batch = counted(desk.store.put_batch)
+        desk.settle()
+        desk.close()
+        desk = Desk(tmp_path / f"{killed_after}", delays=True).start()
+        desk.settle()
+        assert desk.bodies() == texts([row for row in given if not row[2].startswith(b"late")])
+        assert desk.waiting() == [f"late-{n:03d}" for n in range(5)]
+        desk.close()
+        if left[0]:
+            return
+    raise AssertionError("it never came to its end")
