@@ -18,6 +18,7 @@ from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.pace import paced
 from aerobee.pipeline.jobs.result import JobFailed, JobResult
 from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX
+from aerobee.protocol.record_layout import SYS_TRANSACTION_PREPARED
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -88,6 +89,8 @@ def replay(
 
     result = JobResult("replay")
     rows, bad = _rows(spark, source)
+    # Half messages and rollbacks are no messages, what they became is there as well.
+    rows = rows.where(f"(sysFlag & {SYS_TRANSACTION_PREPARED}) = 0")
     rows = _selected(rows, topics, begin_ms, end_ms)
     if where:
         rows = rows.where(where)

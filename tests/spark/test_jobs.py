@@ -1,0 +1,264 @@
+"""The jobs on real Spark over a store's files: what they find, make and refuse, and their codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.pipeline.test_jobs_audit import PLANTS
+from tests.unit.store import audit_support as at
+from tests.unit.store.support import ManualClock, message, small_settings, tree
+
+from .kit import Driver
+
+SIZES = ["--queue-file-bytes", "200", "--index-slots", "50", "--index-entries", "40"]
+MESSAGES = at.QUEUES * at.PER_QUEUE
+
+
+def job(spark: Any, arguments: list[str], rows: bool = True) -> dict[str, Any]:
+    """One job by its arguments: exit code, facts, report, the rows of its frames."""
+    from aerobee.pipeline.jobs.arguments import build_parser
+    from aerobee.pipeline.jobs.result import JobFailed
+    from aerobee.pipeline.jobs.run import run_job
+    from aerobee.pipeline.jobs.submit import parse_time
+
+    parsed = build_parser().parse_args(arguments)
+    try:
+        result = run_job(parsed, parse_time, None, spark)
+    except JobFailed as error:
+        return {"code": error.code, "error": str(error)}
+    frames = {
+        name: [row.asDict() for row in frame.collect()] if rows else []
+        for name, frame in result.frames.items()
+    }
+    text = "\n".join(result.lines)
+    return {"code": result.code, "facts": result.facts, "text": text, "frames": frames}
+
+
+def archived(spark: Any, target: str) -> list[dict[str, Any]]:
+    from aerobee.pipeline.jobs.archive import read_archive
+
+    rows = read_archive(spark, target).drop("error", "date").orderBy("commitLogOffset")
+    return [row.asDict() for row in rows.collect()]
+
+
+def in_store(spark: Any, store: str) -> list[dict[str, Any]]:
+    rows = spark.read.format("rocketmq-store").option("use", "commitlog").load(store)
+    return [row.asDict() for row in rows.drop("error").orderBy("commitLogOffset").collect()]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return at.make(tmp_path_factory.mktemp("jobs") / "template")
+
+
+@pytest.fixture
+def root(template: Path, tmp_path: Path) -> Path:
+    return at.copy(template, tmp_path / "store")
+
+
+def stored(root: Path) -> dict[tuple[int, int], at.Stored]:
+    return {
+        (queue_id, one.queue_offset): one
+        for queue_id in range(at.QUEUES)
+        for one in at.of_queue(root, queue_id)
+    }
+
+
+def test_audit_finds_each_of_fifty_faults_and_nothing_else(driver: Driver, root: Path) -> None:
+    sound = driver.run(job, arguments=["audit", str(root)])
+    assert (sound["code"], sound["frames"]["findings"]) == (0, [])
+    assert sound["facts"]["records"] == MESSAGES + 4
+    assert sound["facts"]["units"] == MESSAGES + 1
+    assert sound["text"].endswith("is SOUND")
+    known, planted = stored(root), []
+    kinds = list(PLANTS.values())
+    for number in range(1, MESSAGES - 2, 2):
+        plant, kind = kinds[len(planted) % len(kinds)]
+        plant(root, known[number % at.QUEUES, number // at.QUEUES])
+        planted.append(kind)
+    found = driver.run(job, arguments=["audit", str(root), "--split-bytes", "4096"])
+    assert len(planted) == 50
+    assert sorted(row["kind"] for row in found["frames"]["findings"]) == sorted(planted)
+    assert found["code"] == 1
+    assert "DAMAGED: 50 findings" in found["text"]
+
+
+def test_audit_tells_messages_that_a_producer_sent_twice(newest: Driver, tmp_path: Path) -> None:
+    from aerobee.store.message_store import MessageStore
+
+    store = MessageStore.open(small_settings(tmp_path / "s"), clock=ManualClock())
+    for unique in ("A", "B", "A"):
+        store.put(message(b"x", unique=unique))
+    # As a broker stores them again itself.
+    store.put(message(b"x", "%RETRY%g", unique="B"))
+    store.put(message(b"x", "%RETRY%g", unique="B"))
+    store.dispatch()
+    assert store.close()
+    found = newest.run(job, arguments=["audit", str(tmp_path / "s")])
+    rows = found["frames"]["findings"]
+    assert [(row["kind"], row["topic"], row["amount"]) for row in rows] == [
+        ("key-twice", "Orders", 1)
+    ]
+    assert found["code"] == 0
+
+
+def test_rebuilt_queues_and_index_are_byte_equal(
+    driver: Driver, root: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["rebuild", str(root), "--to", str(out), "--split-bytes", "4096", *SIZES]
+    made = driver.run(job, arguments=arguments)
+    assert made["code"] == 0
+    assert tree(out, "consumequeue") == tree(root, "consumequeue")
+    index = list(tree(out, "index").values())
+    assert index == list(tree(root, "index").values())
+    assert len(index) > 2
+    again = driver.run(job, arguments=arguments)
+    assert (again["code"], "is not empty" in again["error"]) == (3, True)
+
+
+def test_rebuild_of_a_damaged_log_leaves_pre_blank_slots(newest: Driver, root: Path) -> None:
+    one = stored(root)[1, 9]
+    at.flip_log(root, one.log_offset + 90)
+    out = root.parent / "out"
+    newest.run(job, arguments=["rebuild", str(root), "--to", str(out), "--queues", *SIZES])
+    at.set_unit(root, 1, 9, at.PRE_BLANK)
+    assert tree(out, "consumequeue") == tree(root, "consumequeue")
+    assert not (out / "index").exists()
+
+
+def test_an_archive_has_every_message_once_over_runs(
+    driver: Driver, root: Path, tmp_path: Path
+) -> None:
+    target = str(tmp_path / "archive")
+    last = sorted((root / "commitlog").iterdir())[-1]
+    aside = last.rename(tmp_path / last.name)
+    arguments = ["archive", str(root), "--to", target, "--range-bytes", "8192"]
+    first = driver.run(job, arguments=arguments)
+    assert (first["code"], first["facts"]["ranges"]) == (0, 2)
+    aside.rename(last)
+    second = driver.run(job, arguments=arguments)
+    assert second["facts"]["log_start"] == first["facts"]["archived_to"]
+    everything = driver.run(in_store, store=str(root))
+    assert driver.run(archived, target=target) == everything
+    third = driver.run(job, arguments=arguments)
+    assert (third["facts"]["rows"], third["facts"]["total_rows"]) == (0, len(everything))
+    checked = driver.run(job, arguments=["archive", str(root), "--to", target, "--check"])
+    assert (checked["code"], checked["facts"]["wrong"]) == (0, [])
+
+
+def test_messages_deleted_before_they_were_archived_are_said(newest: Driver, root: Path) -> None:
+    target = str(root.parent / "archive")
+    segments = sorted((root / "commitlog").iterdir())
+    for path in segments[1:]:
+        path.rename(root.parent / path.name)
+    arguments = ["archive", str(root), "--to", target]
+    first = newest.run(job, arguments=arguments)
+    for path in segments[2:]:
+        (root.parent / path.name).rename(path)
+    segments[0].unlink()
+    strict = newest.run(job, arguments=[*arguments, "--mode", "failfast"])
+    assert (strict["code"], "deleted before they were archived" in strict["error"]) == (1, True)
+    lenient = newest.run(job, arguments=arguments)
+    assert lenient["facts"]["missed"] == (first["facts"]["archived_to"], at.SEGMENT * 2)
+    assert newest.run(job, arguments=arguments)["facts"]["missed"] is None
+
+
+def test_replay_keeps_what_is_the_users_and_says_where_it_is_from(
+    newest: Driver, root: Path, tmp_path: Path
+) -> None:
+    target = str(tmp_path / "archive")
+    newest.run(job, arguments=["archive", str(root), "--to", target])
+    dry = ["--dry-run", "--topic", "Orders", "--where", "tags = 'T1'"]
+    found = newest.run(job, arguments=["replay", target, "--archive", *dry])
+    same = newest.run(job, arguments=["replay", str(root), *dry])
+    rows = found["frames"]["messages"]
+    assert rows == same["frames"]["messages"]
+    assert len(rows) == 34
+    assert found["frames"]["topics"] == [{"topic": "Orders", "count": 34}]
+    one = next(row for row in rows if row["keys"] == "K4 even")
+    assert bytes(one["body"]).startswith(b"000004")
+    assert set(one["properties"]) == {"REPLAYED_FROM", "REPLAYED_BORN_TIME"}
+    assert one["properties"]["REPLAYED_FROM"] == "Orders/1/1/U4"
+    refused = newest.run(job, arguments=["replay", str(root), "-n", "127.0.0.1:1"])
+    assert (refused["code"], "cannot be sent there" in refused["error"]) == (3, True)
+
+
+def test_traffic_counts_everything_and_draws_it(newest: Driver, root: Path) -> None:
+    out = root.parent / "plots"
+    found = newest.run(job, arguments=["traffic", str(root), "--plots", str(out)])
+    assert found["code"] == 0
+    topics = {row["topic"]: row for row in found["frames"]["topics"]}
+    assert topics["Orders"]["messages"] == MESSAGES + 1
+    sizes = [one.size for one in at.records(root) if one.topic == "Orders"]
+    assert topics["Orders"]["bytes"] == sum(sizes)
+    assert topics["Orders"]["sizeMax"] == max(sizes)
+    kinds = {row["kind"]: row["messages"] for row in found["frames"]["kinds"]}
+    assert kinds["waiting for their time"] == 1
+    assert sum(row["messages"] for row in found["frames"]["tags"]) == MESSAGES + 4
+    page = (out / "index.html").read_text()
+    assert "Orders" in page
+    assert "by topic" in found["text"]
+
+
+def test_retention_says_what_groups_lose(newest: Driver, root: Path) -> None:
+    found = newest.run(job, arguments=["retention", str(root), "--hours", "1", "--size", "8192"])
+    by_policy = {row["policy"]: row for row in found["frames"]["outcomes"]}
+    segments = len(list((root / "commitlog").iterdir()))
+    assert by_policy["1 h"]["segments"] == segments - 1
+    assert by_policy["8192 bytes"]["leftBytes"] == 8192
+    begin = by_policy["8192 bytes"]["beginOffset"]
+    lost = {
+        (row["group"], row["queueId"]): row["lost"]
+        for row in found["frames"]["losses"]
+        if row["policy"] == "8192 bytes"
+    }
+    gone = [one for one in at.of_queue(root, 0) if one.log_offset < begin]
+    assert lost["g1", 0] == len(gone) - 5
+    assert ("g1", 1) not in lost
+
+
+def test_dead_letters_are_told_with_their_reason(newest: Driver, tmp_path: Path) -> None:
+    from aerobee.store.message_store import MessageStore
+
+    store = MessageStore.open(small_settings(tmp_path / "s"), clock=ManualClock())
+    more = {"RETRY_TOPIC": "Orders", "ORIGIN_MESSAGE_ID": "AC"}
+    for tries, body in ((17, b"often"), (3, b"\xff\xfe"), (17, "\u4e2d".encode())):
+        one = message(body, "%DLQ%g", more=more)
+        store.put(with_tries(one, tries))
+    store.dispatch()
+    assert store.close()
+    found = newest.run(job, arguments=["dlq", str(tmp_path / "s")])
+    rows = {row["reason"]: row for row in found["frames"]["groups"]}
+    assert rows["tries used up"]["messages"] == 2
+    assert rows["given up by the consumer"]["triesMax"] == 2
+    assert {row["originTopic"] for row in found["frames"]["letters"]} == {"Orders"}
+    assert "0xfffe" in found["text"]
+    assert "\u4e2d" in found["text"]
+
+
+def with_tries(one: Any, tries: int) -> Any:
+    import msgspec
+
+    return msgspec.structs.replace(one, reconsume_times=tries)
+
+
+def test_failfast_ends_with_a_code_and_names_the_place(newest: Driver, root: Path) -> None:
+    one = stored(root)[0, 3]
+    at.overwrite_log(root, one.log_offset + 4, b"\0\0\0\0")
+    for name in ("audit", "traffic", "dlq"):
+        found = newest.run(job, arguments=[name, str(root), "--mode", "failfast"])
+        assert found["code"] == 1, found
+        assert str(one.log_offset) in found["error"]
+    assert newest.run(job, arguments=["traffic", str(root)])["facts"]["bad_records"] == 1
+
+
+def test_what_is_no_store_is_said_in_one_line(newest: Driver, tmp_path: Path) -> None:
+    found = newest.run(job, arguments=["audit", str(tmp_path / "nothing")])
+    assert (found["code"], "does not exist" in found["error"]) == (3, True)
+    found = newest.run(job, arguments=["traffic", str(tmp_path)])
+    assert (found["code"], "is no store" in found["error"]) == (3, True)
+    assert "\n" not in found["error"]
