@@ -72,6 +72,7 @@ class IndexService:
         self._sealed: list[IndexFile] = []
         self._prefixes: dict[str, int] = {}
         self._new_names = False
+        self._last_name = ""
         self.foreign: list[str] = []
         self.damaged: list[str] = []
 
@@ -90,6 +91,7 @@ class IndexService:
             if _FILE_NAME.fullmatch(name) is None or self._files.is_directory(path):
                 self.foreign.append(path)
                 continue
+            self._last_name = name
             size = self._files.size_of(path)
             if size:
                 check_file_size(path, size, expected, _SIZE_KEYS)
@@ -308,17 +310,17 @@ class IndexService:
     def _create(self) -> IndexFile:
         for directory in self._files.make_directories(self._directory):
             self._files.sync_directory(directory)
-        path = os.path.join(self._directory, self._next_name())
+        self._last_name = self._next_name()
+        path = os.path.join(self._directory, self._last_name)
         file = IndexFile.create(self._files, path, self._slots, self._entries)
         self._new_names = True
         self._stats.index_files_created += 1
         return file
 
     def _next_name(self) -> str:
-        """Local wall time to the millisecond, and always above the newest name."""
-        name = _time_name(self._clock.now_ms())
-        newest = (*self.files[-1:], *self._spare)[-1:]
-        last = os.path.basename(newest[0].path) if newest else ""
+        """Local wall time to the millisecond, and always above all names there are or were: one
+        that was removed may be back after a power cut, and must not come behind this one."""
+        name, last = _time_name(self._clock.now_ms()), self._last_name
         if name > last:
             return name
         last_s = int(time.mktime(time.strptime(last[:14], _NAME_FORMAT)))
@@ -341,7 +343,7 @@ class IndexService:
         """Log offsets of at most `most` records with (very likely) that key and time."""
         files = self.files
         found: list[int] = []
-        key_hash = slot_hash(java_hash_with_prefix(self._prefix(topic), key))
+        key_hash = self.key_hash(topic, key)
         for file in reversed(files):
             if file.covers(begin_ms, end_ms):
                 found += file.select(key_hash, most - len(found), begin_ms, end_ms)
@@ -352,6 +354,10 @@ class IndexService:
         if not files:
             return IndexHits(found, 0, 0)
         return IndexHits(found, files[-1].end_ms, files[-1].end_offset)
+
+    def key_hash(self, topic: str, key: str) -> int:
+        """The hash that is stored for a key."""
+        return slot_hash(java_hash_with_prefix(self._prefix(topic), key))
 
     # --- the flush thread -------------------------------------------------------------------
 

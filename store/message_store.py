@@ -22,7 +22,7 @@ from aerobee.store.checks import Checks
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.commit_service import PooledCommits
 from aerobee.store.commits import Commits, DirectCommits
-from aerobee.store.deletion import make_deletion
+from aerobee.store.deletion import make_deletion, steady_time
 from aerobee.store.disk_watch import DiskWatch
 from aerobee.store.encoding import encoding_for
 from aerobee.store.errors import StoreBroken
@@ -98,12 +98,14 @@ class MessageStore:
         )
         self._reput.dispatched_ms = parts.last_store_ms
         assert parts.offsets is not None
+        self._time = steady_time(settings, parts)
         self._offsets = OffsetsKeeper(
             parts.offsets_file,
             parts.offsets,
             parts.index,
             lambda: (self._sync.durable, parts.checkpoint.physic_ms),
             lambda: self._reput.mark,
+            self._time.note,
         )
         self.checks = Checks(
             settings,
@@ -201,6 +203,7 @@ class MessageStore:
         return make_deletion(
             settings,
             self._parts,
+            self._time,
             self._log,
             self._reput,
             self._offsets,

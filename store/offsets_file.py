@@ -47,6 +47,14 @@ class Identity(msgspec.Struct, frozen=True):
     lock_mtime_ns: int
 
 
+class ClockNote(msgspec.Struct, frozen=True):
+    """The wall clock when it was last noted, 0 if not known; see `steady_time.py`."""
+
+    wall_ms: int = 0
+    #: Steps forward that do not count yet: by how many ms, and for how many more.
+    held: tuple[tuple[int, int], ...] = ()
+
+
 class Offsets(msgspec.Struct, frozen=True):
     """The content. Log offsets in bytes; `gaps` are [start, end) without a usable record."""
 
@@ -62,6 +70,7 @@ class Offsets(msgspec.Struct, frozen=True):
     #: Log offset of the last record with keys in the index, as of `live`; -1 if not known.
     index_end: int = -1
     poisoned: bool = False
+    clock: ClockNote = ClockNote()
     version: int = _VERSION
 
 

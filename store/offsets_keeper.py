@@ -15,11 +15,12 @@ import msgspec
 
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.index_service import IndexService
-from aerobee.store.offsets_file import MOST_GAPS, DerivedMarks, Offsets, OffsetsFile
+from aerobee.store.offsets_file import MOST_GAPS, ClockNote, DerivedMarks, Offsets, OffsetsFile
 
 
 class OffsetsKeeper:
-    """Writes `file`; `durable` (mark, store time in ms), `dispatched` (mark, units) tell what."""
+    """Writes `file`; `durable` (mark, store time in ms), `dispatched` (mark, units) and `note` (of
+    the clock) tell what."""
 
     def __init__(
         self,
@@ -28,12 +29,14 @@ class OffsetsKeeper:
         index: IndexService | None,
         durable: Callable[[], tuple[int, int]],
         dispatched: Callable[[], tuple[int, int]],
+        note: Callable[[], ClockNote],
     ) -> None:
         self._file = file
         self._current = start
         self._index = index
         self._durable = durable
         self._dispatched = dispatched
+        self._note = note
         self._lock = threading.Lock()
         # Units of queues that are about to be taken out: a start must not miss them.
         self.leaving = 0
@@ -104,6 +107,7 @@ class OffsetsKeeper:
                 index_files=() if self._index is None else self._index.file_names(),
                 index_end=-1 if self._index is None else self._index.end_offset,
                 poisoned=self._current.poisoned or poisoned,
+                clock=self._note(),
             )
             self._file.save_if_room(self._current)
 

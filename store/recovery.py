@@ -30,7 +30,7 @@ from aerobee.store.files import Clock, Files
 from aerobee.store.index_service import IndexService
 from aerobee.store.log_walk import LogWalk
 from aerobee.store.mapped_file_queue import MappedFileQueue
-from aerobee.store.offsets_file import MOST_GAPS, DerivedMarks, Offsets, OffsetsFile
+from aerobee.store.offsets_file import MOST_GAPS, ClockNote, DerivedMarks, Offsets, OffsetsFile
 from aerobee.store.queue_table import ConsumeQueueTable
 from aerobee.store.recovery_plan import Planner, RecoveryPlan, known_of
 from aerobee.store.recovery_report import Progress, RecoveryReport
@@ -378,6 +378,7 @@ class Recovery:
             index_end=-1 if self._index is None else self._index.end_offset,
             gaps=tuple(kept[-MOST_GAPS:]),
             identity=self._identity,
+            clock=ClockNote() if known is None else known.clock,
         )
 
     def _foreign_files(self) -> list[str]:

@@ -55,6 +55,7 @@ from aerobee.store.retention_rules import (
     judge,
 )
 from aerobee.store.segment_times import MESSAGE, LastStored, SegmentPlace, last_stored
+from aerobee.store.steady_time import SteadyTime
 
 log = logging.getLogger("aerobee.store.retention")
 
@@ -71,6 +72,8 @@ class StoreSide:
 
     files: Files
     clock: Clock
+    #: What messages expire by.
+    time: SteadyTime
     health: Health
     segments: MappedFileQueue
     queues: ConsumeQueueTable
@@ -125,11 +128,11 @@ class Retention:
         `groups` gives the committed offsets, and is asked only if something would go.
         """
         store = self._store
-        now_ms = store.clock.now_ms()
+        now_ms = store.time.now_ms()
         if store.health.broken is not None or self.removal.stopping:
             return RetentionPlan(now_ms, Verdict(()), stopped_by="the store has stopped")
         disks = Disks.ask(store.files, store.log_directories, store.queue_directory)
-        hour = time.localtime(now_ms / 1000).tm_hour
+        hour = time.localtime(store.clock.now_ms() / 1000).tm_hour
         verdict = judge(self._rules, hour, disks, manual=self._manual_runs > 0)
         choice = self._choose(verdict, now_ms)
         plan = RetentionPlan(now_ms, verdict, choice.doomed, choice.stopped_by)

@@ -53,6 +53,15 @@ def commit(path: Path, table: dict[str, dict[str, int]]) -> None:
     (path / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
 
 
+def test_time_that_does_not_count_is_left_out_and_said(tmp_path: Path) -> None:
+    """As the running store does: it was down, or the clock was set; nobody can tell."""
+    clock = days(tmp_path, 4)
+    clock.time_ms += 96 * HOUR_MS
+    assert len(look(tmp_path, clock).on_request.doomed) < 3
+    (note,) = look(tmp_path, clock).notes
+    assert note.startswith("96.0 hours do not count")
+
+
 # --- segments -------------------------------------------------------------------------------------
 
 
