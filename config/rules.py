@@ -55,6 +55,8 @@ def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
     check.each("name_servers", ";", _is_address, "must be host:port, separated by ';'")
     check.each("delete_hours", ";", _is_hour, "must be hours of the day (00 to 23)")
     check.each("message_delay_levels", " ", _LEVEL.fullmatch, "must be levels such as 10s 5m 2h 1d")
+    if not values["message_delay_levels"].strip():
+        check.wrong("message_delay_levels", "must have one level at least")
     check.each("metrics_label", ",", _LABEL.fullmatch, "must be k:v,k:v")
     _log_directories(check, values)
     if values["transient_pool_fail_fast"] and values["transient_pool_buffers"] < 3:

@@ -19,7 +19,7 @@ brokerRole = ASYNC_MASTER
 flushDiskType = ASYNC_FLUSH
 """
 # Of parts that are not built yet.
-_LATER = "messageDelayLevel=1s 5s\nhaSendHeartbeatInterval=4000\n"
+_LATER = "transactionTimeOut=5000\nhaSendHeartbeatInterval=4000\n"
 
 
 def load(
@@ -51,7 +51,7 @@ def test_settings_without_effect_are_reported_in_one_line_a_kind(tmp_path: Path)
     later = [line for line in loaded.warnings if "not in effect yet" in line]
     never = [line for line in loaded.warnings if "without effect here" in line]
     assert len(later) == len(never) == 1
-    assert later[0].endswith("messageDelayLevel, haSendHeartbeatInterval")
+    assert later[0].endswith("transactionTimeOut, haSendHeartbeatInterval")
     assert never[0].endswith("highSpeedMode, sendMessageThreadPoolNums")
 
 
@@ -201,6 +201,7 @@ def test_unknown_environment_key_stops(tmp_path: Path) -> None:
         ("namesrvAddr=host:9876,other:9876", "must be host:port, separated by ';'"),
         ("deleteWhen=25", "must be hours of the day (00 to 23)"),
         ("messageDelayLevel=1s 5x", "must be levels such as 10s 5m 2h 1d"),
+        ("messageDelayLevel=", "must have one level at least"),
         ("brokerName=a\\u0007", "must not contain control characters"),
         ("storePathCommitLog=/a,/b,/a/", "names a directory twice"),
         ("readOnlyCommitLogStorePaths=/a,/b/../a", "names a directory twice"),
