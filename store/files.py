@@ -93,12 +93,14 @@ class Files:
         """Whether a file was made since the machine came up, here, and never touched afterwards.
 
         A copy that kept its times has a younger change of the inode; one from before the last boot
-        is older than that.
+        is older than that. One whose time is still to come is from before the clock was set back,
+        and nobody can tell whether from before the boot as well.
         """
         found = os.stat(path)
-        up_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        now_ns = time.time_ns()
+        up_ns = now_ns - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         untouched = abs(found.st_ctime_ns - found.st_mtime_ns) < _SAME_TIME_NS
-        return untouched and found.st_mtime_ns > up_ns
+        return untouched and up_ns < found.st_mtime_ns <= now_ns
 
     def boot_id(self) -> str:
         """Names this run of the kernel: another one after each power cut; "" if not known."""

@@ -13,8 +13,6 @@ Threads: the store's caller, except `flush`.
 
 import logging
 import os
-import re
-import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -25,14 +23,13 @@ from aerobee.store.errors import StoreLayoutError
 from aerobee.store.files import Clock, Files
 from aerobee.store.index_check import cut_uncounted, repair_index_file
 from aerobee.store.index_file import IndexFile, IndexKey, index_file_bytes, slot_hash
+from aerobee.store.index_names import IndexNames, is_index_name
 from aerobee.store.mapped_file_queue import check_file_size
 from aerobee.store.stats import StoreStats
 
 log = logging.getLogger("aerobee.store")
 
 _SIZE_KEYS = "index_slots and index_entries (maxHashSlotNum, maxIndexNum)"
-_FILE_NAME = re.compile(r"[0-9]{17}", re.ASCII)
-_NAME_FORMAT = "%Y%m%d%H%M%S"
 _PREFIXES_KEPT = 4096
 
 
@@ -58,7 +55,6 @@ class IndexService:
         entries: int,
     ) -> None:
         self._files = files
-        self._clock = clock
         self._stats = stats
         self._checkpoint = checkpoint
         self._directory = directory
@@ -72,7 +68,7 @@ class IndexService:
         self._sealed: list[IndexFile] = []
         self._prefixes: dict[str, int] = {}
         self._new_names = False
-        self._last_name = ""
+        self._names = IndexNames(clock)
         self.foreign: list[str] = []
         self.damaged: list[str] = []
 
@@ -88,10 +84,10 @@ class IndexService:
         expected = index_file_bytes(self._slots, self._entries)
         for name in self._files.names(self._directory):
             path = os.path.join(self._directory, name)
-            if _FILE_NAME.fullmatch(name) is None or self._files.is_directory(path):
+            if not is_index_name(name) or self._files.is_directory(path):
                 self.foreign.append(path)
                 continue
-            self._last_name = name
+            self._names.seen(name)
             size = self._files.size_of(path)
             if size:
                 check_file_size(path, size, expected, _SIZE_KEYS)
@@ -113,13 +109,18 @@ class IndexService:
         """How many of the oldest files can be relied on, judged by `log_end` and after a crash.
 
         Not those that name records at or above `log_end`. After a crash (`synced_ms` given) files
-        with younger entries than that were perhaps not synced: they are read through. Raises
-        OSError when the disk refuses.
+        with younger entries than that were perhaps not synced: they are read through. So are those
+        behind the first with that very time, and the newest, whatever their times: the clock may
+        have been set back, or stand still. Raises OSError when the disk refuses.
         """
+        times = [file.end_ms for file in self.files]
+        last_synced = times.index(synced_ms) if synced_ms in times else len(times) - 2
         for number, file in enumerate(self.files):
-            if file.end_offset >= max(log_end, 1):
+            if file.end_offset >= log_end:
                 return number
-            if synced_ms is not None and file.end_ms > synced_ms and not repair_index_file(file):
+            if synced_ms is None or (file.end_ms <= synced_ms and number <= last_synced):
+                continue
+            if not repair_index_file(file):
                 return number
         return len(self.files)
 
@@ -310,24 +311,11 @@ class IndexService:
     def _create(self) -> IndexFile:
         for directory in self._files.make_directories(self._directory):
             self._files.sync_directory(directory)
-        self._last_name = self._next_name()
-        path = os.path.join(self._directory, self._last_name)
+        path = os.path.join(self._directory, self._names.next())
         file = IndexFile.create(self._files, path, self._slots, self._entries)
         self._new_names = True
         self._stats.index_files_created += 1
         return file
-
-    def _next_name(self) -> str:
-        """Local wall time to the millisecond, and always above all names there are or were: one
-        that was removed may be back after a power cut, and must not come behind this one."""
-        name, last = _time_name(self._clock.now_ms()), self._last_name
-        if name > last:
-            return name
-        last_s = int(time.mktime(time.strptime(last[:14], _NAME_FORMAT)))
-        following = last_s * 1000 + int(last[14:]) + 1
-        name = _time_name(following)
-        # Where the local clock was put back by an hour, names of that hour exist twice.
-        return name if name > last else _time_name(following + 3_600_000)
 
     def _prefix(self, topic: str) -> int:
         prefix = self._prefixes.get(topic)
@@ -394,7 +382,3 @@ class IndexService:
             self.drop_spares()
         except OSError as error:
             log.warning("unused index file not removed path=%s %s", self._directory, error)
-
-
-def _time_name(now_ms: int) -> str:
-    return f"{time.strftime(_NAME_FORMAT, time.localtime(now_ms // 1000))}{now_ms % 1000:03d}"

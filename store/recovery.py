@@ -333,15 +333,15 @@ class Recovery:
         self._distrust_segments(unsynced if known is None else known.flushed)
 
     def _distrust_segments(self, log_offset: int) -> None:
-        """Read the segments from `log_offset` on as the disk has them."""
+        """Read the segments from `log_offset` on as the disk has them. Oldest first: a power cut
+        in here must not leave a later one synced behind a hole."""
         if self._known.clean_stop:
             return
-        segments = self._segments.segments[: self._trusted]
-        for segment in reversed(segments):
-            if segment.end <= log_offset:
-                break
-            segment.distrust_cache()
-            self._trusted -= 1
+        for segment in self._segments.segments[: self._trusted]:
+            if segment.end > log_offset:
+                segment.distrust_cache()
+        count = sum([one.end <= log_offset for one in self._segments.segments])
+        self._trusted = min(self._trusted, count)
 
     def _finish(self) -> None:
         """Sync what was changed; then the offsets file and the checkpoint may say so."""

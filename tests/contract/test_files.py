@@ -348,6 +348,16 @@ def test_boot_id_stays_while_the_machine_is_up(files: Files) -> None:
     assert files.boot_id() == files.boot_id() != ""
 
 
+def test_file_from_before_the_clock_was_set_back_was_not_made_and_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its time it seems to be from this run of the machine, whenever it was made."""
+    (tmp_path / "abort").touch()
+    earlier_ns = time.time_ns() - 3600 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: earlier_ns)
+    assert not Files().made_and_left(str(tmp_path / "abort"))
+
+
 def test_file_whose_times_were_set_was_not_made_and_left(files: Files, tmp_path: Path) -> None:
     first, second = tmp_path / "a", tmp_path / "b"
     files.close(make_file(files, first, b""))

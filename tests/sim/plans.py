@@ -29,8 +29,8 @@ PLANS = [
     Plan("sync-kills", True, 40, _KILLS, (20,), (400, 900), segment=4096),
     Plan("async-kills", False, 40, _KILLS, (20,), (400, 900), segment=4096),
     # R9: the wall clock is set all the time.
-    Plan("sync-clocks", True, 60, _CLOCKS, (20, 40)),
-    Plan("async-clocks", False, 60, _CLOCKS, (20, 40)),
+    Plan("sync-clocks", True, 60, _CLOCKS, (20, 40), (40, 250), segment=4096),
+    Plan("async-clocks", False, 60, _CLOCKS, (20, 40), (40, 250), segment=4096),
 ]
 
 

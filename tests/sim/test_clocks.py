@@ -5,7 +5,9 @@ the seed: `make sim ARGS="-k clocks --seed N"` repeats a run.
 """
 
 import logging
+import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +17,10 @@ from aerobee.store.commit_log import CommitLog
 from aerobee.store.offsets_file import ClockNote
 from aerobee.store.steady_time import SteadyTime
 from tests.sim.clock_life import DAY_MS, HOUR_MS, World, WorldClock
+from tests.sim.explore import judge, states_at
+from tests.sim.plans import plan_named
+from tests.sim.recovered import ROOT
+from tests.sim.workload import Runner
 from tests.unit.store.support import FIRST_MS
 
 _YEAR_2038_MS = (1 << 31) * 1000
@@ -181,6 +187,41 @@ def test_no_clock_costs_a_message_or_keeps_it_for_ever(name: str, seed: int) -> 
     print(world.figures)
     assert not world.wrong, "\n".join(world.wrong[:20])
     assert world.figures.deleted > 100
+
+
+# --- recovery by time ---------------------------------------------------------------------------
+
+
+def _recovered_by_time(plan_name: str, seed: int) -> list[str]:
+    """What is wrong with starts without our offsets file, as after another broker, by the
+    checkpoint's times. `test_storage_model.py` has such lives with the file.
+
+    Power cuts take all or nothing here: without the file a hole before sound records is damage.
+    """
+    plan = replace(plan_named(plan_name), crashes=())
+    rng = random.Random(seed)
+    wrong: list[str] = []
+    states = 0
+    for recorded in Runner(plan, seed).run():
+        places = range(len(recorded.journal) + 1)
+        for place in rng.sample(places, min(60, len(places))):
+            for built in states_at(recorded, place, ["none", "all", "kill"]):
+                for name in ("offsets", "offsets.tmp"):
+                    built.state.pop(f"{ROOT}/{name}", None)
+                states += 1
+                wrong += [
+                    f"{one.invariant} {one.text}" for one in judge(plan, recorded, place, built)
+                ]
+    print(f"plan {plan_name} seed {seed}: {states} states, {len(wrong)} wrong")
+    return wrong
+
+
+@pytest.mark.parametrize("plan", ["sync-clocks", "async-clocks"])
+def test_recovery_by_time_loses_and_doubles_nothing(plan: str, seed: int) -> None:
+    assert _recovered_by_time(plan, seed % 1000) == []
+
+
+# --- negative controls ----------------------------------------------------------------------------
 
 
 def _caught(name: str, seed: int) -> list[str]:
