@@ -31,9 +31,12 @@ class ConsumerOffsets:
     def __init__(self, file: JsonStateFile, max_offset: Callable[[str, int], int]) -> None:
         self._file = file
         self._max_offset = max_offset
-        self._table: OffsetTable = file.load(_parse, {})
+        self._table = self._load(file)
         self._dirty = False
         self.refused = 0
+
+    def _load(self, file: JsonStateFile) -> OffsetTable:
+        return file.load(lambda content: parse_table(loads(content)), {})
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Set a group's next offset in a queue; False when it was refused.
@@ -139,8 +142,8 @@ def parse_key(key: str) -> tuple[str, str]:
     return topic, group
 
 
-def _parse(content: bytes) -> OffsetTable:
-    document = loads(content)
+def parse_table(document: Any) -> OffsetTable:
+    """The offsets of a file's document. Raises ValueError, KeyError or TypeError."""
     table: OffsetTable = {}
     for key, queues in members(members(document)["offsetTable"]).items():
         table[parse_key(key)] = {

@@ -58,6 +58,8 @@ class JsonStateFile:
         for path in (self.path, self.backup):
             content = _read(path)
             if content is None:
+                if path is self.path and self.backup.exists():
+                    log.warning("state file missing, using its backup %s", path)
                 continue
             try:
                 if not content:

@@ -24,7 +24,7 @@ from aerobee.store.descriptors import DescriptorCache, QueueFile
 from aerobee.store.errors import StoreLayoutError
 from aerobee.store.files import Files
 from aerobee.store.mapped_file import segment_name
-from aerobee.store.mapped_file_queue import check_file_size
+from aerobee.store.mapped_file_queue import check_file_size, check_is_file
 
 UNIT_BYTES = 20
 UNIT = struct.Struct(">qiq")
@@ -287,11 +287,12 @@ class ConsumeQueue:
         foreign: list[str] = []
         for name in names:
             file_path = os.path.join(self.directory, name)
-            if _SEGMENT_NAME.fullmatch(name) is None or self._files.is_directory(file_path):
+            if _SEGMENT_NAME.fullmatch(name) is None:
                 foreign.append(file_path)
                 continue
+            check_is_file(self._files, file_path)
             found = self._files.size_of(file_path)
-            if found == 0 and name == names[-1]:
+            if not found and name == names[-1]:
                 self.unfinished = file_path  # a crash while it was made
                 continue
             if found:

@@ -269,6 +269,13 @@ class Files:
         """Whether `path` is a directory."""
         return os.path.isdir(path)
 
+    def may_use(self, path: str, *, write: bool) -> bool:
+        """Whether this user may read a file or directory, and `write` it, by its mode and mount."""
+        wanted = os.R_OK | (os.W_OK if write else 0)
+        if write and os.path.isdir(path):
+            wanted |= os.X_OK
+        return os.access(path, wanted, effective_ids=True)
+
     def names(self, path: str) -> list[str]:
         """Sorted names in a directory; none if it is not there."""
         try:

@@ -5,8 +5,7 @@ asks the disk for blocks as needed and may fail with nothing stored; then `put_k
 message, which cannot fail; then `finish`.
 
 A file that has become full is handed to the flush thread (`flush`), which syncs it and only then
-lets the checkpoint know. Unlike the reference's, the newest file is synced too, now and then and at
-close.
+lets the checkpoint know. Unlike the reference's, the newest file is synced too, also at close.
 
 Threads: the store's caller, except `flush`.
 """
@@ -24,7 +23,7 @@ from aerobee.store.files import Clock, Files
 from aerobee.store.index_check import cut_uncounted, repair_index_file
 from aerobee.store.index_file import IndexFile, IndexKey, index_file_bytes, slot_hash
 from aerobee.store.index_names import IndexNames, is_index_name
-from aerobee.store.mapped_file_queue import check_file_size
+from aerobee.store.mapped_file_queue import check_file_size, check_is_file
 from aerobee.store.stats import StoreStats
 
 log = logging.getLogger("aerobee.store")
@@ -57,7 +56,7 @@ class IndexService:
         self._files = files
         self._stats = stats
         self._checkpoint = checkpoint
-        self._directory = directory
+        self.directory = directory
         self._slots = slots
         self._entries = entries
         # Replaced as a whole, never changed: other threads may be reading the one they took.
@@ -77,16 +76,17 @@ class IndexService:
     def load(self) -> None:
         """Open the files, oldest first. Raises StoreSizeMismatch; changes nothing.
 
-        From the first file on that is empty or has a nonsensical header, files are left out and
-        named in `damaged`. An empty one was made ahead by a process that was killed then; kept as
-        the newest, it would say that nothing is indexed yet.
+        From the first file on that is empty (made ahead of a kill) or has a nonsensical header,
+        files are left out and named in `damaged`. All are if one begins before the end of the one
+        before it: nobody knows which is a copy or has another one's name.
         """
         expected = index_file_bytes(self._slots, self._entries)
-        for name in self._files.names(self._directory):
-            path = os.path.join(self._directory, name)
-            if not is_index_name(name) or self._files.is_directory(path):
+        for name in self._files.names(self.directory):
+            path = os.path.join(self.directory, name)
+            if not is_index_name(name):
                 self.foreign.append(path)
                 continue
+            check_is_file(self._files, path)
             self._names.seen(name)
             size = self._files.size_of(path)
             if size:
@@ -99,11 +99,18 @@ class IndexService:
             except StoreLayoutError:
                 self.damaged.append(path)
                 continue
-            if file.count <= 1:
-                file.close()
-                self.damaged.append(path)
-                continue
             self.files = (*self.files, file)
+            if file.count <= 1:
+                self._doubt_from(len(self.files) - 1)
+            elif len(self.files) > 1 and file.begin_offset < self.files[-2].end_offset:
+                self._doubt_from(0)
+
+    def _doubt_from(self, number: int) -> None:
+        """Leave out the files from the `number`-th on."""
+        for file in self.files[number:]:
+            file.close()
+            self.damaged.append(file.path)
+        self.files = self.files[:number]
 
     def sound(self, log_end: int, synced_ms: int | None) -> int:
         """How many of the oldest files can be relied on, judged by `log_end` and after a crash.
@@ -116,7 +123,7 @@ class IndexService:
         times = [file.end_ms for file in self.files]
         last_synced = times.index(synced_ms) if synced_ms in times else len(times) - 2
         for number, file in enumerate(self.files):
-            if file.end_offset >= log_end:
+            if file.end_offset >= log_end or not self._is_filled(number):
                 return number
             if synced_ms is None or (file.end_ms <= synced_ms and number <= last_synced):
                 continue
@@ -124,10 +131,20 @@ class IndexService:
                 return number
         return len(self.files)
 
+    def _is_filled(self, number: int) -> bool:
+        """Whether a file is full, as it was before the next was made; not, if it is an older copy
+        or a failed sync has lost its header."""
+        return number == len(self.files) - 1 or self.files[number].full
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of all files there are, damaged ones too."""
+        return [file.path for file in self.files] + self.damaged
+
     @property
     def names(self) -> set[str]:
         """Names of all files there are, damaged ones too."""
-        return {os.path.basename(path) for path in [f.path for f in self.files] + self.damaged}
+        return {os.path.basename(path) for path in self.paths}
 
     def file_names(self) -> tuple[str, ...]:
         """Names of the files in use, oldest first."""
@@ -139,8 +156,8 @@ class IndexService:
         How many of the oldest files can be relied on: the others were full once, or they would not
         have been followed by one; if not now, a failed sync that nobody could note took something.
         """
-        for number, file in enumerate(self.files[:-1]):
-            if not file.full:
+        for number in range(len(self.files)):
+            if not self._is_filled(number):
                 return number
         if not self.files or cut_uncounted(self.files[-1]):
             return len(self.files)
@@ -157,6 +174,8 @@ class IndexService:
         keep = sum([file.begin_offset < log_offset for file in self.files])
         for number, file in enumerate(self.files[:keep]):
             in_doubt = file.end_offset >= log_offset or number == keep - 1
+            if not self._is_filled(number):
+                return number
             if in_doubt and not repair_index_file(file):
                 return number
         return keep
@@ -309,9 +328,9 @@ class IndexService:
         return file
 
     def _create(self) -> IndexFile:
-        for directory in self._files.make_directories(self._directory):
+        for directory in self._files.make_directories(self.directory):
             self._files.sync_directory(directory)
-        path = os.path.join(self._directory, self._names.next())
+        path = os.path.join(self.directory, self._names.next())
         file = IndexFile.create(self._files, path, self._slots, self._entries)
         self._new_names = True
         self._stats.index_files_created += 1
@@ -354,7 +373,7 @@ class IndexService:
         if self._new_names:
             self._new_names = False
             try:
-                self._files.sync_directory(self._directory)
+                self._files.sync_directory(self.directory)
             except OSError:
                 self._new_names = True
                 raise
@@ -381,4 +400,4 @@ class IndexService:
         try:
             self.drop_spares()
         except OSError as error:
-            log.warning("unused index file not removed path=%s %s", self._directory, error)
+            log.warning("unused index file not removed path=%s %s", self.directory, error)

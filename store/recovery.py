@@ -25,7 +25,6 @@ import msgspec
 from aerobee.store.checkpoint import Checkpoint
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.dispatcher import Dispatcher
-from aerobee.store.errors import StoreLayoutError
 from aerobee.store.files import Clock, Files
 from aerobee.store.index_service import IndexService
 from aerobee.store.log_walk import LogWalk
@@ -36,6 +35,7 @@ from aerobee.store.recovery_plan import Planner, RecoveryPlan, known_of
 from aerobee.store.recovery_report import Progress, RecoveryReport
 from aerobee.store.sequence import Gap, Lagging, Sequences
 from aerobee.store.soundness import Soundness
+from aerobee.store.start_checks import check_log, check_segment_names
 
 log = logging.getLogger("aerobee.store.recovery")
 
@@ -84,25 +84,10 @@ class Recovery:
         self.offsets: Offsets | None = None
 
     def check(self) -> None:
-        """Refuse what must not be touched; changes nothing. Raises StoreLayoutError."""
+        """Refuse what must not be touched; changes nothing. Raises StoreLayoutError or OSError."""
         known = self._known.offsets
-        segments = self._segments
-        end = segments.segments[-1].end if segments.segments else 0
-        if known is not None and known.flushed > end:
-            raise StoreLayoutError(
-                f"the commit log in {segments.paths} ends at {end}, but messages up to "
-                f"{known.flushed} were on the disk: segments are missing at its end. Restore them, "
-                "or look with 'aerobee store repair' at what is left; nothing was changed."
-            )
-        if segments.segments:
-            return
-        for queue in self._queues:
-            if queue.first_named(queue.first_offset, queue.max_offset) is not None:
-                raise StoreLayoutError(
-                    f"{queue.directory} names messages, but {segments.paths} holds no "
-                    "commit log. Is its volume not mounted? To start empty, move consumequeue "
-                    "and index away as well."
-                )
+        check_log(self._segments, self._queues, None if known is None else known.flushed)
+        check_segment_names(self._files, self._segments)
 
     def run(self) -> RecoveryReport:
         """Recover. Raises OSError, StoreLayoutError or StoreSizeMismatch."""
@@ -191,10 +176,23 @@ class Recovery:
                 start = dispatch_from = lag.log_offset
                 self._set_back_offsets(start)
                 continue
+            if dispatch_from and self._beginning_is_gone(walk):
+                log.info("the first file of a queue is gone, reading again from=0")
+                start = dispatch_from = 0
+                self._set_back_offsets(0)
+                continue
             if self._check_crc:
                 # Below `dispatch_from` the records were read, but not compared with their units.
                 self._segments.note_checked_from(dispatch_from)
             return walk
+
+    def _beginning_is_gone(self, walk: LogWalk) -> bool:
+        """Whether a queue misses its first files, though the log has everything since its start and
+        no damage is known that would explain it."""
+        known = self._known.offsets
+        if self._segments.min_offset or walk.gaps or (known is not None and known.gaps):
+            return False
+        return any(queue.segments and queue.first_offset for queue in self._queues)
 
     def _dispatch(self, walk: LogWalk, start: int, dispatch_from: int, expected_end: int) -> None:
         soundness = self._soundness

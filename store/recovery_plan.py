@@ -100,6 +100,11 @@ class Planner:
         if remade_from is not None and remade_from < plan.dispatch_from:
             plan.dispatch_from = remade_from
             plan.why = "queue files were gone"
+        for queue in self._queues:
+            before = self._soundness.before_unsound_end(queue, plan.dispatch_from)
+            if before < plan.dispatch_from:
+                plan.dispatch_from = before
+                plan.why = f"the last unit of {queue.directory} names no message"
         plan.dispatch_from = max(self._segments.min_offset, plan.dispatch_from)
         plan.start = max(self._segments.min_offset, min(plan.start, plan.dispatch_from))
         return plan
@@ -143,8 +148,10 @@ class Planner:
         if self._known.nothing_lost:
             keep = index.cut_uncounted()
             if index.end_offset < offsets.index_end:
-                # A failed sync that nobody could note took what was not synced before.
-                plan.dispatch_from = min(plan.dispatch_from, max(0, offsets.indexed))
+                # A failed sync that nobody could note took what was not synced before, or somebody
+                # has put back an older file.
+                end = min(offsets.indexed, self._index_end(index))
+                plan.dispatch_from = min(plan.dispatch_from, max(0, end))
         else:
             keep = index.whole_up_to(offsets.indexed)
             plan.dispatch_from = min(plan.dispatch_from, max(0, offsets.indexed))

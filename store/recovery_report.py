@@ -86,6 +86,8 @@ class RecoveryReport:
                 self.torn_bytes,
                 self.torn_reason,
             )
+        if self.queues_cut:
+            log.warning("queues cut, they named more than the log has n=%d", self.queues_cut)
         self._name_gaps()
         if self.further_strays:
             log.error(

@@ -109,6 +109,21 @@ class Soundness:
         unit = None if before is None else queue.unit(before)
         return 0 if unit is None else unit[0]
 
+    def before_unsound_end(self, queue: ConsumeQueue, start: int) -> int:
+        """The last record below the queue's last unit that a unit of it names and that names the
+        unit back, if the last unit does not; otherwise `start`, which is also the most.
+
+        Its slot would be cut off as one behind the log's end, or kept and never filled.
+        """
+        last = queue.max_offset - 1
+        if last < queue.first_offset or queue.is_pre_blank(last):
+            return start
+        for offset in range(last, queue.first_offset - 1, -1):
+            unit = queue.unit(offset)
+            if unit is not None and self.named_back(queue, offset, unit) is not None:
+                return start if offset == last else min(start, unit[0])
+        return 0
+
     def boundary_at(self, log_offset: int) -> int:
         """`log_offset` if a record begins there, else the beginning of its segment."""
         segment = self._segments.find(log_offset)

@@ -53,6 +53,12 @@ def required() -> set[str]:
     return set(os.environ.get(VARIABLE, "").replace(",", " ").split())
 
 
+def has(name: str) -> bool:
+    """Whether one of the tools is here."""
+    is_here, _ = TOOLS[name]
+    return is_here()
+
+
 def need(*names: str) -> None:
     """Go on if all of these are here; skip, or fail where they are required."""
     for name in names:

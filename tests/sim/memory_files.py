@@ -217,6 +217,9 @@ class MemoryFiles(Files):
     def exists(self, path: str) -> bool:
         return absolute(path) in self._nodes
 
+    def may_use(self, path: str, *, write: bool) -> bool:
+        return self.exists(path)
+
     def is_directory(self, path: str) -> bool:
         return isinstance(self._nodes.get(absolute(path)), MemoryDirectory)
 
