@@ -196,10 +196,7 @@ class IndexService:
             except StoreLayoutError:
                 usable = False
             if not usable:
-                unusable, self.files = self.files[number:], self.files[:number]
-                for one in unusable:
-                    one.close()
-                self.damaged = [one.path for one in unusable] + self.damaged
+                self._doubt_from(number)
                 return
 
     def drop_from(self, number: int) -> list[str]:
