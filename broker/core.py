@@ -223,7 +223,9 @@ class BrokerCore:
 
     def _build_delays(self) -> None:
         settings, store = self.settings, self.store
-        progress = DelayProgress(self._state_file("delayOffset.json"), lambda: store.durable)
+        progress = self._delay_progress = DelayProgress(
+            self._state_file("delayOffset.json"), lambda: store.durable
+        )
         self.delays = ScheduleMessageService(
             self._loop,
             store,
@@ -233,7 +235,6 @@ class BrokerCore:
             wall_clock_ms,
             count_deliveries=settings.schedule_message_stats,
         )
-        self._save_delays = saver(self._loop, "delay progress", progress)
         store.before_unlock = self.delays.save_last
 
     def _build_handlers(self) -> None:
@@ -331,13 +332,17 @@ class BrokerCore:
             saver(self._loop, "consumer offsets", self.offsets),
         )
         housekeeping.every(
-            settings.flush_delay_offset_interval_ms / 1000, "delay progress", self._save_delays
+            settings.flush_delay_offset_interval_ms / 1000,
+            "delay progress",
+            saver(self._loop, "delay progress", self._delay_progress),
         )
         housekeeping.every(1.0, "rates", self.store.stats_service.sample)
         housekeeping.every(SAMPLE_S, "traffic", self.traffic.sample)
         housekeeping.every(1.0, "mending queues", self.store.checks.heal)
         clean_s = settings.clean_interval_ms / 1000
-        duty = RetentionDuty(self.store.retention, self._on_loop, self.offsets)
+        duty = RetentionDuty(
+            self.store.retention, self._on_loop, self.offsets, self._delay_progress
+        )
         housekeeping.every(
             clean_s, "retention", duty.run, blocking=True, first_s=FIRST_AFTER * clean_s
         )

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from aerobee.broker.delay_progress import DelayProgress
 from aerobee.broker.stats import MESSAGE_DELAY, BrokerStats
-from aerobee.protocol.names import SCHEDULE_TOPIC
+from aerobee.protocol.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from aerobee.protocol.record import StoreMessage
 from aerobee.store.delay_queues import DelayQueues, Due, Look
 from aerobee.store.errors import (
@@ -28,8 +28,6 @@ from aerobee.store.results import PutResult
 
 log = logging.getLogger("aerobee.broker.delay")
 
-# The group under which the reference counts what is given out.
-SCHEDULE_GROUP = "SCHEDULE_CONSUMER"
 _RETRY_S = 0.1
 
 

@@ -14,10 +14,11 @@ Loop thread only, but for `save`, which may run on any, one at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from aerobee.broker.state_file import JsonStateFile, members, pretty
 from aerobee.protocol.fastjson import loads
+from aerobee.protocol.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 
 
 class _Place:
@@ -71,6 +72,11 @@ class DelayProgress:
     def table(self) -> dict[int, int]:
         """The place of each level, durable or not."""
         return {level: place.offset for level, place in sorted(self._places.items())}
+
+    def tables(self) -> list[tuple[tuple[str, str], Mapping[int, int]]]:
+        """The places as a group's offsets, ((topic, group), offsets by queue id)."""
+        queues = {level - 1: place.offset for level, place in self._places.items()}
+        return [((SCHEDULE_TOPIC, SCHEDULE_GROUP), queues)]
 
     def take_changes(self) -> str | None:
         """The file's new text when it has changed since the last call, else None."""

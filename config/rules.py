@@ -68,6 +68,7 @@ def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
         *_broker_name(values),
         *_listening(values, origins),
         *_transient_pool(values),
+        *_delay_levels(values),
     ]
     _parts(values, origins)
     return warnings
@@ -193,6 +194,18 @@ def _transient_pool(values: Values) -> list[str]:
     if not values["transient_pool_enabled"] or values["flush_disk_type"] != "SYNC_FLUSH":
         return []
     return ["the transient pool is not used with SYNC_FLUSH, which answers after the sync"]
+
+
+def _delay_levels(values: Values) -> list[str]:
+    hours = {"s": 1 / 3600, "m": 1 / 60, "h": 1, "d": 24}
+    levels = values["message_delay_levels"].split()
+    longest = max(levels, key=lambda level: int(level[:-1]) * hours[level[-1]])
+    if int(longest[:-1]) * hours[longest[-1]] < values["retention_hours"]:
+        return []
+    return [
+        f"messages of the delay level {longest} are deleted before they are due: retention_hours "
+        f"(fileReservedTime) is {values['retention_hours']}"
+    ]
 
 
 def _is_loopback(host: str) -> bool:

@@ -87,7 +87,8 @@ class DelayQueues:
         queue = self._queues.get(SCHEDULE_TOPIC, level - 1)
         if queue is None:
             return Look([], offset, None)
-        offset = min(max(offset, queue.min_offset), queue.max_offset)
+        if offset < queue.min_offset:
+            return Look([], queue.min_offset, 0, _gone(level, offset, queue.min_offset))
         units = queue.read_coded(offset, MOST_AT_ONCE)
         if not units:
             if offset >= queue.max_offset:
@@ -151,6 +152,14 @@ class DelayQueues:
             return 0
         deliver_at_ms = self.levels.deliver_at_ms(level, message.store_timestamp_ms)
         return self.levels.wait_ms(level, deliver_at_ms, now_ms)
+
+
+def _gone(level: int, first: int, end: int) -> int:
+    log.error(
+        "delayed messages were deleted with their files before they were due level=%d "
+        "queue_offsets=%d-%d count=%d", level, first, end - 1, end - first,
+    )  # fmt: skip
+    return end - first
 
 
 def _is_of(queue: ConsumeQueue, message: Message) -> bool:

@@ -517,6 +517,29 @@ def test_levels_that_the_settings_know_no_more_are_still_delivered(
     assert "has no more" in caplog.text
 
 
+def test_messages_deleted_before_they_were_due_are_named(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    for n in range(3):
+        bench.send(b"%d" % n, 1)
+    queue = bench.store._queues.get(SCHEDULE_TOPIC, 0)
+    assert queue is not None
+    queue.min_offset = 2
+    bench.pass_ms(1500)
+    assert bodies(bench.store) == [b"2"]
+    assert "before they were due level=1 queue_offsets=0-1 count=2" in caplog.text
+    assert bench.delays.figures()[0].passed_over == 2
+
+
+def test_the_retention_is_told_who_still_needs_what_waits(bench: Bench) -> None:
+    bench.send(b"x", 1)
+    bench.send(b"y", 2)
+    bench.pass_ms(1500)
+    [(place, offsets)] = bench.progress.tables()
+    assert place == (SCHEDULE_TOPIC, "SCHEDULE_CONSUMER")
+    assert offsets == {0: 1, 1: 0}
+
+
 def test_what_is_sent_before_the_start_is_delivered_too(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.delays.stop()

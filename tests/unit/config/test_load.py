@@ -55,6 +55,14 @@ def test_settings_without_effect_are_reported_in_one_line_a_kind(tmp_path: Path)
     assert never[0].endswith("highSpeedMode, sendMessageThreadPoolNums")
 
 
+def test_a_delay_longer_than_messages_are_kept_is_warned_of(tmp_path: Path) -> None:
+    text = "fileReservedTime=48\nmessageDelayLevel=1s 3d 2h\n"
+    expected = "delay level 3d are deleted before they are due"
+    assert any(expected in line for line in load(tmp_path, text).warnings)
+    text = text.replace("3d", "47h")
+    assert not any("before they are due" in line for line in load(tmp_path, text).warnings)
+
+
 def test_flags_beat_set_beat_environment_beat_file_beat_default(tmp_path: Path) -> None:
     text = "[broker]\nlisten_port = 1001\nvip_port_enabled = false\n"
     environ = {"AEROBEE__BROKER__LISTEN_PORT": "1002"}
