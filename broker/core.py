@@ -353,7 +353,7 @@ class BrokerCore:
 
     def close(self) -> None:
         """Answer who waits, write what is only in memory. The servers are closed already."""
-        self.delays.stop()
+        self.delays.close()
         self.held.release_all()
         self.dispatcher.run()
         self.offsets.flush()

@@ -75,7 +75,7 @@ class ScheduleMessageService:
         self._levels = {level.number: level for level in self._known_levels()}
         self._timer: asyncio.Handle | None = None
         self._last_served = 0
-        self._running = False
+        self._running = self._closed = False
 
     # --- storing ----------------------------------------------------------------------------
 
@@ -138,8 +138,12 @@ class ScheduleMessageService:
                 )  # fmt: skip
         self._arm()
 
-    def stop(self) -> None:
-        """Give out nothing more."""
+    def close(self) -> None:
+        """Give out nothing more, and read nothing more of the store."""
+        self._closed = True
+        self._halt()
+
+    def _halt(self) -> None:
         self._running = False
         if self._timer is not None:
             self._timer.cancel()
@@ -198,7 +202,7 @@ class ScheduleMessageService:
             self._delivery.serve(level, now_ms)
         except StoreError as error:
             log.error("delayed messages wait for a restart why=%s", error)
-            self.stop()
+            self._halt()
         except Exception:
             log.exception("delayed delivery failed, will be tried again level=%d", level.number)
             level.not_before = self._loop.time() + _LONG_RETRY_S
@@ -222,7 +226,9 @@ class ScheduleMessageService:
 
     def _figures_of(self, level: Level, now_ms: int) -> LevelFigures:
         end = max(self._queues.end(level.number), level.offset)
-        due_ms = self._queues.delivery_time(level.number, level.offset)
+        due_ms = None
+        if not self._closed:
+            due_ms = self._queues.delivery_time(level.number, level.offset)
         late_s = 0.0 if due_ms is None else max(0, now_ms - due_ms) / 1000
         return LevelFigures(
             level.number, level.offset, end, level.delivered, level.passed_over, late_s

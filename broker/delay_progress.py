@@ -9,11 +9,12 @@ delivered. A stop or kill in between gives the last ones out twice, none gets lo
 Two places a level: the one that is known to be durable, and the next one, which waits for the
 durable mark. A third does not fit in; the newest follows when the waiting one is settled.
 
-Loop thread only, but for `save`, which may run on any, one at a time.
+Loop thread only, but for `save`, which may run on any.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 
 from aerobee.broker.state_file import JsonStateFile, members, pretty
@@ -53,6 +54,9 @@ class DelayProgress:
         stored: dict[int, int] = file.load(_parse, {})
         self._places = {level: _Place(offset) for level, offset in stored.items()}
         self._saved = stored
+        # The newest text; one that waits for its turn while another was taken is not written.
+        self._newest = ""
+        self._saving = threading.Lock()
 
     def of(self, level: int) -> int | None:
         """The next queue offset of a level, None if nothing is known of it."""
@@ -85,11 +89,14 @@ class DelayProgress:
         if settled == self._saved:
             return None
         self._saved = settled
-        return pretty({"offsetTable": settled})
+        self._newest = pretty({"offsetTable": settled})
+        return self._newest
 
     def save(self, text: str) -> None:
-        """Write a text of `take_changes`. Any thread. Raises OSError."""
-        self._file.save(text)
+        """Write a text of `take_changes`, unless a newer one was taken. Any thread; OSError."""
+        with self._saving:
+            if text is self._newest:
+                self._file.save(text)
 
     def mark_unsaved(self) -> None:
         """A `save` failed: the next `take_changes` gives the table again."""

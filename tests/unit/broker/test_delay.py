@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import itertools
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
@@ -26,9 +27,12 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.results import PutResult
 from tests.unit.store.support import (
     FIRST_MS,
+    SEGMENT,
     ManualClock,
+    adopt,
     bodies,
     from_properties,
+    log_segment,
     message,
     queue_file,
     read_all,
@@ -96,7 +100,13 @@ class Bench:
         self.open()
 
     def open(self) -> None:
-        values = {"message_delay_levels": "1s 5s 2h"} | self.settings
+        never_ms = 3_600_000
+        values: dict[str, object] = {
+            "message_delay_levels": "1s 5s 2h",
+            "flush_interval_ms": never_ms,
+            "flush_thorough_interval_ms": never_ms,
+            **self.settings,
+        }
         self.store = MessageStore.open(small_settings(self.path, **values), clock=self.clock)
         self._really_put = self.store.put
         self.store.put = self._put
@@ -125,7 +135,7 @@ class Bench:
         self.store.dispatch()
 
     def close(self) -> None:
-        self.delays.stop()
+        self.delays.close()
         self.store.close()
 
     def restart(self) -> None:
@@ -466,7 +476,6 @@ def test_a_clean_stop_writes_the_place_and_nothing_comes_twice(bench: Bench) -> 
 
 def test_the_file_says_nothing_that_is_not_durable(bench: Bench) -> None:
     """Else a power cut loses the message: its second record is gone, and the file has it done."""
-    bench.store.request_flush = lambda: None
     for n in range(3):
         bench.send(b"%d" % n, 1)
     bench.pass_ms(1500)
@@ -475,6 +484,48 @@ def test_the_file_says_nothing_that_is_not_durable(bench: Bench) -> None:
     assert bench.progress._places[1].settle(bench.store.durable) == 0
     assert bench.progress.table() == {1: 3}
     assert bench.progress._places[1].settle(bench.store.written) == 3
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["as it is", "control"])
+def test_a_power_cut_takes_no_message_that_the_file_calls_delivered(
+    tmp_path: Path, ahead: bool
+) -> None:
+    bench = Bench(tmp_path / "store")
+    sent = bench.send(b"x", 1)
+    assert bench.store._sync.sync()
+    assert bench.store.durable == sent.end
+    bench.pass_ms(1500)
+    assert bodies(bench.store) == [b"x"]
+    durable = bench.store.durable
+    assert durable < bench.store.written
+    if ahead:
+        bench.file().save('{"offsetTable":{1:1}}')
+    elif (text := bench.progress.take_changes()) is not None:
+        bench.progress.save(text)
+    image = tmp_path / "image"
+    shutil.copytree(bench.path, image)
+    bench.close()
+    with log_segment(image).open("r+b") as file:
+        file.seek(durable)
+        file.write(bytes(SEGMENT - durable))
+    adopt(image, other_boot=True)
+    again = Bench(image)
+    again.pass_ms(1500)
+    assert bodies(again.store) == ([] if ahead else [b"x"])
+    again.close()
+
+
+def test_an_older_text_does_not_overwrite_a_newer_one(bench: Bench) -> None:
+    progress = bench.progress
+    progress.moved(1, 0)
+    first = progress.take_changes()
+    progress.moved(2, 0)
+    second = progress.take_changes()
+    assert first is not None
+    assert second is not None
+    progress.save(second)
+    progress.save(first)
+    assert bench.file().path.read_text() == second
 
 
 def test_places_outside_of_the_queue_are_corrected(
@@ -542,7 +593,7 @@ def test_the_retention_is_told_who_still_needs_what_waits(bench: Bench) -> None:
 
 def test_what_is_sent_before_the_start_is_delivered_too(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.delays.stop()
+    bench.delays._halt()
     bench.send(b"x", 1)
     bench.pass_ms(5000)
     assert not bodies(bench.store)
