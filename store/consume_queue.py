@@ -92,7 +92,7 @@ class ConsumeQueue:
         # that are empty or whose name is gone, to be made.
         self.unfinished: str | None = None
         self.unmade: list[QueueFile] = []
-        # Directories with new names in them, to be synced by the flush service.
+        # Directories whose new names are there, to be synced; see `take_directories`.
         self.new_directories: list[str] = []
 
     # --- writing ----------------------------------------------------------------------------
@@ -147,9 +147,9 @@ class ConsumeQueue:
 
     def _create(self, start: int) -> QueueFile:
         self.new_directories += self._files.make_directories(self.directory)
-        self.new_directories.append(self.directory)
         file = QueueFile(self.directory, segment_name(start), self.segment_bytes)
         self._cache.create(file, self.segment_bytes)
+        self.new_directories.append(self.directory)
         self.segments = (*self.segments, file)
         self._tail = file
         return file

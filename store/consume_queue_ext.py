@@ -166,11 +166,11 @@ class ConsumeQueueExt:
 
     def _create(self, start: int) -> None:
         self.new_directories += self._files.make_directories(self.directory)
-        self.new_directories.append(self.directory)
         file = QueueFile(self.directory, segment_name(start), self.segment_bytes)
         if self._files.exists(file.path):
             self._files.remove(file.path)  # of a queue whose own files are gone
         self._cache.create(file, self.segment_bytes)
+        self.new_directories.append(self.directory)
         self.segments = {**self.segments, start: file}
 
     # --- reading ----------------------------------------------------------------------------

@@ -197,9 +197,9 @@ class ConsumeQueueTable:
     def _sync_directories(self) -> None:
         taken: list[tuple[ConsumeQueue, list[str]]] = []
         for queue in list(self.queues.values()):
-            if queue.new_directories:
-                taken.append((queue, queue.new_directories))
-                queue.new_directories = []
+            names = take_directories(queue.new_directories)
+            if names:
+                taken.append((queue, names))
         try:
             for directory in dict.fromkeys([name for _, names in taken for name in names]):
                 try:
@@ -208,7 +208,7 @@ class ConsumeQueueTable:
                     continue
         except OSError:
             for queue, names in taken:
-                queue.new_directories = names + queue.new_directories
+                queue.new_directories += names
             raise
 
     def distrust_caches(self, log_offset: int) -> None:
@@ -238,3 +238,11 @@ def check_topic(topic: str) -> None:
     size = len(topic.encode("utf-8", "surrogatepass"))
     if size > MAX_TOPIC_BYTES:
         raise MessageIllegal(f"the topic name has {size} bytes, {MAX_TOPIC_BYTES} are allowed")
+
+
+def take_directories(noted: list[str]) -> list[str]:
+    """Take out what is noted now. The list stays the same one: what the owner's thread notes in it
+    meanwhile is kept, and taken the next time."""
+    taken = noted[:]
+    del noted[: len(taken)]
+    return taken

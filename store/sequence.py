@@ -247,8 +247,10 @@ class Sequences:
         for offset in range(queue.max_offset - 1, queue.first_offset - 1, -1):
             unit = queue.unit(offset)
             if unit is not None:
-                if unit[0] < self._read_from:
-                    raise Lagging(unit[0])
+                # There is nothing to read before the log's beginning, whatever is missing.
+                start = max(unit[0], self._log_min)
+                if start < self._read_from:
+                    raise Lagging(start)
                 return
 
     def _write(self, queue: ConsumeQueue, run: Run) -> None:
