@@ -241,7 +241,7 @@ class Daemon:
         self.health.add(
             "store",
             store_probe(self.store),
-            "the reason says which file or disk; restart after mending it",
+            "the reason says which file or disk; a full disk needs room, a failed one a restart",
         )
         assert self.registrar is not None
         self.health.add(

@@ -68,6 +68,7 @@ def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
         *_broker_name(values),
         *_listening(values, origins),
         *_transient_pool(values),
+        *_disk_limits(values),
         *_delay_levels(values),
     ]
     _parts(values, origins)
@@ -194,6 +195,16 @@ def _transient_pool(values: Values) -> list[str]:
     if not values["transient_pool_enabled"] or values["flush_disk_type"] != "SYNC_FLUSH":
         return []
     return ["the transient pool is not used with SYNC_FLUSH, which answers after the sync"]
+
+
+def _disk_limits(values: Values) -> list[str]:
+    force, refuse = values["disk_force_ratio"], values["disk_warning_ratio"]
+    if not values["clean_forcibly"] or force <= refuse:
+        return []
+    return [
+        f"sends are refused above {refuse:g} of the disk (diskSpaceWarningLevelRatio), before the "
+        f"oldest messages are deleted by force above {force:g} (diskSpaceCleanForciblyRatio)"
+    ]
 
 
 def _delay_levels(values: Values) -> list[str]:

@@ -259,7 +259,10 @@ class Retention:
         """Log what goes; once, that nothing can go although the disk is full."""
         stuck = SPACE in plan.verdict.triggers and not plan.doomed
         if stuck and not self._stuck:
-            log.warning("the disk is full, and nothing can be deleted why=%r", plan.stopped_by)
+            log.warning(
+                "the disk is fuller than its limit, and nothing can be deleted why=%r",
+                plan.stopped_by,
+            )
         self._stuck = stuck
         if plan.doomed:
             _log_doomed(plan)

@@ -87,7 +87,7 @@ def test_what_was_sent_is_pulled_and_found(run: Run) -> None:
 
 
 def test_people_get_a_table_and_lines(run: Run) -> None:
-    out = run("message", "send", "plain", "two teas", "--tags", "t")[1]
+    out = run("message", "send", "plain", "--tags", "t", "two teas")[1]
     assert out.splitlines()[0].split() == ["STATUS", "BROKER", "QUEUE", "OFFSET", "MESSAGE", "ID"]
     out = run("message", "pull", "plain")[1]
     assert out.rstrip().endswith("[t]  two teas")
