@@ -99,6 +99,12 @@ def _config_check(parsed: argparse.Namespace) -> int:
     return check(parsed)
 
 
+def _broker_clean(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.brokers import clean
+
+    return clean(parsed)
+
+
 def _topic_list(parsed: argparse.Namespace) -> int:
     from aerobee.cli.topics import list_topics
 
@@ -201,6 +207,7 @@ _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "config show": _config_show,
     "config check": _config_check,
     "config explain": _config_explain,
+    "broker clean": _broker_clean,
     "topic list": _topic_list,
     "topic create": _topic_create,
     "topic describe": _topic_describe,

@@ -286,3 +286,13 @@ def test_a_broker_given_as_name_server_is_recognised(
     for command in (["topic", "list"], ["message", "pull", "t"], ["topic", "create", "t"]):
         assert main([*command, "-n", address]) == 1
         assert f"{address} is a broker, not a name server" in capsys.readouterr().err
+
+
+def test_brokers_are_asked_to_clean(run: Run) -> None:
+    run("message", "send", "left", "x")
+    code, out, _ = run("broker", "clean", "--log", "--queues", "--topics", "--json")
+    assert (code, json.loads(out)) == (0, {"brokers": ["bee"]})
+    assert "say what to clean" in run("broker", "clean")[2]
+    code, _, error = run("broker", "clean", "--log", "--broker", "wasp")
+    assert code == 1
+    assert "wasp" in error
