@@ -256,13 +256,15 @@ class StoreJudge:
         ]
 
     def _check_fewer(self, root: Path, found: Found) -> list[str]:
-        """A key may find nothing, never another message; `verify` tells which file is wrong."""
+        """A key may find nothing, or another message as keys of one hash do, nothing else; `verify`
+        tells that something is wrong."""
+        stored = {one.data for one in self.original.records}
         missed = False
         for one in self.original.records:
             for key in one.message.keys:
-                if found.keys[key] not in ([one.data], []):
-                    return [f"key {key} finds another message"]
-                missed = missed or not found.keys[key]
+                if not stored.issuperset(found.keys[key]):
+                    return [f"key {key} finds what was never stored"]
+                missed = missed or one.data not in found.keys[key]
         return self._check_noticed(root) if missed else []
 
     def _check_noticed(self, root: Path) -> list[str]:

@@ -41,6 +41,7 @@ def judge_all(
 ) -> list[Verdict]:
     """Judge the cases of an original, of the rows that begin so; a share on each processor.
 
+    `image`: "" for all; "killed/0" and "killed/1" are the halves of one.
     `most`: about so many of them, from all over; 0 for all. `broken` is one of controls.RULES.
     """
     parts = os.cpu_count() or 1
@@ -112,11 +113,11 @@ def _share(asked: argparse.Namespace) -> int:
 
 
 def _chosen(cases: list[Case], asked: argparse.Namespace) -> list[Case]:
+    image, _, half = asked.image.partition("/")
     cases = [
-        case
-        for case in cases
-        if case.kind.startswith(asked.rows) and case.image.startswith(asked.image)
+        case for case in cases if case.kind.startswith(asked.rows) and case.image.startswith(image)
     ]
+    cases = cases[int(half) :: 2] if half else cases
     return cases[:: max(1, len(cases) // asked.most)] if asked.most else cases
 
 

@@ -76,6 +76,34 @@ def test_each_gap_a_start_finds_is_named_however_many_there_are(
     assert store.close()
 
 
+@pytest.mark.parametrize("numbers", [(40, 41), (40, 41, 42), (43, 44)], ids=str)
+@pytest.mark.parametrize("bit", [0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40])
+@pytest.mark.parametrize("other_boot", [True, False])
+def test_neighbours_damaged_alike_displace_no_others(
+    tmp_path: Path, other_boot: bool, bit: int, numbers: tuple[int, ...]
+) -> None:
+    """They follow each other as a new numbering would, and it was believed: the queue's units from
+    their numbers on were emptied, and sound records behind them taken for damage."""
+    running = tmp_path / "running"
+    store = MessageStore.open(small_settings(running))
+    made = fill(store, 50)
+    store._queue_flusher.flush(0)
+    records = read_all(store)
+    root = adopt(kill_image(running, tmp_path / "killed"), other_boot=other_boot)
+    store.close()
+    for number in numbers:
+        start = records[number].log_offset // SEGMENT * SEGMENT
+        flip(log_segment(root, start), records[number].log_offset - start + 27, bit)
+    flip(queue_file(root, start=800), 9 * 20 + 3)  # so that the log is read from before them
+    flip(queue_file(root, start=800), 8 * 20 + 3)
+    store = MessageStore.open(small_settings(root))
+    assert [body for body in bodies(store) if body in made] == [
+        body for n, body in enumerate(made) if n not in numbers
+    ]
+    assert store.max_offset("Orders", 0) == 50
+    store.close()
+
+
 #: A bit of each part of a record, by what it breaks: (byte, bit), counted from its first byte.
 BROKEN = {
     "size": (3, 0x10),
