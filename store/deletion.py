@@ -42,7 +42,7 @@ def make_deletion(
 
     def save_offsets() -> None:
         try:
-            offsets.save()
+            offsets.begin_later()
         except OSError as error:
             parts.health.poison("writing the offsets file", error)
 

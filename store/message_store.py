@@ -102,6 +102,7 @@ class MessageStore:
             lambda: (self._sync.durable, parts.checkpoint.physic_ms),
             lambda: self._reput.mark,
             self._time.note,
+            lambda: (parts.segments.min_offset, parts.queues.beginnings()),
         )
         self.checks = Checks(
             settings,

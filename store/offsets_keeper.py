@@ -19,8 +19,8 @@ from aerobee.store.offsets_file import MOST_GAPS, ClockNote, DerivedMarks, Offse
 
 
 class OffsetsKeeper:
-    """Writes `file`; `durable` (mark, store time in ms), `dispatched` (mark, units) and `note` (of
-    the clock) tell what."""
+    """Writes `file`; `durable` (mark, store time in ms), `dispatched` (mark, units), `note` (of the
+    clock) and `begins` (of the log, and the sum of the queues' files) tell what."""
 
     def __init__(
         self,
@@ -30,6 +30,7 @@ class OffsetsKeeper:
         durable: Callable[[], tuple[int, int]],
         dispatched: Callable[[], tuple[int, int]],
         note: Callable[[], ClockNote],
+        begins: Callable[[], tuple[int, int]],
     ) -> None:
         self._file = file
         self._current = start
@@ -37,6 +38,7 @@ class OffsetsKeeper:
         self._durable = durable
         self._dispatched = dispatched
         self._note = note
+        self._begins = begins
         self._lock = threading.Lock()
         # Units of queues that are about to be taken out: a start must not miss them.
         self.leaving = 0
@@ -85,6 +87,15 @@ class OffsetsKeeper:
             self._current = msgspec.structs.replace(
                 self._current,
                 synced=DerivedMarks(synced.log_offset, max(0, synced.units - units)),
+            )
+        self.begin_later()
+
+    def begin_later(self) -> None:
+        """The log or queues begin later than they did; the files go after this. Raises OSError."""
+        log_begins, queues_begin = self._begins()
+        with self._lock:
+            self._current = msgspec.structs.replace(
+                self._current, log_begins=log_begins, queues_begin=queues_begin
             )
         self.save()
 

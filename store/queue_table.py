@@ -61,6 +61,11 @@ class ConsumeQueueTable:
         """The sum of all queues' ends: how many units there are and were."""
         return sum([queue.max_offset for queue in self])
 
+    def beginnings(self) -> int:
+        """The sum of the queues' first slots that have a file: more at a start than was noted means
+        that somebody took first files away."""
+        return sum([queue.first_offset for queue in self])
+
     def units_below(self, log_offset: int) -> int:
         """What `units` was when the records below `log_offset` had been dispatched. Raises OSError.
 

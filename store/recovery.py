@@ -375,6 +375,8 @@ class Recovery:
             index_files=() if self._index is None else self._index.file_names(),
             index_end=-1 if self._index is None else self._index.end_offset,
             gaps=tuple(kept[-MOST_GAPS:]),
+            log_begins=first,
+            queues_begin=self._queues.beginnings(),
             identity=self._identity,
             clock=ClockNote() if known is None else known.clock,
         )

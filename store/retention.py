@@ -82,7 +82,7 @@ class StoreSide:
     queue_directory: str
     #: Log offset below which all is durable, dispatched and synced in the queues.
     safe_end: Callable[[], int]
-    #: Writes down which index files there are; before one is removed.
+    #: Writes down where log and queues begin, and which index files there are; before files go.
     save_offsets: Callable[[], None]
     #: There is more room on the disk.
     freed: Callable[[], None]
@@ -175,6 +175,7 @@ class Retention:
             self._say(plan)
             if detached:
                 self.counts.unconsumed += sum(need.messages for need in plan.needs)
+                self._store.save_offsets()
             self.dispose(detached)
             self._trim(on_owner)
             return plan
@@ -246,10 +247,11 @@ class Retention:
         store, trimmer = self._store, self.trimmer
         log_min = store.segments.min_offset
         if log_min > self._trimmed_to and store.health.broken is None:
-            trims = iter(trimmer.plan(log_min))
+            planned = trimmer.plan(log_min)
+            trims = iter(planned)
             while portion := list(islice(trims, _TRIMS_AT_ONCE)):
                 on_owner(partial(trimmer.apply, portion))
-            if on_owner(partial(trimmer.apply_index, log_min)):
+            if on_owner(partial(trimmer.apply_index, log_min)) or planned:
                 store.save_offsets()
             self._trimmed_to = log_min
         if store.health.broken is None:
