@@ -102,6 +102,15 @@ class Soundness:
             return 0 if unit is None else unit[0]
         return start
 
+    def begins_late(self, queue: ConsumeQueue) -> bool:
+        """Whether the log may have messages for files before the queue's first one. Deletion leaves
+        a file behind that begins with a message it took, but for the chance of an exact fit."""
+        if not queue.first_offset:
+            return False
+        log_start = self._segments.min_offset
+        first = queue.first_named(queue.first_offset, queue.max_offset)
+        return not log_start if first is None else first[1] > log_start
+
     def before_unmade(self, queue: ConsumeQueue) -> int:
         """The record before the first slot of the queue's first file that is gone."""
         first = min(file.start for file in queue.unmade) // UNIT_BYTES

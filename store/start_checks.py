@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from aerobee.protocol.record import LOG_OFFSET_POSITION, MESSAGE_MAGIC
 from aerobee.protocol.record_layout import MIN_RECORD_BYTES
+from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.errors import StoreLayoutError, StoreNotWritable
 from aerobee.store.files import Files
 from aerobee.store.index_service import IndexService
@@ -43,8 +44,13 @@ def check_small_files(files: Files, root: str) -> None:
             )
 
 
-def check_log(segments: MappedFileQueue, queues: ConsumeQueueTable, flushed: int | None) -> None:
-    """Refuse a log that is not whole, `flushed` being where it must reach. StoreLayoutError."""
+def check_log(
+    segments: MappedFileQueue, queues: ConsumeQueueTable, flushed: int | None, *, clean_stop: bool
+) -> None:
+    """Refuse a log that is not whole, `flushed` being where it must reach. StoreLayoutError.
+
+    Where that is not known, all that queues name was on the disk when a clean stop ended the run.
+    """
     end = segments.segments[-1].end if segments.segments else 0
     if flushed is not None and flushed > end:
         last = segments.segments[-1].path if segments.segments else ""
@@ -56,6 +62,8 @@ def check_log(segments: MappedFileQueue, queues: ConsumeQueueTable, flushed: int
             "look with 'aerobee store repair' at what is left; nothing was changed."
         )
     if segments.segments:
+        if flushed is None and clean_stop:
+            _check_end(segments, queues)
         return
     for queue in queues:
         if queue.first_named(queue.first_offset, queue.max_offset) is not None:
@@ -63,6 +71,34 @@ def check_log(segments: MappedFileQueue, queues: ConsumeQueueTable, flushed: int
                 f"{queue.directory} names messages, but {segments.paths} holds no commit log. Is "
                 "its volume not mounted? To start empty, move consumequeue and index away as well."
             )
+
+
+def units_beyond(queues: ConsumeQueueTable, log_offset: int) -> dict[ConsumeQueue, int]:
+    """How many units of each queue name records at or above `log_offset`. Raises OSError."""
+    found = {}
+    for queue in queues:
+        last = queue.unit(queue.max_offset - 1) if queue.max_offset else None
+        if last is not None and last[0] >= log_offset:
+            found[queue] = queue.max_offset - queue.first_at(log_offset)
+    return found
+
+
+def _check_end(segments: MappedFileQueue, queues: ConsumeQueueTable) -> None:
+    last = segments.segments[-1]
+    beyond = units_beyond(queues, last.end)
+    count = sum(beyond.values())
+    if count == 1:  # perhaps one with a flipped bit, unless it fits
+        (queue,) = beyond
+        first = queue.unit(queue.max_offset - 1)
+        count = int(first is not None and first[0] == last.end)
+    if count:
+        missing = os.path.join(os.path.dirname(last.path), segment_name(last.end))
+        raise StoreLayoutError(
+            f"the commit log in {segments.paths} ends at {last.end}, but {count} units of "
+            f"{len(beyond)} consume queues name messages behind it, and the last run was stopped "
+            f"in order: segments are missing at the end of the log, from {missing} on. Restore "
+            "them, or accept the loss with 'aerobee store repair'; nothing was changed."
+        )
 
 
 def check_segment_names(files: Files, segments: MappedFileQueue) -> None:

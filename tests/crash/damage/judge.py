@@ -21,7 +21,15 @@ from aerobee.store.results import GetStatus
 from tests.crash.damage.case import NOBODY, Case, Heard
 from tests.crash.damage.config_judge import ConfigJudge
 from tests.crash.damage.log_cases import mark_of
-from tests.crash.damage.originals import COUNT, LINK, UNDISPATCHED, Original, Place, snapshot
+from tests.crash.damage.originals import (
+    COUNT,
+    LINK,
+    SEGMENT,
+    UNDISPATCHED,
+    Original,
+    Place,
+    snapshot,
+)
 from tests.crash.damage.outcomes import TABLE, Outcome
 
 FAR_MS = 2**62
@@ -201,6 +209,11 @@ class StoreJudge:
             found.said
         ):
             wrong.append(f"where the log begins now is not said: {found.said!r}")
+        if (
+            outcome is Outcome.FRONT
+            and f"gone, and no deletion took it from=0 to={SEGMENT}" not in (found.said)
+        ):
+            wrong.append(f"the range that is gone is not named: {found.said!r}")
         if outcome in (Outcome.LOST, Outcome.CUT):
             wrong += self._check_reported(case, found)
         if case.file and case.file not in found.said:

@@ -276,17 +276,16 @@ def _misplaced(original: Original) -> Iterator[Case]:
     for name in names[1:-1]:
         apply = partial(do.remove, name=name)
         yield Case(image, "log: segment missing inside", name, apply, file=name)
+    no_offsets = "" if original.flushed else ", no offsets file"
     yield Case(
         image,
-        "log: first segment missing",
+        "log: first segment missing" + no_offsets,
         names[0],
         partial(do.remove, name=names[0]),
         hits(original, names[0]),
     )
     last = names[-1]
-    gone = "log: last segment gone"
-    if not original.flushed:
-        gone += ", no offsets file"
+    gone = "log: last segment gone" + no_offsets
     for what, apply in (
         ("removed", partial(do.remove, name=last)),
         ("empty", partial(do.truncate, name=last, size=0)),
@@ -300,6 +299,14 @@ def _misplaced(original: Original) -> Iterator[Case]:
 
         file = last if original.flushed else ""
         yield Case(image, gone, f"{last} {what}", without_spare, hits(original, last), file)
+        if "abort" not in original.files:
+
+            def copied(root: do.Path, apply: do.Apply = without_spare) -> None:
+                apply(root)
+                do.remove(root, "offsets")
+
+            stopped = "log: last segment gone after a stop, no offsets file"
+            yield Case(image, stopped, f"{last} {what}", copied, hits(original, last), last)
 
 
 def _odd_files(original: Original) -> Iterator[Case]:

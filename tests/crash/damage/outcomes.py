@@ -18,6 +18,7 @@ class Outcome(enum.Enum):
         "starts; the log ends at the first bad record above what was known to be synced, and says "
         "so; below it only the damaged records are lost"
     )
+    FRONT = "starts; a warning names the range that is gone; its messages are lost"
     EXPIRED = "starts; taken for expired: the start says where the log begins now"
     UNGUARDED = (
         "starts; nothing guards these bytes (`append_property_crc` does): the hit entry may be "
@@ -30,6 +31,7 @@ class Outcome(enum.Enum):
 
 S, H, M, F = Outcome.SERVED, Outcome.HEALED, Outcome.STAYS, Outcome.FEWER
 L, C, X, U = Outcome.LOST, Outcome.CUT, Outcome.EXPIRED, Outcome.UNGUARDED
+N = Outcome.FRONT
 B, E, R = Outcome.BACKUP, Outcome.EMPTY, Outcome.REFUSED
 
 TABLE: dict[str, Outcome] = {
@@ -42,9 +44,11 @@ TABLE: dict[str, Outcome] = {
     "log: segment of a wrong size": R,
     "log: segment under the name of another": R,
     "log: segment missing inside": R,
-    "log: first segment missing": X,
+    "log: first segment missing": N,
+    "log: first segment missing, no offsets file": X,
     "log: last segment gone": R,
     "log: last segment gone, no offsets file": L,
+    "log: last segment gone after a stop, no offsets file": R,
     "log: no file in the place of a segment": R,
     "log: segment behind a link": S,
     "log: foreign name": S,

@@ -31,11 +31,17 @@ def deleted(root: Path, clock: Hours) -> tuple[MessageStore, list[bytes]]:
     messages it still has."""
     store = open_store(root, clock)
     fill_segments(store, 4)
-    clock.time_ms += 73 * HOUR_MS
+    clock.time_ms += 97 * HOUR_MS
     fill_segments(store, 9)
-    run(store)
+    delete(store)
     assert names(store)[0] >= 3 * SEGMENT
     return store, bodies(store)
+
+
+def delete(store: MessageStore) -> None:
+    """Everything that has expired."""
+    store.retention.arm()
+    run(store)
 
 
 def queue_starts(root: Path) -> list[int]:
@@ -102,9 +108,9 @@ def test_crash_before_the_files_go_is_no_loss(
     clock = Hours()
     store = open_store(tmp_path / "s", clock, Leaves())
     fill_segments(store, 4, queues=queues)
-    clock.time_ms += 73 * HOUR_MS
+    clock.time_ms += 97 * HOUR_MS
     fill_segments(store, 9, queues=queues)
-    run(store)
+    delete(store)
     still(store)
     kept = [bodies(store, queue_id=number) for number in range(queues)]
     shutil.copytree(tmp_path / "s", tmp_path / "killed")
@@ -130,9 +136,9 @@ def test_beginnings_are_noted_before_the_files_go(tmp_path: Path) -> None:
     clock = Hours()
     store = open_store(tmp_path, clock, Watched())
     fill_segments(store, 4)
-    clock.time_ms += 73 * HOUR_MS
+    clock.time_ms += 97 * HOUR_MS
     fill_segments(store, 9)
-    run(store)
+    delete(store)
     begins = store.min_log_offset, store._parts.queues.beginnings()
     assert seen
     for path, log_begins, queues_begin in seen:
