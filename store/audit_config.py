@@ -149,8 +149,7 @@ class Tables:
         if worse is None:
             self._findings.add("config-from-backup", path, None, problem)
             return backup
-        nothing = (_EMPTY, _ABSENT)
-        if problem not in nothing or worse not in nothing:
+        if (problem, worse) != (_ABSENT, _ABSENT):
             self._findings.add("config-damaged", path, None, f"{problem}; its backup {worse}")
         return None
 

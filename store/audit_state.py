@@ -113,7 +113,7 @@ def check_lock(files: Files, root: str, findings: Findings) -> None:
 def read_checkpoint(files: Files, root: str) -> tuple[int, ...] | None:
     """The three times; None without a file that has them."""
     path = os.path.join(root, "checkpoint")
-    if not files.exists(path):
+    if not files.exists(path) or files.is_directory(path):
         return None
     data = read_small(files, path, TIMES.size)
     return TIMES.unpack(data) if len(data) == TIMES.size else None
@@ -125,6 +125,8 @@ def check_checkpoint(files: Files, root: str, newest_ms: int, findings: Findings
     `newest_ms` is the newest message's store time, 0 if that is not known.
     """
     path = os.path.join(root, "checkpoint")
+    if files.is_directory(path):
+        return  # said already
     if not files.exists(path):
         findings.add("checkpoint-damaged", path, None, "is not there")
         return

@@ -5,17 +5,14 @@ loses, in offsets and messages, so that somebody can decide at night.
 """
 
 import os
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
-from typing import Concatenate, ParamSpec
+from collections.abc import Generator, Iterator
 
 from aerobee.store import repair_steps as steps
 from aerobee.store.at_rest import StoreAtRest
 from aerobee.store.audit_layout import FoundFile
 from aerobee.store.audit_report import Report
 from aerobee.store.mapped_file import segment_name
-
-P = ParamSpec("P")
+from aerobee.store.repair_model import Plan, Step, does
 
 # More missing segments than this are no hole: some file has a name that is not its own.
 _MISSING_MOST = 1000
@@ -30,42 +27,6 @@ _INDEX = frozenset(
     | {"index-time", "key-missing", "key-stray", "rebuild-broken-off"}
 )
 _NAMES_SHOWN = 8
-
-
-@dataclass
-class Step:
-    """One thing to do. `log` says that it changes the log."""
-
-    what: str
-    keeps: str
-    loses: str
-    act: Callable[[StoreAtRest], object] = field(repr=False)
-    log: bool = False
-
-
-@dataclass
-class Plan:
-    """All steps in order; `impossible` says what no repair can do, and what a person can."""
-
-    report: Report
-    steps: list[Step] = field(default_factory=list)
-    impossible: list[str] = field(default_factory=list)
-    queues: bool = False
-    index: bool = False
-    set_back: bool = False
-    filled: list[tuple[int, int]] = field(default_factory=list)
-
-    @property
-    def anything(self) -> bool:
-        """Whether there is anything to do."""
-        return bool(self.steps or self.queues or self.index)
-
-
-def does(
-    function: Callable[Concatenate[StoreAtRest, P], object], *args: P.args, **more: P.kwargs
-) -> Callable[[StoreAtRest], object]:
-    """What a step does: the function, with all but the store given."""
-    return lambda rest: function(rest, *args, **more)
 
 
 class Planner:
@@ -103,12 +64,15 @@ class Planner:
 
     def _is_hopeless(self) -> bool:
         impossible = self._plan.impossible
-        if "log-missing" in self._kinds:
+        is_empty = not self._rest.layout.has_log
+        if "log-missing" in self._kinds or (is_empty and "log-short" in self._kinds):
             impossible.append(
                 "the whole commit log is missing. Mount or restore it; if it is elsewhere, give "
-                "the broker's --config. To start with an empty one, move consumequeue and index "
-                "away yourself."
+                "the broker's --config. To start with an empty one, and lose all there was, move "
+                "consumequeue, index and offsets away yourself."
             )
+        for finding in self._report.findings.of("start-refused"):
+            impossible.append(f"a start is refused: {finding.what}")
         if "unreadable" in self._kinds:
             impossible.append(
                 "the disk refuses to be read in places. Copy the directory to a sound disk first "
@@ -168,13 +132,7 @@ class Planner:
         for path, start, own in misplaced:
             self._replaced.add(start)
             if own in there and own not in free:
-                yield Step(
-                    f"take out {path}, which is a copy of {segment_name(own)}",
-                    "all records of that one",
-                    f"what log offsets {start} to {start + self._segment_bytes} held",
-                    does(StoreAtRest.take_out, path),
-                    log=True,
-                )
+                yield self._take_out_misplaced(path, start, own)
                 continue
             there.add(own)
             free.discard(own)
@@ -192,6 +150,20 @@ class Planner:
         self._arriving = {start for _, start in moves}
         self._leaving = {start for _, start, _ in misplaced} - self._arriving
 
+    def _take_out_misplaced(self, path: str, start: int, own: int) -> Step:
+        """For a file with the records of a segment that is there as well."""
+        (other,) = [file.path for file in self._rest.layout.segments if file.start == own]
+        same = steps.same_bytes(self._rest.files, path, other)
+        what = "which is a copy of" if same else "which holds other records of the place of"
+        size = self._segment_bytes
+        return Step(
+            f"take out {path}, {what} {segment_name(own)}",
+            "all records of that one",
+            f"what log offsets {start} to {start + size} held{self._names(start)}",
+            does(StoreAtRest.take_out, path),
+            log=True,
+        )
+
     def _missing(self) -> Iterator[Step]:
         layout, size = self._rest.layout, self._segment_bytes
         sound = [file for file in layout.segments if not file.start % size]
@@ -202,8 +174,8 @@ class Planner:
         first = min(starts)
         while first and steps.in_lost_and_found(self._rest, first - size) is not None:
             first -= size  # a repair was broken off while it gave segments their names
-        end = max(max(starts) + size, self._rest.marks.flushed)
-        count = (end - first) // size - len(starts)
+        end = max(max(starts) + size, self._report.log.end)
+        count = -(-(end - first) // size) - len(starts)
         if count > _MISSING_MOST:
             self._plan.impossible.append(
                 f"{count} segments are missing below {max(starts)}. The last file's name is "
@@ -352,6 +324,14 @@ class Planner:
             )
 
     def _state(self) -> Iterator[Step]:
+        for finding in self._report.findings.of("not-a-file"):
+            yield Step(
+                f"take out {finding.path}, which {finding.what}",
+                "all messages; the next start makes the file anew",
+                "nothing",
+                does(StoreAtRest.take_out, finding.path),
+                first=True,
+            )
         for kind in ("checkpoint-damaged", "offsets-damaged"):
             for path in dict.fromkeys(one.path for one in self._report.findings.of(kind)):
                 if self._rest.files.exists(path):

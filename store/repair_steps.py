@@ -13,7 +13,7 @@ from aerobee.store.at_rest import StoreAtRest
 from aerobee.store.audit_bytes import Source, Window
 from aerobee.store.audit_filler import SMALLEST, fillers
 from aerobee.store.audit_layout import FoundFile
-from aerobee.store.audit_scan import SegmentReader
+from aerobee.store.audit_reader import SegmentReader
 from aerobee.store.files import Files
 from aerobee.store.mapped_file import segment_name
 

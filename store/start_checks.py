@@ -22,7 +22,7 @@ from aerobee.store.mapped_file import MappedFile, segment_name
 from aerobee.store.mapped_file_queue import MappedFileQueue
 from aerobee.store.queue_table import ConsumeQueueTable
 
-_SMALL_FILES = ("abort", "checkpoint", "offsets", "offsets.tmp")
+SMALL_FILES = ("abort", "checkpoint", "offsets", "offsets.tmp")
 _HEAD = struct.Struct(">iI")
 _OWN_OFFSET = struct.Struct(">q")
 _HEAD_BYTES = LOG_OFFSET_POSITION + _OWN_OFFSET.size
@@ -31,7 +31,7 @@ _HEAD_BYTES = LOG_OFFSET_POSITION + _OWN_OFFSET.size
 def check_small_files(files: Files, root: str) -> None:
     """Refuse what is no file in the place of one. Raises StoreLayoutError."""
     names = files.names(root)
-    for name in _SMALL_FILES:
+    for name in SMALL_FILES:
         path = os.path.join(root, name)
         if name not in names:
             continue

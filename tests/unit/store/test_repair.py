@@ -15,7 +15,7 @@ from aerobee.store.audit_kinds import KINDS, Level
 from aerobee.store.files import Files
 from aerobee.store.message_store import MessageStore
 from aerobee.store.repair import plan_repair, repair
-from aerobee.store.repair_plan import Plan
+from aerobee.store.repair_model import Plan
 from aerobee.store.truncate import plan_cut, truncate
 from tests.unit.store import audit_support as at
 from tests.unit.store import test_audit_findings as findings
@@ -37,6 +37,7 @@ from tests.unit.store.support import (
 # Damage that no repair undoes, and why.
 HOPELESS = {
     "log-missing": "the whole commit log is missing",
+    "start-refused": "a start is refused",
 }
 
 
@@ -374,3 +375,115 @@ def test_a_crash_anywhere_is_repaired_by_another_repair(tmp_path: Path) -> None:
         assert store.close()
         shutil.rmtree(root)
     assert nth > 30
+
+
+# --- what only looks like it -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bit", range(13, 17))
+def test_damaged_log_offset_of_a_first_record_costs_no_segment(root: Path, bit: int) -> None:
+    whole = contents(root)
+    lost = next(one for one in at.records(root) if one.log_offset == SEGMENT)
+    at.flip_log(root, SEGMENT + 35 - bit // 8, 1 << bit % 8)
+    made = mend(root)
+    assert made.impossible == []
+    assert at.check(root).sound
+    whole[lost.queue_id].remove(lost.body)
+    assert contents(root) == whole
+
+
+def test_what_is_in_the_way_of_a_start_is_taken_out(root: Path) -> None:
+    whole = contents(root)
+    for name in ("checkpoint", "offsets", "offsets.tmp"):
+        (root / name).unlink(missing_ok=True)
+        (root / name).mkdir()
+    assert at.kinds(at.check(root)) == {"not-a-file"}
+    mend(root)
+    assert at.check(root).sound
+    assert contents(root) == whole
+
+
+def test_only_segment_gone_cannot_be_repaired_and_what_blocks_a_start_is_named(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "store"
+    store = MessageStore.open(small_settings(root))
+    fill(store, 3)
+    assert store.close()
+    log_segment(root).unlink()
+    assert "consumequeue, index and offsets" in plan(root).impossible[0]
+    shutil.rmtree(root / "consumequeue")
+    shutil.rmtree(root / "index")
+    assert "consumequeue, index and offsets" in plan(root).impossible[0]
+    (root / "offsets").unlink()
+    assert plan(root).impossible == []
+    assert MessageStore.open(small_settings(root)).close()
+
+
+# --- a log that has lost its end ----------------------------------------------------------------
+
+
+def cut_copy(template: Path, root: Path, how: str) -> Path:
+    """A copy, whose offsets file says nothing, of a store that was stopped in order."""
+    shutil.copytree(template, root)
+    last = max(start for start in (int(path.name) for path in (root / "commitlog").iterdir()
+               if path.stat().st_size and path.read_bytes().strip(b"\0")))  # fmt: skip
+    path = log_segment(root, last)
+    if how == "removed":
+        path.unlink()
+    else:
+        os.truncate(path, 200)
+    return root
+
+
+@pytest.mark.parametrize("how", ["removed", "cut"])
+def test_lost_end_of_the_log_is_named_and_no_number_is_given_twice(
+    template: Path, tmp_path: Path, how: str
+) -> None:
+    whole = {queue_id: at.of_queue(template, queue_id) for queue_id in range(3)}
+    root = cut_copy(template, tmp_path / "store", how)
+    last = max(int(path.name) for path in (root / "commitlog").iterdir())
+    end = last + os.path.getsize(log_segment(root, last))
+    kept = {one.log_offset for one in at.records(template) if one.log_offset + one.size <= end}
+    lost = [one for queue in whole.values() for one in queue if one.log_offset not in kept]
+    made = mend(root)
+    assert made.impossible == []
+    said = " ".join(step.loses for step in made.steps)
+    for queue_id in range(3):
+        numbers = [one.queue_offset for one in lost if one.queue_id == queue_id]
+        if numbers:
+            assert f"Orders/{queue_id} {numbers[0]}" in said
+    assert made.lost == len(lost)
+    assert at.check(root).sound
+    served = contents(root)
+    store = MessageStore.open(small_settings(root))
+    for queue_id, everything in whole.items():
+        assert served[queue_id] == [one.body for one in everything if one.log_offset in kept]
+        assert store.put(message(queue_id=queue_id)).queue_offset == at.PER_QUEUE
+    assert store.close()
+
+
+def test_repair_of_a_lost_end_that_is_broken_off_loses_no_number(
+    template: Path, tmp_path: Path
+) -> None:
+    original = cut_copy(template, tmp_path / "original", "cut")
+    for call in range(1, 400, 7):
+        root = tmp_path / f"store{call}"
+        shutil.copytree(original, root)
+        files = CrashingFiles(call)
+        try:
+            mend(root, files=files)
+        except Crashed:
+            files.give_back(root)
+            made = mend(root)
+            assert made.impossible == []
+        else:
+            break
+        assert at.check(root).sound, call
+        store = MessageStore.open(small_settings(root))
+        for queue_id in range(3):
+            assert store.max_offset("Orders", queue_id) == at.PER_QUEUE, call
+        assert store.close()
+        shutil.rmtree(root)
+    else:
+        raise AssertionError("it never ended")
