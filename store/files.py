@@ -30,6 +30,8 @@ _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 # A file's two times come from the kernel's coarse clock, which ticks every few milliseconds.
 _SAME_TIME_NS = 20_000_000
 _COPY_BYTES = 1 << 20
+# What a system says that cannot make a file without a name: the file system, an old kernel.
+_NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 _ZEROS = bytes(_COPY_BYTES)
 
 
@@ -71,6 +73,44 @@ class Files:
         if create:
             flags |= os.O_CREAT | os.O_EXCL
         return os.open(path, flags, 0o644)
+
+    def create(self, path: str, size: int) -> int:
+        """A descriptor of a new file of `size` bytes of nothing; no blocks are reserved yet.
+
+        Where the system can, the name appears with the full length: a process killed in between
+        leaves no shorter file, with which the reference would refuse to start. Raises OSError, and
+        leaves nothing behind.
+        """
+        try:
+            fd = os.open(
+                os.path.dirname(path) or ".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o644
+            )
+        except OSError as error:
+            if error.errno in _NO_UNNAMED_FILES:
+                return self.create_in_steps(path, size)
+            raise
+        try:
+            os.ftruncate(fd, size)
+            # Python follows the link only if it is given a descriptor, which nobody looks at here.
+            os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
+        except FileNotFoundError:  # no /proc here
+            os.close(fd)
+            return self.create_in_steps(path, size)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def create_in_steps(self, path: str, size: int) -> int:
+        """`create` for file systems without unnamed files."""
+        fd = self.open(path, create=True)
+        try:
+            self.set_size(fd, size)
+        except OSError:
+            self.close(fd)
+            self.remove(path)
+            raise
+        return fd
 
     def close(self, fd: int) -> None:
         """Give a descriptor back."""

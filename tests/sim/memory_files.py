@@ -131,6 +131,9 @@ class MemoryFiles(Files):
 
     # --- descriptors ------------------------------------------------------------------------
 
+    def create(self, path: str, size: int) -> int:
+        return self.create_in_steps(path, size)
+
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
         path = absolute(path)
         node = self._nodes.get(path)
