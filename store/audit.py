@@ -147,7 +147,7 @@ class _Audit:
         root = self._layout.root
         check_abort(self._files, root, findings)
         check_lock(self._files, root, findings)
-        check_marks(self._marks, root, scan.end, findings)
+        check_marks(self._marks, root, log_start, scan.end, findings)
         # The newest message may be among those that are lost.
         newest_ms = 0 if scan.gaps or scan.tail else counts.last_store_ms
         check_checkpoint(self._files, root, newest_ms, findings)

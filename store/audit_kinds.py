@@ -139,6 +139,12 @@ KINDS: Final[dict[str, Kind]] = {
         "messages that were stored are gone, and their offsets must not be given out again",
         f"restore the log from a backup; without one {_REPAIR}",
     ),
+    "log-front-missing": Kind(
+        _D,
+        "messages are gone that deletion had not taken; a start says so and goes on without them",
+        "restore the files from a backup; without one repair, or the next start, lets the log "
+        "begin where its first file does",
+    ),
     "time-back": Kind(
         _W,
         "searching by time may miss messages. RocketMQ writes such times when the clock is set "

@@ -75,7 +75,9 @@ def read_marks(files: Files, root: str) -> KnownMarks:
     )
 
 
-def check_marks(marks: KnownMarks, root: str, log_end: int, findings: Findings) -> None:
+def check_marks(
+    marks: KnownMarks, root: str, log_start: int, log_end: int, findings: Findings
+) -> None:
     """Say what the offsets file knows that is not so."""
     path = os.path.join(root, NAME)
     if marks.damaged:
@@ -86,6 +88,16 @@ def check_marks(marks: KnownMarks, root: str, log_end: int, findings: Findings) 
             path,
             None,
             "was written for another directory, or RocketMQ ran on this one since",
+        )
+    begins = -1 if marks.offsets is None or not marks.ours else marks.offsets.log_begins
+    if 0 <= begins < log_start:
+        findings.add(
+            "log-front-missing",
+            path,
+            None,
+            f"the log began at {begins}, its first file begins at {log_start}: "
+            f"{log_start - begins} bytes are missing that deletion has not taken",
+            log_offset=begins,
         )
     if marks.flushed > log_end:
         findings.add(

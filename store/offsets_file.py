@@ -74,6 +74,8 @@ class Offsets(msgspec.Struct, frozen=True):
     #: Log offset of the first segment; the sum of the queues' first slots. -1 if not known.
     log_begins: int = -1
     queues_begin: int = -1
+    #: Length of a segment; 0 if not known. One file alone cannot tell whether somebody changed it.
+    segment_bytes: int = 0
     clock: ClockNote = ClockNote()
     version: int = _VERSION
 

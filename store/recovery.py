@@ -337,6 +337,7 @@ class Recovery:
             gaps=tuple(kept[-MOST_GAPS:]),
             log_begins=first,
             queues_begin=self._queues.beginnings(),
+            segment_bytes=self._segments.segment_bytes,
             identity=self._identity,
             clock=ClockNote() if known is None else known.clock,
         )

@@ -11,6 +11,7 @@ from aerobee.store import repair_steps as steps
 from aerobee.store.at_rest import StoreAtRest
 from aerobee.store.audit_layout import FoundFile
 from aerobee.store.audit_report import Report
+from aerobee.store.audit_sizes import FOUND
 from aerobee.store.mapped_file import segment_name
 from aerobee.store.repair_model import Plan, Step, does
 
@@ -50,6 +51,7 @@ class Planner:
         plan.steps += self._misplaced()
         plan.steps += self._missing()
         plan.steps += self._lengths()
+        plan.steps += self._front()
         plan.steps += self._gaps()
         plan.steps += self._claims()
         plan.steps += self._tail()
@@ -71,6 +73,7 @@ class Planner:
                 "the broker's --config. To start with an empty one, and lose all there was, move "
                 "consumequeue, index and offsets away yourself."
             )
+        self._check_sizes()
         for finding in self._report.findings.of("start-refused"):
             impossible.append(f"a start is refused: {finding.what}")
         if "unreadable" in self._kinds:
@@ -79,6 +82,25 @@ class Planner:
                 "(what cannot be read may be left as zeros), then repair the copy."
             )
         return bool(impossible)
+
+    def _check_sizes(self) -> None:
+        """No guess at the size of segments may cost messages."""
+        rest, size = self._rest, self._segment_bytes
+        sound = [file for file in rest.layout.segments if not file.start % size]
+        ask = "Give the broker's: --config FILE, or --set mappedFileSizeCommitLog=BYTES"
+        for file in sound:
+            if file.size > size and steps.holds_records_from(rest.files, file, size):
+                self._plan.impossible.append(
+                    f"{file.path} holds records behind byte {size}, so segments are longer than "
+                    f"that. {ask}."
+                )
+        guessed = rest.sizes.origins["segment"] == FOUND
+        if guessed and len(sound) == 1 and self._report.log.end > sound[0].start + size:
+            self._plan.impossible.append(
+                f"{sound[0].path} was cut, or segments behind it are missing: messages up to log "
+                f"offset {self._report.log.end} were there. How long a segment was cannot be told "
+                f"from one file. {ask}."
+            )
 
     # --- files in each other's way ----------------------------------------------------------
 
@@ -234,6 +256,16 @@ class Planner:
                 "the bytes behind it in lost+found" if longer else "what is left of it",
                 "nothing" if longer else "what stood behind the cut, see below",
                 does(steps.set_length, file.path),
+                log=True,
+            )
+
+    def _front(self) -> Iterator[Step]:
+        for finding in self._report.findings.of("log-front-missing"):
+            yield Step(
+                "let the log begin where its first file does",
+                "all that is there",
+                f"what is not there any more: {finding.what}",
+                does(steps.later),
                 log=True,
             )
 

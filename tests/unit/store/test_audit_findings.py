@@ -195,6 +195,11 @@ def _(root: Path) -> None:
     adopt(root, flushed=20 * SEGMENT)
 
 
+@scenario("log-front-missing")
+def _(root: Path) -> None:
+    log_segment(root).unlink()
+
+
 @scenario("time-back")
 def _(root: Path) -> None:
     later = at.of_queue(root, 2, "SCHEDULE_TOPIC_XXXX")[0]  # it has no key, the index no entry

@@ -10,7 +10,7 @@ from aerobee.store import audit_bytes
 from aerobee.store.audit_bytes import Sources
 from aerobee.store.audit_layout import survey
 from aerobee.store.audit_queue_files import QueueSet, RecordsByPlace, names_record
-from aerobee.store.audit_sizes import FOUND, GIVEN
+from aerobee.store.audit_sizes import FOUND, GIVEN, NOTED
 from aerobee.store.consume_queue import UNIT
 from aerobee.store.errors import NotAStore, StoreSizeMismatch
 from aerobee.store.files import Files
@@ -274,7 +274,12 @@ def test_sizes_are_found_from_the_files(root: Path) -> None:
     )  # fmt: skip
     assert report.sound
     assert report.sizes[:4] == (SEGMENT, 200, 50, 40)
-    assert {report.sizes.origins[name] for name in ("segment", "queue", "index")} == {FOUND}
+    assert [report.sizes.origins[name] for name in ("segment", "queue", "index")] == [
+        NOTED, FOUND, FOUND
+    ]  # fmt: skip
+    (root / "offsets").unlink()
+    report = at.check(root, commit_log_segment_bytes=1 << 30)
+    assert (report.sizes.segment_bytes, report.sizes.origins["segment"]) == (SEGMENT, FOUND)
 
 
 @pytest.mark.parametrize(

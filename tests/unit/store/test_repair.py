@@ -11,7 +11,9 @@ import pytest
 
 from aerobee.broker.state_file import JsonStateFile, pretty
 from aerobee.store.at_rest import StoreAtRest
+from aerobee.store.audit import verify
 from aerobee.store.audit_kinds import KINDS, Level
+from aerobee.store.errors import StoreSizeMismatch
 from aerobee.store.files import Files
 from aerobee.store.message_store import MessageStore
 from aerobee.store.repair import plan_repair, repair
@@ -487,3 +489,70 @@ def test_repair_of_a_lost_end_that_is_broken_off_loses_no_number(
         shutil.rmtree(root)
     else:
         raise AssertionError("it never ended")
+
+
+# --- one segment whose length somebody has changed -----------------------------------------------
+
+
+def one_segment(root: Path) -> Path:
+    store = MessageStore.open(small_settings(root))
+    fill(store, 20)
+    assert store.close()
+    return root
+
+
+def repair_by(root: Path, *given: str, **changes: Any) -> Plan:
+    """With the settings that `given` names; all others are found."""
+    changes = {"commit_log_segment_bytes": 1 << 30, **changes}
+    with StoreAtRest(small_settings(root, **changes), given) as rest:
+        made = plan_repair(rest)
+        if not made.impossible:
+            repair(rest, made, save)
+        return made
+
+
+def start(root: Path) -> list[bytes]:
+    """As the broker does, by its settings."""
+    store = MessageStore.open(small_settings(root))
+    found = bodies(store)
+    assert store.max_offset("Orders", 0) == 20
+    assert store.close()
+    return found
+
+
+@pytest.mark.parametrize("given", [(), ("commit_log_segment_bytes",)])
+@pytest.mark.parametrize("size", [1000, 6000])
+def test_changed_length_of_the_only_segment_is_undone(
+    tmp_path: Path, size: int, given: tuple[str, ...]
+) -> None:
+    root = one_segment(tmp_path / "store")
+    whole = at.records(root)
+    os.truncate(log_segment(root), size)
+    changes = {"commit_log_segment_bytes": SEGMENT} if given else {}
+    with pytest.raises(StoreSizeMismatch):
+        MessageStore.open(small_settings(root))
+    assert not verify(small_settings(root, **changes), given).sound
+    made = repair_by(root, *given, **changes)
+    assert made.impossible == []
+    assert verify(small_settings(root, **changes), given).sound
+    assert start(root) == [one.body for one in whole if one.log_offset + one.size <= size]
+
+
+def test_unknown_size_of_a_cut_segment_is_asked_for(tmp_path: Path) -> None:
+    original = one_segment(tmp_path / "original")
+    adopt(original, segment_bytes=0)
+    root = tmp_path / "store"
+    shutil.copytree(original, root)  # a copy: the offsets file is not believed
+    os.truncate(log_segment(root), 1000)
+    assert "mappedFileSizeCommitLog" in repair_by(root).impossible[0]
+    made = repair_by(root, "commit_log_segment_bytes", commit_log_segment_bytes=SEGMENT)
+    assert made.lost > 0
+    start(root)
+
+
+def test_size_that_would_cut_records_off_is_refused(tmp_path: Path) -> None:
+    root = one_segment(tmp_path / "store")
+    before = tree(root, "commitlog")
+    made = repair_by(root, "commit_log_segment_bytes", commit_log_segment_bytes=1024)
+    assert "segments are longer" in made.impossible[0]
+    assert tree(root, "commitlog") == before
