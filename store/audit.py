@@ -132,12 +132,13 @@ class _Audit:
     def run(self) -> None:
         """All checks."""
         findings, counts, scan = self.findings, self.counts, self.scan
-        check_segments(self._layout, self._sizes.segment_bytes, findings)
         check_strays(self._files, self._layout, findings)
         self._check_queue_files()
         log_start = scan.end
         if self._segments:
             self._read(log_start)
+        misplaced = {file.path for file, _ in scan.misplaced}
+        check_segments(self._layout, self._sizes.segment_bytes, findings, misplaced)
         counts.segments = len(self._layout.segments)
         counts.messages = counts.records - counts.half_messages - counts.rollbacks - counts.fillers
         counts.log_start, counts.blanks = log_start, scan.blanks

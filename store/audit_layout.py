@@ -7,7 +7,7 @@ so that what is left can still be read.
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -234,8 +234,13 @@ def _list_config(files: Files, directory: str, layout: Layout) -> None:
             layout.config_files.append(path)
 
 
-def check_segments(layout: Layout, segment_bytes: int, findings: Findings) -> None:
-    """Names, lengths and the run of the commit log's files."""
+def check_segments(
+    layout: Layout, segment_bytes: int, findings: Findings, misplaced: Container[str]
+) -> None:
+    """Names, lengths and the run of the commit log's files.
+
+    One that is `misplaced` (by path) is no reason to miss those in front of it.
+    """
     expected = layout.segments[0].start if layout.segments else 0
     for file in layout.segments:
         if file.start % segment_bytes:
@@ -246,6 +251,8 @@ def check_segments(layout: Layout, segment_bytes: int, findings: Findings) -> No
                 f"begins at {file.start}, which is no multiple of {segment_bytes}",
                 log_offset=file.start,
             )
+        elif file.start > expected and file.path in misplaced:
+            continue
         elif file.start > expected:
             findings.add(
                 "segment-missing",

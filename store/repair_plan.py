@@ -6,6 +6,7 @@ loses, in offsets and messages, so that somebody can decide at night.
 
 import os
 from collections.abc import Generator, Iterator
+from operator import attrgetter
 
 from aerobee.store import repair_steps as steps
 from aerobee.store.at_rest import StoreAtRest
@@ -177,11 +178,13 @@ class Planner:
         (other,) = [file.path for file in self._rest.layout.segments if file.start == own]
         same = steps.same_bytes(self._rest.files, path, other)
         what = "which is a copy of" if same else "which holds other records of the place of"
-        size = self._segment_bytes
+        loses = f"what log offsets {start} to {start + self._segment_bytes} held"
+        if start >= self._report.log.end:
+            loses = f"nothing, the log ends at {self._report.log.end}"
         return Step(
             f"take out {path}, {what} {segment_name(own)}",
             "all records of that one",
-            f"what log offsets {start} to {start + size} held{self._names(start)}",
+            f"{loses}{self._names(start)}",
             does(StoreAtRest.take_out, path),
             log=True,
         )
@@ -208,7 +211,11 @@ class Planner:
             if start in starts:
                 continue
             self._replaced.add(start)
-            near = max((file for file in sound if file.start < start), default=sound[0], key=_start)
+            near = max(
+                (file for file in sound if file.start < start),
+                default=sound[0],
+                key=attrgetter("start"),
+            )
             path = os.path.join(os.path.dirname(near.path), segment_name(start))
             found = steps.in_lost_and_found(self._rest, start)
             if found is not None:
@@ -393,7 +400,3 @@ class Planner:
                     texts.append(f"{len(named) - _NAMES_SHOWN} more")
                 return f": messages {', '.join(texts)}" if texts else ""
         return ""
-
-
-def _start(file: FoundFile) -> int:
-    return file.start

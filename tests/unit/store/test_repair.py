@@ -556,3 +556,14 @@ def test_size_that_would_cut_records_off_is_refused(tmp_path: Path) -> None:
     made = repair_by(root, "commit_log_segment_bytes", commit_log_segment_bytes=1024)
     assert "segments are longer" in made.impossible[0]
     assert tree(root, "commitlog") == before
+
+
+def test_copy_of_a_segment_far_behind_the_log_costs_nothing(tmp_path: Path) -> None:
+    root = one_segment(tmp_path / "store")
+    shutil.copy(log_segment(root), log_segment(root, 3 * SEGMENT))
+    assert at.kinds(at.check(root)) == {"segment-misplaced"}
+    made = mend(root)
+    assert [step.loses.split(",")[0] for step in made.steps] == ["nothing"]
+    assert made.lost == 0
+    assert at.check(root).sound
+    assert len(start(root)) == 20
