@@ -9,6 +9,17 @@ from aerobee.store.audit_report import Report
 
 P = ParamSpec("P")
 
+#: Findings that a rebuild of what is derived mends.
+QUEUES_WRONG = frozenset(
+    {"queue-missing", "queue-file-size", "queue-file-missing", "unit-missing", "unit-wrong"}
+    | {"unit-tags", "unit-dangling", "unit-beyond-log", "unit-order", "queue-hole"}
+    | {"record-stray", "rebuild-broken-off", "ext-file-size", "ext-wrong"}
+)
+INDEX_WRONG = frozenset(
+    {"index-missing", "index-size", "index-header", "index-entry", "index-slot", "index-count"}
+    | {"index-time", "key-missing", "key-stray", "rebuild-broken-off"}
+)
+
 
 @dataclass
 class Step:

@@ -14,20 +14,10 @@ from aerobee.store.audit_layout import FoundFile
 from aerobee.store.audit_report import Report
 from aerobee.store.audit_sizes import FOUND
 from aerobee.store.mapped_file import segment_name
-from aerobee.store.repair_model import Plan, Step, does
+from aerobee.store.repair_model import INDEX_WRONG, QUEUES_WRONG, Plan, Step, does
 
 # More missing segments than this are no hole: some file has a name that is not its own.
 _MISSING_MOST = 1000
-# Findings that a rebuild of what is derived mends.
-_QUEUES = frozenset(
-    {"queue-missing", "queue-file-size", "queue-file-missing", "unit-missing", "unit-wrong"}
-    | {"unit-tags", "unit-dangling", "unit-beyond-log", "unit-order", "queue-hole"}
-    | {"record-stray", "rebuild-broken-off", "ext-file-size", "ext-wrong"}
-)
-_INDEX = frozenset(
-    {"index-missing", "index-size", "index-header", "index-entry", "index-slot", "index-count"}
-    | {"index-time", "key-missing", "key-stray", "rebuild-broken-off"}
-)
 _NAMES_SHOWN = 8
 
 
@@ -58,10 +48,10 @@ class Planner:
         plan.steps += self._tail()
         plan.steps += self._tables()
         plan.steps += self._state()
-        plan.queues = bool(_QUEUES & self._kinds.keys() or self._replaced or plan.filled)
+        plan.queues = bool(QUEUES_WRONG & self._kinds.keys() or self._replaced or plan.filled)
         # Entries of lost records lead into what was filled.
         derived = bool(self._replaced or plan.filled) and self._rest.settings.index_enabled
-        plan.index = bool(_INDEX & self._kinds.keys()) or derived
+        plan.index = bool(INDEX_WRONG & self._kinds.keys()) or derived
         plan.set_back = "offset-beyond" in self._kinds
         return plan
 
