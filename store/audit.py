@@ -193,8 +193,10 @@ class _Audit:
         limit = max((file.start + file.size for file in self._segments), default=log_start)
         index.start(log_start, limit)
         log.run(queues.feed, index.feed, index.filler, self._progress_in_log(log_start))
-        if self.clean_stop:
-            # All of it was on the disk, whatever the queues name; after a crash they may be ahead.
+        was_cut = any(file.size < self._sizes.segment_bytes for file in self._segments)
+        if self.clean_stop or self._marks.nothing_lost or was_cut:
+            # What queues name was there; only after a power cut they may be ahead of the log. No
+            # crash makes a file shorter.
             scan.lose_all_up_to(queues.named_end(scan.end))
         scan.lose_all_up_to(self._marks.flushed)
         log.note_times()

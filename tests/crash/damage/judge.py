@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from aerobee.store.at_rest import StoreAtRest
 from aerobee.store.audit import verify
 from aerobee.store.errors import StoreError
 from aerobee.store.message_store import MessageStore
+from aerobee.store.repair import plan_repair, repair
 from aerobee.store.results import GetStatus
 from tests.crash.damage.case import NOBODY, Case, Heard
 from tests.crash.damage.config_judge import ConfigJudge
@@ -128,7 +130,10 @@ class StoreJudge:
         before = snapshot(root)
         found = self._start(root, as_nobody=case.as_nobody)
         if outcome is Outcome.REFUSED:
-            return self._check_refused(case, found, before, snapshot(root))
+            wrong = self._check_refused(case, found, before, snapshot(root))
+            if case.kind.startswith("log: segment") and not wrong:
+                wrong += self._check_repaired(root)
+            return wrong
         if found.refusal:
             return [f"refused: {found.refusal}"]
         after, _ = snapshot(root)
@@ -186,6 +191,27 @@ class StoreJudge:
         if before != after:
             wrong.append("refused, and changed something")
         return wrong
+
+    def _check_repaired(self, root: Path) -> list[str]:
+        """A repair, if it does not say that it cannot, leaves a store that verify calls sound, that
+        starts, and that serves all but as many messages as the plan has said."""
+        settings, files = self.original.settings(root), self.original.system
+        with Heard().listening():
+            with StoreAtRest(settings, GIVEN, files) as rest:
+                plan = plan_repair(rest)
+                if plan.impossible:
+                    return []
+                repair(rest, plan, lambda _path, _content: None)
+            if not verify(settings, GIVEN, files).sound:
+                return ["verify does not call it sound after a repair"]
+        found = self._start(root)
+        if found.refusal:
+            return [f"refused after a repair: {found.refusal}"]
+        named = [one for one in self.original.records[: COUNT - UNDISPATCHED] if one.place]
+        missing = [one.place for one in named if found.served.get(one.place) != one.data]
+        if len(missing) > plan.lost:
+            return [f"a repair said it loses {plan.lost} messages, {missing} are gone"]
+        return []
 
     def _check_served(self, case: Case, outcome: Outcome, found: Found) -> list[str]:
         expected = {place: one.data for place, one in self.original.placed.items()}
