@@ -12,15 +12,19 @@ Threads: the store's caller changes the table (under the put lock where numberin
 flush thread works on a snapshot of the dirty files.
 """
 
+import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator
 
 from aerobee.protocol.names import is_light
-from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from aerobee.store.descriptors import DescriptorCache, QueueFile
 from aerobee.store.errors import LmqConsumeQueueNumExceeded, MessageIllegal
 from aerobee.store.files import Files
+
+log = logging.getLogger("aerobee.store")
 
 MAX_TOPIC_BYTES = 127
 #: Ends the name of a queue's directory that is being removed.
@@ -127,7 +131,26 @@ class ConsumeQueueTable:
                     continue
                 queue = self.queues[topic, int(name)] = self._make(topic, int(name))
                 self.foreign += queue.load(self._files.names(path))
+        self._judge_sizes()
         self.leftovers += self._extension_leftovers()
+
+    def _judge_sizes(self) -> None:
+        """A size that most files have is what they were made with, and the setting is wrong then;
+        otherwise files of another size were damaged, and are made again. StoreSizeMismatch."""
+        odd = [queue for queue in self if queue.odd_sizes]
+        sizes = Counter([size for queue in odd for size in queue.odd_sizes.values()])
+        made = sum([len(queue.segments) - len(queue.unmade) for queue in self])
+        most = max([count for size, count in sizes.items() if not size % UNIT_BYTES], default=0)
+        for queue in odd:
+            if most > made or not made:
+                queue.refuse_sizes()
+            for file, size in queue.odd_sizes.items():
+                log.warning(
+                    "queue file made again, it has another size path=%s bytes=%d expected=%d",
+                    file.path,
+                    size,
+                    self._segment_bytes,
+                )
 
     def _extension_leftovers(self) -> list[str]:
         found = []

@@ -103,6 +103,7 @@ def _queue_files(original: Original) -> Iterator[Case]:
         following = f"{directory}/{int(last[-20:]) + QUEUE_BYTES:020d}"
         apply = partial(do.replace, name=following, data=original.files[name])
         yield Case(image, LONGER, f"{name} copied to {following}", apply)
+    yield from _others_content(original, names)
     for one, other in zip(names, names[1:] + names[:1], strict=True):
         apply = partial(do.swap, one=one, other=other)
         yield Case(image, LONGER, f"{one} and {other} swapped", apply)
@@ -120,6 +121,20 @@ def _queue_files(original: Original) -> Iterator[Case]:
     for path in ("consumequeue/Orders/notes", "consumequeue/Orders/0/notes"):
         apply = partial(do.make_directory, name=path)
         yield Case(image, "queue: foreign name", f"{path} a directory", apply, file=path)
+
+
+def _others_content(original: Original, names: list[str]) -> Iterator[Case]:
+    """A queue's file with the units of another queue, in the place of its own."""
+    for name in names:
+        for other in names:
+            if name[-20:] != other[-20:] or name == other or SCHEDULE_TOPIC in name + other:
+                continue
+            own, data = original.files[name], original.files[other]
+            # Units behind its own end keep their slots, because somebody may have seen them.
+            longer = len(data.rstrip(b"\0")) > len(own.rstrip(b"\0"))
+            kind = LONGER if longer else "queue: units of another queue"
+            apply = partial(do.replace, name=name, data=data)
+            yield Case(original.name, kind, f"{name} with the units of {other}", apply)
 
 
 def _index_bits(original: Original, rng: random.Random) -> Iterator[Case]:
