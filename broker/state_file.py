@@ -4,8 +4,8 @@ Form: what fastjson's pretty printer writes (spec/store.md 11.1): one tab a leve
 colon, whole-number keys bare and all on one line, no final newline.
 
 Writing (reliability rule B7): the new text goes to `X.tmp` and is synced, the old text is kept as
-`X.bak`, then `X.tmp` is renamed over `X` and the directory is synced. A crash at any point leaves a
-whole `X`, or a whole `X.bak` beside a missing one.
+`X.bak` (of a first text a copy), then `X.tmp` is renamed over `X` and the directory is synced. A
+crash at any point leaves a whole `X`, or a whole `X.bak` beside a missing one.
 
 Reading (spec/store.md 11.4): `X`, else `X.bak` when `X` is missing, empty or unreadable. Without a
 `.bak` that can be read the start stops, unless neither was ever there: nobody's offsets are reset
@@ -99,8 +99,9 @@ class JsonStateFile:
             temporary = self.path.with_name(self.path.name + ".tmp")
             _write_synced(temporary, text.encode("utf-8", "surrogatepass"))
             old = _read(self.path)
-            if old:
-                _write_synced(self.backup, old)
+            if old or not self.backup.exists():
+                # The first content is its own backup: one bad bit must not stop the next start.
+                _write_synced(self.backup, old or text.encode("utf-8", "surrogatepass"))
             os.replace(temporary, self.path)
             _sync_directory(self.path.parent)
 
@@ -143,6 +144,10 @@ def _read(path: Path) -> bytes | None:
         return None
     except IsADirectoryError as error:
         raise StateFileError(f"{path} is a directory, a file is needed; move it away") from error
+    except NotADirectoryError as error:
+        raise StateFileError(
+            f"{path.parent} is a file, a directory is needed; move it away"
+        ) from error
 
 
 def _write_synced(path: Path, content: bytes) -> None:

@@ -91,7 +91,7 @@ class MappedFileQueue:
                     f"the commit log goes from {before.path} to {segment.path}: the segments "
                     f"between {before.end} and {segment.start} are missing, "
                     f"{missing} first. Restore them, or look with 'aerobee store "
-                    "repair' at what can be done without them."
+                    f"repair' at what can be done without them.{self.paths.absent()}"
                 )
         if found and found[0].start % self.segment_bytes:
             raise StoreLayoutError(

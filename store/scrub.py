@@ -89,6 +89,8 @@ class Scrub:
         self._pass: deque[MappedFile] | None = None
         self._pass_asked = False
         self._pass_damaged = 0
+        # What was said of segments, by their beginnings.
+        self._reported: dict[int, list[tuple[int, int]]] = {}
         # The first pass covers what the start found and did not read.
         self._next_pass_at = clock.monotonic() + FIRST_AFTER_S
         self._first = True
@@ -285,13 +287,16 @@ class Scrub:
 
     def _report(self, findings: Findings) -> None:
         gaps = findings.gaps
-        log.error(
-            "damage in a log segment path=%s places=%d bytes=%d first_log_offset=%d",
-            findings.segment.path,
-            len(gaps),
-            sum([gap.end - gap.start for gap in gaps]),
-            gaps[0].start,
-        )
+        places = [(gap.start, gap.end) for gap in gaps]
+        if self._reported.get(findings.segment.start) != places:  # it is read again, when asked
+            self._reported[findings.segment.start] = places
+            log.error(
+                "damage in a log segment path=%s places=%d bytes=%d first_log_offset=%d",
+                findings.segment.path,
+                len(gaps),
+                sum([gap.end - gap.start for gap in gaps]),
+                gaps[0].start,
+            )
         for gap in gaps:
             verdict = Verdict(Kind.RECORD, gap.start, gap.end, gap.reason)
             self._damage.note(verdict, self._slot_of(gap, findings))

@@ -60,6 +60,7 @@ def check_log(
             f"the commit log in {segments.paths} ends at {end}, but messages up to {flushed} were "
             f"on the disk: segments are missing at its end, from {missing} on. Restore them, or "
             "look with 'aerobee store repair' at what is left; nothing was changed."
+            + segments.paths.absent()
         )
     if segments.segments:
         if flushed is None and clean_stop:
@@ -98,6 +99,7 @@ def _check_end(segments: MappedFileQueue, queues: ConsumeQueueTable) -> None:
             f"{len(beyond)} consume queues name messages behind it, and the last run was stopped "
             f"in order: segments are missing at the end of the log, from {missing} on. Restore "
             "them, or accept the loss with 'aerobee store repair'; nothing was changed."
+            + segments.paths.absent()
         )
 
 

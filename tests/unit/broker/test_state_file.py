@@ -68,9 +68,10 @@ def test_file_and_backup_both_damaged_stop_the_start_and_name_both(tmp_path: Pat
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[1]", b"\0\0\0"])
 def test_a_damaged_file_without_a_backup_stops_the_start(tmp_path: Path, damage: bytes) -> None:
-    """The first save leaves no backup; starting with nothing would reset everybody's offsets."""
+    """Starting with nothing would reset everybody's offsets."""
     file = JsonStateFile(tmp_path / "x.json")
     file.save('{"a":1}')
+    file.backup.unlink()
     file.path.write_bytes(damage)
     with pytest.raises(StateFileError, match=r"x\.json.*restore"):
         file.load(parse, {})
@@ -93,3 +94,16 @@ def test_a_directory_in_the_place_of_a_file_stops_the_start_and_is_named(
     (tmp_path / name).mkdir()
     with pytest.raises(StateFileError, match=f"{name} is a directory"):
         JsonStateFile(tmp_path / "x.json").load(parse, {})
+
+
+def test_first_text_has_a_backup(tmp_path: Path) -> None:
+    file = JsonStateFile(tmp_path / "x.json")
+    file.save('{"a": 1}')
+    (tmp_path / "x.json").write_bytes(b'{"a" 1}')
+    assert file.load(json.loads, None) == {"a": 1}
+
+
+def test_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config").write_bytes(b"mine")
+    with pytest.raises(StateFileError, match=f"{tmp_path}/config is a file"):
+        JsonStateFile(tmp_path / "config" / "x.json").load(json.loads, None)
