@@ -194,9 +194,10 @@ class _Audit:
         index.start(log_start, limit)
         log.run(queues.feed, index.feed, index.filler, self._progress_in_log(log_start))
         was_cut = any(file.size < self._sizes.segment_bytes for file in self._segments)
-        if self.clean_stop or self._marks.nothing_lost or was_cut:
+        was_changed = was_cut or bool(scan.misplaced)
+        if self.clean_stop or self._marks.nothing_lost or was_changed:
             # What queues name was there; only after a power cut they may be ahead of the log. No
-            # crash makes a file shorter.
+            # crash makes a file shorter, or gives it another's name.
             scan.lose_all_up_to(queues.named_end(scan.end))
         scan.lose_all_up_to(self._marks.flushed)
         log.note_times()
