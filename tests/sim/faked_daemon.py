@@ -70,6 +70,12 @@ class FakedClock:
         temporary.replace(self._file)
 
 
+def forget_clock_of(pid: int) -> None:
+    """Remove the shared memory that libfaketime leaves when a process is killed."""
+    for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
+        (Path("/dev/shm") / name).unlink(missing_ok=True)
+
+
 def start_faked(
     folder: Path, store: Path, flush: str, clock: FakedClock, control: str = ""
 ) -> Served:

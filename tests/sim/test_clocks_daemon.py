@@ -19,7 +19,7 @@ from tests.crash.records import Record, records_of
 from tests.crash.restarted import served
 from tests.crash.traffic import TOPIC, Marks, Traffic
 from tests.service.kit import Served, wait_until
-from tests.sim.faked_daemon import FakedClock, Setting, start_faked
+from tests.sim.faked_daemon import FakedClock, Setting, forget_clock_of, start_faked
 
 HOUR_S, DAY_S = 3600, 86_400
 _MESSAGES = 40
@@ -85,7 +85,12 @@ class Life:
         else:
             self.daemon.terminate()
             assert self.daemon.wait() == 0, self.daemon.log
+        self.close()
+
+    def close(self) -> None:
+        """The daemon is gone, and what libfaketime left of it."""
         self.daemon.close()
+        forget_clock_of(self.daemon.process.pid)
 
     def wrong(self) -> list[str]:
         """What clients were not given as promised."""
@@ -116,7 +121,7 @@ def test_daemon_whose_clock_is_set_loses_and_deletes_nothing(tmp_path: Path, see
             _check_searches(link, random.Random(seed).sample(records, 60))
         life.end("stop")
     finally:
-        life.daemon.close()
+        life.close()
 
 
 def _check_times(life: Life, records: list[Record]) -> None:
@@ -155,7 +160,7 @@ def test_control_a_daemon_that_deletes_by_the_wall_clock_is_caught(
             life.step(name)
         wait_until(lambda: any("acked and is gone" in one for one in life.wrong()), "a loss")
     finally:
-        life.daemon.close()
+        life.close()
 
 
 @pytest.mark.parametrize("set_s", [DAY_S, -DAY_S])
@@ -182,7 +187,7 @@ def test_timers_go_by_the_monotonic_clock(tmp_path: Path, seed: int, set_s: int)
         assert life.wrong() == []
         life.end("stop")
     finally:
-        life.daemon.close()
+        life.close()
 
 
 def _flushed(store: Path) -> int:
