@@ -193,13 +193,7 @@ class _Audit:
         limit = max((file.start + file.size for file in self._segments), default=log_start)
         index.start(log_start, limit)
         log.run(queues.feed, index.feed, index.filler, self._progress_in_log(log_start))
-        was_cut = any(file.size < self._sizes.segment_bytes for file in self._segments)
-        was_changed = was_cut or bool(scan.misplaced)
-        if self.clean_stop or self._marks.nothing_lost or was_changed:
-            # What queues name was there; only after a power cut they may be ahead of the log. No
-            # crash makes a file shorter, or gives it another's name.
-            scan.lose_all_up_to(queues.named_end(scan.end))
-        scan.lose_all_up_to(self._marks.flushed)
+        self._lose_ends(queues)
         log.note_times()
         index.finish(scan.end)
         lost = LostByGap(scan.gaps)
@@ -215,6 +209,18 @@ class _Audit:
             queues.strays,
             scan.end,
         )
+
+    def _lose_ends(self, queues: QueueAudit) -> None:
+        """What is known to have been behind the end of what can be read.
+
+        What queues name was there; only after a power cut they may be ahead of the log. No crash
+        makes a file shorter, or gives it another's name.
+        """
+        scan, marks, size = self.scan, self._marks, self._sizes.segment_bytes
+        was_changed = bool(scan.misplaced) or any(file.size < size for file in self._segments)
+        if self.clean_stop or marks.nothing_lost or was_changed:
+            scan.lose_all_up_to(queues.named_end(scan.end))
+        scan.lose_all_up_to(marks.flushed)
 
     def _check_queue_files(self) -> None:
         for found in self._layout.queues:
