@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from aerobee.protocol.names import is_light
 from aerobee.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from aerobee.store.descriptors import DescriptorCache, QueueFile
-from aerobee.store.errors import LmqConsumeQueueNumExceeded, MessageIllegal
+from aerobee.store.errors import LmqConsumeQueueNumExceeded, MessageIllegal, StoreLayoutError
 from aerobee.store.files import Files
 
 log = logging.getLogger("aerobee.store")
@@ -118,6 +118,7 @@ class ConsumeQueueTable:
         for topic in self._files.names(self.directory):
             topic_directory = os.path.join(self.directory, topic)
             if not self._files.is_directory(topic_directory):
+                self._check_link(topic_directory)
                 self.foreign.append(topic_directory)
                 continue
             for name in self._files.names(topic_directory):
@@ -127,12 +128,21 @@ class ConsumeQueueTable:
                     self.leftovers.append(path)
                     continue
                 if not name.isdecimal() or not is_directory:
+                    self._check_link(path)
                     self.foreign.append(path)
                     continue
                 queue = self.queues[topic, int(name)] = self._make(topic, int(name))
                 self.foreign += queue.load(self._files.names(path))
         self._judge_sizes()
         self.leftovers += self._extension_leftovers()
+
+    def _check_link(self, path: str) -> None:
+        """Refuse a link to nothing: numbers of the queues there would begin at 0 again."""
+        if not self._files.exists(path):
+            raise StoreLayoutError(
+                f"{path} is a link to nothing. Is its volume not mounted? If it is gone for good, "
+                "remove the link; 'aerobee store rebuild' makes consume queues again."
+            )
 
     def _judge_sizes(self) -> None:
         """A size that most files have is what they were made with, and the setting is wrong then;

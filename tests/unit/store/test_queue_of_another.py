@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.store.errors import StoreSizeMismatch
+from aerobee.store.errors import StoreLayoutError, StoreSizeMismatch
 from aerobee.store.message_store import MessageStore
 from tests.unit.store.support import (
     adopt,
@@ -115,3 +115,13 @@ def test_if_most_files_have_another_length_the_setting_is_wrong(tmp_path: Path) 
         MessageStore.open(small_settings(root, consume_queue_segment_bytes=400))
     os.truncate(queue_file(root, start=200), 200)
     assert tree(root, "consumequeue").keys() == before.keys()
+
+
+@pytest.mark.parametrize("name", ["Orders", "Orders/0"])
+def test_queue_folder_that_is_a_link_to_nothing_is_refused(tmp_path: Path, name: str) -> None:
+    root, _ = stored(tmp_path, "copied")
+    folder = root / "consumequeue" / name
+    shutil.rmtree(folder)
+    folder.symlink_to(tmp_path / "not-mounted")
+    with pytest.raises(StoreLayoutError, match=f"{folder} is a link to nothing"):
+        MessageStore.open(small_settings(root))
