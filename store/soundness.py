@@ -8,7 +8,7 @@ Where neither log nor queue can be believed alone, `recovery_plan.py` and `log_w
 from collections.abc import Iterator, Sequence
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.record import RECORD, RecordHead
+from aerobee.protocol.record import CHECK_BODY, RECORD, RecordHead, told_sizes
 from aerobee.store.checkpoint import Checkpoint
 from aerobee.store.consume_queue import EMPTY, UNIT, UNIT_BYTES, ConsumeQueue
 from aerobee.store.log_walk import check_at
@@ -159,16 +159,35 @@ class Soundness:
         """The last record below the queue's last unit that a unit of it names and that names the
         unit back, if the last unit does not; otherwise `start`, which is also the most.
 
-        Its slot would be cut off as one behind the log's end, or kept and never filled.
+        Its slot would be cut off as one behind the log's end, or kept and never filled. A unit of a
+        record that is damaged itself is no reason: reading further back would only take the old
+        messages of a topic that was deleted for those of the new one.
         """
         last = queue.max_offset - 1
-        if last < queue.first_offset or queue.is_pre_blank(last):
+        if (
+            last < queue.first_offset
+            or queue.is_pre_blank(last)
+            or self._is_of_damaged(queue, last)
+        ):
             return start
         for offset in range(last, queue.first_offset - 1, -1):
             unit = queue.unit(offset)
             if unit is not None and self.named_back(queue, offset, unit) is not None:
                 return start if offset == last else min(start, unit[0])
         return 0
+
+    def _is_of_damaged(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Whether a unit agrees in place and size with what is left of a record there."""
+        unit = queue.unit(offset)
+        segment = None if unit is None else self._segments.find(unit[0])
+        if unit is None or segment is None or self.is_sound(queue, offset, unit):
+            return False
+        told = told_sizes(segment.view, unit[0] - segment.start, unit[0], segment.size)
+        try:
+            check_at(segment, unit[0], check_crc=CHECK_BODY)
+        except CorruptRecord:
+            return unit[1] in (told.by_field, told.by_parts)
+        return False
 
     def boundary_at(self, log_offset: int) -> int:
         """`log_offset` if a record begins there, else the beginning of its segment."""
