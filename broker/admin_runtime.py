@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from aerobee.broker.delay import LevelFigures
 from aerobee.broker.health import used_ratio
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topics import TopicTable
@@ -99,12 +100,18 @@ class RuntimeRequests:
     """Serves administrators. Loop thread only."""
 
     def __init__(
-        self, settings: Settings, topics: TopicTable, store: RuntimeStore, stats: BrokerStats
+        self,
+        settings: Settings,
+        topics: TopicTable,
+        store: RuntimeStore,
+        stats: BrokerStats,
+        delays: Callable[[], list[LevelFigures]],
     ) -> None:
         self._settings = settings
         self._topics = topics
         self._store = store
         self._stats = stats
+        self._delays = delays
 
     def handlers(self) -> dict[int, Handler]:
         """The handlers by request code."""
@@ -133,6 +140,7 @@ class RuntimeRequests:
             **self._pools(),
             **self._log_figures(),
             **self._disks(),
+            **self._delay_levels(),
         }
 
     def _versions(self) -> dict[str, str]:
@@ -214,6 +222,13 @@ class RuntimeRequests:
         if free_buffers != NO_POOL:
             table["remainHowManyDataToCommit"] = size_text(max(store.written - store.committed, 0))
         return table
+
+    def _delay_levels(self) -> dict[str, str]:
+        """How far each level with messages has been given out, and where it ends."""
+        return {
+            f"scheduleMessageOffset_{level.level}": f"{level.offset},{level.end}"
+            for level in self._delays()
+        }
 
     def _earliest_ms(self) -> int:
         """Store time of the log's first record, -1 without one."""

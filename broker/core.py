@@ -22,6 +22,9 @@ from aerobee.broker.admin_topics import TopicRequests
 from aerobee.broker.admin_traffic import SAMPLE_S, TrafficHistory, TrafficRequests
 from aerobee.broker.client_requests import ClientRequests
 from aerobee.broker.clients import ClientTable
+from aerobee.broker.delay import ScheduleMessageService
+from aerobee.broker.delay_progress import DelayProgress
+from aerobee.broker.delay_requests import DelayRequests
 from aerobee.broker.dispatch import Dispatcher
 from aerobee.broker.failed_messages import FailedMessages
 from aerobee.broker.groups import GroupTable
@@ -40,6 +43,7 @@ from aerobee.broker.queue_requests import QueueRequests
 from aerobee.broker.retention_duty import FIRST_AFTER, RetentionDuty
 from aerobee.broker.retry import RetryProcessor
 from aerobee.broker.router import Handler, Router, TurnWrites
+from aerobee.broker.saving import saver
 from aerobee.broker.send import SendOptions, SendProcessor
 from aerobee.broker.staging import Staging
 from aerobee.broker.state_file import JsonStateFile
@@ -151,10 +155,11 @@ class BrokerCore:
             self.stats,
             store.stats.put_times,
         )
-        self.staging = self._make_staging()
         store.on_durable = self.acks.on_durable
         store.commits.on_moved = self.acks.on_durable
         store.on_broken = self.acks.on_broken
+        self._build_delays()
+        self.staging = self._make_staging()
         endpoint = self.identity.endpoint
         self.send = SendProcessor(
             SendOptions(
@@ -168,6 +173,7 @@ class BrokerCore:
                 endpoint,
             ),
             store,
+            self.delays.put,
             self.topics,
             self.groups,
             self.acks,
@@ -176,16 +182,20 @@ class BrokerCore:
             self.failed_messages,
             self.appended,
         )
+        self._build_pull()
+
+    def _build_pull(self) -> None:
+        settings = self.settings
         self.pull = PullProcessor(
             PullOptions(
-                endpoint,
+                self.identity.endpoint,
                 bool(settings.broker_permission & PERM_READ),
                 settings.long_polling,
                 settings.short_polling_ms / 1000,
                 settings.slave_read,
                 ReadLimits.bulk(settings) if settings.transfer_bytes_bulk else None,
             ),
-            store,
+            self.store,
             self.topics,
             self.groups,
             self.clients,
@@ -215,6 +225,22 @@ class BrokerCore:
 
         return schedule_and_flush
 
+    def _build_delays(self) -> None:
+        settings, store = self.settings, self.store
+        progress = self._delay_progress = DelayProgress(
+            self._state_file("delayOffset.json"), lambda: store.durable
+        )
+        self.delays = ScheduleMessageService(
+            self._loop,
+            store,
+            progress,
+            self.stats,
+            self.appended,
+            wall_clock_ms,
+            count_deliveries=settings.schedule_message_stats,
+        )
+        store.before_unlock = self.delays.save_last
+
     def _make_staging(self) -> Staging:
         return Staging(
             self.settings,
@@ -226,6 +252,7 @@ class BrokerCore:
             self.identity.store_host,
             self.appended,
             wall_clock_ms,
+            self.delays,
         )
 
     def _after_durable(self) -> None:
@@ -237,6 +264,7 @@ class BrokerCore:
         settings, store = self.settings, self.store
         retry = RetryProcessor(
             store,
+            self.delays.put,
             self.topics,
             self.groups,
             self.failed_messages,
@@ -307,7 +335,8 @@ class BrokerCore:
                 settings, topics, groups, offsets, stats, store.cleaning, self._on_loop, later
             ).handlers(),
             **statistics.handlers(),
-            **RuntimeRequests(settings, topics, store, stats).handlers(),
+            **RuntimeRequests(settings, topics, store, stats, self.delays.figures).handlers(),
+            **DelayRequests(self.delays.figures).handlers(),
             **TrafficRequests(self.traffic).handlers(),
             **CleaningRequests(
                 store.retention, store.cleaning, store, topics, self._on_loop, later
@@ -315,7 +344,7 @@ class BrokerCore:
         }
 
     def start_duties(self, housekeeping: Housekeeping) -> None:
-        """Register what has to be done again and again."""
+        """Begin what has to be done again and again."""
         settings = self.settings
         self.staging.start_duties(housekeeping)
         housekeeping.every(_SWEEP_S, "held pulls", self.held.sweep)
@@ -325,38 +354,35 @@ class BrokerCore:
         housekeeping.every(
             settings.flush_consumer_offset_interval_ms / 1000,
             "consumer offsets",
-            self._save_offsets,
+            saver(self._loop, "consumer offsets", self.offsets),
+        )
+        housekeeping.every(
+            settings.flush_delay_offset_interval_ms / 1000,
+            "delay progress",
+            saver(self._loop, "delay progress", self._delay_progress),
         )
         housekeeping.every(1.0, "rates", self.store.stats_service.sample)
         housekeeping.every(SAMPLE_S, "traffic", self.traffic.sample)
         housekeeping.every(1.0, "mending queues", self.store.checks.heal)
         clean_s = settings.clean_interval_ms / 1000
-        duty = RetentionDuty(self.store.retention, self._on_loop, self.offsets)
+        duty = RetentionDuty(
+            self.store.retention, self._on_loop, self.offsets, self._delay_progress
+        )
         housekeeping.every(
             clean_s, "retention", duty.run, blocking=True, first_s=FIRST_AFTER * clean_s
         )
+        self.delays.start()
 
     def connection_closed(self, connection: Connection) -> None:
         self.clients.connection_closed(connection)
 
     def close(self) -> None:
         """Answer who waits, write what is only in memory. The servers are closed already."""
+        self.delays.close()
         self.held.release_all()
         self.staging.close()
         self.dispatcher.run()
         self.offsets.flush()
-
-    def _save_offsets(self) -> None:
-        text = self.offsets.take_changes()
-        if text is None:
-            return
-        saved = self._loop.run_in_executor(None, self.offsets.save, text)
-        saved.add_done_callback(self._offsets_saved)
-
-    def _offsets_saved(self, saved: asyncio.Future[None]) -> None:
-        if not saved.cancelled() and (error := saved.exception()) is not None:
-            log.error("consumer offsets not saved, will be tried again why=%s", error)
-            self.offsets.mark_unsaved()
 
     def _offset_moved(self, header: PullMessageHeader, new_offset: int) -> None:
         message = offset_moved_message(

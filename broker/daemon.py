@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from aerobee.broker.addresses import decide_advertised
 from aerobee.broker.core import BrokerCore, Identity
+from aerobee.broker.free_ports import ReservedPorts
 from aerobee.broker.health import Health, disk_probe, health_routes, registered_probe, store_probe
 from aerobee.broker.housekeeping import Housekeeping
 from aerobee.broker.http import HttpLimits, HttpServer
@@ -39,7 +39,6 @@ from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger("aerobee.daemon")
 
-_PORT_TRIES = 50
 # At stop, sends that wait for their sync get this long: many times what a healthy sync takes.
 _DRAIN_S = 5.0
 
@@ -73,6 +72,7 @@ class Daemon:
         self._undo: list[tuple[str, Callable[[], Awaitable[None]]]] = []
         self._serving = False
         self._stop_asked = False
+        self._release_ports: Callable[[], None] = lambda: None
         self.health.add(
             "serving",
             lambda: None if self._serving else "the broker is starting or stopping",
@@ -137,13 +137,14 @@ class Daemon:
         self.store = await self._open_store(loop)
         self._undo.append(("store", self._close_store))
         self._go_on()
-        port = settings.listen_port or _free_port(settings.listen_host)
+        port = settings.listen_port or self._reserve_port()
         self.core = BrokerCore(settings, self.store, Identity(advertised, port), self.stats, loop)
         self._undo.append(("broker core", self._close_core))
         self.core.topics.report_lost(self.store.queues())
         add_broker(self._metrics, settings, self.store, self.core, self.stats)
         name_server = await self._start_name_server()
         vip = await self._start_client_ports(port)
+        self._release_ports()
         await self._register(name_server)
         self.addresses = Addresses(
             advertised.endpoint(port),
@@ -177,6 +178,15 @@ class Daemon:
         add_http(self._metrics, server)
         self._undo.append(("metrics", self._close_metrics))
         return f"{settings.http_host}:{server.port}"
+
+    def _reserve_port(self) -> int:
+        reserved = ReservedPorts(_reachable(self.settings.listen_host))
+        self._release_ports = reserved.release
+        self._undo.append(("reserved ports", self._give_ports_back))
+        return reserved.port
+
+    async def _give_ports_back(self) -> None:
+        self._release_ports()
 
     async def _open_store(self, loop: asyncio.AbstractEventLoop) -> MessageStore:
         """Open and recover on a thread; the supervisor hears how far it is."""
@@ -241,7 +251,7 @@ class Daemon:
         self.health.add(
             "store",
             store_probe(self.store),
-            "the reason says which file or disk; restart after mending it",
+            "the reason says which file or disk; a full disk needs room, a failed one a restart",
         )
         assert self.registrar is not None
         self.health.add(
@@ -303,17 +313,3 @@ def remoting_limits(limits: Limits) -> RemotingLimits:
 def _reachable(host: str) -> str:
     """An address for our own connections to a part listening on `host`."""
     return "127.0.0.1" if host in ("", "0.0.0.0", "::") else host
-
-
-def _free_port(host: str) -> int:
-    """A free port whose VIP neighbour (port - 2) is free as well."""
-    for _ in range(_PORT_TRIES):
-        with socket.socket() as main, socket.socket() as vip:
-            main.bind((_reachable(host), 0))
-            port = int(main.getsockname()[1])
-            try:
-                vip.bind((_reachable(host), port - VIP_BELOW))
-            except OSError:
-                continue
-            return port
-    raise OSError("no pair of free ports (port and port - 2) was found; name one with --port")

@@ -1,14 +1,8 @@
 """What is counted and logged of messages that a consumer group failed on.
 
 They come two ways: a consumer gives one back (`retry.py`), or, when that request failed, sends it
-to the group's retry topic itself (`send.py`). Both ways end in the retry topic or, after the last
-try, in the dead letter topic.
-
-Delay levels are not served by this version, so a retry is redelivered at once. That is logged for
-each retry topic by its own count: the first one, then the second, fourth, eighth, ... A group that
-fails in a loop cannot fill the log, and cannot hide a group that begins to fail later.
-
-Bounded: past `_TOPICS_COUNTED` retry topics, newcomers share one count. Loop thread only.
+to the group's retry topic itself (`send.py`). Both ways end in the retry topic, after a delay, or,
+after the last try, in the dead letter topic. Loop thread only.
 """
 
 from __future__ import annotations
@@ -16,14 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from aerobee.broker.stats import OTHER, BrokerStats
+from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topics import TopicTable
-from aerobee.protocol.names import dlq_topic, retry_topic
+from aerobee.protocol.names import dlq_topic
 from aerobee.protocol.properties import PROPERTY_RETRY_TOPIC
 
 log = logging.getLogger("aerobee.broker.retry")
-
-_TOPICS_COUNTED = 10_000
 
 
 class FailedMessages:
@@ -32,7 +24,6 @@ class FailedMessages:
     def __init__(self, topics: TopicTable, stats: BrokerStats) -> None:
         self._topics = topics
         self._stats = stats
-        self._retries: dict[str, int] = {}
 
     def sent_back(self, group: str, topic: str, properties: Mapping[str, str]) -> None:
         """A consumer of `group` gave back a message it had from `topic`."""
@@ -48,22 +39,6 @@ class FailedMessages:
             original,
             dlq_topic(group),
         )
-
-    def retried_at_once(self, group: str) -> None:
-        """A retry was stored that does not wait for its delay level."""
-        topic = retry_topic(group)
-        if topic not in self._retries and len(self._retries) >= _TOPICS_COUNTED:
-            topic = OTHER
-        count = self._retries[topic] = self._retries.get(topic, 0) + 1
-        if count & (count - 1) == 0:  # 1, 2, 4, 8, ...
-            log.warning(
-                "retry redelivered at once group=%s topic=%s count=%d reason=delay levels are not "
-                "served by this version, nothing waits between two tries: maxReconsumeTimes is "
-                "used up quickly",
-                group,
-                topic,
-                count,
-            )
 
     def _original(self, topic: str, properties: Mapping[str, str]) -> str:
         """The topic the message was first sent to. The property is a client's: it only counts

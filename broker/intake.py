@@ -25,6 +25,7 @@ from aerobee.protocol.properties import (
     PROPERTY_WAIT,
     key_words,
 )
+from aerobee.store.delayed_messages import asked_level
 
 #: What the store writes of one record: its places in further queues, the CRC of its bytes. Whoever
 #: forwards a message or sends it back brings them along, and they would be wrong of another record.
@@ -82,7 +83,7 @@ def take_in(text: str, cluster: str, *, keep_wait: bool = False) -> Intake:
         tag_code(tags) if tags else 0,
         key_words(unique_key, keys),
         wait == "true" or wait.lower() == "true",
-        0 if delay == "0" else delay_level(delay),
+        0 if delay == "0" else asked_level(delay),
         transactional.lower() == "true",
     )
 
@@ -94,11 +95,3 @@ def without_own(properties: bytes) -> bytes:
     entries = properties.split(b"\x02")
     marks = (_OFFSETS_MARK + b"\x01", _CRC_MARK + b"\x01")
     return b"\x02".join([entry for entry in entries if not entry.startswith(marks)])
-
-
-def delay_level(text: str) -> int:
-    """The DELAY property as a number; text that is not one counts as none."""
-    try:
-        return int(text)
-    except ValueError:
-        return 0

@@ -15,7 +15,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from aerobee.broker.groups import GroupConfig, GroupTable
-from aerobee.broker.offsets import NO_OFFSET, ConsumerOffsets, offset_key, parse_key
+from aerobee.broker.offsets import (
+    NO_OFFSET,
+    ConsumerOffsets,
+    OffsetTable,
+    offset_key,
+    parse_key,
+    parse_table,
+)
 from aerobee.broker.state_file import JsonStateFile, members
 from aerobee.broker.topics import TopicConfig, TopicTable
 from aerobee.protocol.fastjson import loads
@@ -66,13 +73,19 @@ class LightConsumerOffsets(ConsumerOffsets):
         self, file: JsonStateFile, before: JsonStateFile, max_offset: Callable[[str, int], int]
     ) -> None:
         self._light: LightOffsetTable = {}
-        first_time = not file.path.exists() and not file.backup.exists()
-        super().__init__(before if first_time else file, max_offset)
-        if first_time:
+        self._first_time = not file.path.exists() and not file.backup.exists()
+        super().__init__(before if self._first_time else file, max_offset)
+        if self._first_time:
             self._file = file
             self._dirty = bool(self._table)
-        else:
-            self._light = file.load(_parse_light, {})
+
+    def _load(self, file: JsonStateFile) -> OffsetTable:
+        if self._first_time:
+            return super()._load(file)
+        # One file for both: where one table is damaged, both are those of the backup.
+        nothing: tuple[OffsetTable, LightOffsetTable] = ({}, {})
+        table, self._light = file.load(_parse, nothing)
+        return table
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         if not is_light(group):
@@ -128,6 +141,7 @@ def load_offsets(
     return ConsumerOffsets(before, max_offset)
 
 
-def _parse_light(content: bytes) -> LightOffsetTable:
-    table = members(members(loads(content)).get("lmqOffsetTable", {}))
-    return {parse_key(key): int(offset) for key, offset in table.items()}
+def _parse(content: bytes) -> tuple[OffsetTable, LightOffsetTable]:
+    document = loads(content)
+    light = members(members(document)["lmqOffsetTable"])
+    return parse_table(document), {parse_key(key): int(offset) for key, offset in light.items()}

@@ -25,6 +25,7 @@ from aerobee.broker.metrics_broker import (
     Traffic,
 )
 from aerobee.broker.metrics_clients import Clients, HttpPort, NameServers
+from aerobee.broker.metrics_delay import Delays
 from aerobee.broker.metrics_page import MetricsOptions
 from aerobee.broker.metrics_retention import Deletions
 from aerobee.broker.metrics_store import Lag, Store
@@ -72,6 +73,7 @@ def add_broker(
             settings.disk_warning_ratio,
         ),
     )
+    metrics.add("delays", Delays(core.delays))
     metrics.add("traffic", Traffic(stats, topics.is_system))
     metrics.add("requests", Requests(stats))
     figures = [

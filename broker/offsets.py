@@ -21,6 +21,7 @@ from aerobee.protocol.names import START_GROUP_SUFFIX, check_group_name, check_t
 log = logging.getLogger("aerobee.broker.offsets")
 
 NO_OFFSET = -1
+_BEYOND_NAMED = 20
 _KEY_SEPARATOR = "@"
 
 OffsetTable = dict[tuple[str, str], dict[int, int]]
@@ -32,9 +33,32 @@ class ConsumerOffsets:
     def __init__(self, file: JsonStateFile, max_offset: Callable[[str, int], int]) -> None:
         self._file = file
         self._max_offset = max_offset
-        self._table: OffsetTable = file.load(_parse, {})
+        self._table = self._load(file)
         self._dirty = False
         self.refused = 0
+        self._name_those_beyond()
+
+    def _name_those_beyond(self) -> None:
+        """Groups that wait for offsets their queues have not reached: after a loss, or a restored
+        store beside newer offsets. Nothing comes to them until the queue gets there."""
+        beyond = [
+            (group, topic, queue_id, offset, end)
+            for (topic, group), queues in self._table.items()
+            for queue_id, offset in queues.items()
+            if offset > (end := self._max_offset(topic, queue_id))
+        ]
+        for one in beyond[:_BEYOND_NAMED]:
+            log.warning(
+                "consumer offset beyond its queue group=%s topic=%s queue=%d offset=%d "
+                "queue_end=%d advice=reset the group there, or it misses what comes up to it",
+                *one,
+                extra={"each": True},
+            )
+        if len(beyond) > _BEYOND_NAMED:
+            log.warning("and more of them count=%d", len(beyond) - _BEYOND_NAMED)
+
+    def _load(self, file: JsonStateFile) -> OffsetTable:
+        return file.load(lambda content: parse_table(loads(content)), {})
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Set a group's next offset in a queue; False when it was refused.
@@ -141,8 +165,8 @@ def parse_key(key: str) -> tuple[str, str]:
     return topic, group
 
 
-def _parse(content: bytes) -> OffsetTable:
-    document = loads(content)
+def parse_table(document: Any) -> OffsetTable:
+    """The offsets of a file's document. Raises ValueError, KeyError or TypeError."""
     table: OffsetTable = {}
     for key, queues in members(members(document)["offsetTable"]).items():
         table[parse_key(key)] = {

@@ -27,9 +27,9 @@ class OffsetTable(Protocol):
 
 
 class RetentionDuty:
-    """Runs `retention` once a call."""
+    """Runs `retention` once a call; `offsets` are of all who may still need what goes."""
 
-    def __init__(self, retention: Retention, on_loop: OnOwner, offsets: OffsetTable) -> None:
+    def __init__(self, retention: Retention, on_loop: OnOwner, *offsets: OffsetTable) -> None:
         self._retention = retention
         self._on_loop = on_loop
         self._offsets = offsets
@@ -41,8 +41,11 @@ class RetentionDuty:
     def committed(self) -> OffsetsByQueue:
         """Committed offsets by queue. Worker thread."""
         by_queue: dict[tuple[str, int], dict[str, int]] = {}
-        for (topic, group), offsets in self._on_loop(self._offsets.tables):
+        for (topic, group), offsets in self._on_loop(self._tables):
             # Copied at once: the loop may be changing it.
             for queue_id, offset in dict(offsets).items():
                 by_queue.setdefault((topic, queue_id), {})[group] = offset
         return by_queue
+
+    def _tables(self) -> list[tuple[tuple[str, str], Mapping[int, int]]]:
+        return [entry for table in self._offsets for entry in table.tables()]

@@ -1,8 +1,8 @@
 """CONSUMER_SEND_MSG_BACK (36): a consumer gives a message back (spec/wire.md 3.1, store.md 12.3).
 
-The message is stored again, in `%RETRY%group`, or in `%DLQ%group` once it was tried often enough or
-the consumer says so (delayLevel < 0). Delay levels are not served by this version: a retry is
-redelivered at once, and the log says so.
+The message is stored again, in `%RETRY%group` after a delay that grows with each try unless the
+consumer names one, or in `%DLQ%group` at once when it was tried often enough or the consumer says
+so (delayLevel < 0).
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ from aerobee.protocol.properties import (
 from aerobee.protocol.record import Message, StoreMessage, decode_record, pack_host
 from aerobee.remoting.connection import Connection
 from aerobee.store.message_store import MessageStore
+from aerobee.store.results import PutResult
 
 
 class RetryProcessor:
-    """Stores what consumers send back."""
+    """Stores what consumers send back; `put` has messages with a delay level wait."""
 
     def __init__(
         self,
         store: MessageStore,
+        put: Callable[[StoreMessage], PutResult],
         topics: TopicTable,
         groups: GroupTable,
         failed: FailedMessages,
@@ -48,6 +50,7 @@ class RetryProcessor:
         appended: Callable[[], None],
     ) -> None:
         self._store = store
+        self._put = put
         self._topics = topics
         self._groups = groups
         self._failed = failed
@@ -75,13 +78,11 @@ class RetryProcessor:
             )
         message = decode_record(record)
         topic, queue_id = self._target(command, header, group, message)
-        self._store.put(self._again(message, topic, queue_id, header, group))
+        self._put(self._again(message, topic, queue_id, header, group))
         self._appended()
         self._failed.sent_back(header.group, message.topic, message.properties)
         if topic == dlq_topic(header.group):
             self._failed.died(header.group, message.topic, message.properties)
-        else:
-            self._failed.retried_at_once(header.group)
         return encode_response(command, ResponseCode.SUCCESS)
 
     def _target(

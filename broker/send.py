@@ -4,9 +4,10 @@ Checks the topic, the queue and what the message asks for; builds the record to 
 either answers at once (ASYNC_FLUSH, or `WAIT=false`) or leaves the answer to `acks.py`, which sends
 it when the message is durable. Refusals change nothing in the store.
 
-Not served by this version, and refused rather than served wrongly: transactional messages (they
-would be visible before their commit) and delay levels (they would be delivered early). A retry that
-carries a delay level is the exception: it is redelivered at once, and the log says so.
+A message with a delay level is stored where it waits (`delay.py`), under the checks of its own
+topic; the answer names its own queue, and its place in the delay queue. Transactional messages are
+not served by this version, and refused rather than served wrongly: they would be visible before
+their commit.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from aerobee.broker.acks import Acks
 from aerobee.broker.failed_messages import FailedMessages
@@ -35,7 +37,12 @@ from aerobee.protocol.names import (
     dlq_topic,
 )
 from aerobee.protocol.properties import PROPERTY_TAGS, decode_properties, index_keys
-from aerobee.protocol.record import SYS_MULTI_TAGS, SYS_TRANSACTION_MASK, StoreMessage
+from aerobee.protocol.record import (
+    SYS_MULTI_TAGS,
+    SYS_TRANSACTION_MASK,
+    SYS_TRANSACTION_PREPARED,
+    StoreMessage,
+)
 from aerobee.remoting.connection import Connection
 from aerobee.store.message_store import MessageStore
 from aerobee.store.results import PutResult
@@ -58,13 +65,27 @@ class SendOptions:
     advertised: str
 
 
+class Special(NamedTuple):
+    """What becomes of a message that asks for more than to be stored.
+
+    `delayed`: it waits first. `dead`: it was tried often enough and is a dead letter.
+    """
+
+    topic: str
+    queue_id: int
+    intake: Intake
+    delayed: bool
+    dead: bool
+
+
 class SendProcessor:
-    """Stores what producers send. Loop thread only."""
+    """Stores what producers send; `put_delayed` stores what waits. Loop thread only."""
 
     def __init__(
         self,
         options: SendOptions,
         store: MessageStore,
+        put_delayed: Callable[[StoreMessage], PutResult],
         topics: TopicTable,
         groups: GroupTable,
         acks: Acks,
@@ -75,6 +96,7 @@ class SendProcessor:
     ) -> None:
         self._options = options
         self._store = store
+        self._put_delayed = put_delayed
         self._topics = topics
         self._groups = groups
         self._acks = acks
@@ -175,8 +197,10 @@ class SendProcessor:
     ) -> bytes | None:
         intake = take_in(header.properties, self._cluster)
         topic_name = header.topic
+        special: Special | None = None
         if intake.transactional or intake.delay_level > 0 or topic_name.startswith(RETRY_PREFIX):
-            topic_name, queue_id = self._special(command, header, intake, topic_name, queue_id)
+            special = self._special(command, header, intake, queue_id)
+            topic_name, queue_id, intake = special[:3]
         message = StoreMessage(
             topic_name,
             queue_id,
@@ -194,11 +218,14 @@ class SendProcessor:
             intake.tags_code,
             intake.keys,
         )
-        result = self._store.put(message)
-        kind = MESSAGE_FIFO if _SHARDING_KEY in header.properties else MESSAGE_NORMAL
-        self._stats.stored(self._stats.topic(topic_name, kind), 1, result.size)
-        if topic_name is not header.topic:
-            self._note_dead(header)
+        if special is not None and special.delayed:
+            result = self._put_delayed(message)
+        else:
+            result = self._store.put(message)
+            kind = MESSAGE_FIFO if _SHARDING_KEY in header.properties else MESSAGE_NORMAL
+            self._stats.stored(self._stats.topic(topic_name, kind), 1, result.size)
+            if special is not None and special.dead:
+                self._note_dead(header)
         msg_id = f"{self._msg_id_prefix}{result.log_offset:016X}"
         return self._answer(connection, command, result, msg_id, queue_id, intake.wait)
 
@@ -290,37 +317,29 @@ class SendProcessor:
         return self._reply(command, 0, msg_id, queue_id, result.queue_offset)
 
     def _special(
-        self,
-        command: Command,
-        header: SendMessageHeader,
-        intake: Intake,
-        topic: str,
-        queue_id: int,
-    ) -> tuple[str, int]:
-        """Topic and queue of a message that asks for more than to be stored."""
+        self, command: Command, header: SendMessageHeader, intake: Intake, queue_id: int
+    ) -> Special:
+        """What becomes of a message that asks for more than to be stored."""
         if intake.transactional:
             raise BadRequest(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._options.advertised}] sending transaction message is forbidden: "
                 "transactions are not served by this version",
             )
-        if not topic.startswith(RETRY_PREFIX):
-            raise BadRequest(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"delay level {intake.delay_level} asked for, but delayed delivery is not served "
-                "by this version; send without the DELAY property",
-            )
-        return self._retry_target(command, header, intake, topic, queue_id)
+        topic = header.topic
+        if topic.startswith(RETRY_PREFIX) and self._is_dead(command, header):
+            dead_letters = dlq_topic(topic[len(RETRY_PREFIX) :])
+            self._topics.create_retry(dead_letters, 1, PERM_READ_WRITE)
+            return Special(dead_letters, 0, intake, delayed=False, dead=True)
+        delayed = intake.delay_level > 0 and not header.sys_flag & SYS_TRANSACTION_PREPARED
+        if delayed:
+            # As the reference: the text is made again from all properties, WAIT among them.
+            intake = take_in(header.properties, self._cluster, keep_wait=True)
+        return Special(topic, queue_id, intake, delayed, dead=False)
 
-    def _retry_target(
-        self,
-        command: Command,
-        header: SendMessageHeader,
-        intake: Intake,
-        topic: str,
-        queue_id: int,
-    ) -> tuple[str, int]:
-        group_name = topic[len(RETRY_PREFIX) :]
+    def _is_dead(self, command: Command, header: SendMessageHeader) -> bool:
+        """Whether a retry that a consumer sends itself has had its tries."""
+        group_name = header.topic[len(RETRY_PREFIX) :]
         group = self._groups.get(group_name)
         if group is None:
             raise BadRequest(
@@ -328,13 +347,7 @@ class SendProcessor:
                 f"subscription group not exist, {group_name}",
             )
         limit = group.retry_limit(header.max_reconsume_times, command.version)
-        if header.reconsume_times >= limit:
-            dead_letters = dlq_topic(group_name)
-            self._topics.create_retry(dead_letters, 1, PERM_READ_WRITE)
-            return dead_letters, 0
-        if intake.delay_level > 0:
-            self._failed.retried_at_once(group_name)
-        return topic, queue_id
+        return header.reconsume_times >= limit
 
     def _note_dead(self, header: SendMessageHeader) -> None:
         group = header.topic[len(RETRY_PREFIX) :]

@@ -4,8 +4,9 @@ Form: what fastjson's pretty printer writes (spec/store.md 11.1): one tab a leve
 colon, whole-number keys bare and all on one line, no final newline.
 
 Writing (reliability rule B7): the new text goes to `X.tmp` and is synced, the old text is kept as
-`X.bak`, then `X.tmp` is renamed over `X` and the directory is synced. A crash at any point leaves a
-whole `X`, or a whole `X.bak` beside a missing one.
+`X.bak`, then `X.tmp` is renamed over `X` and the directory is synced. A first text gets its `X.bak`
+after that. A crash at any point leaves a whole `X`, or a whole `X.bak` beside a missing one, or
+neither where there was none.
 
 Reading (spec/store.md 11.4): `X`, else `X.bak` when `X` is missing, empty or unreadable. Without a
 `.bak` that can be read the start stops, unless neither was ever there: nobody's offsets are reset
@@ -58,6 +59,8 @@ class JsonStateFile:
         for path in (self.path, self.backup):
             content = _read(path)
             if content is None:
+                if path is self.path and self.backup.exists():
+                    log.warning("state file missing, using its backup %s", path)
                 continue
             try:
                 if not content:
@@ -95,12 +98,29 @@ class JsonStateFile:
         with self._lock:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             temporary = self.path.with_name(self.path.name + ".tmp")
-            _write_synced(temporary, text.encode("utf-8", "surrogatepass"))
+            new = text.encode("utf-8", "surrogatepass")
+            _write_synced(temporary, new)
             old = _read(self.path)
             if old:
                 _write_synced(self.backup, old)
             os.replace(temporary, self.path)
             _sync_directory(self.path.parent)
+            if not self.backup.exists():
+                self._back_up_first(new)
+
+    def _back_up_first(self, content: bytes) -> None:
+        """The first content is its own backup: one bad bit must not stop the next start.
+
+        It comes last, and goes again if there is no room for it: half a backup beside a missing
+        file would stop the start.
+        """
+        try:
+            _write_synced(self.backup, content)
+        except OSError as error:
+            self.backup.unlink(missing_ok=True)
+            if not is_full(error):
+                raise
+            log.warning("no room for the backup of %s, the next change makes one", self.path)
 
 
 def pretty(value: Any, level: int = 0) -> str:
@@ -141,6 +161,10 @@ def _read(path: Path) -> bytes | None:
         return None
     except IsADirectoryError as error:
         raise StateFileError(f"{path} is a directory, a file is needed; move it away") from error
+    except NotADirectoryError as error:
+        raise StateFileError(
+            f"{path.parent} is a file, a directory is needed; move it away"
+        ) from error
 
 
 def _write_synced(path: Path, content: bytes) -> None:

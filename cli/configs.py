@@ -1,8 +1,10 @@
 """`aerobee config`: what counts, where it comes from, whether a file is right."""
 
 import argparse
+import difflib
+import textwrap
 
-from aerobee.cli.output import OK, print_json, print_table, say
+from aerobee.cli.output import OK, CommandFailed, print_json, print_table, say
 from aerobee.config.errors import ConfigError
 from aerobee.config.load import Loaded, load_settings
 from aerobee.config.model import SETTINGS, Settings
@@ -63,6 +65,39 @@ def show(parsed: argparse.Namespace) -> int:
             [(setting.full_key, _text(setting, loaded.settings)) for setting in shown],
         )
     return OK
+
+
+def explain(parsed: argparse.Namespace) -> int:
+    """What settings mean: unit, range, default, RocketMQ's name."""
+    known = {name.lower(): setting for setting in SETTINGS for name in _names(setting)}
+    found = [known.get(key.lower()) for key in parsed.key]
+    for key, setting in zip(parsed.key, found, strict=True):
+        if setting is None:
+            close = difflib.get_close_matches(key.lower(), known, n=1)
+            hint = f"; did you mean {known[close[0]].full_key}?" if close else ""
+            raise CommandFailed(f"there is no setting {key!r}{hint}")
+    print("\n\n".join([_explanation(setting) for setting in found if setting is not None]))
+    return OK
+
+
+def _names(setting: Setting) -> tuple[str, ...]:
+    names = (setting.full_key, setting.key, setting.rocketmq_key, *setting.aliases)
+    return tuple(name for name in names if name)
+
+
+def _explanation(setting: Setting) -> str:
+    default = str(setting.default)
+    facts = [
+        f"default {default.lower() if isinstance(setting.default, bool) else default or 'empty'}"
+        + (f" {setting.unit}" if setting.unit else ""),
+        setting.range_text,
+        f"RocketMQ's {setting.rocketmq_key}" if setting.rocketmq_key else "",
+        "" if setting.effect == "now" else f"takes effect: {setting.effect}",
+    ]
+    reason = textwrap.fill(
+        " ".join(setting.reason.split()), 96, initial_indent="  ", subsequent_indent="  "
+    )
+    return f"{setting.full_key}: {', '.join([fact for fact in facts if fact])}\n{reason}"
 
 
 def check(parsed: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ _INTERRUPTED: Final = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code of the process."""
-    parsed = build_parser().parse_args(arguments)
+    parsed = _parse(arguments)
     try:
         code = _COMMANDS[parsed.command](parsed)
         # Now, while a broken pipe can still be handled.
@@ -32,6 +32,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the top of the process; bugs are raised again
         return _explain(error)
     return code
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The parsed command line; argparse ends the process with code 2 when it is wrong.
+
+    It takes a word that may be left out, such as the body of `message send TOPIC`, only when it
+    stands beside the words before it, so what stands behind an option is put in its place here.
+    """
+    parser = build_parser()
+    parsed, rest = parser.parse_known_args(arguments)
+    is_body = len(rest) == 1 and not rest[0].startswith("-")
+    if is_body and getattr(parsed, "body", "") is None:
+        parsed.body = rest[0]
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return parsed
 
 
 def _explain(error: Exception) -> int:
@@ -72,10 +88,22 @@ def _config_show(parsed: argparse.Namespace) -> int:
     return show(parsed)
 
 
+def _config_explain(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.configs import explain
+
+    return explain(parsed)
+
+
 def _config_check(parsed: argparse.Namespace) -> int:
     from aerobee.cli.configs import check
 
     return check(parsed)
+
+
+def _broker_clean(parsed: argparse.Namespace) -> int:
+    from aerobee.cli.brokers import clean
+
+    return clean(parsed)
 
 
 def _topic_list(parsed: argparse.Namespace) -> int:
@@ -185,6 +213,8 @@ _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "nameserver": _nameserver,
     "config show": _config_show,
     "config check": _config_check,
+    "config explain": _config_explain,
+    "broker clean": _broker_clean,
     "topic list": _topic_list,
     "topic create": _topic_create,
     "topic describe": _topic_describe,

@@ -36,6 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_config(commands)
     _add_topic(commands)
     _add_message(commands)
+    _add_broker(commands)
     add_store(commands)
     add_pipeline(commands)
     return parser
@@ -91,6 +92,9 @@ def _add_config(commands: "Commands") -> None:
     show.add_argument("--changed", action="store_true", help="only what somebody set")
     _add_json(show)
     show.set_defaults(command="config show")
+    explain = group.add_parser("explain", help="what a setting means")
+    explain.add_argument("key", nargs="+", metavar="KEY", help="its name here, or RocketMQ's")
+    explain.set_defaults(command="config explain")
     check = group.add_parser("check", help="read a file as serve would, and say what is wrong")
     check.add_argument("config", metavar="FILE")
     check.add_argument("--format", choices=("toml", "properties"), help="if FILE does not tell")
@@ -200,6 +204,23 @@ def _add_reading(group: "Commands") -> None:
         add("--full", action="store_true", help="whole bodies and all properties")
         _add_client(parser)
         parser.set_defaults(command=f"message {name}")
+
+
+def _add_broker(commands: "Commands") -> None:
+    group = _group(commands, "broker", "ask something of running brokers")
+    clean = group.add_parser(
+        "clean",
+        help="delete now what is of no use any more",
+        description="Have running brokers delete what is of no use any more. Nothing goes that has "
+        "not expired; aerobee store retention foretells what that is.",
+    )
+    add = clean.add_argument
+    add("--log", action="store_true", help="expired commit log segments, without waiting")
+    add("--queues", action="store_true", help="queues without a message left")
+    add("--topics", action="store_true", help="queues of topics that are not there any more")
+    add("--broker", metavar="NAME", help="this one alone (default: all masters)")
+    _add_client(clean)
+    clean.set_defaults(command="broker clean")
 
 
 def _group(commands: "Commands", name: str, text: str) -> "Commands":

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from aerobee.cli.output import CommandFailed
+from aerobee.cli.progress import size
 from aerobee.config.load import load_settings
 from aerobee.config.model import Settings
 from aerobee.store.errors import StoreError
-from aerobee.store.files import Files, is_refused
+from aerobee.store.files import Files, is_full, is_refused
 from aerobee.store.store_lock import StoreLock
 
 SOUND: Final = 0
@@ -79,4 +80,24 @@ def _refusal(parsed: argparse.Namespace, error: OSError) -> str:
     text = f"{where}: {error.strerror or error}"
     if is_refused(error):
         text += " (run this as the user the broker runs as, or as root)"
+    if is_full(error):
+        text += _room_needed(parsed)
     return text
+
+
+def _room_needed(parsed: argparse.Namespace) -> str:
+    """What to do about a full disk: how much the command takes, and whether it can take less."""
+    if parsed.command == "store truncate":
+        return (
+            ". What is cut is copied to lost+found first, so as much has to be free as is cut; "
+            "with --discard no copy is kept. Then run the same command again"
+        )
+    used = 0
+    for name in ("consumequeue", "consumequeue_ext", "index"):
+        for directory, _, files in os.walk(os.path.join(parsed.directory, name)):
+            used += sum(os.stat(os.path.join(directory, file)).st_blocks * 512 for file in files)
+    return (
+        ". New queues and a new index are made beside the old ones, and what is overwritten in the "
+        f"log is copied to lost+found first: about {size(used)} have to be free, or more if much "
+        "is damaged. Then run the same command again"
+    )

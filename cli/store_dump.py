@@ -81,6 +81,8 @@ def _print_all(parsed: argparse.Namespace, items: Callable[[Dump, Wanted], Itera
                 break
             show(item, parsed, settings)
             left -= 1
+    if left == parsed.limit:
+        say("nothing there, or nothing that fits what was asked for")
     return OK
 
 

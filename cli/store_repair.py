@@ -19,7 +19,7 @@ from aerobee.store.at_rest import StoreAtRest
 from aerobee.store.audit import verify
 from aerobee.store.audit_report import Report
 from aerobee.store.repair import plan_repair, repair
-from aerobee.store.repair_plan import Plan
+from aerobee.store.repair_model import Plan
 
 
 def repair_store(parsed: argparse.Namespace) -> int:
@@ -63,6 +63,8 @@ def _print_plan(root: str, plan: Plan) -> None:
         print("then the consume queues are made again from the log; none ends lower than before")
     if plan.index:
         print("then the index is made again from the log")
+    if plan.lost:
+        print(f"messages lost in all of this, as far as queues name them: {plan.lost}")
 
 
 def _print_done(root: str, after: Report, aside: str | None) -> None:
@@ -78,6 +80,7 @@ def _fields(plan: Plan, after: Report | None, aside: str | None) -> dict[str, An
         "steps": [
             {"what": step.what, "keeps": step.keeps, "loses": step.loses} for step in plan.steps
         ],
+        "messages_lost": plan.lost,
         "rebuild_queues": plan.queues,
         "rebuild_index": plan.index,
         "impossible": plan.impossible,

@@ -25,6 +25,13 @@ from aerobee.store.retention_plan import MOST_A_RUN
 from aerobee.store.segment_times import FILE
 
 _SHOWN: Final = 20
+# Who gave none of these may have forgotten that the broker has others.
+_RULES: Final = frozenset(
+    {
+        "retention_hours", "delete_hours", "disk_max_used_percent", "disk_force_ratio",
+        "disk_warning_ratio", "clean_forcibly",
+    }
+)  # fmt: skip
 
 
 def show_retention(parsed: argparse.Namespace) -> int:
@@ -38,7 +45,7 @@ def _show(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print_json(_fields(settings.store_path, found))
         return OK
-    if not given - {"store_path"}:
+    if not parsed.config and not given & _RULES:
         say("these are the default settings; name the broker's own with --config")
     most = sys.maxsize if parsed.all else _SHOWN
     _print_rules(found)

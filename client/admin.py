@@ -122,6 +122,31 @@ class Admin:
         for address in _masters(await self.cluster(), None, broker).values():
             await self._put_topic(address, settings)
 
+    async def clean(
+        self,
+        *,
+        expired_log: bool = False,
+        expired_queues: bool = False,
+        unused_topics: bool = False,
+        broker: str | None = None,
+    ) -> list[str]:
+        """Have masters delete what is of no use any more; the names of the brokers that said yes.
+
+        `expired_log` lets them delete expired segments now instead of at the hour; the other two
+        remove queues without messages, and queues of topics that are not there any more.
+        """
+        wanted = (
+            (expired_log, RequestCode.DELETE_EXPIRED_COMMITLOG),
+            (expired_queues, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE),
+            (unused_topics, RequestCode.CLEAN_UNUSED_TOPIC),
+        )
+        masters = _masters(await self.cluster(), None, broker)
+        for address in masters.values():
+            for is_wanted, code in wanted:
+                if is_wanted:
+                    await self._session.call(address, code)
+        return sorted(masters)
+
     async def _put_topic(self, address: str, settings: TopicData) -> None:
         header = CreateTopicHeader(
             topic=settings.name,

@@ -1,4 +1,4 @@
-"""Settings of parts that are understood but not built yet: delay, transactions, slaves, access.
+"""Settings of parts that are understood but not built yet: slaves and access.
 
 They are declared so that a broker.conf is taken as it is and its values are checked. Where going on
 without the part would break a promise the setting makes (a slave's copy, access control, TLS), the
@@ -8,89 +8,10 @@ value is refused and the start stops instead.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from aerobee.config.setting import I32_MAX, I64_MAX, setting
+from aerobee.config.setting import I64_MAX, setting
 
 _DAY_MS = 86_400_000
-_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _NO_SLAVES = "is not supported yet: replication is missing; use ASYNC_MASTER"
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeliverySettings:
-    """Delayed messages and transactions."""
-
-    section: ClassVar[str] = "delivery"
-
-    message_delay_levels: str = setting(
-        _DELAY_LEVELS,
-        "messageDelayLevel",
-        separator=" ",
-        effect="later",
-        why="The delay levels, numbered from 1; units s, m, h, d.",
-    )
-    flush_delay_offset_interval_ms: int = setting(
-        10_000,
-        "flushDelayOffsetInterval",
-        unit="ms",
-        low=100,
-        high=_DAY_MS,
-        effect="later",
-        why="How often the progress of the delay queues is written to disk.",
-    )
-    schedule_message_stats: bool = setting(
-        True, "enableScheduleMessageStats", effect="later", why="Count delayed deliveries by topic."
-    )
-    schedule_async_deliver: bool = setting(
-        False,
-        "enableScheduleAsyncDeliver",
-        effect="later",
-        why="Deliver due messages without waiting for each other's flush.",
-    )
-    schedule_pending_limit: int = setting(
-        2000,
-        "scheduleAsyncDeliverMaxPendingLimit",
-        low=1,
-        high=I32_MAX,
-        effect="later",
-        why="Most deliveries on the way at a time.",
-    )
-    schedule_resends_to_block: int = setting(
-        3,
-        "scheduleAsyncDeliverMaxResendNum2Blocked",
-        low=1,
-        high=I32_MAX,
-        effect="later",
-        why="Failed deliveries after which a level waits.",
-    )
-    reject_transactions: bool = setting(
-        False, "rejectTransactionMessage", effect="later", why="Refuse transactional messages."
-    )
-    transaction_timeout_ms: int = setting(
-        6000,
-        "transactionTimeOut",
-        unit="ms",
-        low=1,
-        high=_DAY_MS,
-        effect="later",
-        why="Age at which the producer of an undecided transaction is asked.",
-    )
-    transaction_check_max: int = setting(
-        15,
-        "transactionCheckMax",
-        low=1,
-        high=I32_MAX,
-        effect="later",
-        why="How often it is asked before the message is put aside.",
-    )
-    transaction_check_interval_ms: int = setting(
-        60_000,
-        "transactionCheckInterval",
-        unit="ms",
-        low=100,
-        high=_DAY_MS,
-        effect="later",
-        why="Pause between two rounds of asking.",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

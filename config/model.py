@@ -16,11 +16,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
 from aerobee.config.broker_settings import BrokerSettings, TopicSettings
-from aerobee.config.later_settings import (
-    AccessSettings,
-    DeliverySettings,
-    ReplicationSettings,
-)
+from aerobee.config.delivery_settings import DeliverySettings
+from aerobee.config.later_settings import AccessSettings, ReplicationSettings
 from aerobee.config.legacy_settings import LegacySettings
 from aerobee.config.limit_settings import LimitSettings
 from aerobee.config.retention_settings import RetentionSettings

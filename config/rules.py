@@ -55,6 +55,8 @@ def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
     check.each("name_servers", ";", _is_address, "must be host:port, separated by ';'")
     check.each("delete_hours", ";", _is_hour, "must be hours of the day (00 to 23)")
     check.each("message_delay_levels", " ", _LEVEL.fullmatch, "must be levels such as 10s 5m 2h 1d")
+    if not values["message_delay_levels"].strip():
+        check.wrong("message_delay_levels", "must have one level at least")
     check.each("metrics_label", ",", _LABEL.fullmatch, "must be k:v,k:v")
     _log_directories(check, values)
     if values["transient_pool_fail_fast"] and values["transient_pool_buffers"] < 3:
@@ -66,6 +68,8 @@ def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
         *_broker_name(values),
         *_listening(values, origins),
         *_transient_pool(values),
+        *_disk_limits(values),
+        *_delay_levels(values),
     ]
     _parts(values, origins)
     return warnings
@@ -191,6 +195,28 @@ def _transient_pool(values: Values) -> list[str]:
     if not values["transient_pool_enabled"] or values["flush_disk_type"] != "SYNC_FLUSH":
         return []
     return ["the transient pool is not used with SYNC_FLUSH, which answers after the sync"]
+
+
+def _disk_limits(values: Values) -> list[str]:
+    force, refuse = values["disk_force_ratio"], values["disk_warning_ratio"]
+    if not values["clean_forcibly"] or force <= refuse:
+        return []
+    return [
+        f"sends are refused above {refuse:g} of the disk (diskSpaceWarningLevelRatio), before the "
+        f"oldest messages are deleted by force above {force:g} (diskSpaceCleanForciblyRatio)"
+    ]
+
+
+def _delay_levels(values: Values) -> list[str]:
+    hours = {"s": 1 / 3600, "m": 1 / 60, "h": 1, "d": 24}
+    levels = values["message_delay_levels"].split()
+    longest = max(levels, key=lambda level: int(level[:-1]) * hours[level[-1]])
+    if int(longest[:-1]) * hours[longest[-1]] < values["retention_hours"]:
+        return []
+    return [
+        f"messages of the delay level {longest} are deleted before they are due: retention_hours "
+        f"(fileReservedTime) is {values['retention_hours']}"
+    ]
 
 
 def _is_loopback(host: str) -> bool:

@@ -93,13 +93,19 @@ class KvFile:
                 content = path.read_bytes()
             except FileNotFoundError:
                 continue
-            if not content:
-                continue
+            except IsADirectoryError as error:
+                raise KvFileDamaged(
+                    f"{path} is a directory, a file is needed; move it away"
+                ) from error
             try:
-                return KvTable(_parse(content))
+                table = KvTable(_parse(content))
             except (JsonError, ValueError) as error:
                 damaged = f"{path} cannot be read ({error})"
                 log.warning("KV file damaged path=%s why=%s", path, error)
+                continue
+            if path is not self.path and not damaged:
+                log.warning("KV file missing, using its backup path=%s", self.path)
+            return table
         if damaged:
             raise KvFileDamaged(
                 f"{damaged}, nor can its backup; restore one of them, or move both away to start "
@@ -123,11 +129,14 @@ class KvFile:
 
 
 def _parse(content: bytes) -> dict[str, dict[str, str]]:
+    if not content:
+        raise ValueError("it is empty")
     document: Any = loads(content)
-    if not isinstance(document, dict) or not isinstance(document.get("configTable", {}), dict):
+    # Without the member it is damaged, too: a flipped bit in its name must not empty the table.
+    if not isinstance(document, dict) or not isinstance(document.get("configTable"), dict):
         raise ValueError("it holds no configTable")
     table: dict[str, dict[str, str]] = {}
-    for namespace, keys in document.get("configTable", {}).items():
+    for namespace, keys in document["configTable"].items():
         if not isinstance(keys, dict):
             raise ValueError(f"namespace {namespace!r} is no object")
         table[namespace] = {key: str(value) for key, value in keys.items()}

@@ -9,8 +9,9 @@ The digits are the CRC-32 of all bytes before those 20, masked to 31 bits, the L
 digit first, filled up with zeros (store spec 2.10). Other properties before it end in U+0002.
 
 Whether a record is meant to be sealed must not hang on a byte that may be the damaged one. So the
-ten bytes of the seal that never vary are counted: with half of them in place it is a seal, and has
-to be a whole and right one.
+ten bytes of the seal that never vary are counted: with eight of them in place it is a seal, and has
+to be a whole and right one. Damage to more than two of them is a torn page, whose zeros
+`record_check.py` finds by themselves; with fewer than eight any text might pass for a seal.
 """
 
 import zlib
@@ -20,6 +21,8 @@ from aerobee.protocol.properties import MAX_PROPERTIES_BYTES, PROPERTY_CRC
 _NAME = PROPERTY_CRC.encode() + b"\x01"
 _END = b"\x02"
 _DIGITS = 10
+# Of the ten bytes that never vary.
+_FIXED_ENOUGH = 8
 SEAL_BYTES = len(_NAME) + _DIGITS + len(_END)
 #: Properties of that length can always be sealed; one byte more only if they end in U+0002.
 MOST_SEALED_PROPERTIES = MAX_PROPERTIES_BYTES - SEAL_BYTES - len(_END)
@@ -50,7 +53,7 @@ def is_sealed(record: bytes | memoryview) -> bool:
     fixed = tail[: len(_NAME)] + tail[-len(_END) :]
     expected = _NAME + _END
     in_place = sum([found == wanted for found, wanted in zip(fixed, expected, strict=False)])
-    return in_place * 2 >= len(expected)
+    return in_place >= _FIXED_ENOUGH
 
 
 def is_intact(record: bytes | memoryview) -> bool:

@@ -29,10 +29,11 @@ from aerobee.store.audit_report import Sizes
 from aerobee.store.audit_sizes import find_sizes
 from aerobee.store.audit_state import KnownMarks, read_marks
 from aerobee.store.checkpoint import Checkpoint
-from aerobee.store.errors import StoreLayoutError
+from aerobee.store.errors import StoreInUse, StoreLayoutError
 from aerobee.store.files import Clock, Files
-from aerobee.store.offsets_file import DerivedMarks, OffsetsFile
+from aerobee.store.offsets_file import DerivedMarks, Offsets, OffsetsFile
 from aerobee.store.opening import LOG_SIZE_KEYS, make_parts, open_parts
+from aerobee.store.read_only_files import ReadOnlyFiles
 from aerobee.store.recovery_report import Progress, RecoveryReport
 from aerobee.store.store_lock import StoreLock
 
@@ -61,7 +62,9 @@ class StoreAtRest:
         reading: bool = False,
     ) -> None:
         self._reading = reading
-        self.files = files or Files()
+        # `abort` is ours from the first change on, and says nothing of the last run any more.
+        self._changing = self._left_open = False
+        self.files = files or (ReadOnlyFiles() if reading else Files())
         self.clock = clock or Clock()
         self.settings = settings
         #: Names of the settings that somebody chose.
@@ -82,7 +85,7 @@ class StoreAtRest:
             if self._reading:
                 self._lock.take_to_read()
             else:
-                self._lock.take()
+                self._take()
             self.look()
         except BaseException:
             self._lock.release()
@@ -94,11 +97,22 @@ class StoreAtRest:
     ) -> None:
         self._lock.release()
 
+    def _take(self) -> None:
+        try:
+            self._lock.take()
+        except StoreInUse as error:
+            raise StoreInUse(
+                f"{self.root} is in use: a broker or another command runs on it (its file 'lock' "
+                "is locked). This command needs a store at rest; stop the broker first."
+            ) from error
+
     def look(self) -> None:
         """Read names, lengths and marks (again)."""
         self.layout = survey(self.files, self.settings)
         self.sizes = find_sizes(self.files, self.layout, self.settings, self.given)
         self.marks = read_marks(self.files, self.root)
+        if not self._changing:
+            self._left_open = self._lock.was_left_open()
         self.settings = self.settings.with_changes(
             commit_log_segment_bytes=self.sizes.segment_bytes,
             consume_queue_segment_bytes=self.sizes.queue_bytes,
@@ -109,8 +123,8 @@ class StoreAtRest:
 
     @property
     def was_left_open(self) -> bool:
-        """Whether the last run, or a command like this one, did not end in order."""
-        return self._lock.was_left_open()
+        """Whether the last run, or a command like this one before us, did not end in order."""
+        return self._left_open
 
     def is_given(self, name: str) -> bool:
         """Whether somebody chose the setting (attribute name)."""
@@ -140,25 +154,32 @@ class StoreAtRest:
 
     # --- changing ---------------------------------------------------------------------------
 
-    def distrust(self, flushed: int | None = None, without: Collection[Range] = ()) -> None:
+    def distrust(
+        self, flushed: int | None = None, without: Collection[Range] = (), *, reaches: int = 0
+    ) -> None:
         """Before the first change: let abort, checkpoint and offsets file say that queues and index
         have to be held against the whole log. Raises OSError.
 
         `flushed` is up to where the log is known to reach from now on, if that changes; `without`
-        are gaps it will not have any more.
+        are gaps it will not have any more. `reaches` is where an audit has found that the log has
+        to end: should this be broken off, whoever goes on knows it from the offsets file.
         """
         assert not self._reading
+        self._changing = True
         self._lock.mark_open()
         self._checkpoint.load()
         self._checkpoint.logics_ms = self._checkpoint.index_ms = 0
         self._checkpoint.flush()
         offsets = self.marks.offsets
+        start = DerivedMarks(0, 0)
+        file = OffsetsFile(self.files, self.root)
+        if reaches and not self.marks.ours:
+            offsets = Offsets(reaches, 0, start, start, -1, (), (), file.identity())
         if offsets is not None:
-            start = DerivedMarks(0, 0)
-            OffsetsFile(self.files, self.root).save(
+            file.save(
                 msgspec.structs.replace(
                     offsets,
-                    flushed=offsets.flushed if flushed is None else flushed,
+                    flushed=max(reaches, offsets.flushed) if flushed is None else flushed,
                     synced=start,
                     live=start,
                     indexed=-1,

@@ -6,6 +6,7 @@
     audit_queues    ... each record in exactly its slot, and back (invariants I3 to I7)
     audit_index     ... each key of each record found (I6)
     audit_state     checkpoint, offsets, abort, lock      audit_config    the broker's tables
+    audit_start     whether a start would be refused
 
 It changes nothing, opens nothing for writing, and needs memory for the queues' states, one index
 file's slots and a few megabytes of the log, however long that is. It trusts no derived file, and
@@ -26,14 +27,17 @@ from aerobee.store.audit_bytes import Sources, Window
 from aerobee.store.audit_config import Tables
 from aerobee.store.audit_ext import Extensions
 from aerobee.store.audit_index import IndexAudit
+from aerobee.store.audit_kinds import Level
 from aerobee.store.audit_layout import Layout, check_segments, check_strays, survey
 from aerobee.store.audit_log import LogAudit
 from aerobee.store.audit_queue_files import QueueSet, RecordsByPlace
 from aerobee.store.audit_queue_pass import LostByGap
 from aerobee.store.audit_queues import QueueAudit
+from aerobee.store.audit_reader import SegmentReader
 from aerobee.store.audit_report import NO_FACTS, Counts, Findings, LogFacts, Report, Sizes
-from aerobee.store.audit_scan import LogScan, SegmentReader
+from aerobee.store.audit_scan import LogScan
 from aerobee.store.audit_sizes import find_sizes
+from aerobee.store.audit_start import start_refusal, with_sizes
 from aerobee.store.audit_state import (
     check_abort,
     check_checkpoint,
@@ -45,6 +49,7 @@ from aerobee.store.audit_state import (
 from aerobee.store.delay_levels import DelayLevels
 from aerobee.store.encoding import crc_checks
 from aerobee.store.files import Clock, Files
+from aerobee.store.read_only_files import ReadOnlyFiles
 from aerobee.store.recovery_report import Progress
 
 
@@ -61,7 +66,7 @@ def verify(
     from the files. Raises NotAStore, StoreSizeMismatch, or OSError when something cannot be read
     for another reason than a bad disk.
     """
-    files = files or Files()
+    files = files or ReadOnlyFiles()
     clock = clock or Clock()
     started = clock.monotonic()
     layout = survey(files, settings)
@@ -72,6 +77,7 @@ def verify(
     finally:
         audit.sources.close()
     audit.say_unreadable()
+    audit.say_refusal(clock)
     audit.counts.bytes_read = audit.sources.bytes_read()
     return Report(
         settings.store_path,
@@ -126,20 +132,23 @@ class _Audit:
     def run(self) -> None:
         """All checks."""
         findings, counts, scan = self.findings, self.counts, self.scan
-        check_segments(self._layout, self._sizes.segment_bytes, findings)
         check_strays(self._files, self._layout, findings)
         self._check_queue_files()
         log_start = scan.end
         if self._segments:
             self._read(log_start)
+        misplaced = {file.path for file, _ in scan.misplaced}
+        check_segments(self._layout, self._sizes.segment_bytes, findings, misplaced)
         counts.segments = len(self._layout.segments)
         counts.messages = counts.records - counts.half_messages - counts.rollbacks - counts.fillers
-        counts.log_start, counts.log_end, counts.blanks = log_start, scan.end, scan.blanks
+        counts.log_start, counts.blanks = log_start, scan.blanks
+        ends = [file.start + self._sizes.segment_bytes for file in self._segments[-1:]]
+        counts.log_end = min([scan.end, *ends])
         self._tables.check_offsets(self._max_offset)
         root = self._layout.root
         check_abort(self._files, root, findings)
         check_lock(self._files, root, findings)
-        check_marks(self._marks, root, scan.end, findings)
+        check_marks(self._marks, root, log_start, scan.end, findings)
         # The newest message may be among those that are lost.
         newest_ms = 0 if scan.gaps or scan.tail else counts.last_store_ms
         check_checkpoint(self._files, root, newest_ms, findings)
@@ -184,6 +193,8 @@ class _Audit:
         limit = max((file.start + file.size for file in self._segments), default=log_start)
         index.start(log_start, limit)
         log.run(queues.feed, index.feed, index.filler, self._progress_in_log(log_start))
+        self._lose_ends(queues)
+        log.note_times()
         index.finish(scan.end)
         lost = LostByGap(scan.gaps)
         queues.finish(log_start, scan.end, lost, self._progress_in_queues)
@@ -196,7 +207,20 @@ class _Audit:
             [(file.path, file.start, own) for file, own in scan.misplaced],
             [(file.path, file.start) for file in scan.spare],
             queues.strays,
+            scan.end,
         )
+
+    def _lose_ends(self, queues: QueueAudit) -> None:
+        """What is known to have been behind the end of what can be read.
+
+        What queues name was there; only after a power cut they may be ahead of the log. No crash
+        makes a file shorter, or gives it another's name.
+        """
+        scan, marks, size = self.scan, self._marks, self._sizes.segment_bytes
+        was_changed = bool(scan.misplaced) or any(file.size < size for file in self._segments)
+        if self.clean_stop or marks.nothing_lost or was_changed:
+            scan.lose_all_up_to(queues.named_end(scan.end))
+        scan.lose_all_up_to(marks.flushed)
 
     def _check_queue_files(self) -> None:
         for found in self._layout.queues:
@@ -250,6 +274,15 @@ class _Audit:
         """What the disk refused; known when all files are closed."""
         for path, start, end in self.sources.unreadable():
             self.findings.add("unreadable", path, start, f"the disk refuses bytes {start} to {end}")
+
+    def say_refusal(self, clock: Clock) -> None:
+        """What a start would stumble over, if nothing that was found explains it."""
+        if self.findings.count(Level.DAMAGE):
+            return
+        settings = with_sizes(self._settings, self._sizes)
+        refusal = start_refusal(settings, self._files, clock)
+        if refusal is not None:
+            self.findings.add("start-refused", self._layout.root, None, refusal)
 
     def _progress_in_log(self, start: int) -> Callable[[int], None]:
         end = start

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from aerobee.protocol.fastjson import JsonError, loads
-from aerobee.protocol.names import SCHEDULE_TOPIC, SYSTEM_TOPICS
+from aerobee.protocol.names import SCHEDULE_GROUP, SCHEDULE_TOPIC, SYSTEM_TOPICS
 from aerobee.store.audit_layout import Layout
 from aerobee.store.audit_report import Counts, Findings
 from aerobee.store.audit_state import read_small
@@ -95,9 +95,11 @@ class Tables:
                 yield Beyond(DELAYS, who, SCHEDULE_TOPIC, level - 1, offset, end)
 
     def committed(self) -> Iterator[tuple[str, str, int, int]]:
-        """(topic, group, queue id, offset) of all that groups have committed."""
+        """(topic, group, queue id, offset) of all that groups have committed, delay levels too."""
         for name in (OFFSETS, LMQ_OFFSETS):
             yield from self._committed(name)
+        for level, offset in _numbers(_member(self._tables.get(DELAYS), "offsetTable")):
+            yield SCHEDULE_TOPIC, SCHEDULE_GROUP, level - 1, offset
 
     def set_back(self, max_offset: MaxOffset) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """(path, new content) of tables with offsets beyond the end of their queue: they are at it
@@ -147,8 +149,7 @@ class Tables:
         if worse is None:
             self._findings.add("config-from-backup", path, None, problem)
             return backup
-        nothing = (_EMPTY, _ABSENT)
-        if problem not in nothing or worse not in nothing:
+        if (problem, worse) != (_ABSENT, _ABSENT):
             self._findings.add("config-damaged", path, None, f"{problem}; its backup {worse}")
         return None
 

@@ -7,6 +7,7 @@ reading near it.
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NamedTuple
 
 from aerobee.config.model import Settings
@@ -192,7 +193,7 @@ class Dump:
     def _log_range(self, wanted: Wanted) -> tuple[int, int]:
         """Where a record begins at or before all that is wanted, and where to stop."""
         start, end = 0, wanted.log_end
-        for file, following in zip(self._segments, [*self._segments[1:], None], strict=True):
+        for file, following in zip_longest(self._segments, self._segments[1:]):
             if file.start + self._sizes.segment_bytes <= wanted.log_start:
                 start = file.start + self._sizes.segment_bytes
             elif following is not None and wanted.begin_ms:

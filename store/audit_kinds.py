@@ -38,6 +38,17 @@ KINDS: Final[dict[str, Kind]] = {
         "the disk does not give these bytes back; what stood there is lost if it stays like that",
         "look at the disk (kernel log, SMART), copy the directory to a sound one, then repair",
     ),
+    "start-refused": Kind(
+        _D,
+        "a broker does not start on this directory",
+        "do what the text says, then verify again",
+    ),
+    "not-a-file": Kind(
+        _D,
+        "a broker refuses to start",
+        "move it away (repair does), the file is made anew; a link that leads nowhere is perhaps "
+        "a volume that is not mounted",
+    ),
     "log-missing": Kind(
         _D,
         "a broker refuses to start: without its log it would number everything anew",
@@ -127,6 +138,12 @@ KINDS: Final[dict[str, Kind]] = {
         _D,
         "messages that were stored are gone, and their offsets must not be given out again",
         f"restore the log from a backup; without one {_REPAIR}",
+    ),
+    "log-front-missing": Kind(
+        _D,
+        "messages are gone that deletion had not taken; a start says so and goes on without them",
+        "restore the files from a backup; without one repair, or the next start, lets the log "
+        "begin where its first file does",
     ),
     "time-back": Kind(
         _W,

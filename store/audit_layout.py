@@ -7,7 +7,7 @@ so that what is left can still be read.
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,11 +16,13 @@ from aerobee.store.audit_report import Findings
 from aerobee.store.errors import NotAStore
 from aerobee.store.files import Files
 from aerobee.store.queue_table import REMOVED_SUFFIX
+from aerobee.store.start_checks import SMALL_FILES
 
 _SEGMENT_NAME = re.compile(r"[0-9]{20}", re.ASCII)
 _INDEX_NAME = re.compile(r"[0-9]{17}", re.ASCII)
-# What a store directory may hold beside the log; one of these makes it one.
-_SIGNS = ("commitlog", "consumequeue", "index", "checkpoint", "lock", "config")
+# One of these in a directory makes it a store.
+_SIGNS = ("commitlog", "consumequeue", "index", "checkpoint", "offsets", "lock", "config")
+_FOLDERS = ("commitlog", "consumequeue", "index", "config")
 _KNOWN = frozenset(
     {*_SIGNS, "abort", "offsets", "offsets.tmp", "consumequeue_ext", "transaction", "kvConfig.json"}
     | {"batchconsumequeue", "timerwheel", "timerlog", "epochFileCheckpoint", "brokerIdentity"}
@@ -66,6 +68,8 @@ class Layout:
     unfinished: list[FoundFile] = field(default_factory=list)
     # (path, whether RocketMQ refuses to start because of it).
     foreign: list[tuple[str, bool]] = field(default_factory=list)
+    # Directories, and links to nothing, under the name of a file, and what they are.
+    not_files: list[tuple[str, str]] = field(default_factory=list)
     # Files of consumequeue_ext, by (topic, queue id), and whether there is such a directory.
     extensions: list[tuple[tuple[str, int], FoundFile]] = field(default_factory=list)
     has_extensions: bool = False
@@ -92,6 +96,8 @@ def survey(files: Files, settings: Settings) -> Layout:
     _check_root(files, root)
     layout = Layout(root, log_directories(settings))
     for name in files.names(root):
+        if name in SMALL_FILES:
+            _is_file(files, os.path.join(root, name), layout)
         if name not in _KNOWN and name != REBUILD and not name.startswith(ASIDE_PREFIX):
             path = os.path.join(root, name)
             if path not in layout.log_directories:
@@ -117,7 +123,7 @@ def _check_root(files: Files, root: str) -> None:
     if not files.is_directory(root):
         raise NotAStore(f"{root} is a file; name the directory of a store")
     names = files.names(root)
-    if not any(sign in names for sign in _SIGNS):
+    if not any(_is_sign(files, root, sign) for sign in _SIGNS if sign in names):
         what = "is empty" if not names else "holds nothing that belongs to one"
         raise NotAStore(
             f"{root} is not the directory of a store: it {what}. A store has commitlog, "
@@ -125,12 +131,31 @@ def _check_root(files: Files, root: str) -> None:
         )
 
 
+def _is_file(files: Files, path: str, layout: Layout) -> bool:
+    """Whether a file is what has the name of one; noted if not."""
+    if files.exists(path) and not files.is_directory(path):
+        return True
+    what = "a directory" if files.exists(path) else "a link to nothing"
+    layout.not_files.append((path, f"is {what}, a file is needed"))
+    return False
+
+
+def _is_sign(files: Files, root: str, name: str) -> bool:
+    """Whether it makes a store of its directory: folders do by what is in them."""
+    names = files.names(os.path.join(root, name)) if name in _FOLDERS else [""]
+    if name == "commitlog":
+        return any(_SEGMENT_NAME.fullmatch(one) for one in names)
+    return bool(names)
+
+
 def _list_segments(files: Files, directory: str, layout: Layout) -> None:
     known = {file.start for file in layout.segments}
     for name in files.names(directory):
         path = os.path.join(directory, name)
-        if _SEGMENT_NAME.fullmatch(name) is None or files.is_directory(path):
+        if _SEGMENT_NAME.fullmatch(name) is None:
             layout.foreign.append((path, True))
+            continue
+        if not _is_file(files, path, layout):
             continue
         file = FoundFile(path, int(name), files.size_of(path))
         if not file.size:
@@ -178,8 +203,10 @@ def _list_queue_files(files: Files, directory: str, layout: Layout) -> list[Foun
     found: list[FoundFile] = []
     for name in files.names(directory):
         path = os.path.join(directory, name)
-        if _SEGMENT_NAME.fullmatch(name) is None or files.is_directory(path):
+        if _SEGMENT_NAME.fullmatch(name) is None:
             layout.foreign.append((path, True))
+            continue
+        if not _is_file(files, path, layout):
             continue
         found.append(FoundFile(path, int(name), files.size_of(path)))
     while found and not found[-1].size:
@@ -190,8 +217,10 @@ def _list_queue_files(files: Files, directory: str, layout: Layout) -> list[Foun
 def _list_index(files: Files, directory: str, layout: Layout) -> None:
     for name in files.names(directory):
         path = os.path.join(directory, name)
-        if _INDEX_NAME.fullmatch(name) is None or files.is_directory(path):
+        if _INDEX_NAME.fullmatch(name) is None:
             layout.foreign.append((path, False))
+            continue
+        if not _is_file(files, path, layout):
             continue
         file = FoundFile(path, 0, files.size_of(path))
         (layout.index_files if file.size else layout.unfinished).append(file)
@@ -200,12 +229,18 @@ def _list_index(files: Files, directory: str, layout: Layout) -> None:
 def _list_config(files: Files, directory: str, layout: Layout) -> None:
     for name in files.names(directory):
         path = os.path.join(directory, name)
-        if not files.is_directory(path):
+        is_table = name.removesuffix(".bak").endswith(".json")
+        if _is_file(files, path, layout) if is_table else not files.is_directory(path):
             layout.config_files.append(path)
 
 
-def check_segments(layout: Layout, segment_bytes: int, findings: Findings) -> None:
-    """Names, lengths and the run of the commit log's files."""
+def check_segments(
+    layout: Layout, segment_bytes: int, findings: Findings, misplaced: Container[str]
+) -> None:
+    """Names, lengths and the run of the commit log's files.
+
+    One that is `misplaced` (by path) is no reason to miss those in front of it.
+    """
     expected = layout.segments[0].start if layout.segments else 0
     for file in layout.segments:
         if file.start % segment_bytes:
@@ -216,6 +251,8 @@ def check_segments(layout: Layout, segment_bytes: int, findings: Findings) -> No
                 f"begins at {file.start}, which is no multiple of {segment_bytes}",
                 log_offset=file.start,
             )
+        elif file.start > expected and file.path in misplaced:
+            continue
         elif file.start > expected:
             findings.add(
                 "segment-missing",
@@ -264,6 +301,8 @@ def check_strays(files: Files, layout: Layout, findings: Findings) -> None:
         else:
             kind = "queue-file-unfinished"
         findings.add(kind, file.path, None, "has no length")
+    for path, what in layout.not_files:
+        findings.add("not-a-file", path, None, what)
     for path in layout.removed:
         findings.add("queue-removed", path, None, "is what is left of a queue that was deleted")
     for path, stops_rocketmq in layout.foreign:

@@ -76,6 +76,8 @@ class LogAudit:
         # Store time of the last record, and where its segment ends.
         self._newest_ms = 0
         self._file_end = 0
+        # Behind the last file.
+        self._file_limit = max((file.start + segment_bytes for file in files), default=0)
         # Which queue a name in a message of that queue id means; None for one not to be asked for.
         self._further = further
 
@@ -91,7 +93,7 @@ class LogAudit:
         progress(scan.end)
         for batch in scan.batches():
             if len(scan.gaps) > len(self.times):
-                self._note_times()
+                self.note_times()
             self._check_times(batch)
             claims: Claims = {}
             for record in batch.records:
@@ -101,7 +103,7 @@ class LogAudit:
             claimed(claims)
             counts.records += len(batch.records)
             progress(scan.end)
-        self._note_times()
+        self.note_times()
 
     def _take(
         self, record: Checked, claims: Claims, keyed: Keyed, filled: Callable[[int], None]
@@ -158,7 +160,7 @@ class LogAudit:
         counts.first_store_ms = counts.first_store_ms or times[0]
         counts.last_store_ms = max(counts.last_store_ms, max(times))
 
-    def _note_times(self) -> None:
+    def note_times(self) -> None:
         """Remember the time of the record before each new gap."""
         for gap in self._scan.gaps[len(self.times) :]:
             self.times[gap.start] = self._newest_ms if gap.start < self._file_end else 0
@@ -205,8 +207,9 @@ class LogAudit:
             self._counts.lost_bytes += gap.end - gap.start
             if gap.start in misplaced:
                 continue  # said already, of the file
+            is_short = gap.end > self._file_limit
             self._say(
-                "record-damaged",
+                "log-short" if is_short else "record-damaged",
                 gap.start,
                 f"{gap.end - gap.start} bytes from {gap.start} to {gap.end}: {gap.reason}"
                 f"{_names(lost.named.get(gap.start, []))}"

@@ -12,11 +12,13 @@ from aerobee.protocol.properties import decode_properties, further_queues
 from aerobee.protocol.record import RECORD
 from aerobee.store.audit_bytes import Sources, Window
 from aerobee.store.audit_layout import FoundFile, FoundQueue
+from aerobee.store.audit_reader import SegmentReader
 from aerobee.store.audit_report import Findings
-from aerobee.store.audit_scan import SegmentReader
 from aerobee.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_BYTES
 
 CHUNK_UNITS = 3200
+#: A unit that names a record more segments than this behind the log's end is damaged.
+MISSING_MOST = 1000
 
 
 class QueueReader:
@@ -62,6 +64,11 @@ class QueueReader:
         """(log offset, size, tags code) of a slot; None where there is no file."""
         data = self.read(offset, 1)
         return UNIT.unpack(data) if data else None
+
+    def file_end(self, offset: int, limit: int) -> int:
+        """The slot behind the last one of the file that `offset` is in, or would be; at most
+        `limit`."""
+        return min((offset // self._units + 1) * self._units, limit)
 
     def place(self, offset: int) -> tuple[str, int]:
         """File and byte position of a slot; the directory where there is no file."""
@@ -178,6 +185,11 @@ class RecordsByPlace:
     def has_file(self, log_offset: int) -> bool:
         """Whether there is a file for that part of the log."""
         return log_offset // self._segment_bytes in self._by_start
+
+    def may_be(self, log_offset: int, size: int, log_end: int) -> bool:
+        """Whether a record could lie there, in a log that goes on not too far behind `log_end`."""
+        room = self._segment_bytes - log_offset % self._segment_bytes
+        return size <= room and log_offset < log_end + MISSING_MOST * self._segment_bytes
 
     def problem(self, queue: QueueReader, offset: int, log_offset: int, size: int) -> str | None:
         """Why the record a unit names is not that queue's message; None if it is."""

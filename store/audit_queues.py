@@ -76,6 +76,10 @@ class _State:
         # Units whose extension unit is missing: how many, and the slot of the first.
         self.ext_missing: tuple[int, int] = (0, 0)
 
+    def claims(self, offset: int) -> bool:
+        """Whether a record of the log belongs in the slot, and is not there."""
+        return any(run.first <= offset < run.end for run in self.runs)
+
 
 class QueueAudit:
     """Fed with the claims of the log in order, then asked to `finish`."""
@@ -199,6 +203,21 @@ class QueueAudit:
         )
 
     # --- at the end -------------------------------------------------------------------------
+
+    def named_end(self, log_end: int) -> int:
+        """Up to where the log must have gone for the units at the ends of the queues, `log_end` or
+        more. Units in whose slot a record of the log belongs are damaged, and do not count."""
+        best = log_end
+        for key, queue in self._queues.items():
+            state = self._states.get(key) or _State()
+            named = queue.last_named(queue.top)
+            while named is not None and named[1] >= best:
+                offset, log_offset, size = named
+                if not state.claims(offset) and self._records.may_be(log_offset, size, log_end):
+                    best = log_offset + size
+                    break
+                named = queue.last_named(offset)
+        return best
 
     def finish(
         self, log_start: int, log_end: int, lost: LostByGap, progress: Callable[[int, int], None]
@@ -325,11 +344,14 @@ class QueueAudit:
 
 
 def _read_run(queue: QueueReader, first: int, count: int) -> bytes:
-    """The units of a run, read over the ends of files; a missing one cuts it short."""
-    data = queue.read(first, count)
-    while data and len(data) < count * UNIT_BYTES:
-        more = queue.read(first + len(data) // UNIT_BYTES, count - len(data) // UNIT_BYTES)
-        if not more:
-            break
-        data += more
-    return data
+    """The units of a run, read over the ends of files. Slots in a missing file are empty; behind
+    the queue's end there are fewer."""
+    parts: list[bytes] = []
+    offset, end = first, min(first + count, queue.top)
+    while offset < end:
+        data = queue.read(offset, end - offset)
+        if not data:
+            data = EMPTY * (queue.file_end(offset, end) - offset)
+        parts.append(data)
+        offset += len(data) // UNIT_BYTES
+    return b"".join(parts)

@@ -145,9 +145,11 @@ class LogFacts(NamedTuple):
     spare: list[tuple[str, int]]
     # Log offsets of single records that claim a place in a queue that is another's.
     strays: list[int]
+    # Where the log has to end, whether it goes there or not.
+    end: int
 
 
-NO_FACTS = LogFacts([], {}, {}, [], [], [], [])
+NO_FACTS = LogFacts([], {}, {}, [], [], [], [], 0)
 
 
 class Report(NamedTuple):

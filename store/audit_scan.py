@@ -18,20 +18,15 @@ from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.record import (
     BLANK,
     BLANK_BYTES,
-    BLANK_MAGIC,
     CHECK_BODY,
     CHECK_NOTHING,
-    MAGIC_POSITION,
-    MESSAGE_MAGIC,
-    MIN_RECORD_BYTES,
     Checked,
-    RecordHead,
-    check_record,
     scan_records,
 )
-from aerobee.protocol.record_layout import SIZE_AND_MAGIC
 from aerobee.store.audit_bytes import Sources, Window
 from aerobee.store.audit_layout import FoundFile
+from aerobee.store.audit_places import magic_places, own_start
+from aerobee.store.audit_reader import SegmentReader
 from aerobee.store.sequence import Gap
 
 
@@ -43,67 +38,13 @@ class Batch(NamedTuple):
     at: int
 
 
-_MAGIC_BYTES = MESSAGE_MAGIC.to_bytes(4, "big")
 # Sound records in a row that are believed without a known place to lead to.
 _LONG_CHAIN = 16
-_SEARCH_BYTES = 4 << 20
-# A record larger than this must have lengths that add up before it is read as a whole.
-_LARGE = 16 << 20
 
 
 def nothing_named(_log_offset: int, limit: int) -> int:
     """For logs without queues: no unit names anything."""
     return limit
-
-
-class SegmentReader:
-    """Reads records of one segment file; positions are bytes in it."""
-
-    def __init__(self, file: FoundFile, segment_bytes: int, window: Window) -> None:
-        self.path = file.path
-        self.start = file.start
-        self.end = file.start + segment_bytes
-        self.window = window
-        # Bytes that are there, at most a segment's.
-        self.limit = min(file.size, segment_bytes)
-
-    def head_at(self, position: int, check_crc: int) -> tuple[RecordHead, int]:
-        """The record or blank there, and where it begins in the window; raises CorruptRecord."""
-        room = self.limit - position
-        log_offset = self.start + position
-        if room < BLANK_BYTES:
-            raise CorruptRecord(f"{max(0, room)} bytes at {log_offset} cannot hold a record")
-        window = self.window
-        index = window.locate(position, BLANK_BYTES)
-        size, magic = SIZE_AND_MAGIC.unpack_from(window.buffer, index)
-        if magic == BLANK_MAGIC:
-            if size != self.end - log_offset:
-                raise CorruptRecord(f"blank at {log_offset} does not end with its segment")
-            return RecordHead(BLANK, size), index
-        if magic == MESSAGE_MAGIC and MIN_RECORD_BYTES <= size <= room:
-            if size > _LARGE:
-                self._check_lengths(position, size)
-            index = window.locate(position, size)
-        limit = min(len(window.buffer), index + room)
-        return check_record(window.buffer, index, log_offset, limit, check_crc), index
-
-    def _check_lengths(self, position: int, size: int) -> None:
-        """Believe a very long record's length only if its fields add up to it."""
-        window = self.window
-        index = window.locate(position, 128)
-        # Bits 4 and 5 of the last sysFlag byte lengthen the hosts from 8 to 20 bytes each.
-        bits = window.buffer[index + 39]
-        body_at = 88 + 12 * (bits >> 4 & 1) + 12 * (bits >> 5 & 1)
-        body = int.from_bytes(window.buffer[index + body_at - 4 : index + body_at], "big")
-        topic_at = body_at + body
-        if topic_at + 3 > size:
-            raise CorruptRecord(f"lengths of the record at {self.start + position} do not add up")
-        index = window.locate(position + topic_at, 256)
-        properties_at = 1 + window.buffer[index]
-        place = index + properties_at
-        properties = int.from_bytes(window.buffer[place : place + 2], "big")
-        if topic_at + properties_at + 2 + properties != size:
-            raise CorruptRecord(f"lengths of the record at {self.start + position} do not add up")
 
 
 class LogScan:
@@ -144,7 +85,7 @@ class LogScan:
         self.tail: list[tuple[FoundFile, int, int]] = []
         # Segments whose last record is not followed by a blank.
         self.not_closed: list[FoundFile] = []
-        # (file, log offset its first record names) of files that hold another place's records.
+        # (file, where it belongs) of files that hold another place's records.
         self.misplaced: list[tuple[FoundFile, int]] = []
 
     def batches(self, start: int = 0) -> Iterator[Batch]:
@@ -162,7 +103,8 @@ class LogScan:
                 yield from self._segment(file, reader, max(0, start - file.start))
             finally:
                 self._sources.give_back(source)
-        self._lose_up_to_known_end()
+        if self._segments:
+            self._lose_up_to(min(self._known_end, self._limit))
 
     def records(self, start: int = 0) -> Iterator[tuple[Checked, bytes]]:
         """The same, one by one, each with its bytes."""
@@ -172,12 +114,19 @@ class LogScan:
                 index = record[0] + shift
                 yield record, batch.buffer[index : index + record[1]]
 
-    def _lose_up_to_known_end(self) -> None:
+    @property
+    def _limit(self) -> int:
+        """Where the last file ends."""
+        return self._segments[-1].start + self._segment_bytes
+
+    def lose_all_up_to(self, known: int) -> None:
+        """When all is read: the log is known to have gone on to `known`, behind its last file too.
+        What is lost of the files and what is lost with missing ones are two gaps."""
+        self._lose_up_to(min(known, self._limit))
+        self._lose_up_to(known)
+
+    def _lose_up_to(self, known: int) -> None:
         """What is known to have been there and is not sound is a gap; the log goes on behind it."""
-        if not self._segments:
-            return
-        last = self._segments[-1]
-        known = min(self._known_end, last.start + self._segment_bytes)
         if known > self.end:
             tail = self.tail
             self._note_gap(known)
@@ -243,7 +192,7 @@ class LogScan:
         """Position of the next sound record or blank behind `bad`, None if there is none."""
         if self.end_reason is None:
             self.end_reason = str(error)
-        if nonzero <= bad or (bad == 0 and self._is_misplaced(reader)):
+        if nonzero <= bad or (bad == 0 and self._is_misplaced(reader, nonzero)):
             return None
         if self._torn_above and reader.start + bad >= self._known_end:
             return None
@@ -254,22 +203,16 @@ class LogScan:
         known = limit - reader.start if limit < reader.end else None
         failed: set[int] = set()
         end = nonzero if known is None else known
-        for candidate in _magic_places(reader, bad + 1, end):
+        for candidate in magic_places(reader, bad + 1, end):
             if self._chain_leads(reader, candidate, known, nonzero, failed):
                 return candidate
         return known
 
-    def _is_misplaced(self, reader: SegmentReader) -> bool:
-        """Whether the file begins with a sound record of another place; its records all do."""
-        window = reader.window
-        index = window.locate(0, 36)
-        own = int.from_bytes(window.buffer[index + 28 : index + 36], "big", signed=True)
-        if own < 0 or own % self._segment_bytes or own == reader.start:
-            return False
-        moved = FoundFile(reader.path, own, reader.limit)
-        try:
-            SegmentReader(moved, self._segment_bytes, window).head_at(0, CHECK_BODY)
-        except CorruptRecord:
+    def _is_misplaced(self, reader: SegmentReader, nonzero: int) -> bool:
+        """Whether the file holds the records of another place."""
+        others = {file.start: file for file in self._segments if file.path != reader.path}
+        own = own_start(self._sources, reader, others, nonzero)
+        if own == reader.start:
             return False
         self.misplaced.append((FoundFile(reader.path, reader.start, reader.limit), own))
         return True
@@ -323,18 +266,3 @@ def first_store_ms(sources: Sources, file: FoundFile, segment_bytes: int) -> int
     finally:
         sources.give_back(source)
     return head.store_timestamp_ms
-
-
-def _magic_places(reader: SegmentReader, start: int, end: int) -> Iterator[int]:
-    """Positions in [start, end) that have a record's magic in its place."""
-    source = reader.window.source
-    position = start + MAGIC_POSITION
-    while position < end:
-        data = source.read(position, min(_SEARCH_BYTES, end - position) + len(_MAGIC_BYTES) - 1)
-        found = data.find(_MAGIC_BYTES)
-        while found >= 0:
-            yield position + found - MAGIC_POSITION
-            found = data.find(_MAGIC_BYTES, found + 1)
-        if len(data) < len(_MAGIC_BYTES):
-            return
-        position += min(_SEARCH_BYTES, end - position)

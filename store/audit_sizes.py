@@ -1,8 +1,9 @@
 """Which file sizes a store was written with: as told, or found from the files themselves.
 
-Segment and queue file sizes follow from lengths and names: every name is a multiple of the size.
-Of an index file the length gives only 40 + 4 x slots + 20 x entries; the rest follows from where
-its last entry is, whose log offset the header knows.
+The offsets file notes the size of a segment. Otherwise segment and queue file sizes follow from
+lengths and names: every name is a multiple of the size. Of an index file the length gives only
+40 + 4 x slots + 20 x entries; the rest follows from where its last entry is, whose log offset the
+header knows.
 """
 
 from collections import Counter
@@ -12,11 +13,12 @@ from aerobee.config.model import Settings
 from aerobee.store.audit_bytes import Source
 from aerobee.store.audit_layout import FoundFile, Layout
 from aerobee.store.audit_report import Sizes
+from aerobee.store.audit_state import read_marks
 from aerobee.store.errors import StoreSizeMismatch
 from aerobee.store.files import Files
 from aerobee.store.index_file import ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES, index_file_bytes
 
-GIVEN, FOUND, ASSUMED = "given", "found", "assumed"
+GIVEN, NOTED, FOUND, ASSUMED = "given", "noted by the broker", "found", "assumed"
 _UNIT_BYTES = 20
 _TAIL_BYTES = 1 << 20
 
@@ -26,10 +28,7 @@ def find_sizes(files: Files, layout: Layout, settings: Settings, given: Collecti
 
     Raises StoreSizeMismatch when a chosen size is that of no file at all.
     """
-    segment_bytes, segment_origin = _size(
-        layout.segments, settings.commit_log_segment_bytes, "commit_log_segment_bytes", given,
-        "the commit log",
-    )  # fmt: skip
+    segment_bytes, segment_origin = _segment_size(files, layout, settings, given)
     queue_files = [file for queue in layout.queues for file in queue.files]
     queue_bytes, queue_origin = _size(
         queue_files, settings.consume_queue_segment_bytes, "consume_queue_segment_bytes", given,
@@ -50,6 +49,22 @@ def find_sizes(files: Files, layout: Layout, settings: Settings, given: Collecti
         "extension": extension_origin,
     }
     return Sizes(segment_bytes, queue_bytes, slots, entries, extension_bytes, origins)
+
+
+def _segment_size(
+    files: Files, layout: Layout, settings: Settings, given: Collection[str]
+) -> tuple[int, str]:
+    """As for other files, but one file alone is no proof of its size: somebody may have cut it, or
+    lengthened it. Then the size that was given counts, or the one that the offsets file notes."""
+    name, setting = "commit_log_segment_bytes", settings.commit_log_segment_bytes
+    is_alone = len(layout.segments) == 1
+    if name in given and is_alone and not layout.segments[0].start % setting:
+        return setting, GIVEN
+    marks = read_marks(files, layout.root)
+    noted = marks.offsets.segment_bytes if marks.offsets is not None else 0
+    if noted and name not in given and (marks.ours or is_alone):
+        return noted, NOTED
+    return _size(layout.segments, setting, name, given, "the commit log")
 
 
 def _size(

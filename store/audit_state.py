@@ -75,7 +75,9 @@ def read_marks(files: Files, root: str) -> KnownMarks:
     )
 
 
-def check_marks(marks: KnownMarks, root: str, log_end: int, findings: Findings) -> None:
+def check_marks(
+    marks: KnownMarks, root: str, log_start: int, log_end: int, findings: Findings
+) -> None:
     """Say what the offsets file knows that is not so."""
     path = os.path.join(root, NAME)
     if marks.damaged:
@@ -86,6 +88,16 @@ def check_marks(marks: KnownMarks, root: str, log_end: int, findings: Findings) 
             path,
             None,
             "was written for another directory, or RocketMQ ran on this one since",
+        )
+    begins = -1 if marks.offsets is None or not marks.ours else marks.offsets.log_begins
+    if 0 <= begins < log_start:
+        findings.add(
+            "log-front-missing",
+            path,
+            None,
+            f"the log began at {begins}, its first file begins at {log_start}: "
+            f"{log_start - begins} bytes are missing that deletion has not taken",
+            log_offset=begins,
         )
     if marks.flushed > log_end:
         findings.add(
@@ -113,7 +125,7 @@ def check_lock(files: Files, root: str, findings: Findings) -> None:
 def read_checkpoint(files: Files, root: str) -> tuple[int, ...] | None:
     """The three times; None without a file that has them."""
     path = os.path.join(root, "checkpoint")
-    if not files.exists(path):
+    if not files.exists(path) or files.is_directory(path):
         return None
     data = read_small(files, path, TIMES.size)
     return TIMES.unpack(data) if len(data) == TIMES.size else None
@@ -125,6 +137,8 @@ def check_checkpoint(files: Files, root: str, newest_ms: int, findings: Findings
     `newest_ms` is the newest message's store time, 0 if that is not known.
     """
     path = os.path.join(root, "checkpoint")
+    if files.is_directory(path):
+        return  # said already
     if not files.exists(path):
         findings.add("checkpoint-damaged", path, None, "is not there")
         return

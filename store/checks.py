@@ -76,6 +76,7 @@ class Checks:
             self._crc_check,
             settings.scrub_bytes_per_second,
             settings.scrub_interval_hours,
+            parts.index,
         )
 
     def make_reader(self) -> Reader:

@@ -17,14 +17,13 @@ Threads: the store's caller only; the flush thread syncs files through the Descr
 import os
 import re
 import struct
-from collections.abc import Iterator
 
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.descriptors import DescriptorCache, QueueFile
 from aerobee.store.errors import StoreLayoutError
 from aerobee.store.files import Files
 from aerobee.store.mapped_file import segment_name
-from aerobee.store.mapped_file_queue import check_file_size
+from aerobee.store.mapped_file_queue import check_file_size, check_is_file
 
 UNIT_BYTES = 20
 UNIT = struct.Struct(">qiq")
@@ -53,6 +52,7 @@ class ConsumeQueue:
         "min_offset",
         "new_directories",
         "next_offset",
+        "odd_sizes",
         "pending",
         "queue_id",
         "segment_bytes",
@@ -88,11 +88,12 @@ class ConsumeQueue:
         self.next_offset = 0
         # Units of the dispatch that is going on, in order (reput's).
         self.pending: list[bytes] = []
-        # What a crash left to be mended: an empty file at the end, to be removed; files before it
-        # that are empty or whose name is gone, to be made.
+        # What is to be mended: an empty file at the end goes, files of another size or without a
+        # name before it are made.
         self.unfinished: str | None = None
         self.unmade: list[QueueFile] = []
-        # Directories with new names in them, to be synced by the flush service.
+        self.odd_sizes: dict[QueueFile, int] = {}  # those that somebody has cut or lengthened
+        # Directories whose new names are there, to be synced; see `take_directories`.
         self.new_directories: list[str] = []
 
     # --- writing ----------------------------------------------------------------------------
@@ -147,9 +148,9 @@ class ConsumeQueue:
 
     def _create(self, start: int) -> QueueFile:
         self.new_directories += self._files.make_directories(self.directory)
-        self.new_directories.append(self.directory)
         file = QueueFile(self.directory, segment_name(start), self.segment_bytes)
         self._cache.create(file, self.segment_bytes)
+        self.new_directories.append(self.directory)
         self.segments = (*self.segments, file)
         self._tail = file
         return file
@@ -195,10 +196,10 @@ class ConsumeQueue:
 
     def read_units(self, first: int, count: int) -> bytes:
         """Up to `count` units from `first` on, within one file; empty where there is none."""
-        file = self._segment_at(first * UNIT_BYTES)
+        position = first * UNIT_BYTES
+        file = self._segment_at(position)
         if file is None:
             return b""
-        position = first * UNIT_BYTES
         end = min(position + count * UNIT_BYTES, file.end, self.max_offset * UNIT_BYTES)
         if end <= position:
             return b""
@@ -212,9 +213,8 @@ class ConsumeQueue:
         data = self.read_units(offset, 1)
         if len(data) < UNIT_BYTES:
             return None
-        log_offset, size, tags_code = UNIT.unpack(data)
-        is_named = 0 < size < PRE_BLANK_SIZE and log_offset >= 0
-        return (log_offset, size, tags_code) if is_named else None
+        unit: tuple[int, int, int] = UNIT.unpack(data)
+        return unit if 0 < unit[1] < PRE_BLANK_SIZE and unit[0] >= 0 else None
 
     def is_pre_blank(self, offset: int) -> bool:
         """Whether the slot is held by a unit that names no record."""
@@ -261,8 +261,7 @@ class ConsumeQueue:
     def units_below(self, log_offset: int) -> int:
         """What `max_offset` was when the records below `log_offset` had been dispatched."""
         last = self.unit(self.max_offset - 1) if self.max_offset else None
-        is_older = last is not None and last[0] < log_offset
-        return self.max_offset if is_older else self.first_at(log_offset)
+        return self.max_offset if last and last[0] < log_offset else self.first_at(log_offset)
 
     @property
     def first_offset(self) -> int:
@@ -287,15 +286,14 @@ class ConsumeQueue:
         foreign: list[str] = []
         for name in names:
             file_path = os.path.join(self.directory, name)
-            if _SEGMENT_NAME.fullmatch(name) is None or self._files.is_directory(file_path):
+            if _SEGMENT_NAME.fullmatch(name) is None:
                 foreign.append(file_path)
                 continue
+            check_is_file(self._files, file_path)
             found = self._files.size_of(file_path)
-            if found == 0 and name == names[-1]:
+            if not found and name == names[-1]:
                 self.unfinished = file_path  # a crash while it was made
                 continue
-            if found:
-                check_file_size(file_path, found, self.segment_bytes, _SIZE_KEYS)
             self._take_in(QueueFile(self.directory, name, self.segment_bytes), found)
         self._find_end()
         return foreign
@@ -303,9 +301,11 @@ class ConsumeQueue:
     def _take_in(self, file: QueueFile, found: int) -> None:
         """The next file that is there, `found` bytes long; those missing before it are to be made.
 
-        A power cut may take the length or the name of a file and leave those of a later one.
-        """
+        A power cut may take the length or the name of a file and leave a later one's."""
+        if found and found != self.segment_bytes:
+            self.odd_sizes[file] = found
         if file.start % self.segment_bytes:
+            self.refuse_sizes()
             raise StoreLayoutError(
                 f"{file.path} does not begin at a multiple of {self.segment_bytes} bytes. Consume "
                 f"queues can be made again: move {self.directory} away and restart."
@@ -321,7 +321,7 @@ class ConsumeQueue:
             self.unmade.append(absent)
             self.segments = (*self.segments, absent)
             missing = absent.end
-        if not found:
+        if found != self.segment_bytes:
             self.unmade.append(file)
         self.segments = (*self.segments, file)
 
@@ -340,31 +340,32 @@ class ConsumeQueue:
                 self.max_offset = file.start // UNIT_BYTES + units
                 return
 
-    def holes(self, first: int) -> Iterator[int]:
-        """Queue offsets of empty slots in [first, end), the first of each chunk that has one."""
-        offset = max(first, self.first_offset)
-        while offset < self.max_offset:
-            data = self.read_units(offset, _CHUNK_UNITS)
-            # Twenty zero bytes in a row are never part of two sound units (sizes are below 2^31
-            # and at least 91), so only chunks with such a run are looked at unit by unit.
-            if EMPTY in data:
-                for index, (_, size, _) in enumerate(UNIT.iter_unpack(data)):
-                    if size <= 0:
-                        yield offset + index
-                        break
-            offset += max(1, len(data) // UNIT_BYTES)
+    def refuse_sizes(self) -> None:
+        """Raise StoreSizeMismatch if there is a file of another size."""
+        for file, found in self.odd_sizes.items():
+            check_file_size(file.path, found, self.segment_bytes, _SIZE_KEYS)
 
     def mend_files(self) -> None:
-        """Remove or make what a crash left unfinished; made files are empty. Raises OSError."""
+        """Remove or make what a crash left unfinished; made files are empty. Those of another size
+        keep their units, because the log may have lost their messages. Raises OSError."""
         if self.unfinished is not None:
             self._files.remove(self.unfinished)
             self.unfinished = None
         for file in self.unmade:
+            if file in self.odd_sizes:
+                found = self.odd_sizes.pop(file)
+                fd = self._cache.fd(file)
+                self._files.set_size(fd, min(found, self.segment_bytes) // UNIT_BYTES * UNIT_BYTES)
+                self._files.set_size(fd, self.segment_bytes)
+                self._cache.wrote(file, self.segment_bytes)
+                continue
             if self._files.exists(file.path):
                 self._files.remove(file.path)
             self._cache.create(file, self.segment_bytes)
             self.new_directories.append(self.directory)
-        self.unmade = []
+        if self.unmade:
+            self.unmade = []
+            self._find_end()
 
     def distrust_cache(self, log_offset: int) -> None:
         """As MappedFile.distrust_cache, for files with units of records at or above `log_offset`.

@@ -28,7 +28,7 @@ from aerobee.store.consume_queue import UNIT, UNIT_BYTES
 from aerobee.store.descriptors import DescriptorCache, QueueFile
 from aerobee.store.files import Files
 from aerobee.store.mapped_file import segment_name
-from aerobee.store.mapped_file_queue import check_file_size
+from aerobee.store.mapped_file_queue import check_file_size, check_is_file
 
 #: Addresses are at most this; greater values are tags codes or delivery times.
 MOST_ADDRESS = -(1 << 31) - 1
@@ -166,11 +166,11 @@ class ConsumeQueueExt:
 
     def _create(self, start: int) -> None:
         self.new_directories += self._files.make_directories(self.directory)
-        self.new_directories.append(self.directory)
         file = QueueFile(self.directory, segment_name(start), self.segment_bytes)
         if self._files.exists(file.path):
             self._files.remove(file.path)  # of a queue whose own files are gone
         self._cache.create(file, self.segment_bytes)
+        self.new_directories.append(self.directory)
         self.segments = {**self.segments, start: file}
 
     # --- reading ----------------------------------------------------------------------------
@@ -236,9 +236,10 @@ class ConsumeQueueExt:
         for name in names:
             path = os.path.join(self.directory, name)
             is_ours = _SEGMENT_NAME.fullmatch(name) and int(name) % self.segment_bytes == 0
-            if not is_ours or self._files.is_directory(path):
+            if not is_ours:
                 foreign.append(path)
                 continue
+            check_is_file(self._files, path)
             found = self._files.size_of(path)
             if not found:
                 self.unfinished.append(path)

@@ -13,6 +13,8 @@ from aerobee.protocol.properties import PROPERTY_DELAY
 
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNKNOWN_LEVEL_MS = 1000
+# The clock is set back by less than this without a message being given out ahead of its time.
+_CLOCK_STEP_MS = 1000
 
 
 class DelayLevels:
@@ -25,6 +27,21 @@ class DelayLevels:
     def highest(self) -> int:
         """The number of the last level."""
         return len(self._delays_ms)
+
+    def wait_ms(self, level: int, deliver_at_ms: int, now_ms: int) -> int:
+        """How long a message of that level still waits; 0 when it is due.
+
+        A time further away than the level's delay cannot be right: the clock was set back, or the
+        levels were made shorter. The message is due then, as in the reference (store spec 12.1).
+        The reference knows no tolerance, and a clock that is put right by a few milliseconds has a
+        message of two hours delivered at once.
+        """
+        wait_ms = deliver_at_ms - now_ms
+        if wait_ms <= 0:
+            return 0
+        if level <= self.highest and wait_ms > self._delays_ms[level - 1] + _CLOCK_STEP_MS:
+            return 0
+        return wait_ms
 
     def deliver_at_ms(self, level: int, store_ms: int) -> int:
         """When a message of that level, stored then, is due."""

@@ -13,11 +13,21 @@ from aerobee.store.opening import StoreParts
 from aerobee.store.queue_cleaning import CleanedStore, QueueCleaner
 from aerobee.store.reput import Reput
 from aerobee.store.retention import Retention, StoreSide
+from aerobee.store.retention_rules import RetentionRules
+from aerobee.store.steady_time import SteadyTime
+
+
+def steady_time(settings: Settings, parts: StoreParts) -> SteadyTime:
+    """The time that deletion goes by, of a store that was just recovered."""
+    assert parts.offsets is not None
+    retention_ms = RetentionRules.of(settings).retention_ms
+    return SteadyTime(parts.clock, retention_ms, parts.offsets.clock, parts.last_store_ms)
 
 
 def make_deletion(
     settings: Settings,
     parts: StoreParts,
+    time: SteadyTime,
     log: CommitLog,
     reput: Reput,
     offsets: OffsetsKeeper,
@@ -32,7 +42,7 @@ def make_deletion(
 
     def save_offsets() -> None:
         try:
-            offsets.save()
+            offsets.begin_later()
         except OSError as error:
             parts.health.poison("writing the offsets file", error)
 
@@ -41,6 +51,7 @@ def make_deletion(
         StoreSide(
             parts.files,
             parts.clock,
+            time,
             parts.health,
             parts.segments,
             parts.queues,

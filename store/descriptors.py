@@ -80,17 +80,11 @@ class DescriptorCache:
     def fd(self, file: QueueFile) -> int:
         """A descriptor of the file, valid until the next call on this thread."""
         file.used = True
-        return file.fd if file.fd >= 0 else self._reopen(file, create=False)
+        return file.fd if file.fd >= 0 else self._reopen(file)
 
     def create(self, file: QueueFile, size: int) -> None:
         """Make the file, `size` bytes of nothing; its directory is the caller's to sync."""
-        fd = self._reopen(file, create=True)
-        try:
-            self._files.set_size(fd, size)
-        except OSError:
-            self.discard(file)
-            self._files.remove(file.path)
-            raise
+        self._reopen(file, size)
         self.wrote(file, 0)
 
     def wrote(self, file: QueueFile, high: int) -> None:
@@ -132,11 +126,15 @@ class DescriptorCache:
             for file in list(self._open):
                 self._close(file)
 
-    def _reopen(self, file: QueueFile, *, create: bool) -> int:
+    def _reopen(self, file: QueueFile, new_bytes: int | None = None) -> int:
+        """Open the file, or make it with that length."""
         assert file.fd < 0
         while len(self._open) >= self._capacity and self._evict():
             pass
-        fd = self._files.open(file.path, create=create, read_only=self._read_only)
+        if new_bytes is None:
+            fd = self._files.open(file.path, read_only=self._read_only)
+        else:
+            fd = self._files.create(file.path, new_bytes)
         with self._lock:
             file.fd = fd
             file.unlinked = False

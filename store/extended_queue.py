@@ -9,7 +9,7 @@ from aerobee.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from aerobee.store.consume_queue_ext import ConsumeQueueExt, ExtUnit, is_address
 from aerobee.store.descriptors import DescriptorCache
 from aerobee.store.files import Files
-from aerobee.store.queue_table import ConsumeQueueTable
+from aerobee.store.queue_table import ConsumeQueueTable, take_directories
 
 _pack_unit = UNIT.pack
 _CHUNK_UNITS = 3200
@@ -137,9 +137,7 @@ class ExtendedQueueTable(ConsumeQueueTable):
             ext = queue.ext
             if ext.expired:
                 ext.dispose()
-            if ext.new_directories:
-                directories, ext.new_directories = ext.new_directories, []
-                queue.new_directories += directories
+            queue.new_directories += take_directories(ext.new_directories)
         return super().flush(least_pages)
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:

@@ -30,6 +30,8 @@ _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 # A file's two times come from the kernel's coarse clock, which ticks every few milliseconds.
 _SAME_TIME_NS = 20_000_000
 _COPY_BYTES = 1 << 20
+# What a system says that cannot make a file without a name: the file system, an old kernel.
+_NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 _ZEROS = bytes(_COPY_BYTES)
 
 
@@ -72,6 +74,44 @@ class Files:
             flags |= os.O_CREAT | os.O_EXCL
         return os.open(path, flags, 0o644)
 
+    def create(self, path: str, size: int) -> int:
+        """A descriptor of a new file of `size` bytes of nothing; no blocks are reserved yet.
+
+        Where the system can, the name appears with the full length: a process killed in between
+        leaves no shorter file, with which the reference would refuse to start. Raises OSError, and
+        leaves nothing behind.
+        """
+        try:
+            fd = os.open(
+                os.path.dirname(path) or ".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o644
+            )
+        except OSError as error:
+            if error.errno in _NO_UNNAMED_FILES:
+                return self.create_in_steps(path, size)
+            raise
+        try:
+            os.ftruncate(fd, size)
+            # Python follows the link only if it is given a descriptor, which nobody looks at here.
+            os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
+        except FileNotFoundError:  # no /proc here
+            os.close(fd)
+            return self.create_in_steps(path, size)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def create_in_steps(self, path: str, size: int) -> int:
+        """`create` for file systems without unnamed files."""
+        fd = self.open(path, create=True)
+        try:
+            self.set_size(fd, size)
+        except OSError:
+            self.close(fd)
+            self.remove(path)
+            raise
+        return fd
+
     def close(self, fd: int) -> None:
         """Give a descriptor back."""
         os.close(fd)
@@ -93,12 +133,14 @@ class Files:
         """Whether a file was made since the machine came up, here, and never touched afterwards.
 
         A copy that kept its times has a younger change of the inode; one from before the last boot
-        is older than that.
+        is older than that. One whose time is still to come is from before the clock was set back,
+        and nobody can tell whether from before the boot as well.
         """
         found = os.stat(path)
-        up_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        now_ns = time.time_ns()
+        up_ns = now_ns - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         untouched = abs(found.st_ctime_ns - found.st_mtime_ns) < _SAME_TIME_NS
-        return untouched and found.st_mtime_ns > up_ns
+        return untouched and up_ns < found.st_mtime_ns <= now_ns
 
     def boot_id(self) -> str:
         """Names this run of the kernel: another one after each power cut; "" if not known."""
@@ -266,6 +308,13 @@ class Files:
     def is_directory(self, path: str) -> bool:
         """Whether `path` is a directory."""
         return os.path.isdir(path)
+
+    def may_use(self, path: str, *, write: bool) -> bool:
+        """Whether this user may read a file or directory, and `write` it, by its mode and mount."""
+        wanted = os.R_OK | (os.W_OK if write else 0)
+        if write and os.path.isdir(path):
+            wanted |= os.X_OK
+        return os.access(path, wanted, effective_ids=True)
 
     def names(self, path: str) -> list[str]:
         """Sorted names in a directory; none if it is not there."""

@@ -90,9 +90,8 @@ class IndexFile:
     def create(cls, files: Files, path: str, slots: int, entries: int) -> "IndexFile":
         """Make an empty file, its slots reserved. Raises OSError; nothing is left behind then."""
         file = cls(files, path, slots, entries)
-        file._fd = files.open(path, create=True)
+        file._fd = files.create(path, index_file_bytes(slots, entries))
         try:
-            files.set_size(file._fd, index_file_bytes(slots, entries))
             file.reserve(1)
             file._map = files.map(file._fd, index_file_bytes(slots, entries))
         except OSError:

@@ -5,16 +5,13 @@ asks the disk for blocks as needed and may fail with nothing stored; then `put_k
 message, which cannot fail; then `finish`.
 
 A file that has become full is handed to the flush thread (`flush`), which syncs it and only then
-lets the checkpoint know. Unlike the reference's, the newest file is synced too, now and then and at
-close.
+lets the checkpoint know. Unlike the reference's, the newest file is synced too, also at close.
 
 Threads: the store's caller, except `flush`.
 """
 
 import logging
 import os
-import re
-import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -25,14 +22,13 @@ from aerobee.store.errors import StoreLayoutError
 from aerobee.store.files import Clock, Files
 from aerobee.store.index_check import cut_uncounted, repair_index_file
 from aerobee.store.index_file import IndexFile, IndexKey, index_file_bytes, slot_hash
-from aerobee.store.mapped_file_queue import check_file_size
+from aerobee.store.index_names import IndexNames, is_index_name
+from aerobee.store.mapped_file_queue import check_file_size, check_is_file
 from aerobee.store.stats import StoreStats
 
 log = logging.getLogger("aerobee.store")
 
 _SIZE_KEYS = "index_slots and index_entries (maxHashSlotNum, maxIndexNum)"
-_FILE_NAME = re.compile(r"[0-9]{17}", re.ASCII)
-_NAME_FORMAT = "%Y%m%d%H%M%S"
 _PREFIXES_KEPT = 4096
 
 
@@ -58,10 +54,9 @@ class IndexService:
         entries: int,
     ) -> None:
         self._files = files
-        self._clock = clock
         self._stats = stats
         self._checkpoint = checkpoint
-        self._directory = directory
+        self.directory = directory
         self._slots = slots
         self._entries = entries
         # Replaced as a whole, never changed: other threads may be reading the one they took.
@@ -72,6 +67,7 @@ class IndexService:
         self._sealed: list[IndexFile] = []
         self._prefixes: dict[str, int] = {}
         self._new_names = False
+        self._names = IndexNames(clock)
         self.foreign: list[str] = []
         self.damaged: list[str] = []
 
@@ -80,16 +76,18 @@ class IndexService:
     def load(self) -> None:
         """Open the files, oldest first. Raises StoreSizeMismatch; changes nothing.
 
-        From the first file on that is empty or has a nonsensical header, files are left out and
-        named in `damaged`. An empty one was made ahead by a process that was killed then; kept as
-        the newest, it would say that nothing is indexed yet.
+        From the first file on that is empty (made ahead of a kill) or has a nonsensical header,
+        files are left out and named in `damaged`. All are if one begins before the end of the one
+        before it: nobody knows which is a copy or has another one's name.
         """
         expected = index_file_bytes(self._slots, self._entries)
-        for name in self._files.names(self._directory):
-            path = os.path.join(self._directory, name)
-            if _FILE_NAME.fullmatch(name) is None or self._files.is_directory(path):
+        for name in self._files.names(self.directory):
+            path = os.path.join(self.directory, name)
+            if not is_index_name(name):
                 self.foreign.append(path)
                 continue
+            check_is_file(self._files, path)
+            self._names.seen(name)
             size = self._files.size_of(path)
             if size:
                 check_file_size(path, size, expected, _SIZE_KEYS)
@@ -101,30 +99,52 @@ class IndexService:
             except StoreLayoutError:
                 self.damaged.append(path)
                 continue
-            if file.count <= 1:
-                file.close()
-                self.damaged.append(path)
-                continue
             self.files = (*self.files, file)
+            if file.count <= 1:
+                self._doubt_from(len(self.files) - 1)
+            elif len(self.files) > 1 and file.begin_offset < self.files[-2].end_offset:
+                self._doubt_from(0)
+
+    def _doubt_from(self, number: int) -> None:
+        """Leave out the files from the `number`-th on."""
+        for file in self.files[number:]:
+            file.close()
+            self.damaged.append(file.path)
+        self.files = self.files[:number]
 
     def sound(self, log_end: int, synced_ms: int | None) -> int:
         """How many of the oldest files can be relied on, judged by `log_end` and after a crash.
 
         Not those that name records at or above `log_end`. After a crash (`synced_ms` given) files
-        with younger entries than that were perhaps not synced: they are read through. Raises
-        OSError when the disk refuses.
+        with younger entries than that were perhaps not synced: they are read through. So are those
+        behind the first with that very time, and the newest, whatever their times: the clock may
+        have been set back, or stand still. Raises OSError when the disk refuses.
         """
+        times = [file.end_ms for file in self.files]
+        last_synced = times.index(synced_ms) if synced_ms in times else len(times) - 2
         for number, file in enumerate(self.files):
-            if file.end_offset >= max(log_end, 1):
+            if file.end_offset >= log_end or not self._is_filled(number):
                 return number
-            if synced_ms is not None and file.end_ms > synced_ms and not repair_index_file(file):
+            if synced_ms is None or (file.end_ms <= synced_ms and number <= last_synced):
+                continue
+            if not repair_index_file(file):
                 return number
         return len(self.files)
+
+    def _is_filled(self, number: int) -> bool:
+        """Whether a file is full, as it was before the next was made; not, if it is an older copy
+        or a failed sync has lost its header."""
+        return number == len(self.files) - 1 or self.files[number].full
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of all files there are, damaged ones too."""
+        return [file.path for file in self.files] + self.damaged
 
     @property
     def names(self) -> set[str]:
         """Names of all files there are, damaged ones too."""
-        return {os.path.basename(path) for path in [f.path for f in self.files] + self.damaged}
+        return {os.path.basename(path) for path in self.paths}
 
     def file_names(self) -> tuple[str, ...]:
         """Names of the files in use, oldest first."""
@@ -136,8 +156,8 @@ class IndexService:
         How many of the oldest files can be relied on: the others were full once, or they would not
         have been followed by one; if not now, a failed sync that nobody could note took something.
         """
-        for number, file in enumerate(self.files[:-1]):
-            if not file.full:
+        for number in range(len(self.files)):
+            if not self._is_filled(number):
                 return number
         if not self.files or cut_uncounted(self.files[-1]):
             return len(self.files)
@@ -154,6 +174,8 @@ class IndexService:
         keep = sum([file.begin_offset < log_offset for file in self.files])
         for number, file in enumerate(self.files[:keep]):
             in_doubt = file.end_offset >= log_offset or number == keep - 1
+            if not self._is_filled(number):
+                return number
             if in_doubt and not repair_index_file(file):
                 return number
         return keep
@@ -174,10 +196,7 @@ class IndexService:
             except StoreLayoutError:
                 usable = False
             if not usable:
-                unusable, self.files = self.files[number:], self.files[:number]
-                for one in unusable:
-                    one.close()
-                self.damaged = [one.path for one in unusable] + self.damaged
+                self._doubt_from(number)
                 return
 
     def drop_from(self, number: int) -> list[str]:
@@ -306,26 +325,13 @@ class IndexService:
         return file
 
     def _create(self) -> IndexFile:
-        for directory in self._files.make_directories(self._directory):
+        for directory in self._files.make_directories(self.directory):
             self._files.sync_directory(directory)
-        path = os.path.join(self._directory, self._next_name())
+        path = os.path.join(self.directory, self._names.next())
         file = IndexFile.create(self._files, path, self._slots, self._entries)
         self._new_names = True
         self._stats.index_files_created += 1
         return file
-
-    def _next_name(self) -> str:
-        """Local wall time to the millisecond, and always above the newest name."""
-        name = _time_name(self._clock.now_ms())
-        newest = (*self.files[-1:], *self._spare)[-1:]
-        last = os.path.basename(newest[0].path) if newest else ""
-        if name > last:
-            return name
-        last_s = int(time.mktime(time.strptime(last[:14], _NAME_FORMAT)))
-        following = last_s * 1000 + int(last[14:]) + 1
-        name = _time_name(following)
-        # Where the local clock was put back by an hour, names of that hour exist twice.
-        return name if name > last else _time_name(following + 3_600_000)
 
     def _prefix(self, topic: str) -> int:
         prefix = self._prefixes.get(topic)
@@ -341,7 +347,7 @@ class IndexService:
         """Log offsets of at most `most` records with (very likely) that key and time."""
         files = self.files
         found: list[int] = []
-        key_hash = slot_hash(java_hash_with_prefix(self._prefix(topic), key))
+        key_hash = self.key_hash(topic, key)
         for file in reversed(files):
             if file.covers(begin_ms, end_ms):
                 found += file.select(key_hash, most - len(found), begin_ms, end_ms)
@@ -353,6 +359,10 @@ class IndexService:
             return IndexHits(found, 0, 0)
         return IndexHits(found, files[-1].end_ms, files[-1].end_offset)
 
+    def key_hash(self, topic: str, key: str) -> int:
+        """The hash that is stored for a key."""
+        return slot_hash(java_hash_with_prefix(self._prefix(topic), key))
+
     # --- the flush thread -------------------------------------------------------------------
 
     def flush(self, *, all_files: bool) -> None:
@@ -360,7 +370,7 @@ class IndexService:
         if self._new_names:
             self._new_names = False
             try:
-                self._files.sync_directory(self._directory)
+                self._files.sync_directory(self.directory)
             except OSError:
                 self._new_names = True
                 raise
@@ -387,8 +397,4 @@ class IndexService:
         try:
             self.drop_spares()
         except OSError as error:
-            log.warning("unused index file not removed path=%s %s", self._directory, error)
-
-
-def _time_name(now_ms: int) -> str:
-    return f"{time.strftime(_NAME_FORMAT, time.localtime(now_ms // 1000))}{now_ms % 1000:03d}"
+            log.warning("unused index file not removed path=%s %s", self.directory, error)

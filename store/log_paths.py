@@ -92,5 +92,12 @@ class LogPaths:
             for name in self._files.names(directory):
                 yield directory, name
 
+    def absent(self) -> str:
+        """A sentence about listed directories that are not there, where segments are missed."""
+        gone = [path for path in self.all if not self._files.is_directory(path)]
+        if not gone or len(self.all) == 1:
+            return ""
+        return f" {', '.join(gone)} is not there: is its volume not mounted?"
+
     def __str__(self) -> str:
         return ", ".join(self.all)

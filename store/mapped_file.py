@@ -87,9 +87,8 @@ class MappedFile:
         between would leave one of a wrong size.
         """
         files = self._files
-        self._fd = files.open(self.path, create=True)
+        self._fd = files.create(self.path, self.size)
         try:
-            files.set_size(self._fd, self.size)
             files.reserve(self._fd, 0, self.size)
             files.sync(self._fd)
             self._open_for_appends()

@@ -19,9 +19,17 @@ from itertools import pairwise
 from aerobee.store.errors import StoreLayoutError, StoreSizeMismatch
 from aerobee.store.files import Files
 from aerobee.store.log_paths import LogPaths
-from aerobee.store.mapped_file import MappedFile
+from aerobee.store.mapped_file import MappedFile, segment_name
 
 _SEGMENT_NAME = re.compile(r"[0-9]{20}", re.ASCII)
+
+
+def check_is_file(files: Files, path: str) -> None:
+    """Raise StoreLayoutError if `path`, which has the name of a file made from the log, is none."""
+    if files.is_directory(path):
+        raise StoreLayoutError(
+            f"{path} is a directory, a file is needed. Move it away: the file is made again."
+        )
 
 
 def check_file_size(path: str, found: int, expected: int, keys: str) -> None:
@@ -55,8 +63,13 @@ class MappedFileQueue:
         names: dict[str, str] = {}
         for directory, name in self.paths.names():
             path = os.path.join(directory, name)
-            if _SEGMENT_NAME.fullmatch(name) is None or self._files.is_directory(path):
+            if _SEGMENT_NAME.fullmatch(name) is None:
                 self.foreign.append(path)
+            elif self._files.is_directory(path):
+                raise StoreLayoutError(
+                    f"{path} is a directory, a segment of the commit log is needed; restore it, or "
+                    "move the directory away if there never was one"
+                )
             elif name in names:
                 raise StoreLayoutError(self._twice(names[name], path))
             else:
@@ -73,10 +86,12 @@ class MappedFileQueue:
             found.append(MappedFile.load(self._files, path, int(name), self.segment_bytes))
         for before, segment in pairwise(found):
             if segment.start != before.end:
+                missing = os.path.join(os.path.dirname(before.path), segment_name(before.end))
                 raise StoreLayoutError(
                     f"the commit log goes from {before.path} to {segment.path}: the segments "
-                    f"between {before.end} and {segment.start} are missing. Restore them, or "
-                    "move the part before or after the hole away."
+                    f"between {before.end} and {segment.start} are missing, "
+                    f"{missing} first. Restore them, or look with 'aerobee store "
+                    f"repair' at what can be done without them.{self.paths.absent()}"
                 )
         if found and found[0].start % self.segment_bytes:
             raise StoreLayoutError(

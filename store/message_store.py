@@ -22,18 +22,14 @@ from aerobee.store.checks import Checks
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.commit_service import PooledCommits
 from aerobee.store.commits import Commits, DirectCommits
-from aerobee.store.deletion import make_deletion
+from aerobee.store.delay_queues import DelayQueues
+from aerobee.store.deletion import make_deletion, steady_time
 from aerobee.store.disk_watch import DiskWatch
 from aerobee.store.encoding import encoding_for
 from aerobee.store.errors import StoreBroken
 from aerobee.store.extended_dispatch import ExtendedReput
 from aerobee.store.files import Clock, Files
-from aerobee.store.flush import (
-    CommitLogSync,
-    ConsumeQueueFlushService,
-    FlushService,
-    log_flusher,
-)
+from aerobee.store.flush import CommitLogSync, ConsumeQueueFlushService, FlushService, log_flusher
 from aerobee.store.multi_dispatch import MultiDispatchLog
 from aerobee.store.offsets_keeper import OffsetsKeeper
 from aerobee.store.opening import StoreParts, open_parts
@@ -98,12 +94,15 @@ class MessageStore:
         )
         self._reput.dispatched_ms = parts.last_store_ms
         assert parts.offsets is not None
+        self._time = steady_time(settings, parts)
         self._offsets = OffsetsKeeper(
             parts.offsets_file,
             parts.offsets,
             parts.index,
             lambda: (self._sync.durable, parts.checkpoint.physic_ms),
             lambda: self._reput.mark,
+            self._time.note,
+            lambda: (parts.segments.min_offset, parts.queues.beginnings()),
         )
         self.checks = Checks(
             settings,
@@ -158,6 +157,9 @@ class MessageStore:
         self.wait_durable = self._sync.wait
         self.request_flush = self.commits.wake
         self.sync_soon = self._flusher.hurry
+        self.delays = DelayQueues(self._queues, self._reader, self._parts.levels)
+        # Called by `close` when all that can be is durable, while the directory is still ours.
+        self.before_unlock: Callable[[], None] = lambda: None
 
     def _make_log(self, settings: Settings) -> CommitLog:
         parts = self._parts
@@ -203,6 +205,7 @@ class MessageStore:
         return make_deletion(
             settings,
             self._parts,
+            self._time,
             self._log,
             self._reput,
             self._offsets,
@@ -366,6 +369,7 @@ class MessageStore:
         self.dispatch()
         self._queue_flusher.stop()
         clean = self._seal()
+        self.before_unlock()
         self._parts.let_go(clean=clean)
         self._closed = clean
         return clean

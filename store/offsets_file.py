@@ -8,7 +8,8 @@ Two sets of marks for what is derived from the log. `synced` holds after a power
 of records below it were synced. `live` holds while the machine has not gone down since (`boot_id`),
 because what a killed process has written is still there; it is never more than a moment old.
 `units` is the sum of all queues' ends when the mark was taken: fewer at a start mean that somebody
-took queues away, which no mark would show.
+took queues away, which no mark would show. What is taken away in front shows in `log_begins` and
+`queues_begin`, which deletion moves before its files go.
 
 One line of JSON and one with its CRC-32C, so that an operator can read it. It is written to a
 temporary name, synced, renamed, and the directory synced: after a crash there is the old one or the
@@ -47,6 +48,14 @@ class Identity(msgspec.Struct, frozen=True):
     lock_mtime_ns: int
 
 
+class ClockNote(msgspec.Struct, frozen=True):
+    """The wall clock when it was last noted, 0 if not known; see `steady_time.py`."""
+
+    wall_ms: int = 0
+    #: Steps forward that do not count yet: by how many ms, and for how many more.
+    held: tuple[tuple[int, int], ...] = ()
+
+
 class Offsets(msgspec.Struct, frozen=True):
     """The content. Log offsets in bytes; `gaps` are [start, end) without a usable record."""
 
@@ -62,6 +71,12 @@ class Offsets(msgspec.Struct, frozen=True):
     #: Log offset of the last record with keys in the index, as of `live`; -1 if not known.
     index_end: int = -1
     poisoned: bool = False
+    #: Log offset of the first segment; the sum of the queues' first slots. -1 if not known.
+    log_begins: int = -1
+    queues_begin: int = -1
+    #: Length of a segment; 0 if not known. One file alone cannot tell whether somebody changed it.
+    segment_bytes: int = 0
+    clock: ClockNote = ClockNote()
     version: int = _VERSION
 
 

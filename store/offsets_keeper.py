@@ -15,11 +15,12 @@ import msgspec
 
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.index_service import IndexService
-from aerobee.store.offsets_file import MOST_GAPS, DerivedMarks, Offsets, OffsetsFile
+from aerobee.store.offsets_file import MOST_GAPS, ClockNote, DerivedMarks, Offsets, OffsetsFile
 
 
 class OffsetsKeeper:
-    """Writes `file`; `durable` (mark, store time in ms), `dispatched` (mark, units) tell what."""
+    """Writes `file`; `durable` (mark, store time in ms), `dispatched` (mark, units), `note` (of the
+    clock) and `begins` (of the log, and the sum of the queues' files) tell what."""
 
     def __init__(
         self,
@@ -28,12 +29,16 @@ class OffsetsKeeper:
         index: IndexService | None,
         durable: Callable[[], tuple[int, int]],
         dispatched: Callable[[], tuple[int, int]],
+        note: Callable[[], ClockNote],
+        begins: Callable[[], tuple[int, int]],
     ) -> None:
         self._file = file
         self._current = start
         self._index = index
         self._durable = durable
         self._dispatched = dispatched
+        self._note = note
+        self._begins = begins
         self._lock = threading.Lock()
         # Units of queues that are about to be taken out: a start must not miss them.
         self.leaving = 0
@@ -83,6 +88,15 @@ class OffsetsKeeper:
                 self._current,
                 synced=DerivedMarks(synced.log_offset, max(0, synced.units - units)),
             )
+        self.begin_later()
+
+    def begin_later(self) -> None:
+        """The log or queues begin later than they did; the files go after this. Raises OSError."""
+        log_begins, queues_begin = self._begins()
+        with self._lock:
+            self._current = msgspec.structs.replace(
+                self._current, log_begins=log_begins, queues_begin=queues_begin
+            )
         self.save()
 
     def add_gap(self, start: int, end: int) -> None:
@@ -104,6 +118,7 @@ class OffsetsKeeper:
                 index_files=() if self._index is None else self._index.file_names(),
                 index_end=-1 if self._index is None else self._index.end_offset,
                 poisoned=self._current.poisoned or poisoned,
+                clock=self._note(),
             )
             self._file.save_if_room(self._current)
 

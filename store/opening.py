@@ -31,6 +31,7 @@ from aerobee.store.offsets_file import Offsets, OffsetsFile
 from aerobee.store.queue_table import ConsumeQueueTable
 from aerobee.store.recovery import Recovery
 from aerobee.store.recovery_report import Progress, RecoveryReport
+from aerobee.store.start_checks import check_rights, check_small_files
 from aerobee.store.stats import StoreStats
 from aerobee.store.store_lock import StoreLock
 from aerobee.store.transient_pool import TransientStorePool, pooled_maker
@@ -208,11 +209,13 @@ def _queue_table(settings: Settings, files: Files) -> ConsumeQueueTable:
 def _recover(parts: StoreParts, settings: Settings, progress: Progress | None) -> None:
     clean_stop = not parts.lock.was_left_open()
     parts.segments.paths.check()
+    check_small_files(parts.files, parts.root)
     parts.segments.load(LOG_SIZE_KEYS)
     parts.queues.load()
     parts.checkpoint.load()
     if parts.index is not None:
         parts.index.load()
+    check_rights(parts.files, parts.root, parts.segments, parts.queues, parts.index)
     recovery = Recovery(
         parts.files,
         parts.clock,
@@ -271,9 +274,16 @@ def _delay_levels(settings: Settings) -> DelayLevels:
 def _opening_failed(parts: StoreParts, error: OSError) -> StoreError:
     root = parts.root
     where = error.filename or root
-    if isinstance(error, FileExistsError | NotADirectoryError):
-        what = "a file" if parts.files.exists(where) else "a link to nothing"
-        return StoreNotWritable(f"{where} is {what}, a directory is needed")
+    if isinstance(error, NotADirectoryError):
+        return StoreNotWritable(f"{where} is a file, a directory is needed")
+    if isinstance(error, IsADirectoryError):
+        return StoreNotWritable(f"{where} is a directory, a file is needed; move it away")
+    if isinstance(error, FileExistsError) and parts.files.exists(where):
+        return StoreNotWritable(f"{where} is a file, a directory is needed")
+    if isinstance(error, FileExistsError | FileNotFoundError):
+        return StoreNotWritable(
+            f"{where} is not there, or a link to nothing. Is its volume not mounted?"
+        )
     if error.errno == errno.EROFS:
         return StoreNotWritable(
             f"{where} cannot be written: {error.strerror}. Linux makes a file system read-only "

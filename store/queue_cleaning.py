@@ -223,6 +223,8 @@ class QueueCleaner:
                 store.files.close(fd)
             store.removal.sync_directory(trim.queue.directory)
         on_owner(partial(store.trimmer.apply, trims))
+        if trims:
+            store.save_offsets()
         store.trimmer.dispose(at_once=True)
         return len(trims)
 

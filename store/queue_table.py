@@ -12,15 +12,19 @@ Threads: the store's caller changes the table (under the put lock where numberin
 flush thread works on a snapshot of the dirty files.
 """
 
+import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator
 
 from aerobee.protocol.names import is_light
-from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from aerobee.store.descriptors import DescriptorCache, QueueFile
-from aerobee.store.errors import LmqConsumeQueueNumExceeded, MessageIllegal
+from aerobee.store.errors import LmqConsumeQueueNumExceeded, MessageIllegal, StoreLayoutError
 from aerobee.store.files import Files
+
+log = logging.getLogger("aerobee.store")
 
 MAX_TOPIC_BYTES = 127
 #: Ends the name of a queue's directory that is being removed.
@@ -60,6 +64,11 @@ class ConsumeQueueTable:
     def units(self) -> int:
         """The sum of all queues' ends: how many units there are and were."""
         return sum([queue.max_offset for queue in self])
+
+    def beginnings(self) -> int:
+        """The sum of the queues' first slots that have a file: more at a start than was noted means
+        that somebody took first files away."""
+        return sum([queue.first_offset for queue in self])
 
     def units_below(self, log_offset: int) -> int:
         """What `units` was when the records below `log_offset` had been dispatched. Raises OSError.
@@ -109,6 +118,7 @@ class ConsumeQueueTable:
         for topic in self._files.names(self.directory):
             topic_directory = os.path.join(self.directory, topic)
             if not self._files.is_directory(topic_directory):
+                self._check_link(topic_directory)
                 self.foreign.append(topic_directory)
                 continue
             for name in self._files.names(topic_directory):
@@ -118,11 +128,39 @@ class ConsumeQueueTable:
                     self.leftovers.append(path)
                     continue
                 if not name.isdecimal() or not is_directory:
+                    self._check_link(path)
                     self.foreign.append(path)
                     continue
                 queue = self.queues[topic, int(name)] = self._make(topic, int(name))
                 self.foreign += queue.load(self._files.names(path))
+        self._judge_sizes()
         self.leftovers += self._extension_leftovers()
+
+    def _check_link(self, path: str) -> None:
+        """Refuse a link to nothing: numbers of the queues there would begin at 0 again."""
+        if not self._files.exists(path):
+            raise StoreLayoutError(
+                f"{path} is a link to nothing. Is its volume not mounted? If it is gone for good, "
+                "remove the link; 'aerobee store rebuild' makes consume queues again."
+            )
+
+    def _judge_sizes(self) -> None:
+        """A size that most files have is what they were made with, and the setting is wrong then;
+        otherwise files of another size were damaged, and are made again. StoreSizeMismatch."""
+        odd = [queue for queue in self if queue.odd_sizes]
+        sizes = Counter([size for queue in odd for size in queue.odd_sizes.values()])
+        made = sum([len(queue.segments) - len(queue.unmade) for queue in self])
+        most = max([count for size, count in sizes.items() if not size % UNIT_BYTES], default=0)
+        for queue in odd:
+            if most > made or not made:
+                queue.refuse_sizes()
+            for file, size in queue.odd_sizes.items():
+                log.warning(
+                    "queue file made again, it has another size path=%s bytes=%d expected=%d",
+                    file.path,
+                    size,
+                    self._segment_bytes,
+                )
 
     def _extension_leftovers(self) -> list[str]:
         found = []
@@ -197,9 +235,9 @@ class ConsumeQueueTable:
     def _sync_directories(self) -> None:
         taken: list[tuple[ConsumeQueue, list[str]]] = []
         for queue in list(self.queues.values()):
-            if queue.new_directories:
-                taken.append((queue, queue.new_directories))
-                queue.new_directories = []
+            names = take_directories(queue.new_directories)
+            if names:
+                taken.append((queue, names))
         try:
             for directory in dict.fromkeys([name for _, names in taken for name in names]):
                 try:
@@ -208,7 +246,7 @@ class ConsumeQueueTable:
                     continue
         except OSError:
             for queue, names in taken:
-                queue.new_directories = names + queue.new_directories
+                queue.new_directories += names
             raise
 
     def distrust_caches(self, log_offset: int) -> None:
@@ -238,3 +276,11 @@ def check_topic(topic: str) -> None:
     size = len(topic.encode("utf-8", "surrogatepass"))
     if size > MAX_TOPIC_BYTES:
         raise MessageIllegal(f"the topic name has {size} bytes, {MAX_TOPIC_BYTES} are allowed")
+
+
+def take_directories(noted: list[str]) -> list[str]:
+    """Take out what is noted now. The list stays the same one: what the owner's thread notes in it
+    meanwhile is kept, and taken the next time."""
+    taken = noted[:]
+    del noted[: len(taken)]
+    return taken

@@ -34,7 +34,7 @@ from aerobee.protocol.record import (
 )
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.commits import CommitMark
-from aerobee.store.consume_queue import PRE_BLANK_SIZE, UNIT, ConsumeQueue
+from aerobee.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
 from aerobee.store.consume_queue_ext import MOST_ADDRESS
 from aerobee.store.damage import DamageReports
 from aerobee.store.mapped_file import MappedFile
@@ -172,6 +172,17 @@ class Reader:
             self._stats.get_messages += result.count
         else:
             self._stats.get_missed += 1
+        return result
+
+    def read(self, queue: ConsumeQueue, queue_offset: int, units: bytes) -> GetResult:
+        """The messages of units that were read already, `queue_offset` being the first one's.
+
+        As `get` otherwise, but not counted: for the store's own use.
+        """
+        result = GetResult(
+            GetStatus.NO_MATCHED_MESSAGE, queue_offset, queue.min_offset, queue.max_offset
+        )
+        self._scan(queue, units, result, len(units) // UNIT_BYTES, None, None)
         return result
 
     def _missed(self, status: GetStatus, following: int, lowest: int, highest: int) -> GetResult:

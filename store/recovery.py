@@ -23,19 +23,19 @@ import os
 import msgspec
 
 from aerobee.store.checkpoint import Checkpoint
-from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.dispatcher import Dispatcher
-from aerobee.store.errors import StoreLayoutError
 from aerobee.store.files import Clock, Files
 from aerobee.store.index_service import IndexService
 from aerobee.store.log_walk import LogWalk
 from aerobee.store.mapped_file_queue import MappedFileQueue
-from aerobee.store.offsets_file import MOST_GAPS, DerivedMarks, Offsets, OffsetsFile
+from aerobee.store.offsets_file import MOST_GAPS, ClockNote, DerivedMarks, Offsets, OffsetsFile
+from aerobee.store.queue_settling import settle
 from aerobee.store.queue_table import ConsumeQueueTable
 from aerobee.store.recovery_plan import Planner, RecoveryPlan, known_of
 from aerobee.store.recovery_report import Progress, RecoveryReport
-from aerobee.store.sequence import Gap, Lagging, Sequences
+from aerobee.store.sequence import Lagging, Sequences
 from aerobee.store.soundness import Soundness
+from aerobee.store.start_checks import check_log, check_segment_names
 
 log = logging.getLogger("aerobee.store.recovery")
 
@@ -84,31 +84,21 @@ class Recovery:
         self.offsets: Offsets | None = None
 
     def check(self) -> None:
-        """Refuse what must not be touched; changes nothing. Raises StoreLayoutError."""
+        """Refuse what must not be touched; changes nothing. Raises StoreLayoutError or OSError."""
         known = self._known.offsets
-        segments = self._segments
-        end = segments.segments[-1].end if segments.segments else 0
-        if known is not None and known.flushed > end:
-            raise StoreLayoutError(
-                f"the commit log in {segments.paths} ends at {end}, but messages up to "
-                f"{known.flushed} were on the disk: segments are missing at its end. Restore them, "
-                "or look with 'aerobee store repair' at what is left; nothing was changed."
-            )
-        if segments.segments:
-            return
-        for queue in self._queues:
-            if queue.first_named(queue.first_offset, queue.max_offset) is not None:
-                raise StoreLayoutError(
-                    f"{queue.directory} names messages, but {segments.paths} holds no "
-                    "commit log. Is its volume not mounted? To start empty, move consumequeue "
-                    "and index away as well."
-                )
+        check_log(
+            self._segments,
+            self._queues,
+            None if known is None else known.flushed,
+            clean_stop=self._known.clean_stop,
+        )
+        check_segment_names(self._files, self._segments)
 
     def run(self) -> RecoveryReport:
         """Recover. Raises OSError, StoreLayoutError or StoreSizeMismatch."""
         self._began = self._clock.monotonic()
         report = self.report
-        report.log_start = self._segments.min_offset
+        report.begins_at(self._segments.min_offset, self._known.offsets)
         report.foreign_files = self._foreign_files()
         unmade = [queue for queue in self._queues if queue.unmade]
         remade_from = min(map(self._soundness.before_unmade, unmade), default=None)
@@ -136,7 +126,7 @@ class Recovery:
         self._cut_log(walk)
         self._cut_index(walk.end)
         for queue in self._queues:
-            self._settle(queue, walk)
+            settle(queue, walk, self._segments.min_offset, self._soundness, report)
         self._finish()
         report.seconds = self._clock.monotonic() - self._began
         report.write_log()
@@ -191,10 +181,23 @@ class Recovery:
                 start = dispatch_from = lag.log_offset
                 self._set_back_offsets(start)
                 continue
+            if dispatch_from > self.report.log_start and self._beginning_is_gone():
+                start = dispatch_from = self.report.log_start
+                log.warning("the first files of a queue are gone, reading again from=%d", start)
+                self._set_back_offsets(start)
+                continue
             if self._check_crc:
                 # Below `dispatch_from` the records were read, but not compared with their units.
                 self._segments.note_checked_from(dispatch_from)
             return walk
+
+    def _beginning_is_gone(self) -> bool:
+        """Whether queues miss first files that nobody deleted; where nothing was noted, whether the
+        log may still have messages for such files."""
+        known = self._known.offsets
+        if known is not None and known.queues_begin >= 0:
+            return self._queues.beginnings() > known.queues_begin
+        return any(self._soundness.begins_late(queue) for queue in self._queues)
 
     def _dispatch(self, walk: LogWalk, start: int, dispatch_from: int, expected_end: int) -> None:
         soundness = self._soundness
@@ -260,51 +263,6 @@ class Recovery:
         for batch in walk.batches(start):
             self._dispatcher.reindex(self._dispatcher.entries(batch))
 
-    def _settle(self, queue: ConsumeQueue, walk: LogWalk) -> None:
-        """Cut the queue where the log ends, blank what is damaged, set its numbers."""
-        for gap in walk.gaps:
-            self._blank_gap(queue, gap)
-        end = queue.max_offset
-        while end > queue.first_offset:
-            unit = queue.unit(end - 1)
-            if unit is None and queue.is_pre_blank(end - 1):
-                break
-            if unit is not None and unit[0] + unit[1] <= walk.end:
-                break
-            end -= 1
-        if end < queue.max_offset:
-            queue.zero_from(end)
-            self.report.queues_cut += 1
-        self._blank_unsound_tail(queue)
-        queue.correct_min_offset(self._segments.min_offset)
-        queue.recovered()
-
-    def _blank_unsound_tail(self, queue: ConsumeQueue) -> None:
-        """The last units must name their records; one that does not keeps its slot only.
-
-        It is left over from a foreign recovery that cut the log but not the queue, or its record is
-        damaged. Either way consumers may have seen its offset, so it is not given out again.
-        """
-        for offset in range(queue.max_offset - 1, queue.first_offset - 1, -1):
-            unit = queue.unit(offset)
-            if unit is None or unit[0] < self._segments.min_offset:
-                return
-            if self._soundness.named_back(queue, offset, unit) is not None:
-                return
-            queue.blank_out(offset)
-            self.report.units_blanked += 1
-
-    def _blank_gap(self, queue: ConsumeQueue, gap: Gap) -> None:
-        offset = queue.first_at(gap.start)
-        while offset < queue.max_offset:
-            unit = queue.unit(offset)
-            if unit is not None:
-                if unit[0] >= gap.end:
-                    return
-                queue.blank_out(offset)
-                self.report.units_blanked += 1
-            offset += 1
-
     # --- the rest ---------------------------------------------------------------------------
 
     def _distrust_cache(self) -> None:
@@ -333,15 +291,15 @@ class Recovery:
         self._distrust_segments(unsynced if known is None else known.flushed)
 
     def _distrust_segments(self, log_offset: int) -> None:
-        """Read the segments from `log_offset` on as the disk has them."""
+        """Read the segments from `log_offset` on as the disk has them. Oldest first: a power cut
+        in here must not leave a later one synced behind a hole."""
         if self._known.clean_stop:
             return
-        segments = self._segments.segments[: self._trusted]
-        for segment in reversed(segments):
-            if segment.end <= log_offset:
-                break
-            segment.distrust_cache()
-            self._trusted -= 1
+        for segment in self._segments.segments[: self._trusted]:
+            if segment.end > log_offset:
+                segment.distrust_cache()
+        count = sum([one.end <= log_offset for one in self._segments.segments])
+        self._trusted = min(self._trusted, count)
 
     def _finish(self) -> None:
         """Sync what was changed; then the offsets file and the checkpoint may say so."""
@@ -377,7 +335,11 @@ class Recovery:
             index_files=() if self._index is None else self._index.file_names(),
             index_end=-1 if self._index is None else self._index.end_offset,
             gaps=tuple(kept[-MOST_GAPS:]),
+            log_begins=first,
+            queues_begin=self._queues.beginnings(),
+            segment_bytes=self._segments.segment_bytes,
             identity=self._identity,
+            clock=ClockNote() if known is None else known.clock,
         )
 
     def _foreign_files(self) -> list[str]:

@@ -27,6 +27,10 @@ from aerobee.store.soundness import Soundness
 
 log = logging.getLogger("aerobee.store.recovery")
 
+# Files of a queue, and of all of them, whose content a start looks at: a record or two each.
+_MOST_LOOKS = 16
+_ALL_LOOKS = 512
+
 
 @dataclass(frozen=True, slots=True)
 class Known:
@@ -100,9 +104,30 @@ class Planner:
         if remade_from is not None and remade_from < plan.dispatch_from:
             plan.dispatch_from = remade_from
             plan.why = "queue files were gone"
+        for queue in self._queues:
+            before = self._soundness.before_unsound_end(queue, plan.dispatch_from)
+            if before < plan.dispatch_from:
+                plan.dispatch_from = before
+                plan.why = f"the last unit of {queue.directory} names no message"
+        self._look_for_others(plan)
         plan.dispatch_from = max(self._segments.min_offset, plan.dispatch_from)
         plan.start = max(self._segments.min_offset, min(plan.start, plan.dispatch_from))
         return plan
+
+    def _look_for_others(self, plan: RecoveryPlan) -> None:
+        """A few units of each queue, as many as take no time worth mentioning."""
+        offsets = self._known.offsets
+        gaps = () if offsets is None else offsets.gaps
+        looks = min(_MOST_LOOKS, _ALL_LOOKS // max(1, len(self._queues.queues)))
+        for queue in self._queues if looks else ():
+            if plan.dispatch_from <= self._segments.min_offset:
+                return
+            if self._soundness.is_anothers(queue, looks, gaps):
+                plan.dispatch_from = self._segments.min_offset
+                plan.why = f"{queue.directory} names the messages of another queue"
+                log.warning(
+                    "queue made again, it holds another one's units path=%s", queue.directory
+                )
 
     # --- by offset --------------------------------------------------------------------------
 
@@ -143,8 +168,10 @@ class Planner:
         if self._known.nothing_lost:
             keep = index.cut_uncounted()
             if index.end_offset < offsets.index_end:
-                # A failed sync that nobody could note took what was not synced before.
-                plan.dispatch_from = min(plan.dispatch_from, max(0, offsets.indexed))
+                # A failed sync that nobody could note took what was not synced before, or somebody
+                # has put back an older file.
+                end = min(offsets.indexed, self._index_end(index))
+                plan.dispatch_from = min(plan.dispatch_from, max(0, end))
         else:
             keep = index.whole_up_to(offsets.indexed)
             plan.dispatch_from = min(plan.dispatch_from, max(0, offsets.indexed))

@@ -4,8 +4,11 @@ import logging
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from aerobee.store.offsets_file import MOST_GAPS
+from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.offsets_file import MOST_GAPS, Offsets
 from aerobee.store.sequence import Gap
+
+_CUTS_NAMED = 20
 
 log = logging.getLogger("aerobee.store.recovery")
 
@@ -25,6 +28,8 @@ class RecoveryReport:
     why: str = ""
     log_start: int = 0
     log_end: int = 0
+    # The beginning of the log, [start, end), if somebody took it away other than by deletion.
+    lost_front: tuple[int, int] | None = None
     read_from: int = 0
     records_read: int = 0
     # Bytes above the end that were not zero, and why the end is where it is.
@@ -38,6 +43,9 @@ class RecoveryReport:
     units_written: int = 0
     unit_conflicts: int = 0
     queues_cut: int = 0
+    units_cut: int = 0
+    # The first of the queues cut: (directory, where it goes on, units).
+    cuts: list[tuple[str, int, int]] = field(default_factory=list)
     units_blanked: int = 0
     # Records whose place in a queue they were multi-dispatched to is not known any more.
     further_strays: int = 0
@@ -45,6 +53,20 @@ class RecoveryReport:
     unusable_topics: int = 0
     foreign_files: list[str] = field(default_factory=list)
     seconds: float = 0.0
+
+    def begins_at(self, log_start: int, known: Offsets | None) -> None:
+        """Where the log begins now, and what was noted of that."""
+        self.log_start = log_start
+        if known is not None and 0 <= known.log_begins < log_start:
+            self.lost_front = (known.log_begins, log_start)
+
+    def cut(self, queue: ConsumeQueue, end: int) -> None:
+        """The queue is about to be cut at `end`: the log does not have what it names from there."""
+        units = queue.max_offset - end
+        self.queues_cut += 1
+        self.units_cut += units
+        if len(self.cuts) < _CUTS_NAMED:
+            self.cuts.append((queue.directory, end, units))
 
     def summary(self) -> str:
         """One line for people: how the last run ended, what was found, what was changed."""
@@ -58,8 +80,12 @@ class RecoveryReport:
         ]
         if self.torn_bytes:
             parts.append(f"{self.torn_bytes} torn bytes cut")
+        if self.units_cut:
+            parts.append(f"{self.units_cut} units of {self.queues_cut} queues cut, see the log")
         if self.units_written:
             parts.append(f"{self.units_written} queue units rebuilt")
+        if self.lost_front:
+            parts.append("LOST: the log's beginning, {}..{}".format(*self.lost_front))
         if self.gaps:
             lost = sum(gap.end - gap.start for gap in self.gaps)
             parts.append(f"DAMAGE: {len(self.gaps)} gaps of {lost} bytes, see the log")
@@ -85,6 +111,26 @@ class RecoveryReport:
                 self.log_end,
                 self.torn_bytes,
                 self.torn_reason,
+            )
+        if self.lost_front:
+            log.warning(
+                "the beginning of the log is gone, and no deletion took it from=%d to=%d advice=%s",
+                *self.lost_front,
+                "restore these segments, or do nothing: their messages are lost then",
+            )
+        if self.queues_cut:
+            log.warning(
+                "queues cut, they named messages that the log does not have units=%d queues=%d",
+                self.units_cut,
+                self.queues_cut,
+            )
+        for directory, end, units in self.cuts:
+            log.warning(
+                "queue cut path=%s units=%d numbering goes on at=%d",
+                directory,
+                units,
+                end,
+                extra={"each": True},
             )
         self._name_gaps()
         if self.further_strays:

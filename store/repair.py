@@ -22,7 +22,8 @@ from aerobee.store.audit_queue_files import QueueSet, RecordsByPlace
 from aerobee.store.audit_report import Counts, Findings
 from aerobee.store.rebuild import rebuild
 from aerobee.store.recovery_report import Progress
-from aerobee.store.repair_plan import Plan, Planner
+from aerobee.store.repair_model import Plan
+from aerobee.store.repair_plan import Planner
 from aerobee.store.truncate import SaveTable
 
 
@@ -40,10 +41,14 @@ def repair(
     Raises OSError or StoreError; what was done until then stays, and a new plan takes over.
     """
     changes = any(step.log for step in plan.steps) or plan.queues or plan.index
-    if changes:
-        rest.distrust(without=plan.filled)
     for step in plan.steps:
-        step.act(rest)
+        if step.first:
+            step.act(rest)
+    if changes:
+        rest.distrust(without=plan.filled, reaches=plan.report.log.end)
+    for step in plan.steps:
+        if not step.first:
+            step.act(rest)
     rest.look()
     if plan.queues or plan.index:
         rebuild(rest, queues=plan.queues, index=plan.index, progress=progress, settle=False)

@@ -5,67 +5,20 @@ loses, in offsets and messages, so that somebody can decide at night.
 """
 
 import os
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
-from typing import Concatenate, ParamSpec
+from collections.abc import Generator, Iterator
+from operator import attrgetter
 
 from aerobee.store import repair_steps as steps
 from aerobee.store.at_rest import StoreAtRest
 from aerobee.store.audit_layout import FoundFile
 from aerobee.store.audit_report import Report
+from aerobee.store.audit_sizes import FOUND
 from aerobee.store.mapped_file import segment_name
-
-P = ParamSpec("P")
+from aerobee.store.repair_model import INDEX_WRONG, QUEUES_WRONG, Plan, Step, does
 
 # More missing segments than this are no hole: some file has a name that is not its own.
 _MISSING_MOST = 1000
-# Findings that a rebuild of what is derived mends.
-_QUEUES = frozenset(
-    {"queue-missing", "queue-file-size", "queue-file-missing", "unit-missing", "unit-wrong"}
-    | {"unit-tags", "unit-dangling", "unit-beyond-log", "unit-order", "queue-hole"}
-    | {"record-stray", "rebuild-broken-off", "ext-file-size", "ext-wrong"}
-)
-_INDEX = frozenset(
-    {"index-missing", "index-size", "index-header", "index-entry", "index-slot", "index-count"}
-    | {"index-time", "key-missing", "key-stray", "rebuild-broken-off"}
-)
 _NAMES_SHOWN = 8
-
-
-@dataclass
-class Step:
-    """One thing to do. `log` says that it changes the log."""
-
-    what: str
-    keeps: str
-    loses: str
-    act: Callable[[StoreAtRest], object] = field(repr=False)
-    log: bool = False
-
-
-@dataclass
-class Plan:
-    """All steps in order; `impossible` says what no repair can do, and what a person can."""
-
-    report: Report
-    steps: list[Step] = field(default_factory=list)
-    impossible: list[str] = field(default_factory=list)
-    queues: bool = False
-    index: bool = False
-    set_back: bool = False
-    filled: list[tuple[int, int]] = field(default_factory=list)
-
-    @property
-    def anything(self) -> bool:
-        """Whether there is anything to do."""
-        return bool(self.steps or self.queues or self.index)
-
-
-def does(
-    function: Callable[Concatenate[StoreAtRest, P], object], *args: P.args, **more: P.kwargs
-) -> Callable[[StoreAtRest], object]:
-    """What a step does: the function, with all but the store given."""
-    return lambda rest: function(rest, *args, **more)
 
 
 class Planner:
@@ -89,32 +42,56 @@ class Planner:
         plan.steps += self._misplaced()
         plan.steps += self._missing()
         plan.steps += self._lengths()
+        plan.steps += self._front()
         plan.steps += self._gaps()
         plan.steps += self._claims()
         plan.steps += self._tail()
         plan.steps += self._tables()
         plan.steps += self._state()
-        plan.queues = bool(_QUEUES & self._kinds.keys() or self._replaced or plan.filled)
+        plan.queues = bool(QUEUES_WRONG & self._kinds.keys() or self._replaced or plan.filled)
         # Entries of lost records lead into what was filled.
         derived = bool(self._replaced or plan.filled) and self._rest.settings.index_enabled
-        plan.index = bool(_INDEX & self._kinds.keys()) or derived
+        plan.index = bool(INDEX_WRONG & self._kinds.keys()) or derived
         plan.set_back = "offset-beyond" in self._kinds
         return plan
 
     def _is_hopeless(self) -> bool:
         impossible = self._plan.impossible
-        if "log-missing" in self._kinds:
+        is_empty = not self._rest.layout.has_log
+        if "log-missing" in self._kinds or (is_empty and "log-short" in self._kinds):
             impossible.append(
                 "the whole commit log is missing. Mount or restore it; if it is elsewhere, give "
-                "the broker's --config. To start with an empty one, move consumequeue and index "
-                "away yourself."
+                "the broker's --config. To start with an empty one, and lose all there was, move "
+                "consumequeue, index and offsets away yourself."
             )
+        self._check_sizes()
+        for finding in self._report.findings.of("start-refused"):
+            impossible.append(f"a start is refused: {finding.what}")
         if "unreadable" in self._kinds:
             impossible.append(
                 "the disk refuses to be read in places. Copy the directory to a sound disk first "
                 "(what cannot be read may be left as zeros), then repair the copy."
             )
         return bool(impossible)
+
+    def _check_sizes(self) -> None:
+        """No guess at the size of segments may cost messages."""
+        rest, size = self._rest, self._segment_bytes
+        sound = [file for file in rest.layout.segments if not file.start % size]
+        ask = "Give the broker's: --config FILE, or --set mappedFileSizeCommitLog=BYTES"
+        for file in sound:
+            if file.size > size and steps.holds_records_from(rest.files, file, size):
+                self._plan.impossible.append(
+                    f"{file.path} holds records behind byte {size}, so segments are longer than "
+                    f"that. {ask}."
+                )
+        guessed = rest.sizes.origins["segment"] == FOUND
+        if guessed and len(sound) == 1 and self._report.log.end > sound[0].start + size:
+            self._plan.impossible.append(
+                f"{sound[0].path} was cut, or segments behind it are missing: messages up to log "
+                f"offset {self._report.log.end} were there. How long a segment was cannot be told "
+                f"from one file. {ask}."
+            )
 
     # --- files in each other's way ----------------------------------------------------------
 
@@ -168,13 +145,7 @@ class Planner:
         for path, start, own in misplaced:
             self._replaced.add(start)
             if own in there and own not in free:
-                yield Step(
-                    f"take out {path}, which is a copy of {segment_name(own)}",
-                    "all records of that one",
-                    f"what log offsets {start} to {start + self._segment_bytes} held",
-                    does(StoreAtRest.take_out, path),
-                    log=True,
-                )
+                yield self._take_out_misplaced(path, start, own)
                 continue
             there.add(own)
             free.discard(own)
@@ -192,6 +163,22 @@ class Planner:
         self._arriving = {start for _, start in moves}
         self._leaving = {start for _, start, _ in misplaced} - self._arriving
 
+    def _take_out_misplaced(self, path: str, start: int, own: int) -> Step:
+        """For a file with the records of a segment that is there as well."""
+        (other,) = [file.path for file in self._rest.layout.segments if file.start == own]
+        same = steps.same_bytes(self._rest.files, path, other)
+        what = "which is a copy of" if same else "which holds other records of the place of"
+        loses = f"what log offsets {start} to {start + self._segment_bytes} held"
+        if start >= self._report.log.end:
+            loses = f"nothing, the log ends at {self._report.log.end}"
+        return Step(
+            f"take out {path}, {what} {segment_name(own)}",
+            "all records of that one",
+            f"{loses}{self._names(start)}",
+            does(StoreAtRest.take_out, path),
+            log=True,
+        )
+
     def _missing(self) -> Iterator[Step]:
         layout, size = self._rest.layout, self._segment_bytes
         sound = [file for file in layout.segments if not file.start % size]
@@ -202,8 +189,8 @@ class Planner:
         first = min(starts)
         while first and steps.in_lost_and_found(self._rest, first - size) is not None:
             first -= size  # a repair was broken off while it gave segments their names
-        end = max(max(starts) + size, self._rest.marks.flushed)
-        count = (end - first) // size - len(starts)
+        end = max(max(starts) + size, self._report.log.end)
+        count = -(-(end - first) // size) - len(starts)
         if count > _MISSING_MOST:
             self._plan.impossible.append(
                 f"{count} segments are missing below {max(starts)}. The last file's name is "
@@ -214,7 +201,11 @@ class Planner:
             if start in starts:
                 continue
             self._replaced.add(start)
-            near = max((file for file in sound if file.start < start), default=sound[0], key=_start)
+            near = max(
+                (file for file in sound if file.start < start),
+                default=sound[0],
+                key=attrgetter("start"),
+            )
             path = os.path.join(os.path.dirname(near.path), segment_name(start))
             found = steps.in_lost_and_found(self._rest, start)
             if found is not None:
@@ -262,6 +253,16 @@ class Planner:
                 "the bytes behind it in lost+found" if longer else "what is left of it",
                 "nothing" if longer else "what stood behind the cut, see below",
                 does(steps.set_length, file.path),
+                log=True,
+            )
+
+    def _front(self) -> Iterator[Step]:
+        for finding in self._report.findings.of("log-front-missing"):
+            yield Step(
+                "let the log begin where its first file does",
+                "all that is there",
+                f"what is not there any more: {finding.what}",
+                does(steps.later),
                 log=True,
             )
 
@@ -352,6 +353,14 @@ class Planner:
             )
 
     def _state(self) -> Iterator[Step]:
+        for finding in self._report.findings.of("not-a-file"):
+            yield Step(
+                f"take out {finding.path}, which {finding.what}",
+                "all messages; the next start makes the file anew",
+                "nothing",
+                does(StoreAtRest.take_out, finding.path),
+                first=True,
+            )
         for kind in ("checkpoint-damaged", "offsets-damaged"):
             for path in dict.fromkeys(one.path for one in self._report.findings.of(kind)):
                 if self._rest.files.exists(path):
@@ -381,7 +390,3 @@ class Planner:
                     texts.append(f"{len(named) - _NAMES_SHOWN} more")
                 return f": messages {', '.join(texts)}" if texts else ""
         return ""
-
-
-def _start(file: FoundFile) -> int:
-    return file.start

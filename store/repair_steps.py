@@ -4,16 +4,24 @@ Every function can be broken off and done again: it leaves a file that is right 
 it overwrites it has copied to lost+found before.
 """
 
+import contextlib
 import os
 from collections.abc import Sequence
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.record import BLANK_BYTES, RecordHead, encode_blank
+from aerobee.protocol.record import (
+    BLANK_BYTES,
+    CHECK_BODY,
+    RECORD,
+    RecordHead,
+    encode_blank,
+)
 from aerobee.store.at_rest import StoreAtRest
 from aerobee.store.audit_bytes import Source, Window
 from aerobee.store.audit_filler import SMALLEST, fillers
 from aerobee.store.audit_layout import FoundFile
-from aerobee.store.audit_scan import SegmentReader
+from aerobee.store.audit_places import magic_places
+from aerobee.store.audit_reader import SegmentReader
 from aerobee.store.files import Files
 from aerobee.store.mapped_file import segment_name
 
@@ -151,6 +159,21 @@ def head_at(files: Files, file: FoundFile, segment_bytes: int, position: int) ->
         return SegmentReader(file, segment_bytes, Window(source)).head_at(position, False)[0]
     except CorruptRecord:
         return None
+    finally:
+        source.close()
+
+
+def holds_records_from(files: Files, file: FoundFile, position: int) -> bool:
+    """Whether a sound record begins at or behind `position`, were the segment the whole file."""
+    source = Source(files, file.path)
+    try:
+        reader = SegmentReader(file, file.size, Window(source))
+        nonzero = source.last_nonzero(position, file.size)
+        for place in magic_places(reader, position, nonzero):
+            with contextlib.suppress(CorruptRecord):
+                if reader.head_at(place, CHECK_BODY)[0].kind == RECORD:
+                    return True
+        return False
     finally:
         source.close()
 

@@ -55,6 +55,7 @@ from aerobee.store.retention_rules import (
     judge,
 )
 from aerobee.store.segment_times import MESSAGE, LastStored, SegmentPlace, last_stored
+from aerobee.store.steady_time import SteadyTime
 
 log = logging.getLogger("aerobee.store.retention")
 
@@ -71,6 +72,8 @@ class StoreSide:
 
     files: Files
     clock: Clock
+    #: What messages expire by.
+    time: SteadyTime
     health: Health
     segments: MappedFileQueue
     queues: ConsumeQueueTable
@@ -79,7 +82,7 @@ class StoreSide:
     queue_directory: str
     #: Log offset below which all is durable, dispatched and synced in the queues.
     safe_end: Callable[[], int]
-    #: Writes down which index files there are; before one is removed.
+    #: Writes down where log and queues begin, and which index files there are; before files go.
     save_offsets: Callable[[], None]
     #: There is more room on the disk.
     freed: Callable[[], None]
@@ -125,11 +128,11 @@ class Retention:
         `groups` gives the committed offsets, and is asked only if something would go.
         """
         store = self._store
-        now_ms = store.clock.now_ms()
+        now_ms = store.time.now_ms()
         if store.health.broken is not None or self.removal.stopping:
             return RetentionPlan(now_ms, Verdict(()), stopped_by="the store has stopped")
         disks = Disks.ask(store.files, store.log_directories, store.queue_directory)
-        hour = time.localtime(now_ms / 1000).tm_hour
+        hour = time.localtime(store.clock.now_ms() / 1000).tm_hour
         verdict = judge(self._rules, hour, disks, manual=self._manual_runs > 0)
         choice = self._choose(verdict, now_ms)
         plan = RetentionPlan(now_ms, verdict, choice.doomed, choice.stopped_by)
@@ -172,6 +175,7 @@ class Retention:
             self._say(plan)
             if detached:
                 self.counts.unconsumed += sum(need.messages for need in plan.needs)
+                self._store.save_offsets()
             self.dispose(detached)
             self._trim(on_owner)
             return plan
@@ -243,10 +247,11 @@ class Retention:
         store, trimmer = self._store, self.trimmer
         log_min = store.segments.min_offset
         if log_min > self._trimmed_to and store.health.broken is None:
-            trims = iter(trimmer.plan(log_min))
+            planned = trimmer.plan(log_min)
+            trims = iter(planned)
             while portion := list(islice(trims, _TRIMS_AT_ONCE)):
                 on_owner(partial(trimmer.apply, portion))
-            if on_owner(partial(trimmer.apply_index, log_min)):
+            if on_owner(partial(trimmer.apply_index, log_min)) or planned:
                 store.save_offsets()
             self._trimmed_to = log_min
         if store.health.broken is None:
@@ -256,7 +261,10 @@ class Retention:
         """Log what goes; once, that nothing can go although the disk is full."""
         stuck = SPACE in plan.verdict.triggers and not plan.doomed
         if stuck and not self._stuck:
-            log.warning("the disk is full, and nothing can be deleted why=%r", plan.stopped_by)
+            log.warning(
+                "the disk is fuller than its limit, and nothing can be deleted why=%r",
+                plan.stopped_by,
+            )
         self._stuck = stuck
         if plan.doomed:
             _log_doomed(plan)

@@ -24,6 +24,7 @@ from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.descriptors import DescriptorCache
 from aerobee.store.errors import StoreLayoutError, StoreSizeMismatch
 from aerobee.store.files import Clock, DiskSpace, Files
+from aerobee.store.offsets_file import OffsetsFile
 from aerobee.store.retention_plan import Doomed, choose
 from aerobee.store.retention_rules import (
     MANUAL,
@@ -35,6 +36,7 @@ from aerobee.store.retention_rules import (
     judge,
 )
 from aerobee.store.segment_times import LastStored, SegmentPlace, last_stored
+from aerobee.store.steady_time import SteadyTime
 
 _TRIES = 5
 _QUARTER_MS = 900_000
@@ -138,9 +140,10 @@ class _Look:
         self._settings = settings
         self._now_ms = clock.now_ms()
         self._rules = RetentionRules.of(settings)
+        self._notes: list[str] = []
+        self._behind_ms = self._not_counted(clock)
         self._layout = survey(files, settings)
         self._sizes = find_sizes(files, self._layout, settings, given)
-        self._notes: list[str] = []
         self._times: dict[int, LastStored] = {}
         places = [
             SegmentPlace(file.path, file.start, file.start + self._sizes.segment_bytes)
@@ -176,6 +179,21 @@ class _Look:
             tuple(self._groups(now, following)),
             tuple(self._notes),
         )
+
+    def _not_counted(self, clock: Clock) -> int:
+        """By how much deletion is behind the clock: see `steady_time.py`."""
+        known = OffsetsFile(self._files, self._settings.store_path).load()
+        if known is None:
+            return 0
+        retention_ms = self._rules.retention_ms
+        behind_ms = SteadyTime(clock, retention_ms, known.clock, known.last_store_ms).behind_ms
+        if behind_ms:
+            self._notes.append(
+                f"{behind_ms / _HOUR_MS:.1f} hours do not count: the clock was set forward, or the "
+                f"broker was down. They will, {self._rules.retention_ms // _HOUR_MS} hours "
+                "of running later"
+            )
+        return behind_ms
 
     # --- the log ----------------------------------------------------------------------------
 
@@ -216,7 +234,7 @@ class _Look:
             self._last_stored,
             dirname,
             _EVERYTHING,
-            at_ms if until_ms is None else until_ms,
+            (at_ms if until_ms is None else until_ms) - self._behind_ms,
             most,
         )
         return Wave(at_ms, choice.doomed, choice.stopped_by)

@@ -10,11 +10,10 @@ Pure, but for the times, which are asked for one segment after the other.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from aerobee.store.retention_rules import FORCED, RetentionRules, Verdict
-from aerobee.store.segment_times import LastStored, SegmentPlace
+from aerobee.store.segment_times import LastStored, SegmentPlace, dated
 
 #: Most segments one run deletes (store spec 10.1).
 MOST_A_RUN = 10
@@ -92,12 +91,12 @@ def choose(
         return Choice((), "neither the hour nor a disk triggers deletion")
     doomed: list[Doomed] = []
     freed: dict[str, int] = {}
-    for segment, following in pairwise(segments):
+    for number, segment in enumerate(segments[:-1]):
         if len(doomed) >= most:
             return Choice(tuple(doomed), f"at most {most} segments go in one run")
         if segment.end > safe_end:
             return Choice(tuple(doomed), "the next one is not wholly synced and dispatched yet")
-        last = last_stored(segment, following)
+        last = dated(segments, number, now_ms, last_stored)
         reason = verdict.triggers[0]
         if now_ms < last.time_ms + rules.retention_ms:
             if not verdict.forced:

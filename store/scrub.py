@@ -3,9 +3,10 @@
 A start reads the log from where the last run ended, so damage before that is not known. The scrub
 reads it, oldest segment first, and again every `scrub_interval_hours`; a segment that a read has
 found damage in comes first. It verifies records (`scrub_log.py`) and compares them with the consume
-queues (`scrub_units.py`). A segment in which all is in order needs no checks when it is read
-(`MappedFile.unchecked_below`); where it is not, records are reported and remembered as gaps, and
-what differs in the queues goes to their owner (`heal.py`).
+queues (`scrub_units.py`); a pass ends with the index files (`scrub_index.py`). A segment in which
+all is in order needs no checks when it is read (`MappedFile.unchecked_below`); where it is not,
+records are reported and remembered as gaps, and what differs in the queues goes to their owner
+(`heal.py`).
 
 Only what is durable and dispatched is read. The bytes come by pread on descriptors of its own, and
 nothing is held while waiting: a segment may be deleted meanwhile, its topic too.
@@ -26,10 +27,12 @@ from aerobee.store.delay_levels import DelayLevels
 from aerobee.store.files import Clock, Files
 from aerobee.store.heal import Findings, Healer
 from aerobee.store.health import Health
+from aerobee.store.index_service import IndexService
 from aerobee.store.log_pieces import LogPieces
 from aerobee.store.mapped_file import MappedFile
 from aerobee.store.mapped_file_queue import MappedFileQueue
 from aerobee.store.queue_table import ConsumeQueueTable
+from aerobee.store.scrub_index import IndexFileCheck
 from aerobee.store.scrub_log import SegmentCheck
 from aerobee.store.scrub_units import UnitCheck
 from aerobee.store.sequence import Gap
@@ -69,6 +72,7 @@ class Scrub:
         crc_check: int,
         bytes_per_second: int,
         interval_hours: int,
+        index: IndexService | None,
     ) -> None:
         self._files = files
         self._clock = clock
@@ -82,6 +86,7 @@ class Scrub:
         self._limit = limit
         self._recent_from = recent_from
         self._crc_check = crc_check
+        self._index = index
         self._bytes_per_second = bytes_per_second
         self._interval_s = interval_hours * 3600.0
         # Segments asked for; those of the pass under way, by their beginnings.
@@ -89,6 +94,10 @@ class Scrub:
         self._pass: deque[MappedFile] | None = None
         self._pass_asked = False
         self._pass_damaged = 0
+        # What was said of segments, by their beginnings.
+        self._reported: dict[int, list[tuple[int, int]]] = {}
+        # Index files that were found wrong, by path.
+        self._wrong_index: dict[str, int] = {}
         # The first pass covers what the start found and did not read.
         self._next_pass_at = clock.monotonic() + FIRST_AFTER_S
         self._first = True
@@ -178,6 +187,9 @@ class Scrub:
         return deque(found)
 
     def _end_pass(self) -> None:
+        for file in () if self._index is None else self._index.files:
+            if not self._scrub_index(file.path, file.slots):
+                return
         self._pass = None
         self._next_pass_at = (
             self._clock.monotonic() + self._interval_s if self._interval_s else float("inf")
@@ -191,6 +203,40 @@ class Scrub:
             self._pass_damaged,
             self._stats.scrub_steps.max_ns / 1e6,
         )
+
+    def _scrub_index(self, path: str, slots: int) -> bool:
+        """Compare an index file's entries with its slots; False when the store is being closed."""
+        try:
+            check = IndexFileCheck(self._files, path, slots)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):  # deleted
+                log.warning("index file not scrubbed path=%s %s", path, error)
+            return True
+        read, began = 0, time.thread_time_ns()
+        try:
+            for _ in check.run():
+                spent = time.thread_time_ns() - began
+                if spent < _STEP_NS:
+                    continue
+                self._stats.scrub_steps.add(spent)
+                fresh, read = check.bytes_read - read, check.bytes_read
+                if self._wait(fresh):
+                    return False
+                began = time.thread_time_ns()
+        except OSError as error:
+            log.warning("index file not scrubbed path=%s %s", path, error)
+            return True
+        finally:
+            check.close()
+        if check.wrong and self._wrong_index.get(path) != check.wrong:
+            self._wrong_index[path] = check.wrong
+            log.error(
+                "damage in an index file path=%s places=%d advice=%s",
+                path,
+                check.wrong,
+                "some keys find nothing; stop, 'aerobee store rebuild --index', start",
+            )
+        return True
 
     # --- one segment ------------------------------------------------------------------------
 
@@ -285,13 +331,16 @@ class Scrub:
 
     def _report(self, findings: Findings) -> None:
         gaps = findings.gaps
-        log.error(
-            "damage in a log segment path=%s places=%d bytes=%d first_log_offset=%d",
-            findings.segment.path,
-            len(gaps),
-            sum([gap.end - gap.start for gap in gaps]),
-            gaps[0].start,
-        )
+        places = [(gap.start, gap.end) for gap in gaps]
+        if self._reported.get(findings.segment.start) != places:  # it is read again, when asked
+            self._reported[findings.segment.start] = places
+            log.error(
+                "damage in a log segment path=%s places=%d bytes=%d first_log_offset=%d",
+                findings.segment.path,
+                len(gaps),
+                sum([gap.end - gap.start for gap in gaps]),
+                gaps[0].start,
+            )
         for gap in gaps:
             verdict = Verdict(Kind.RECORD, gap.start, gap.end, gap.reason)
             self._damage.note(verdict, self._slot_of(gap, findings))

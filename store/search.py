@@ -6,15 +6,20 @@ a queue's units do not know times at all.
 Threads: the store's caller only.
 """
 
+from itertools import islice
+
 from aerobee.protocol.record import RecordHead
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.index_service import IndexService
+from aerobee.store.index_unordered import candidates
 from aerobee.store.mapped_file import MappedFile
 from aerobee.store.queue_table import ConsumeQueueTable
 from aerobee.store.reader import Reader
 from aerobee.store.results import QueryResult
 
 _QUERY_ROUNDS = 3
+# Records that are looked at where the index cannot tell their time.
+_UNORDERED_MOST = 256
 
 
 class Search:
@@ -125,7 +130,25 @@ class Search:
             if records or oldest_ms < begin_ms:
                 break
             hits = index.find(topic, key, most, begin_ms, oldest_ms)
+        if most > 0 and not records:
+            records = self._query_unordered(index, topic, key, most, begin_ms, end_ms)
         return QueryResult(records, hits.last_ms, hits.last_offset)
+
+    def _query_unordered(
+        self, index: IndexService, topic: str, key: str, most: int, begin_ms: int, end_ms: int
+    ) -> list[bytes]:
+        """For a log in which times go back: the records' own times decide."""
+        found: dict[int, bytes] = {}
+        hits = candidates(index.files, index.key_hash(topic, key), begin_ms, end_ms)
+        for log_offset in islice(hits, _UNORDERED_MOST):
+            record = self._reader.head_at(log_offset, check_crc=True)
+            if record is None or record[1].topic != topic:
+                continue
+            if begin_ms <= record[1].store_timestamp_ms <= end_ms:
+                found[log_offset] = _bytes_of(record, log_offset)
+                if len(found) >= most:
+                    break
+        return [found[log_offset] for log_offset in sorted(found)]
 
 
 def _bytes_of(found: tuple[MappedFile, RecordHead], log_offset: int) -> bytes:

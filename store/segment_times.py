@@ -6,9 +6,15 @@ last one lies between the segment's first record and the next segment's, and tha
 bound, is taken; the segment's own first where the clock was set back in between. Only where neither
 can be read is it the modification time.
 
+A time that is still to come was given by a clock that was wrong, and set back since. Nobody can
+wait for it: a segment with the year 2040 would keep all that follow it. The log is in the order of
+time, so `dated` takes the time of the next segment whose own has come.
+
 Threads: any; files are read through descriptors of the reader's own, never through a mapping.
 """
 
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from aerobee.protocol.errors import CorruptRecord
@@ -16,7 +22,7 @@ from aerobee.protocol.record import BLANK_BYTES, RECORD, check_record
 from aerobee.store.files import Files
 
 #: Where a time came from: a message, or the file.
-MESSAGE, FILE = "message", "file"
+MESSAGE, FILE, LATER = "message", "file", "later message"
 
 
 class SegmentPlace(NamedTuple):
@@ -28,7 +34,7 @@ class SegmentPlace(NamedTuple):
 
 
 class LastStored(NamedTuple):
-    """A time in milliseconds since the epoch, and where it is from (MESSAGE or FILE)."""
+    """A time in milliseconds since the epoch, and where it is from (MESSAGE, FILE or LATER)."""
 
     time_ms: int
     source: str
@@ -44,6 +50,26 @@ def last_stored(files: Files, segment: SegmentPlace, following: SegmentPlace) ->
     if times:
         return LastStored(max(times), MESSAGE)
     return LastStored(files.modified_ms(segment.path), FILE)
+
+
+def dated(
+    segments: Sequence[SegmentPlace],
+    number: int,
+    now_ms: int,
+    last_stored_of: Callable[[SegmentPlace, SegmentPlace], LastStored],
+) -> LastStored:
+    """When the last message of the full segment `number` was stored, as seen at `now_ms`.
+
+    Later than that if no segment behind it tells. `last_stored_of` may raise OSError.
+    """
+    own = last_stored_of(segments[number], segments[number + 1])
+    if own.time_ms <= now_ms:
+        return own
+    for segment, following in pairwise(segments[number + 1 :]):
+        found = last_stored_of(segment, following)
+        if found.time_ms <= now_ms:
+            return LastStored(found.time_ms, LATER)
+    return own
 
 
 def begun_ms(files: Files, segment: SegmentPlace) -> int | None:

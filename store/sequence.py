@@ -25,6 +25,8 @@ from aerobee.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_BYTES, Consum
 
 # Slots that may be missing for reasons nobody noticed, a flipped transaction bit for example.
 _SLACK = 16
+# How far from a unit a sound one is looked for.
+_NEIGHBOURS = 5
 
 
 class Run(NamedTuple):
@@ -166,6 +168,10 @@ class Sequences:
             for place in range(run.length):
                 self._set_aside(queue, Run(run.first + place, run.units[place * UNIT_BYTES :]))
             return
+        if run.first < queue.max_offset or run.first != state.expected:
+            run = self._without_displaced(queue, run)
+            if not run.units:
+                return
         suspect = state.suspect
         if suspect is not None:
             state.suspect = None
@@ -180,6 +186,46 @@ class Sequences:
             self._accept(queue, state, run)
         else:
             state.suspect = run
+
+    def _without_displaced(self, queue: ConsumeQueue, run: Run) -> Run:
+        """The run without the first records that the queue's own units name in other slots.
+
+        Neighbours that are damaged alike, by a bit that is stuck somewhere on their way, follow
+        each other as a new numbering does. But a new numbering's units name its records.
+        """
+        while self._read_from is not None and run.units and self._is_displaced(queue, run):
+            self._set_aside(queue, run)
+            run = Run(run.first + 1, run.units[UNIT_BYTES:])
+        return run
+
+    def _is_displaced(self, queue: ConsumeQueue, run: Run) -> bool:
+        place = (run.log_offset, run.size)
+        there = queue.unit(run.first)
+        if there is not None and there[:2] == place:
+            return False
+        slot = queue.first_at(run.log_offset)
+        named = queue.unit(slot)
+        if slot == run.first or named is None or named[:2] != place:
+            return False
+        # A unit that is wrong itself, in a file that was swapped, does not stand among sound ones.
+        low, high = slot - _NEIGHBOURS, slot + _NEIGHBOURS
+        before = self._nearest_sound(queue, range(slot - 1, low, -1))
+        after = self._nearest_sound(queue, range(slot + 1, high))
+        if (before is None and low >= queue.first_offset) or (
+            after is None and high <= queue.max_offset
+        ):
+            return False
+        return (before is not None or after is not None) and (
+            (before is None or before < place[0]) and (after is None or place[0] < after)
+        )
+
+    def _nearest_sound(self, queue: ConsumeQueue, slots: range) -> int | None:
+        """Log offset that the first sound unit of some slots names."""
+        for slot in slots:
+            unit = queue.unit(slot) if slot >= queue.first_offset else None
+            if unit is not None and self._sound(queue, slot, unit):
+                return unit[0]
+        return None
 
     def _is_double(self, queue: ConsumeQueue, state: _State, run: Run) -> bool:
         """Whether the first claim is to a slot just given, and the next goes on with the sequence.
@@ -247,8 +293,10 @@ class Sequences:
         for offset in range(queue.max_offset - 1, queue.first_offset - 1, -1):
             unit = queue.unit(offset)
             if unit is not None:
-                if unit[0] < self._read_from:
-                    raise Lagging(unit[0])
+                # There is nothing to read before the log's beginning, whatever is missing.
+                start = max(unit[0], self._log_min)
+                if start < self._read_from:
+                    raise Lagging(start)
                 return
 
     def _write(self, queue: ConsumeQueue, run: Run) -> None:

@@ -5,14 +5,20 @@ it names the unit back (place, size, topic, queue, offset). A segment's beginnin
 Where neither log nor queue can be believed alone, `recovery_plan.py` and `log_walk.py` ask here.
 """
 
+from collections.abc import Iterator, Sequence
+
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.record import RECORD, RecordHead
+from aerobee.protocol.record import CHECK_BODY, RECORD, RecordHead, told_sizes
 from aerobee.store.checkpoint import Checkpoint
-from aerobee.store.consume_queue import UNIT_BYTES, ConsumeQueue
+from aerobee.store.consume_queue import EMPTY, UNIT, UNIT_BYTES, ConsumeQueue
 from aerobee.store.log_walk import check_at
 from aerobee.store.mapped_file_queue import MappedFileQueue
 from aerobee.store.queue_table import ConsumeQueueTable
 from aerobee.store.slots import names_slot
+
+_CHUNK_UNITS = 3200
+# Units beside a wrong one that tell whether it is wrong alone.
+_BESIDE = 8
 
 
 class Soundness:
@@ -96,11 +102,51 @@ class Soundness:
 
         Slots below the queue offset `first` are not looked at.
         """
-        for hole in queue.holes(queue.first_offset if first is None else first):
+        for hole in _holes(queue, queue.first_offset if first is None else first):
             before = _last_named(queue, hole)
             unit = None if before is None else queue.unit(before)
             return 0 if unit is None else unit[0]
         return start
+
+    def is_anothers(self, queue: ConsumeQueue, looks: int, gaps: Sequence[tuple[int, int]]) -> bool:
+        """Whether files of the queue seem to hold the units of another one, by a look at the first
+        and the last units of `looks` files at most. A single wrong unit, or one whose record is
+        damaged or in one of the known `gaps`, does not count: the scrub mends it."""
+        files = queue.segments[:: max(1, -(-len(queue.segments) // max(1, looks)))]
+        for file in files:
+            first = file.start // UNIT_BYTES
+            end = min(file.end // UNIT_BYTES, queue.max_offset)
+            for slots in (range(first, end)[:_BESIDE], range(first, end)[-_BESIDE:]):
+                if not self._names_another(queue, slots[0] if slots else end, gaps):
+                    continue
+                wrong = sum([self._names_another(queue, slot, gaps) for slot in slots])
+                if wrong * 2 >= len(slots):
+                    return True
+        return False
+
+    def _names_another(
+        self, queue: ConsumeQueue, offset: int, gaps: Sequence[tuple[int, int]]
+    ) -> bool:
+        """Whether a unit names a sound record that is not the queue's message of that offset."""
+        unit = queue.unit(offset)
+        if unit is None or any(start <= unit[0] < end for start, end in gaps):
+            return False
+        segment = self._segments.find(unit[0])
+        if segment is None or self.is_sound(queue, offset, unit):
+            return False
+        try:
+            return check_at(segment, unit[0], check_crc=False).kind == RECORD
+        except CorruptRecord:
+            return False
+
+    def begins_late(self, queue: ConsumeQueue) -> bool:
+        """Whether the log may have messages for files before the queue's first one. Deletion leaves
+        a file behind that begins with a message it took, but for the chance of an exact fit."""
+        if not queue.first_offset:
+            return False
+        log_start = self._segments.min_offset
+        first = queue.first_named(queue.first_offset, queue.max_offset)
+        return not log_start if first is None else first[1] > log_start
 
     def before_unmade(self, queue: ConsumeQueue) -> int:
         """The record before the first slot of the queue's first file that is gone."""
@@ -108,6 +154,40 @@ class Soundness:
         before = _last_named(queue, first)
         unit = None if before is None else queue.unit(before)
         return 0 if unit is None else unit[0]
+
+    def before_unsound_end(self, queue: ConsumeQueue, start: int) -> int:
+        """The last record below the queue's last unit that a unit of it names and that names the
+        unit back, if the last unit does not; otherwise `start`, which is also the most.
+
+        Its slot would be cut off as one behind the log's end, or kept and never filled. A unit of a
+        record that is damaged itself is no reason: reading further back would only take the old
+        messages of a topic that was deleted for those of the new one.
+        """
+        last = queue.max_offset - 1
+        if (
+            last < queue.first_offset
+            or queue.is_pre_blank(last)
+            or self._is_of_damaged(queue, last)
+        ):
+            return start
+        for offset in range(last, queue.first_offset - 1, -1):
+            unit = queue.unit(offset)
+            if unit is not None and self.named_back(queue, offset, unit) is not None:
+                return start if offset == last else min(start, unit[0])
+        return 0
+
+    def _is_of_damaged(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Whether a unit agrees in place and size with what is left of a record there."""
+        unit = queue.unit(offset)
+        segment = None if unit is None else self._segments.find(unit[0])
+        if unit is None or segment is None or self.is_sound(queue, offset, unit):
+            return False
+        told = told_sizes(segment.view, unit[0] - segment.start, unit[0], segment.size)
+        try:
+            check_at(segment, unit[0], check_crc=CHECK_BODY)
+        except CorruptRecord:
+            return unit[1] in (told.by_field, told.by_parts)
+        return False
 
     def boundary_at(self, log_offset: int) -> int:
         """`log_offset` if a record begins there, else the beginning of its segment."""
@@ -145,6 +225,21 @@ class Soundness:
                     break
                 offset += 1
         return nearest
+
+
+def _holes(queue: ConsumeQueue, first: int) -> Iterator[int]:
+    """Queue offsets of empty slots in [first, end), the first of each chunk that has one."""
+    offset = max(first, queue.first_offset)
+    while offset < queue.max_offset:
+        data = queue.read_units(offset, _CHUNK_UNITS)
+        # Twenty zero bytes in a row are never part of two sound units (sizes are below 2^31 and at
+        # least 91), so only chunks with such a run are looked at unit by unit.
+        if EMPTY in data:
+            for index, (_, size, _) in enumerate(UNIT.iter_unpack(data)):
+                if size <= 0:
+                    yield offset + index
+                    break
+        offset += max(1, len(data) // UNIT_BYTES)
 
 
 def _last_named(queue: ConsumeQueue, end: int) -> int | None:

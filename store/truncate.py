@@ -122,7 +122,8 @@ class _Planner:
         if at < self._start:
             raise NoSuchPlace(f"the log begins at {self._start}; there is nothing at {at}")
         # Where a segment begins the last record that stays is in the one before.
-        begin = max(self._start, (at - 1) // self._segment_bytes * self._segment_bytes)
+        known = min(at, max(self._known_end, self._start + 1))
+        begin = max(self._start, (known - 1) // self._segment_bytes * self._segment_bytes)
         scan = self._scan()
         below, end, last_ms = begin, begin, 0
         for record, _ in scan.records(begin):

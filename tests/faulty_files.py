@@ -83,6 +83,9 @@ class FaultyFiles(Files):
         self._paths[fd] = path
         return fd
 
+    def create(self, path: str, size: int) -> int:
+        return self.create_in_steps(path, size)
+
     def close(self, fd: int) -> None:
         self._paths.pop(fd, None)
         super().close(fd)

@@ -5,6 +5,7 @@ is known to have a tool says so in AEROBEE_REQUIRED_TOOLS (names as below, separ
 commas; `.ci/run` sets it), and the skip is a failure there: no check vanishes quietly.
 """
 
+import glob
 import os
 import shutil
 from collections.abc import Callable
@@ -17,6 +18,11 @@ VARIABLE = "AEROBEE_REQUIRED_TOOLS"
 
 def _program(name: str) -> Callable[[], bool]:
     return lambda: shutil.which(name) is not None
+
+
+def faketime_library() -> str | None:
+    """The library that sets a process's wall clock, where Debian puts it."""
+    return next(iter(glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")), None)
 
 
 def _device(path: str) -> Callable[[], bool]:
@@ -37,6 +43,7 @@ TOOLS: dict[str, tuple[Callable[[], bool], str]] = {
     "loop": (_device("/dev/loop-control"), "the kernel's module loop and /dev/loop-control"),
     "mkfs.ext4": (_program("mkfs.ext4"), "Debian package e2fsprogs"),
     "debugfs": (_program("debugfs"), "Debian package e2fsprogs"),
+    "libfaketime": (lambda: faketime_library() is not None, "Debian package libfaketime"),
     "strace": (_program("strace"), "Debian package strace, and the right to trace"),
 }
 
@@ -44,6 +51,12 @@ TOOLS: dict[str, tuple[Callable[[], bool], str]] = {
 def required() -> set[str]:
     """Names of the tools that may not be missing here."""
     return set(os.environ.get(VARIABLE, "").replace(",", " ").split())
+
+
+def has(name: str) -> bool:
+    """Whether one of the tools is here."""
+    is_here, _ = TOOLS[name]
+    return is_here()
 
 
 def need(*names: str) -> None:

@@ -71,6 +71,11 @@ class Wire:
         values.update(fields)
         return await self.call(RequestCode.PULL_MESSAGE, values)
 
+    async def await_message(self, topic: str, offset: int = 0, **fields: Any) -> Command:
+        """A pull that waits until there is a message, for one that comes after a delay."""
+        held = {"sysFlag": 4 | 2, "suspendTimeoutMillis": 8000}
+        return await self.pull(topic, offset, **{**held, **fields})
+
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[RunningBroker]:

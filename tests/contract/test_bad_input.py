@@ -138,8 +138,6 @@ async def test_what_is_not_served_yet_is_refused_not_served_wrongly(wire: Wire) 
     before = await stored(wire)
     half = await wire.send("Half", properties="TRAN_MSG\x01true\x02PGROUP\x01PG")
     refused(half, ResponseCode.NO_PERMISSION, "transaction")
-    delayed = await wire.send("Delayed", properties="DELAY\x013")
-    refused(delayed, ResponseCode.MESSAGE_ILLEGAL, "DELAY")
     assert await stored(wire) == before
 
 

@@ -40,6 +40,8 @@ from aerobee.client.errors import NoRoute, PeerFailed, RequestRefused
 from aerobee.client.puller import PullStatus
 
 JARS = Path(__file__).parents[2] / ".cache" / "interop" / "java" / "broker-4.9.7"
+# So that the first retry, of level 3, is not waited for as long as in real life.
+LEVELS = "1s 5s 1s 1s"
 _counter = itertools.count()
 
 
@@ -69,12 +71,13 @@ def target(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Target]:
     if request.param == "aerobee":
-        with aerobee.testing.broker() as running:
+        with aerobee.testing.broker(message_delay_levels=LEVELS) as running:
             yield Target("aerobee", running.name_server, running.broker)
         return
-    from tests.interop.brokers import JavaBroker
+    from tests.interop.brokers import JavaBroker, StoreShape
 
-    java = JavaBroker(tmp_path_factory.mktemp("java")).start()
+    shape = StoreShape(extra={"messageDelayLevel": LEVELS})
+    java = JavaBroker(tmp_path_factory.mktemp("java"), shape).start()
     try:
         yield Target("java", java.name_server, java.address)
     finally:

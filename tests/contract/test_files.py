@@ -114,6 +114,23 @@ def test_set_size_lengthens_with_zeros_and_cuts(files: Files, tmp_path: Path) ->
     files.close(fd)
 
 
+def test_new_file_has_its_length_and_no_blocks(files: Files, tmp_path: Path) -> None:
+    path = str(tmp_path / "a")
+    fd = files.create(path, 1 << 20)
+    assert files.size(fd) == files.size_of(path) == 1 << 20
+    assert os.fstat(fd).st_blocks == 0
+    files.write(fd, 5, b"x")
+    files.close(fd)
+    fd = files.open(path)
+    assert files.read(fd, 4, 3) == b"\0x\0"
+    files.close(fd)
+    with pytest.raises(FileExistsError):
+        files.create(path, 10)
+    with pytest.raises(FileNotFoundError):
+        files.create(str(tmp_path / "no" / "a"), 10)
+    assert files.size_of(path) == 1 << 20
+
+
 def test_reserve_keeps_bytes_and_takes_blocks(files: Files, tmp_path: Path) -> None:
     fd = make_file(files, tmp_path / "a", b"abc")
     files.set_size(fd, 1 << 20)
@@ -346,6 +363,16 @@ def test_identity_tells_a_file_from_its_copy_and_from_a_rewrite(
 
 def test_boot_id_stays_while_the_machine_is_up(files: Files) -> None:
     assert files.boot_id() == files.boot_id() != ""
+
+
+def test_file_from_before_the_clock_was_set_back_was_not_made_and_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its time it seems to be from this run of the machine, whenever it was made."""
+    (tmp_path / "abort").touch()
+    earlier_ns = time.time_ns() - 3600 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: earlier_ns)
+    assert not Files().made_and_left(str(tmp_path / "abort"))
 
 
 def test_file_whose_times_were_set_was_not_made_and_left(files: Files, tmp_path: Path) -> None:

@@ -129,11 +129,11 @@ async def test_a_message_sent_back_is_not_dispatched_again(wire: Wire) -> None:
     await wire.send("Back", b"back", properties=listing("%LMQ%back"))
     [message] = decode_records((await wire.pull("%LMQ%back", consumerGroup="BG")).body)
     header = {
-        "offset": message.log_offset, "group": "BG", "delayLevel": 0, "originTopic": "Back",
+        "offset": message.log_offset, "group": "BG", "delayLevel": 1, "originTopic": "Back",
         "maxReconsumeTimes": 16,
     }  # fmt: skip
     assert (await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, header)).code == 0
-    [again] = decode_records((await wire.pull("%RETRY%BG", consumerGroup="BG")).body)
+    [again] = decode_records((await wire.await_message("%RETRY%BG", consumerGroup="BG")).body)
     assert again.properties["INNER_MULTI_DISPATCH"] == "%LMQ%back"
     assert "INNER_MULTI_QUEUE_OFFSET" not in again.properties
     assert (await wire.pull("%LMQ%back")).ext["maxOffset"] == "1"

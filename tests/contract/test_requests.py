@@ -244,13 +244,13 @@ async def test_a_message_sent_back_returns_in_the_retry_topic_then_dies(wire: Wi
     back = {
         "offset": log_offset,
         "group": "BackGroup",
-        "delayLevel": 0,
+        "delayLevel": 1,
         "originMsgId": sent.ext["msgId"],
         "originTopic": "Back",
         "maxReconsumeTimes": 16,
     }
     assert (await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
-    [retried] = decode_records((await wire.pull("%RETRY%BackGroup")).body)
+    [retried] = decode_records((await wire.await_message("%RETRY%BackGroup")).body)
     assert retried.body == b"failing"
     assert retried.reconsume_times == 1
     assert retried.properties["RETRY_TOPIC"] == "Back"

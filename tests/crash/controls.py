@@ -20,6 +20,7 @@ from aerobee.store.flush import CommitLogSync
 from aerobee.store.log_walk import LogWalk
 from aerobee.store.mapped_file import MappedFile
 from aerobee.store.message_store import MessageStore
+from aerobee.store.steady_time import SteadyTime
 
 
 def replace(owner: Any, name: str, value: object) -> Any:
@@ -118,6 +119,11 @@ def after_a_power_cut() -> None:
     replace(Files, "boot_id", lambda _: "after the power cut")
 
 
+def delete_by_the_wall_clock() -> None:
+    """What the clock says is believed at once (`tests/sim/test_clocks_daemon.py`)."""
+    replace(SteadyTime, "now_ms", lambda steady: steady._clock.now_ms())
+
+
 CONTROLS: dict[str, Callable[[], None]] = {
     "ack-before-sync": ack_before_sync,
     "dispatch-ahead-of-durable": dispatch_ahead_of_durable,
@@ -130,4 +136,5 @@ CONTROLS: dict[str, Callable[[], None]] = {
     "no-reservation": no_reservation,
     "cache-trusted": cache_trusted,
     "after-a-power-cut": after_a_power_cut,
+    "delete-by-the-wall-clock": delete_by_the_wall_clock,
 }

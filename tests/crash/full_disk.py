@@ -71,18 +71,31 @@ def ballast(disk: Path, leave: int) -> Path:
 
 
 def use_all(disk: Path) -> Path:
-    """A file that takes what is left, to the last block."""
+    """A file that takes what is left, to the last block.
+
+    A file system that allocates late counts more blocks as taken than it needs, and gives them
+    back once all is written out; so the disk is full only when nothing fits after a sync either.
+    """
     path = disk / "rest"
     fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     try:
-        while os.write(fd, bytes(4096)):
-            continue
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
+        while _filled(fd):
+            os.sync()
     finally:
         os.close(fd)
     return path
+
+
+def _filled(fd: int) -> int:
+    """Bytes that could be added to a file before its disk was full."""
+    added = 0
+    try:
+        while True:
+            added += os.write(fd, bytes(4096))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+    return added
 
 
 @dataclass

@@ -49,7 +49,7 @@ RECOVERY_FUNCTIONS = (
     "store.recovery:Recovery._set_back_offsets",
     "store.recovery:Recovery._cut_log",
     "store.recovery:Recovery._cut_index",
-    "store.recovery:Recovery._settle",
+    "store.queue_settling:settle",
     "store.recovery:Recovery._finish",
     "store.sequence:Sequences._accept",
     "store.index_file:IndexFile.put",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from .brokers import Broker, StoreShape
 from .processes import wait_until
+from .test_store_tools import tool
 from .wire import Stored, Wire
 
 TOPIC = "crossing-options"
@@ -273,3 +274,7 @@ def test_queue_options_wander_between_the_brokers(
     check(our_again, "a", "b", "c")
     check_extensions(store)
     our_again.stop()
+    assert tool(our_again, "verify")["findings"] == []
+    before = derived(store)
+    tool(our_again, "rebuild", "--queues")
+    assert derived(store) == before

@@ -131,6 +131,9 @@ class MemoryFiles(Files):
 
     # --- descriptors ------------------------------------------------------------------------
 
+    def create(self, path: str, size: int) -> int:
+        return self.create_in_steps(path, size)
+
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
         path = absolute(path)
         node = self._nodes.get(path)
@@ -216,6 +219,9 @@ class MemoryFiles(Files):
 
     def exists(self, path: str) -> bool:
         return absolute(path) in self._nodes
+
+    def may_use(self, path: str, *, write: bool) -> bool:
+        return self.exists(path)
 
     def is_directory(self, path: str) -> bool:
         return isinstance(self._nodes.get(absolute(path)), MemoryDirectory)

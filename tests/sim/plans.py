@@ -15,6 +15,7 @@ _USUAL = {
 
 _LIVES = _USUAL | {"kill": 1, "kill_inside": 2, "reopen": 1, "fail_sync": 1}
 _TOPICS = _USUAL | {"delete_topic": 3, "kill": 1, "kill_inside": 2}
+_CLOCKS = _USUAL | {"kill": 1, "kill_inside": 2, "reopen": 1, "set_clock": 6}
 _KILLS = {"put": 6, "half": 1, "sync": 3, "dispatch": 2, "allocate": 2, "kill_inside": 8}
 
 PLANS = [
@@ -27,6 +28,9 @@ PLANS = [
     # Segments of three or four messages, so a kill often hits one that is being made.
     Plan("sync-kills", True, 40, _KILLS, (20,), (400, 900), segment=4096),
     Plan("async-kills", False, 40, _KILLS, (20,), (400, 900), segment=4096),
+    # R9: the wall clock is set all the time.
+    Plan("sync-clocks", True, 60, _CLOCKS, (20, 40), (40, 250), segment=4096),
+    Plan("async-clocks", False, 60, _CLOCKS, (20, 40), (40, 250), segment=4096),
 ]
 
 

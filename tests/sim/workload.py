@@ -24,7 +24,7 @@ from tests.sim.raw_store import parse_log
 from tests.sim.recorded_files import Event, RecordedFiles, Start
 from tests.sim.recovered import ROOT
 from tests.sim.stepped_store import SteppedClock, SteppedStore
-from tests.unit.store.support import message, small_settings
+from tests.unit.store.support import FIRST_MS, message, small_settings
 
 SEGMENT = 8192
 QUEUES = (("Orders", 0), ("Orders", 1), ("%RETRY%g", 0), ("SCHEDULE_TOPIC_XXXX", 3))
@@ -121,6 +121,8 @@ class Runner:
             self._do(name)
         if self._store.broken is None:
             self._do("close")
+        else:
+            self._store.abandon()
         self._end_life()
         return self.lives
 
@@ -230,6 +232,22 @@ class Runner:
 
     def _step_batch(self) -> None:
         self._put(self.rng.randint(2, 5), 0)
+
+    def _step_set_clock(self) -> None:
+        """Somebody sets the wall clock; the system allows nothing before 1970."""
+        hour_ms = 3_600_000
+        time_ms = self.rng.choice(
+            (
+                self.clock.time_ms - hour_ms,
+                self.clock.time_ms + hour_ms,
+                self.clock.time_ms - 24 * hour_ms,
+                self.clock.time_ms + 24 * hour_ms,
+                20_000,
+                (1 << 31) * 1000 - 10,
+                FIRST_MS,
+            )
+        )
+        self.clock.time_ms = max(0, time_ms)
 
     def _step_half(self) -> None:
         self._put(1, self.rng.choice((HALF, ROLLBACK, 8)))

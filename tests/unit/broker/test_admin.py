@@ -122,7 +122,9 @@ class Admin:
                 self.stats,
                 tables.queues,
             ).handlers(),
-            **RuntimeRequests(self.settings, tables.topics, self.store, self.stats).handlers(),
+            **RuntimeRequests(
+                self.settings, tables.topics, self.store, self.stats, list
+            ).handlers(),
             **requests.handlers(),
         }
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from aerobee.broker.groups import GroupTable
+from aerobee.broker.light_queues import LightConsumerOffsets
 from aerobee.broker.offsets import ConsumerOffsets
 from aerobee.broker.state_file import JsonStateFile, StateFileError
 from aerobee.broker.topics import TopicOptions, TopicTable
@@ -61,3 +62,35 @@ def test_a_version_of_another_shape_falls_back_to_the_backup(
     file.backup.write_text(GOOD[table])
     file.path.write_text(f'{{"dataVersion":{version},"{table}":{{}}}}')
     assert LOADERS[table](file) is not None
+
+
+def test_it_is_said_that_a_backup_stands_in_for_a_missing_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is one change older than what was acknowledged last."""
+    file = JsonStateFile(tmp_path / "x.json")
+    file.backup.write_text(GOOD["offsetTable"])
+    assert offsets(file) == {0: 7}
+    assert f"missing, using its backup {file.path}" in caplog.text
+
+
+@pytest.mark.parametrize("damaged", ["lmqOffsetTable", "offsetTable"])
+def test_both_tables_of_light_offsets_come_from_one_file(tmp_path: Path, damaged: str) -> None:
+    """With a flipped bit in its name one table was empty, and nobody was told."""
+    file, before = JsonStateFile(tmp_path / "lmq.json"), JsonStateFile(tmp_path / "plain.json")
+
+    def load() -> LightConsumerOffsets:
+        return LightConsumerOffsets(file, before, lambda _topic, _queue: 100)
+
+    table = load()
+    for offset in (3, 4):
+        table.commit("%LMQ%light", "Orders", 0, offset)
+        table.commit("plain", "Orders", 0, offset)
+        table.flush()
+    good = file.path.read_text()
+    file.path.write_text(good.replace(f'"{damaged}"', f'"{damaged[:-1]}d"', 1))
+    found = load()
+    assert found.query("%LMQ%light", "Orders", 0) == found.query("plain", "Orders", 0) == 3
+    file.backup.unlink()
+    with pytest.raises(StateFileError, match=r"lmq\.json"):
+        load()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
 import pytest
 
+from aerobee.broker import state_file
 from aerobee.broker.state_file import JsonStateFile, StateFileError, pretty
 
 
@@ -68,9 +70,10 @@ def test_file_and_backup_both_damaged_stop_the_start_and_name_both(tmp_path: Pat
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[1]", b"\0\0\0"])
 def test_a_damaged_file_without_a_backup_stops_the_start(tmp_path: Path, damage: bytes) -> None:
-    """The first save leaves no backup; starting with nothing would reset everybody's offsets."""
+    """Starting with nothing would reset everybody's offsets."""
     file = JsonStateFile(tmp_path / "x.json")
     file.save('{"a":1}')
+    file.backup.unlink()
     file.path.write_bytes(damage)
     with pytest.raises(StateFileError, match=r"x\.json.*restore"):
         file.load(parse, {})
@@ -93,3 +96,43 @@ def test_a_directory_in_the_place_of_a_file_stops_the_start_and_is_named(
     (tmp_path / name).mkdir()
     with pytest.raises(StateFileError, match=f"{name} is a directory"):
         JsonStateFile(tmp_path / "x.json").load(parse, {})
+
+
+def test_first_text_has_a_backup(tmp_path: Path) -> None:
+    file = JsonStateFile(tmp_path / "x.json")
+    file.save('{"a": 1}')
+    (tmp_path / "x.json").write_bytes(b'{"a" 1}')
+    assert file.load(json.loads, None) == {"a": 1}
+
+
+def test_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config").write_bytes(b"mine")
+    with pytest.raises(StateFileError, match=f"{tmp_path}/config is a file"):
+        JsonStateFile(tmp_path / "config" / "x.json").load(json.loads, None)
+
+
+@pytest.mark.parametrize("fails_at", [1, 2])
+def test_full_disk_at_the_first_save_leaves_nothing_that_stops_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
+    """Found by a tmpfs filled to the last byte: an empty backup stood beside a missing file."""
+    writes = []
+
+    def write(path: Path, content: bytes) -> None:
+        writes.append(path.name)
+        path.write_bytes(content[: len(content) // 2] if len(writes) == fails_at else content)
+        if len(writes) == fails_at:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(state_file, "_write_synced", write)
+    file = JsonStateFile(tmp_path / "x.json")
+    if fails_at == 1:
+        with pytest.raises(OSError, match="No space"):
+            file.save('{"a":1}')
+    else:
+        file.save('{"a":1}')
+    assert writes == ["x.json.tmp", "x.json.bak"][:fails_at]
+    assert not file.backup.exists()
+    assert file.load(parse, {}) == ({} if fails_at == 1 else {"a": 1})
+    file.save('{"a":2}')
+    assert file.backup.exists()

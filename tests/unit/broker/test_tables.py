@@ -302,3 +302,17 @@ def test_an_illegal_group_name_never_reaches_the_file(tmp_path: Path) -> None:
     with pytest.raises(BadRequest):
         table.commit("a@b", "T", 0, 1)
     assert table.take_changes() is None
+
+
+def test_offsets_beyond_their_queues_are_named_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = JsonStateFile(tmp_path / "offsets.json")
+    before = ConsumerOffsets(file, lambda _topic, _queue: 100)
+    for queue_id, offset in ((0, 40), (1, 41)):
+        before.commit("g", "T", queue_id, offset)
+    before.flush()
+    ConsumerOffsets(file, lambda _topic, _queue: 40)
+    said = [line for line in caplog.messages if "beyond its queue" in line]
+    assert len(said) == 1
+    assert "group=g topic=T queue=1 offset=41 queue_end=40" in said[0]

@@ -87,7 +87,7 @@ def test_what_was_sent_is_pulled_and_found(run: Run) -> None:
 
 
 def test_people_get_a_table_and_lines(run: Run) -> None:
-    out = run("message", "send", "plain", "two teas", "--tags", "t")[1]
+    out = run("message", "send", "plain", "--tags", "t", "two teas")[1]
     assert out.splitlines()[0].split() == ["STATUS", "BROKER", "QUEUE", "OFFSET", "MESSAGE", "ID"]
     out = run("message", "pull", "plain")[1]
     assert out.rstrip().endswith("[t]  two teas")
@@ -286,3 +286,13 @@ def test_a_broker_given_as_name_server_is_recognised(
     for command in (["topic", "list"], ["message", "pull", "t"], ["topic", "create", "t"]):
         assert main([*command, "-n", address]) == 1
         assert f"{address} is a broker, not a name server" in capsys.readouterr().err
+
+
+def test_brokers_are_asked_to_clean(run: Run) -> None:
+    run("message", "send", "left", "x")
+    code, out, _ = run("broker", "clean", "--log", "--queues", "--topics", "--json")
+    assert (code, json.loads(out)) == (0, {"brokers": ["bee"]})
+    assert "say what to clean" in run("broker", "clean")[2]
+    code, _, error = run("broker", "clean", "--log", "--broker", "wasp")
+    assert code == 1
+    assert "wasp" in error

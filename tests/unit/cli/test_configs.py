@@ -194,3 +194,38 @@ def test_the_start_reports_every_wrong_value(
     file = conf(tmp_path, "listenPort=many\nbrokerRole=KING\n")
     assert main(["serve", "-c", file, "--set", "broker.listen_prot=1"]) == 78
     assert len(capsys.readouterr().err.splitlines()) == 3
+
+
+def test_explain_tells_what_a_setting_means_by_either_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["config", "explain", "diskSpaceCleanForciblyRatio", "store.flush_disk_type"]) == 0
+    text = capsys.readouterr().out
+    assert "retention.disk_force_ratio: default 0.85, 0.01 to 1.0" in text
+    assert "store.flush_disk_type: default ASYNC_FLUSH" in text
+    assert main(["config", "explain", "fileReservedTim"]) == 1
+    assert "did you mean retention.hours" in capsys.readouterr().err
+
+
+def test_force_ratio_above_the_refusal_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = conf(tmp_path, "diskSpaceCleanForciblyRatio=0.95\n")
+    assert main(["config", "check", file]) == 0
+    assert "sends are refused above 0.9" in capsys.readouterr().err
+    file = conf(tmp_path, "diskSpaceCleanForciblyRatio=0.95\ncleanFileForciblyEnable=false\n")
+    assert main(["config", "check", file]) == 0
+    assert "sends are refused above" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rest"),
+    [(["message", "send", "t", "--tags", "a", "x", "y"], "x y"), (["topic", "list", "x"], "x")],
+)
+def test_words_that_belong_nowhere_are_refused(
+    arguments: list[str], rest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert f"unrecognized arguments: {rest}" in capsys.readouterr().err

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from aerobee.store.message_store import MessageStore
 from tests.unit.cli.store_support import store
 from tests.unit.store import audit_support as at
-from tests.unit.store.support import FIRST_MS, adopt
+from tests.unit.store.support import FIRST_MS, adopt, small_settings
 
 
 @pytest.fixture(scope="module")
@@ -191,3 +192,17 @@ def test_wrong_filters_exit_2(root: Path) -> None:
     assert store("dump", "messages", root, "--queue", "-1").code == 2
     assert store("dump", "messages", root, "--begin", "tomorrow").code == 2
     assert store("dump", "everything", root).code == 2
+
+
+def test_store_without_a_message_is_listed_as_one(tmp_path: Path) -> None:
+    assert MessageStore.open(small_settings(tmp_path / "store")).close()
+    for what in ("messages", "queues", "index"):
+        done = store("dump", what, tmp_path / "store")
+        assert (done.code, done.out) == (0, "")
+        assert "nothing there" in done.err
+
+
+def test_filter_that_nothing_fits_is_said(root: Path) -> None:
+    done = store("dump", "messages", root, "--topic", "Nobody")
+    assert (done.code, done.out) == (0, "")
+    assert "nothing that fits" in done.err

@@ -1,10 +1,12 @@
 """`aerobee store rebuild`: what it says, what it refuses."""
 
+import errno
 import shutil
 from pathlib import Path
 
 import pytest
 
+from aerobee.store.files import Files
 from tests.unit.cli.store_support import store, store_process
 from tests.unit.store import audit_support as at
 from tests.unit.store.support import log_segment, queue_file, tree
@@ -58,3 +60,19 @@ def test_what_cannot_be_done_exits_3_and_changes_nothing(root: Path, tmp_path: P
     assert tree(root, ".") == before
     assert store("rebuild", tmp_path / "none").code == 3
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "text"), [("rebuild", "KiB have to be free"), ("truncate", "--discard")]
+)
+def test_full_disk_is_said_with_what_is_needed(
+    root: Path, monkeypatch: pytest.MonkeyPatch, command: str, text: str
+) -> None:
+    def full(_files: Files, _fd: int, _position: int, _data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Files, "write", full)
+    more = ["--at", "0", "--yes"] if command == "truncate" else []
+    done = store(command, root, *more)
+    assert done.code == 3
+    assert text in done.err

@@ -19,7 +19,7 @@ brokerRole = ASYNC_MASTER
 flushDiskType = ASYNC_FLUSH
 """
 # Of parts that are not built yet.
-_LATER = "messageDelayLevel=1s 5s\nhaSendHeartbeatInterval=4000\n"
+_LATER = "transactionTimeOut=5000\nhaSendHeartbeatInterval=4000\n"
 
 
 def load(
@@ -51,8 +51,16 @@ def test_settings_without_effect_are_reported_in_one_line_a_kind(tmp_path: Path)
     later = [line for line in loaded.warnings if "not in effect yet" in line]
     never = [line for line in loaded.warnings if "without effect here" in line]
     assert len(later) == len(never) == 1
-    assert later[0].endswith("messageDelayLevel, haSendHeartbeatInterval")
+    assert later[0].endswith("transactionTimeOut, haSendHeartbeatInterval")
     assert never[0].endswith("highSpeedMode, sendMessageThreadPoolNums")
+
+
+def test_a_delay_longer_than_messages_are_kept_is_warned_of(tmp_path: Path) -> None:
+    text = "fileReservedTime=48\nmessageDelayLevel=1s 3d 2h\n"
+    expected = "delay level 3d are deleted before they are due"
+    assert any(expected in line for line in load(tmp_path, text).warnings)
+    text = text.replace("3d", "47h")
+    assert not any("before they are due" in line for line in load(tmp_path, text).warnings)
 
 
 def test_flags_beat_set_beat_environment_beat_file_beat_default(tmp_path: Path) -> None:
@@ -201,6 +209,7 @@ def test_unknown_environment_key_stops(tmp_path: Path) -> None:
         ("namesrvAddr=host:9876,other:9876", "must be host:port, separated by ';'"),
         ("deleteWhen=25", "must be hours of the day (00 to 23)"),
         ("messageDelayLevel=1s 5x", "must be levels such as 10s 5m 2h 1d"),
+        ("messageDelayLevel=", "must have one level at least"),
         ("brokerName=a\\u0007", "must not contain control characters"),
         ("storePathCommitLog=/a,/b,/a/", "names a directory twice"),
         ("readOnlyCommitLogStorePaths=/a,/b/../a", "names a directory twice"),

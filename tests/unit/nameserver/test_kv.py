@@ -74,3 +74,30 @@ def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch):
             table.put(namespace, key, value)
     with pytest.raises(BadRequest, match="the field value"):
         table.put("N", "a", "v" * 70_000)
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b'{"configTablf":{"N":{"k":"2"}}}', b"{}", b'{"configTable":null}']
+)
+def test_damage_is_not_taken_for_an_empty_table(tmp_path: Path, damage: bytes):
+    """All keys were forgotten, and nobody was told."""
+    file = KvFile(tmp_path / "kv.json")
+    file.path.write_bytes(damage)
+    with pytest.raises(KvFileDamaged, match=r"kv\.json"):
+        file.load()
+    (tmp_path / "kv.json.bak").write_bytes(b'{"configTable":{"N":{"k":"1"}}}')
+    assert file.load().get("N", "k") == "1"
+
+
+def test_it_is_said_that_the_backup_stands_in_for_a_missing_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    (tmp_path / "kv.json.bak").write_bytes(b'{"configTable":{"N":{"k":"1"}}}')
+    assert KvFile(tmp_path / "kv.json").load().get("N", "k") == "1"
+    assert "missing, using its backup" in caplog.text
+
+
+def test_a_directory_in_the_place_of_the_file_stops_the_start(tmp_path: Path):
+    (tmp_path / "kv.json").mkdir()
+    with pytest.raises(KvFileDamaged, match=r"kv\.json is a directory"):
+        KvFile(tmp_path / "kv.json").load()

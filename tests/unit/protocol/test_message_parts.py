@@ -222,6 +222,8 @@ def test_offset_ids_are_those_of_the_spec() -> None:
     assert offset_msg_id(pack_host("127.0.0.1", 40911), 149) == text
     assert parse_offset_msg_id(text) == ("127.0.0.1", 40911, 149)
     assert parse_offset_msg_id(text.lower()) == ("127.0.0.1", 40911, 149)
+    letters = "0AFF000100002A9F0000000000ABCDEF"
+    assert offset_msg_id(pack_host("10.255.0.1", 10911), 0xABCDEF) == letters
 
 
 @pytest.mark.parametrize(

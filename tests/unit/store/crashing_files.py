@@ -37,6 +37,9 @@ class CrashingFiles(Files):
         self._open.add(fd)
         return fd
 
+    def create(self, path: str, size: int) -> int:
+        return self.create_in_steps(path, size)
+
     def close(self, fd: int) -> None:
         self._open.discard(fd)
         super().close(fd)

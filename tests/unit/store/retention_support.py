@@ -17,12 +17,12 @@ HOUR_MS = 3_600_000
 
 
 class Hours(ManualClock):
-    """A clock that a test sets, its intervals too."""
+    """A clock that a test sets; its intervals follow, and may be made longer with `seconds`."""
 
     seconds = 1000.0
 
     def monotonic(self) -> float:
-        return self.seconds
+        return self.seconds + (self.time_ms - FIRST_MS) / 1000
 
     @property
     def hour(self) -> int:

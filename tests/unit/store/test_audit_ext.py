@@ -132,7 +132,9 @@ def test_a_store_that_was_killed_is_sound(tmp_path: Path) -> None:
     fill(store, 40, queues=2)
     shutil.copytree(tmp_path / "store", tmp_path / "killed")
     assert store.close()
-    assert at.kinds(at.check(adopt(tmp_path / "killed"))) == {"left-open", "segment-spare"}
+    found = at.kinds(at.check(adopt(tmp_path / "killed")))
+    # Whether the next segment was ready by then, nobody knows.
+    assert found - {"segment-spare"} == {"left-open"}
 
 
 # --- planted faults ----------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from aerobee.broker.state_file import JsonStateFile, StateFileError
 from aerobee.store.audit import verify
 from aerobee.store.audit_filler import fillers
 from aerobee.store.audit_kinds import KINDS, Level
@@ -56,6 +57,23 @@ def scenario(
 
 
 # --- the directory -----------------------------------------------------------------------------
+
+
+@scenario(
+    "start-refused",
+    checked_with=lambda root: {"read_only_commit_log_paths": f"{root}/not-mounted"},
+)
+def _(root: Path) -> None:
+    """What no part of an audit looks at, but loading does."""
+    assert root.is_dir()
+
+
+@scenario("not-a-file")
+def _(root: Path) -> None:
+    (root / "offsets.tmp").mkdir()
+    log_segment(root, 100 * SEGMENT).mkdir()
+    queue_file(root, start=2000).mkdir()
+    (root / "index" / "20991231235959998").mkdir()
 
 
 @scenario("log-missing", "log-short")  # all of it
@@ -177,6 +195,11 @@ def _(root: Path) -> None:
     adopt(root, flushed=20 * SEGMENT)
 
 
+@scenario("log-front-missing")
+def _(root: Path) -> None:
+    log_segment(root).unlink()
+
+
 @scenario("time-back")
 def _(root: Path) -> None:
     later = at.of_queue(root, 2, "SCHEDULE_TOPIC_XXXX")[0]  # it has no key, the index no entry
@@ -256,7 +279,8 @@ def _(root: Path) -> None:
 
 @scenario("unit-beyond-log")
 def _(root: Path) -> None:
-    at.set_unit(root, 0, 34, at.UNIT.pack(at.log_end(root) + 1000, 200, 0))
+    """Further away than a log that lost its end can have gone."""
+    at.set_unit(root, 0, 34, at.UNIT.pack(5000 * SEGMENT, 200, 0))
 
 
 @scenario("unit-torn", "left-open")
@@ -592,3 +616,33 @@ def test_known_gap_is_said_to_be_known(root: Path) -> None:
     adopt(root, gaps=((lost.log_offset, lost.log_offset + lost.size),))
     (found,) = at.check(root).findings.of("record-damaged")
     assert found.what.endswith("; known to the broker")
+
+
+def test_units_of_a_missing_file_are_missing_and_no_others(root: Path) -> None:
+    """Records come in batches that go over the ends of queue files."""
+    queue_file(root, start=200).unlink()
+    (found,) = at.check(root).findings.of("unit-missing")
+    assert "10 records" in found.what
+    assert "messages 10 to 19 of Orders/0" in found.what
+
+
+@pytest.mark.parametrize("content", [("", ""), ("", None), (None, "")])
+def test_tables_that_are_empty_with_their_backup_are_damage(
+    root: Path, content: tuple[str | None, str | None]
+) -> None:
+    """A start takes an empty file for a damaged one."""
+    for name, text in zip(("topics.json", "topics.json.bak"), content, strict=True):
+        path = root / "config" / name
+        path.unlink()
+        if text is not None:
+            path.write_text(text)
+    with pytest.raises(StateFileError):
+        JsonStateFile(str(root / "config" / "topics.json")).load(str, "")
+    assert at.kinds(at.check(root)) == {"config-damaged"}
+
+
+def test_table_that_is_a_directory_is_damage(root: Path) -> None:
+    (root / "config" / "topics.json.bak").unlink()
+    (root / "config" / "topics.json").unlink()
+    (root / "config" / "topics.json").mkdir()
+    assert at.kinds(at.check(root)) == {"not-a-file"}

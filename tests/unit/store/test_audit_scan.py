@@ -10,7 +10,7 @@ from aerobee.store import audit_bytes
 from aerobee.store.audit_bytes import Sources
 from aerobee.store.audit_layout import survey
 from aerobee.store.audit_queue_files import QueueSet, RecordsByPlace, names_record
-from aerobee.store.audit_sizes import FOUND, GIVEN
+from aerobee.store.audit_sizes import FOUND, GIVEN, NOTED
 from aerobee.store.consume_queue import UNIT
 from aerobee.store.errors import NotAStore, StoreSizeMismatch
 from aerobee.store.files import Files
@@ -274,7 +274,12 @@ def test_sizes_are_found_from_the_files(root: Path) -> None:
     )  # fmt: skip
     assert report.sound
     assert report.sizes[:4] == (SEGMENT, 200, 50, 40)
-    assert {report.sizes.origins[name] for name in ("segment", "queue", "index")} == {FOUND}
+    assert [report.sizes.origins[name] for name in ("segment", "queue", "index")] == [
+        NOTED, FOUND, FOUND
+    ]  # fmt: skip
+    (root / "offsets").unlink()
+    report = at.check(root, commit_log_segment_bytes=1 << 30)
+    assert (report.sizes.segment_bytes, report.sizes.origins["segment"]) == (SEGMENT, FOUND)
 
 
 @pytest.mark.parametrize(
@@ -308,11 +313,15 @@ def test_no_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "photos").mkdir()
+    (tmp_path / "names" / "commitlog").mkdir(parents=True)
+    (tmp_path / "names" / "commitlog" / "readme").touch()
+    (tmp_path / "names" / "index").mkdir()
     for name, text in (
         ("none", "does not exist"),
         ("file", "is a file"),
         ("empty", "it is empty"),
         ("other", "holds nothing that belongs to one"),
+        ("names", "holds nothing that belongs to one"),
     ):
         with pytest.raises(NotAStore, match=text):
             at.check(tmp_path / name)
@@ -323,3 +332,55 @@ def test_store_without_a_message_is_sound(tmp_path: Path) -> None:
     report = at.check(tmp_path)
     assert at.kinds(report) == set()
     assert report.counts.records == 0
+
+
+# --- files under the name of another -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("bit", range(13, 20))
+def test_damaged_log_offset_of_a_first_record_costs_that_record_only(root: Path, bit: int) -> None:
+    """One bit makes it the first record of another segment, which the file then seems to be."""
+    first = next(one for one in at.records(root) if one.log_offset == SEGMENT)
+    at.flip_log(root, SEGMENT + 35 - bit // 8, 1 << bit % 8)
+    report = at.check(root)
+    (gap,) = report.gaps
+    assert (gap.start, gap.end) == (SEGMENT, SEGMENT + first.size)
+    assert report.log.misplaced == []
+
+
+def test_misplaced_segment_is_known_although_its_first_record_is_damaged(root: Path) -> None:
+    shutil.copy(log_segment(root, 2 * SEGMENT), log_segment(root, SEGMENT))
+    flip(log_segment(root, SEGMENT), 95)
+    assert [own for _, _, own in at.check(root).log.misplaced] == [2 * SEGMENT]
+
+
+def one_record_each(root: Path) -> Path:
+    """A store whose segments hold one record each."""
+    store = MessageStore.open(small_settings(root))
+    for number in range(6):
+        store.put(message(b"%d" % number + bytes(2900)))
+    store.dispatch()
+    assert store.close()
+    return root
+
+
+def test_segments_of_one_record_that_are_swapped_are_known(tmp_path: Path) -> None:
+    root = one_record_each(tmp_path / "store")
+    one, other = log_segment(root, SEGMENT), log_segment(root, 2 * SEGMENT)
+    one.rename(root / "aside")
+    other.rename(one)
+    (root / "aside").rename(other)
+    misplaced = at.check(root).log.misplaced
+    assert [(start, own) for _, start, own in misplaced] == [
+        (SEGMENT, 2 * SEGMENT), (2 * SEGMENT, SEGMENT)
+    ]  # fmt: skip
+
+
+def test_the_only_record_of_a_segment_with_a_damaged_log_offset_is_not_misplaced(
+    tmp_path: Path,
+) -> None:
+    root = one_record_each(tmp_path / "store")
+    flip(log_segment(root, 2 * SEGMENT), 34, SEGMENT >> 8)
+    report = at.check(root)
+    assert report.log.misplaced == []
+    assert [gap.start for gap in report.gaps] == [2 * SEGMENT]

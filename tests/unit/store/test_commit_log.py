@@ -4,6 +4,7 @@ import struct
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -277,11 +278,26 @@ def test_an_exception_while_appending_changes_nothing(
     store.close()
 
 
-def test_appends_from_many_threads_keep_their_order_and_places(tmp_path: Path) -> None:
+def test_appends_from_many_threads_keep_their_order_and_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = MessageStore.open(small_settings(tmp_path, commit_log_segment_bytes=1 << 16))
+    encode, met = store._log._encode, threading.Event()
+    inside: list[bytes] = []
+
+    def in_no_hurry(*arguments: Any) -> bytes:
+        """Gives a second thread the time to come in, if it is let."""
+        inside.append(b"")
+        if len(inside) > 1:
+            met.set()
+        met.wait(0.001)
+        inside.pop()
+        return encode(*arguments)
+
+    monkeypatch.setattr(store._log, "_encode", in_no_hurry)
 
     def write(number: int) -> None:
-        for n in range(200):
+        for n in range(50):
             store.put(message(b"%d:%d" % (number, n)))
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
@@ -289,12 +305,13 @@ def test_appends_from_many_threads_keep_their_order_and_places(tmp_path: Path) -
         thread.start()
     for thread in threads:
         thread.join()
+    assert not met.is_set()
     store.dispatch()
     found = read_all(store)
-    assert [one.queue_offset for one in found] == list(range(800))
+    assert [one.queue_offset for one in found] == list(range(200))
     for number in range(4):
         own = [one.body for one in found if one.body.startswith(b"%d:" % number)]
-        assert own == [b"%d:%d" % (number, n) for n in range(200)]
+        assert own == [b"%d:%d" % (number, n) for n in range(50)]
     assert store.close()
 
 

@@ -8,11 +8,15 @@ import pytest
 from aerobee.store.message_store import MessageStore
 from tests.unit.store.support import (
     SEGMENT,
+    adopt,
+    as_copy,
     bodies,
     fill,
     flip,
     kill_image,
     log_segment,
+    message,
+    queue_file,
     read_all,
     small_settings,
 )
@@ -72,6 +76,34 @@ def test_each_gap_a_start_finds_is_named_however_many_there_are(
     assert store.close()
 
 
+@pytest.mark.parametrize("numbers", [(40, 41), (40, 41, 42), (43, 44)], ids=str)
+@pytest.mark.parametrize("bit", [0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40])
+@pytest.mark.parametrize("other_boot", [True, False])
+def test_neighbours_damaged_alike_displace_no_others(
+    tmp_path: Path, other_boot: bool, bit: int, numbers: tuple[int, ...]
+) -> None:
+    """They follow each other as a new numbering would, and it was believed: the queue's units from
+    their numbers on were emptied, and sound records behind them taken for damage."""
+    running = tmp_path / "running"
+    store = MessageStore.open(small_settings(running))
+    made = fill(store, 50)
+    store._queue_flusher.flush(0)
+    records = read_all(store)
+    root = adopt(kill_image(running, tmp_path / "killed"), other_boot=other_boot)
+    store.close()
+    for number in numbers:
+        start = records[number].log_offset // SEGMENT * SEGMENT
+        flip(log_segment(root, start), records[number].log_offset - start + 27, bit)
+    flip(queue_file(root, start=800), 9 * 20 + 3)  # so that the log is read from before them
+    flip(queue_file(root, start=800), 8 * 20 + 3)
+    store = MessageStore.open(small_settings(root))
+    assert [body for body in bodies(store) if body in made] == [
+        body for n, body in enumerate(made) if n not in numbers
+    ]
+    assert store.max_offset("Orders", 0) == 50
+    store.close()
+
+
 #: A bit of each part of a record, by what it breaks: (byte, bit), counted from its first byte.
 BROKEN = {
     "size": (3, 0x10),
@@ -123,3 +155,91 @@ def merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             found.append((start, end))
     return found
+
+
+# --- derived files --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("byte", "bit"), [(8, 0x40), (10, 0x01), (11, 0x80), (2, 0x01), (7, 0x20)])
+@pytest.mark.parametrize("clean", [True, False])
+def test_last_slot_of_a_queue_is_not_given_twice_for_a_flipped_bit_in_its_unit(
+    tmp_path: Path, clean: bool, byte: int, bit: int
+) -> None:
+    """A unit whose record seemed to end behind the log's end was cut off, its number given again,
+    and its message never served."""
+    running = tmp_path / "running"
+    store = MessageStore.open(small_settings(running))
+    made = fill(store, 45)
+    root = running
+    if not clean:
+        root = adopt(kill_image(running, tmp_path / "killed"))
+    store.close()
+    flip(queue_file(root, start=800), 4 * 20 + byte, bit)
+    store = MessageStore.open(small_settings(root))
+    assert store.put(message(b"new")).queue_offset == 45
+    store.dispatch()
+    assert bodies(store) == [*made, b"new"]
+    assert store.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_first_file_of_a_queue_is_made_again_while_the_log_has_its_messages(
+    tmp_path: Path, clean: bool
+) -> None:
+    """It looks as if they had expired; but nothing has while the log begins at 0."""
+    running = tmp_path / "running"
+    store = MessageStore.open(small_settings(running))
+    made = fill(store, 60)
+    root = running
+    if not clean:
+        root = adopt(kill_image(running, tmp_path / "killed"))
+    store.close()
+    queue_file(root).unlink()
+    store = MessageStore.open(small_settings(root))
+    assert bodies(store) == made
+    assert store.min_offset("Orders", 0) == 0
+    assert store.close()
+    store = MessageStore.open(small_settings(root))
+    assert store.recovery.records_read == 0
+    store.close()
+
+
+@pytest.mark.parametrize("how", ["swapped", "older name", "younger name", "older copy"])
+@pytest.mark.parametrize("end", ["clean", "power cut", "another broker"])
+def test_index_files_that_do_not_follow_each_other_are_made_again(
+    tmp_path: Path, end: str, how: str
+) -> None:
+    store = MessageStore.open(small_settings(tmp_path))
+    fill(store, 60)
+    store._queue_flusher.flush(0)
+    early = max((tmp_path / "index").iterdir())
+    half = early.read_bytes()
+    for number in range(60, 120):
+        store.put(message(b"%d" % number, unique=f"U{number}"))
+    store.dispatch()
+    assert store.close()
+    files = sorted((tmp_path / "index").iterdir())
+    if how == "swapped":
+        data = [path.read_bytes() for path in files]
+        files[0].write_bytes(data[1])
+        files[1].write_bytes(data[0])
+    elif how == "older copy":
+        early.write_bytes(half)
+    else:
+        name = "19990101000000000" if how == "older name" else "20991231235959999"
+        (tmp_path / "index" / name).write_bytes(files[-1].read_bytes())
+    if end != "clean":
+        adopt(tmp_path, other_boot=True)
+        (tmp_path / "abort").touch()
+        as_copy(tmp_path)
+    if end == "another broker":
+        (tmp_path / "offsets").unlink()
+    store = MessageStore.open(small_settings(tmp_path))
+    for number in range(120):
+        assert len(store.query("Orders", f"U{number}", 10, 0, 1 << 62).records) == 1
+    assert store.close()
+    names = sorted((tmp_path / "index").iterdir())
+    store = MessageStore.open(small_settings(tmp_path))
+    assert store.recovery.index_files_removed == []
+    assert store.close()
+    assert sorted((tmp_path / "index").iterdir()) == names

@@ -151,6 +151,41 @@ def test_names_are_local_times_and_always_grow(tmp_path: Path) -> None:
     store.close()
 
 
+def test_names_do_not_go_back_behind_one_that_was_removed(tmp_path: Path) -> None:
+    """A power cut may bring that one back, and the order of names is the order of the files."""
+    clock = ManualClock()
+    store = MessageStore.open(small_settings(tmp_path), clock=clock)
+    fill(store, 5)
+    store.close()
+    (removed,) = (tmp_path / "index").iterdir()
+    flip(removed, 0, 0x80)
+    clock.time_ms = 20_000
+    store = MessageStore.open(small_settings(tmp_path), clock=clock)
+    (made,) = (tmp_path / "index").iterdir()
+    assert made.name > removed.name
+    assert found(store, "U3")
+    store.close()
+
+
+@pytest.mark.parametrize("set_ms", [-3_600_000, -86_400_000, 20_000 - FIRST_MS])
+def test_messages_are_found_by_their_times_although_the_clock_was_set_back(
+    tmp_path: Path, set_ms: int
+) -> None:
+    """The header's times and the order of entries both mislead then, the reference too."""
+    clock = ManualClock()
+    store = MessageStore.open(small_settings(tmp_path, index_entries=200), clock=clock)
+    stored: dict[str, int] = {}
+    for number in range(40):
+        clock.time_ms += set_ms if number == 20 else 60_000
+        put = store.put(message(b"%02d" % number + b"." * 300, keys=f"k{number}"))
+        stored[f"k{number}"] = put.store_timestamp_ms
+    store.dispatch()
+    for key, store_ms in stored.items():
+        assert len(found(store, key, store_ms, store_ms)) == 1
+        assert found(store, key, store_ms + 1, store_ms + 10) == []
+    store.close()
+
+
 def test_file_of_another_size_is_refused(tmp_path: Path) -> None:
     store = MessageStore.open(small_settings(tmp_path))
     fill(store, 3)

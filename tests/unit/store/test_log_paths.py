@@ -373,3 +373,19 @@ def test_sends_are_refused_when_all_writable_disks_are_full_only(tmp_path: Path)
     with pytest.raises(StoreNotWritable, match=r"/a is .* full, .*/b is"):
         store.put(message(b"the read-only one does not count"))
     store.close()
+
+
+@pytest.mark.parametrize("gone", ["d1", "d2"])
+def test_listed_directory_that_is_not_there_is_named_where_segments_are_missed(
+    tmp_path: Path, gone: str
+) -> None:
+    settings = many(tmp_path, "d1", "d2")
+    store = MessageStore.open(settings)
+    fill(store, 120)
+    assert store.close()
+    assert numbers(tmp_path / "d1")
+    assert numbers(tmp_path / "d2")
+    shutil.rmtree(tmp_path / gone)
+    with pytest.raises(StoreLayoutError) as refused:
+        MessageStore.open(settings)
+    assert f"{tmp_path / gone} is not there: is its volume not mounted?" in str(refused.value)

@@ -11,11 +11,13 @@ import pytest
 
 from aerobee.broker.state_file import JsonStateFile, pretty
 from aerobee.store.at_rest import StoreAtRest
+from aerobee.store.audit import verify
 from aerobee.store.audit_kinds import KINDS, Level
+from aerobee.store.errors import StoreSizeMismatch
 from aerobee.store.files import Files
 from aerobee.store.message_store import MessageStore
 from aerobee.store.repair import plan_repair, repair
-from aerobee.store.repair_plan import Plan
+from aerobee.store.repair_model import Plan
 from aerobee.store.truncate import plan_cut, truncate
 from tests.unit.store import audit_support as at
 from tests.unit.store import test_audit_findings as findings
@@ -37,6 +39,7 @@ from tests.unit.store.support import (
 # Damage that no repair undoes, and why.
 HOPELESS = {
     "log-missing": "the whole commit log is missing",
+    "start-refused": "a start is refused",
 }
 
 
@@ -374,3 +377,193 @@ def test_a_crash_anywhere_is_repaired_by_another_repair(tmp_path: Path) -> None:
         assert store.close()
         shutil.rmtree(root)
     assert nth > 30
+
+
+# --- what only looks like it -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bit", range(13, 17))
+def test_damaged_log_offset_of_a_first_record_costs_no_segment(root: Path, bit: int) -> None:
+    whole = contents(root)
+    lost = next(one for one in at.records(root) if one.log_offset == SEGMENT)
+    at.flip_log(root, SEGMENT + 35 - bit // 8, 1 << bit % 8)
+    made = mend(root)
+    assert made.impossible == []
+    assert at.check(root).sound
+    whole[lost.queue_id].remove(lost.body)
+    assert contents(root) == whole
+
+
+def test_what_is_in_the_way_of_a_start_is_taken_out(root: Path) -> None:
+    whole = contents(root)
+    for name in ("checkpoint", "offsets", "offsets.tmp"):
+        (root / name).unlink(missing_ok=True)
+        (root / name).mkdir()
+    assert at.kinds(at.check(root)) == {"not-a-file"}
+    mend(root)
+    assert at.check(root).sound
+    assert contents(root) == whole
+
+
+def test_only_segment_gone_cannot_be_repaired_and_what_blocks_a_start_is_named(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "store"
+    store = MessageStore.open(small_settings(root))
+    fill(store, 3)
+    assert store.close()
+    log_segment(root).unlink()
+    assert "consumequeue, index and offsets" in plan(root).impossible[0]
+    shutil.rmtree(root / "consumequeue")
+    shutil.rmtree(root / "index")
+    assert "consumequeue, index and offsets" in plan(root).impossible[0]
+    (root / "offsets").unlink()
+    assert plan(root).impossible == []
+    assert MessageStore.open(small_settings(root)).close()
+
+
+# --- a log that has lost its end ----------------------------------------------------------------
+
+
+def cut_copy(template: Path, root: Path, how: str) -> Path:
+    """A copy, whose offsets file says nothing, of a store that was stopped in order."""
+    shutil.copytree(template, root)
+    last = max(start for start in (int(path.name) for path in (root / "commitlog").iterdir()
+               if path.stat().st_size and path.read_bytes().strip(b"\0")))  # fmt: skip
+    path = log_segment(root, last)
+    if how == "removed":
+        path.unlink()
+    else:
+        os.truncate(path, 200)
+    return root
+
+
+@pytest.mark.parametrize("how", ["removed", "cut"])
+def test_lost_end_of_the_log_is_named_and_no_number_is_given_twice(
+    template: Path, tmp_path: Path, how: str
+) -> None:
+    whole = {queue_id: at.of_queue(template, queue_id) for queue_id in range(3)}
+    root = cut_copy(template, tmp_path / "store", how)
+    last = max(int(path.name) for path in (root / "commitlog").iterdir())
+    end = last + os.path.getsize(log_segment(root, last))
+    kept = {one.log_offset for one in at.records(template) if one.log_offset + one.size <= end}
+    lost = [one for queue in whole.values() for one in queue if one.log_offset not in kept]
+    made = mend(root)
+    assert made.impossible == []
+    said = " ".join(step.loses for step in made.steps)
+    for queue_id in range(3):
+        numbers = [one.queue_offset for one in lost if one.queue_id == queue_id]
+        if numbers:
+            assert f"Orders/{queue_id} {numbers[0]}" in said
+    assert made.lost == len(lost)
+    assert at.check(root).sound
+    served = contents(root)
+    store = MessageStore.open(small_settings(root))
+    for queue_id, everything in whole.items():
+        assert served[queue_id] == [one.body for one in everything if one.log_offset in kept]
+        assert store.put(message(queue_id=queue_id)).queue_offset == at.PER_QUEUE
+    assert store.close()
+
+
+def test_repair_of_a_lost_end_that_is_broken_off_loses_no_number(
+    template: Path, tmp_path: Path
+) -> None:
+    original = cut_copy(template, tmp_path / "original", "cut")
+    for call in range(1, 400, 7):
+        root = tmp_path / f"store{call}"
+        shutil.copytree(original, root)
+        files = CrashingFiles(call)
+        try:
+            mend(root, files=files)
+        except Crashed:
+            files.give_back(root)
+            made = mend(root)
+            assert made.impossible == []
+        else:
+            break
+        assert at.check(root).sound, call
+        store = MessageStore.open(small_settings(root))
+        for queue_id in range(3):
+            assert store.max_offset("Orders", queue_id) == at.PER_QUEUE, call
+        assert store.close()
+        shutil.rmtree(root)
+    else:
+        raise AssertionError("it never ended")
+
+
+# --- one segment whose length somebody has changed -----------------------------------------------
+
+
+def one_segment(root: Path) -> Path:
+    store = MessageStore.open(small_settings(root))
+    fill(store, 20)
+    assert store.close()
+    return root
+
+
+def repair_by(root: Path, *given: str, **changes: Any) -> Plan:
+    """With the settings that `given` names; all others are found."""
+    changes = {"commit_log_segment_bytes": 1 << 30, **changes}
+    with StoreAtRest(small_settings(root, **changes), given) as rest:
+        made = plan_repair(rest)
+        if not made.impossible:
+            repair(rest, made, save)
+        return made
+
+
+def start(root: Path) -> list[bytes]:
+    """As the broker does, by its settings."""
+    store = MessageStore.open(small_settings(root))
+    found = bodies(store)
+    assert store.max_offset("Orders", 0) == 20
+    assert store.close()
+    return found
+
+
+@pytest.mark.parametrize("given", [(), ("commit_log_segment_bytes",)])
+@pytest.mark.parametrize("size", [1000, 6000])
+def test_changed_length_of_the_only_segment_is_undone(
+    tmp_path: Path, size: int, given: tuple[str, ...]
+) -> None:
+    root = one_segment(tmp_path / "store")
+    whole = at.records(root)
+    os.truncate(log_segment(root), size)
+    changes = {"commit_log_segment_bytes": SEGMENT} if given else {}
+    with pytest.raises(StoreSizeMismatch):
+        MessageStore.open(small_settings(root))
+    assert not verify(small_settings(root, **changes), given).sound
+    made = repair_by(root, *given, **changes)
+    assert made.impossible == []
+    assert verify(small_settings(root, **changes), given).sound
+    assert start(root) == [one.body for one in whole if one.log_offset + one.size <= size]
+
+
+def test_unknown_size_of_a_cut_segment_is_asked_for(tmp_path: Path) -> None:
+    original = one_segment(tmp_path / "original")
+    adopt(original, segment_bytes=0)
+    root = tmp_path / "store"
+    shutil.copytree(original, root)  # a copy: the offsets file is not believed
+    os.truncate(log_segment(root), 1000)
+    assert "mappedFileSizeCommitLog" in repair_by(root).impossible[0]
+    made = repair_by(root, "commit_log_segment_bytes", commit_log_segment_bytes=SEGMENT)
+    assert made.lost > 0
+    start(root)
+
+
+def test_size_that_would_cut_records_off_is_refused(tmp_path: Path) -> None:
+    root = one_segment(tmp_path / "store")
+    before = tree(root, "commitlog")
+    made = repair_by(root, "commit_log_segment_bytes", commit_log_segment_bytes=1024)
+    assert "segments are longer" in made.impossible[0]
+    assert tree(root, "commitlog") == before
+
+
+def test_copy_of_a_segment_far_behind_the_log_costs_nothing(tmp_path: Path) -> None:
+    root = one_segment(tmp_path / "store")
+    shutil.copy(log_segment(root), log_segment(root, 3 * SEGMENT))
+    assert at.kinds(at.check(root)) == {"segment-misplaced"}
+    made = mend(root)
+    assert [step.loses.split(",")[0] for step in made.steps] == ["nothing"]
+    assert made.lost == 0
+    assert at.check(root).sound
+    assert len(start(root)) == 20

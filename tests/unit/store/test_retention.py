@@ -99,8 +99,9 @@ def test_expiry_is_counted_from_the_messages_not_from_the_file(tmp_path: Path) -
     for seconds, days_later, gone in ((FIRST_MS // 1000 + 10**7, 4, 2), (0, 1, 0)):
         for start in (0, SEGMENT, 2 * SEGMENT):
             os.utime(log_segment(tmp_path, start), (seconds, seconds))
-        clock = Hours(FIRST_MS + days_later * 24 * HOUR_MS)
+        clock = Hours()
         store = open_store(tmp_path, clock, delete_hours=";".join(map(str, range(24))))
+        clock.time_ms += days_later * 24 * HOUR_MS
         plan = store.retention.plan()
         assert len(plan.doomed) == gone
         assert {one.last for one in plan.doomed} <= {(FIRST_MS, MESSAGE)}
@@ -111,8 +112,9 @@ def test_file_time_decides_only_where_no_message_can_be_read(tmp_path: Path) -> 
     store = open_store(tmp_path)
     fill_segments(store, 3)
     assert store.close()
-    clock = Hours(FIRST_MS + 96 * HOUR_MS)
+    clock = Hours()
     store = open_store(tmp_path, clock, delete_hours=";".join(map(str, range(24))))
+    clock.time_ms += 96 * HOUR_MS
     for start in (0, SEGMENT):
         flip(log_segment(tmp_path, start), 4)
     os.utime(log_segment(tmp_path), (clock.time_ms / 1000 - 60, clock.time_ms / 1000 - 60))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from aerobee.config.model import Settings
+from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.files import DiskSpace, Files
 from aerobee.store.message_store import MessageStore
 from aerobee.store.retention_forecast import Forecast, forecast, next_hour_ms
@@ -24,7 +25,7 @@ from tests.unit.store.retention_support import (
     retention_settings,
     run,
 )
-from tests.unit.store.support import FIRST_MS, flip, log_segment, tree
+from tests.unit.store.support import FIRST_MS, flip, log_segment, message, tree
 
 DAY_MS = 24 * HOUR_MS
 
@@ -51,6 +52,15 @@ def starts(wave: Any) -> list[int]:
 def commit(path: Path, table: dict[str, dict[str, int]]) -> None:
     (path / "config").mkdir()
     (path / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+
+
+def test_time_that_does_not_count_is_left_out_and_said(tmp_path: Path) -> None:
+    """As the running store does: it was down, or the clock was set; nobody can tell."""
+    clock = days(tmp_path, 4)
+    clock.time_ms += 96 * HOUR_MS
+    assert len(look(tmp_path, clock).on_request.doomed) < 3
+    (note,) = look(tmp_path, clock).notes
+    assert note.startswith("96.0 hours do not count")
 
 
 # --- segments -------------------------------------------------------------------------------------
@@ -180,6 +190,25 @@ def test_groups_that_need_what_goes_are_counted_by_queue(tmp_path: Path) -> None
         ("slow", 0, 2, ends[0] - 2, first_kept[0] - 2),
         ("slow", 1, 5, ends[1] - 5, first_kept[1] - 5),
     ]
+
+
+def test_messages_that_wait_for_their_delay_count_as_needed(tmp_path: Path) -> None:
+    clock = days(tmp_path, 3)
+    store = open_store(tmp_path, clock)
+    for body in (b"given out", b"waiting", b"waiting too"):
+        store.put(message(body, SCHEDULE_TOPIC, 1, more={"DELAY": "2"}))
+    store.dispatch()
+    assert store.close()
+    file = tmp_path / "config" / "delayOffset.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text('{"offsetTable":{2:1}}')
+    (waiting,) = look(tmp_path, clock).groups
+    assert (waiting.group, waiting.topic, waiting.queue_id) == (
+        "SCHEDULE_CONSUMER",
+        SCHEDULE_TOPIC,
+        1,
+    )
+    assert (waiting.committed, waiting.behind) == (1, 2)
 
 
 def test_queue_that_cannot_be_read_is_a_note_and_no_failure(tmp_path: Path) -> None:

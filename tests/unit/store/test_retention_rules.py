@@ -170,6 +170,13 @@ def test_expired_ones_go_from_the_oldest_on() -> None:
     assert chosen(NIGHT, [5, 3, 2.9, 1])[0] == [(0, TIME), (SIZE, TIME)]
 
 
+def test_one_whose_time_is_still_to_come_is_as_old_as_what_follows_it() -> None:
+    """The clock was wrong when it was written, and has been set back since."""
+    assert chosen(NIGHT, [-9999, -9999, 5, 3.5, 1])[0] == [(n * SIZE, TIME) for n in range(4)]
+    assert chosen(NIGHT, [-9999, 2, 1])[0] == []
+    assert chosen(NIGHT, [-9999, -9999, -9999]) == ([], "the next one has not expired")
+
+
 def test_none_behind_one_that_has_not_expired() -> None:
     found, why = chosen(NIGHT, [5, 1, 5, 5])
     assert found == [(0, TIME)]

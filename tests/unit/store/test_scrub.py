@@ -253,6 +253,19 @@ def test_one_line_for_each_segment_with_damage(
         assert any(m.startswith("scrub ended") for m in caplog.messages)
 
 
+def test_segment_that_is_read_again_is_not_reported_again(
+    stopped: Stopped, caplog: pytest.LogCaptureFixture
+) -> None:
+    stopped.flip_record(3, TOTAL_SIZE_POSITION + 3)
+    with opened(stopped.root) as store:
+        scrub = store.checks._scrub
+        assert scrub is not None
+        scrub.ask_pass()
+        scrubbed(store, store.stats.scrub_passes + 1)
+        lines = [m for m in caplog.messages if m.startswith("damage in a log segment")]
+        assert len(lines) == 1
+
+
 def test_damage_of_many_records_in_a_row_costs_those(stopped: Stopped) -> None:
     first, last = stopped.records[VICTIM], stopped.records[VICTIM + 3]
     start = first.log_offset // SEGMENT * SEGMENT

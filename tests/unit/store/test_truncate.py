@@ -1,6 +1,8 @@
 """A store cut at a record is the store as it was before that record."""
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -250,3 +252,30 @@ def test_a_crash_anywhere_leaves_a_store_that_starts(tmp_path: Path) -> None:
         shutil.rmtree(root)
         shutil.rmtree(again)
     assert nth > 15
+
+
+@pytest.mark.parametrize("spare", [False, True])
+@pytest.mark.parametrize("behind", [1, SEGMENT, 3 * SEGMENT, 100 * SEGMENT])
+def test_a_place_far_behind_the_end_is_told_where_the_end_is(
+    root: Path, behind: int, spare: bool
+) -> None:
+    end = at.log_end(root)
+    if spare:
+        log_segment(root, (end // SEGMENT + 1) * SEGMENT).write_bytes(bytes(SEGMENT))
+    with pytest.raises(NoSuchPlace, match=f"the log ends at {end};"):
+        plan(root, log_offset=end + behind)
+
+
+def test_a_plan_opens_nothing_for_writing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a read-only mount it would be refused; root is refused by nothing else."""
+
+    def read_only(path: str, flags: int, *more: int, **named: int) -> int:
+        if flags & (os.O_RDWR | os.O_WRONLY):
+            raise OSError(errno.EROFS, "read-only", path)
+        return opened(path, flags, *more, **named)
+
+    opened = os.open
+    monkeypatch.setattr(os, "open", read_only)
+    with StoreAtRest(small_settings(root), reading=True) as rest:
+        assert plan_cut(rest, at=at.records(root)[50].log_offset).records
+    assert at.check(root).sound

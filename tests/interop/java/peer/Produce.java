@@ -172,6 +172,9 @@ final class Produce {
         if (options.yes("keys")) {
             message.setKeys(body);
         }
+        if (options.number("delay-level", 0) > 0) {
+            message.setDelayTimeLevel(options.number("delay-level", 0));
+        }
         return message;
     }
 

@@ -1,0 +1,135 @@
+"""Rules of the store broken on purpose: the judge has to notice each."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from unittest import mock
+
+import msgspec
+
+from aerobee.broker.state_file import JsonStateFile, StateFileError
+from aerobee.protocol.record_check import CHECK_NOTHING
+from aerobee.store import (
+    checks,
+    index_service,
+    log_walk,
+    mapped_file_queue,
+    offsets_file,
+    recovery,
+    scrub_units,
+)
+from aerobee.store.mapped_file import MappedFile
+from aerobee.store.soundness import Soundness
+from aerobee.store.store_lock import StoreLock
+
+
+class Broken(NamedTuple):
+    """What `holder.name` is instead, and the beginning of the rows whose cases show it."""
+
+    rows: str
+    holder: Any
+    name: str
+    instead: Any
+    #: How many of these cases are judged; 0 for all.
+    most: int = 150
+
+
+def _nothing(*_args: Any, **_named: Any) -> None:
+    return None
+
+
+def _never(*_args: Any, **_named: Any) -> bool:
+    return False
+
+
+def _always(*_args: Any, **_named: Any) -> bool:
+    return True
+
+
+def _no_resynchronisation(walk: Any, segment: MappedFile, bad: int) -> int:
+    return min(walk._floor, segment.end)
+
+
+def _believed(data: bytes) -> Any:
+    """The offsets file without its checksum."""
+    line = data.partition(b"\n")[0]
+    try:
+        return msgspec.json.decode(line, type=offsets_file.Offsets)
+    except msgspec.DecodeError:
+        return None
+
+
+def _marked_first(check: Callable[..., Any]) -> Callable[..., Any]:
+    """`abort` is made before the start has looked at anything."""
+
+    def take(lock: StoreLock) -> None:
+        check(lock)
+        lock.mark_open()
+
+    return take
+
+
+def _default_for_damaged(load: Callable[..., Any]) -> Callable[..., Any]:
+    """A table that cannot be read is taken for one that never was."""
+
+    def load_any(file: Any, parse: Any, default: Any) -> Any:
+        try:
+            return load(file, parse, default)
+        except StateFileError:
+            return default
+
+    return load_any
+
+
+RULES: dict[str, Broken] = {
+    "resynchronisation": Broken(
+        "log: bit of", log_walk.LogWalk, "_resynchronise", _no_resynchronisation
+    ),
+    "a record has its CRC": Broken(
+        "log: bit of", checks, "crc_checks", lambda **_named: CHECK_NOTHING
+    ),
+    "torn tails are zeroed": Broken(
+        "log: damage above", MappedFile, "zero_from", lambda _segment, _position: 0
+    ),
+    "a segment has its own name": Broken(
+        "log: segment under", recovery, "check_segment_names", _nothing
+    ),
+    "a segment has its size": Broken(
+        "log: segment of", mapped_file_queue, "check_file_size", _nothing
+    ),
+    "units are compared": Broken("queue: wrong unit", scrub_units, "is_same", _always),
+    "a slot is never given twice": Broken(
+        "queue: wrong unit",
+        Soundness,
+        "before_unsound_end",
+        lambda _self, _queue, start: start,
+        600,
+    ),
+    "a queue begins with its first message": Broken(
+        "queue: file, queue", recovery.Recovery, "_beginning_is_gone", _never
+    ),
+    "an index file is full before the next begins": Broken(
+        "index: older copy", index_service.IndexService, "_is_filled", _always
+    ),
+    # Nearly all that such a file may say wrongly is found out by other looks; so all cases.
+    "the offsets file has a checksum": Broken(
+        "offsets: wrong", offsets_file, "decode", _believed, 0
+    ),
+    "nothing changes before all is looked at": Broken(
+        "log: last", StoreLock, "take", _marked_first(StoreLock.take)
+    ),
+    "damage is no absence": Broken(
+        "config: ", JsonStateFile, "load", _default_for_damaged(JsonStateFile.load)
+    ),
+}
+
+
+@contextlib.contextmanager
+def broken(rule: str) -> Iterator[None]:
+    """One of RULES does not hold in a `with` block; with "" all hold."""
+    if not rule:
+        yield
+        return
+    what = RULES[rule]
+    with mock.patch.object(what.holder, what.name, what.instead):
+        yield
