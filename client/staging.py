@@ -182,10 +182,15 @@ class StageClient:
         self, query: str, batch: int, parts: Sequence[StagePart], involved: Collection[str]
     ) -> None:
         """Give up what lies on brokers that the decision does not concern; the others do it."""
-        ext = StageBatchHeader(query, batch).to_ext()
         for broker in sorted({part.broker for part in parts}.difference(involved)):
-            names = encode_names([part.stage for part in parts if part.broker == broker])
-            await self._ask(broker, RequestCode.STAGE_ABORT, ext, names)
+            names = [part.stage for part in parts if part.broker == broker]
+            await self.drop(broker, query, batch, names)
+
+    async def drop(self, broker: str, query: str, batch: int, stages: Sequence[str]) -> Decision:
+        """Give stages up at one broker, if it has not decided the batch; how that stands there."""
+        ext = StageBatchHeader(query, batch).to_ext()
+        answer = await self._ask(broker, RequestCode.STAGE_ABORT, ext, encode_names(stages))
+        return _decision(broker, answer)
 
     async def abort(
         self, query: str, batch: int, parts: Sequence[StagePart], brokers: Iterable[str] = ()
@@ -197,13 +202,11 @@ class StageClient:
         """
         asked = sorted({*brokers, *(part.broker for part in parts)})
         states = [(await self.status(broker, query, batch)).state for broker in asked]
-        names = encode_names([part.stage for part in parts])
-        ext = StageBatchHeader(query, batch).to_ext()
+        names = [part.stage for part in parts]
         if all(state == NONE for state in states):
             home = _home(query, asked)
             for broker in sorted(asked, key=lambda one: one != home):
-                answer = await self._ask(broker, RequestCode.STAGE_ABORT, ext, names)
-                if _decision(broker, answer).state != NONE:
+                if (await self.drop(broker, query, batch, names)).state != NONE:
                     break
             else:
                 return True

@@ -11,6 +11,7 @@ Threads: a sender belongs to Spark's task; the requests run on the client's loop
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections import Counter, deque
@@ -47,6 +48,8 @@ _GATHERED_BYTES: Final = 32 * 1024 * 1024
 # What a chunk needs beside its rows: a run's head, with the longest topic name.
 _RUN_BYTES: Final = 160
 _DEFAULT_QUEUES: Final = 4
+# Spark waits with the news of a failed task.
+_GIVE_UP_S: Final = 2.0
 
 
 class SinkSendError(RuntimeError):
@@ -61,6 +64,9 @@ class TaskSender(Protocol):
 
     def finish(self) -> list[StagePart]:
         """Send the rest and wait for all answers; what was staged. Raises SinkSendError."""
+
+    def give_up(self) -> None:
+        """The task has failed: forget what was staged, as far as that is quickly done."""
 
 
 class InFlight:
@@ -135,6 +141,7 @@ class StagedSender:
         capability_of: Callable[[str], StageCapability],
     ) -> None:
         self._client = client
+        self._thread = thread
         self._batch_bytes = options.batch_bytes
         self._key = key
         self._partition = partition
@@ -185,6 +192,17 @@ class StagedSender:
             )
             for broker, name in self._names.items()
         ]
+
+    def give_up(self) -> None:
+        async def drop() -> None:
+            async with asyncio.timeout(_GIVE_UP_S):
+                for broker, name in self._names.items():
+                    await self._client.drop(broker, *self._key, [name])
+
+        try:
+            self._thread.run(drop())
+        except (ClientError, TimeoutError) as error:
+            log.info("stages of a failed task are left to expire error=%s", error)
 
     def _flush(self, broker: str) -> None:
         gathered = self._gathered.pop(broker)
@@ -286,6 +304,9 @@ class PlainSender:
         for code, count in self.unsure.items():
             log.warning("messages stored, but not known to be safe code=%s count=%d", code, count)
         return []
+
+    def give_up(self) -> None:
+        """What was sent is sent."""
 
     def _flush(self, queue: MessageQueue) -> None:
         self._size -= self._sizes.pop(queue)

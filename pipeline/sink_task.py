@@ -52,10 +52,14 @@ def write_partition(
     with _sender(plan, query, batch, partition) as (sender, queues_of, next_id):
         maker = RowMaker(plan.columns, plan.options.topic, task, partition, queues_of, next_id)
         count = 0
-        for row in maker.rows(values):
-            sender.add(row)
-            count += 1
-        parts = sender.finish()
+        try:
+            for row in maker.rows(values):
+                sender.add(row)
+                count += 1
+            parts = sender.finish()
+        except BaseException:
+            sender.give_up()
+            raise
     return TaskResult(query, batch, count, [msgspec.structs.asdict(part) for part in parts])
 
 

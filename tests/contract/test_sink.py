@@ -119,6 +119,25 @@ def test_a_message_that_is_too_large_is_named(running: RunningBroker, guarantee:
     assert sorted(len(body) for body in bodies(running, "Large"))[-1] == 900_000
 
 
+def test_a_failed_task_leaves_nothing_staged(running: RunningBroker) -> None:
+    from aerobee.client.staging import StageClient
+
+    made = plan(running, "Failing", batchBytes="1024")
+    dropped: list[list[str]] = []
+    real = StageClient.drop
+
+    async def drop(self: StageClient, broker: str, query: str, batch: int, stages: Any) -> Any:
+        decision = await real(self, broker, query, batch, stages)
+        dropped.append(list(stages))
+        return decision
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StageClient, "drop", drop)
+        with pytest.raises(SinkRowError, match="row 100 of"):
+            write(made, 0, 0, [*numbered("a", 100), ""])
+    assert [len(names) for names in dropped] == [1]
+
+
 def test_a_server_that_is_none_is_told_at_planning() -> None:
     given = {"nameServer": "127.0.0.1:1", "topic": "T", "retryTimeoutMs": "100"}
     with pytest.raises(SinkPlanError, match=r"127\.0\.0\.1:1"):
