@@ -274,8 +274,8 @@ def test_each_message_is_written_once_though_driver_and_broker_are_killed(
             sent += 500
 
     for kill in range(10):
-        send_some()
         batches = _batches(where["checkpoint"])
+        send_some()
         wait_until(
             lambda known=batches: _batches(where["checkpoint"]) > known,
             WAIT_S,
