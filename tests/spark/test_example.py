@@ -1,0 +1,90 @@
+"""The worked example of docs/pipeline.md, run as it stands there and killed in the middle."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from aerobee.client.message import Message
+from tests.interop.brokers import Broker
+from tests.interop.processes import wait_until
+
+from .kit import ROOT, Driver, python_of
+from .messages import send_messages
+
+SHOPS = ("north", "south", "east")
+ORDERS = 600
+
+
+def program() -> str:
+    page = (ROOT / "docs" / "pipeline.md").read_text()
+    found: list[str] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    return found[0]
+
+
+def start(script: Path, version: str, broker: Broker, folder: Path) -> subprocess.Popen[str]:
+    python = str(python_of(version))
+    environ = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": python,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_SUBMIT_ARGS": "--master local[2] --conf spark.ui.enabled=false "
+        "--conf spark.sql.shuffle.partitions=2 pyspark-shell",
+    }
+    return subprocess.Popen(
+        [python, str(script), broker.name_server, str(folder)],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=(folder / "log").open("a"),
+        text=True,
+        start_new_session=True,
+    )
+
+
+def totals(spark: Any, folder: str, name_server: str) -> dict[str, list[Any]]:
+    """What is in Parquet, and what in the topic."""
+    columns = ("shop", "orders", "cents", "batch")
+    rows = [tuple(row) for row in spark.read.parquet(f"{folder}/totals").select(*columns).collect()]
+    options = {"nameServer": name_server, "topic": "order-totals"}
+    sent = spark.read.format("rocketmq").options(**options).load()
+    bodies = [row[0] for row in sent.selectExpr("cast(body as string)").collect()]
+    return {"rows": rows, "bodies": bodies}
+
+
+def test_the_worked_example_counts_each_order_once_over_a_kill(
+    newest: Driver, our_broker: Broker, tmp_path: Path
+) -> None:
+    our_broker.create_topic("orders", 2)
+    our_broker.create_topic("order-totals", 2)
+    wanted: Counter[str] = Counter()
+    for queue in range(2):
+        messages = []
+        for number in range(queue, ORDERS, 2):
+            shop = SHOPS[number % 3]
+            wanted[shop] += number
+            body = json.dumps({"shop": shop, "cents": number}).encode()
+            messages.append(Message("orders", body))
+        send_messages(our_broker, messages, queue)
+    script = tmp_path / "orders.py"
+    script.write_text(program())
+    doomed = start(script, newest.version, our_broker, tmp_path)
+    second = tmp_path / "totals" / "batch=1"
+    wait_until(lambda: second.exists() or doomed.poll() is not None, 300, "a second batch", 0.01)
+    os.killpg(doomed.pid, signal.SIGKILL)
+    doomed.wait()
+    ended = start(script, newest.version, our_broker, tmp_path)
+    printed, _ = ended.communicate(timeout=300)
+    assert ended.returncode == 0, (tmp_path / "log").read_text()[-3000:]
+    assert json.loads(printed.splitlines()[-1]) == wanted
+    found = newest.run(totals, folder=str(tmp_path), name_server=our_broker.name_server)
+    assert len({row[3] for row in found["rows"]}) >= 3
+    # Each row of each batch is one message, whatever was killed.
+    names = ("shop", "orders", "cents", "batch")
+    messages_of = [tuple(json.loads(body)[name] for name in names) for body in found["bodies"]]
+    assert sorted(messages_of) == sorted(found["rows"])
