@@ -1,0 +1,112 @@
+"""A job on a real cluster: a standalone master, two workers, and nothing of ours but the wheel."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.processes import free_ports, wait_until
+from tests.unit.store import audit_support as at
+
+from .conftest import require
+from .kit import ROOT, VERSIONS, python_of
+
+_VERSION = VERSIONS[0]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the working tree, as it would be published."""
+    require(_VERSION)
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
+    subprocess.run([*build, str(folder), str(ROOT)], check=True)
+    return next(folder.glob("aerobee-*.whl"))
+
+
+class Cluster:
+    """Master and workers, each a process of its own; `url` is the master's."""
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        self.folder = folder
+        ports = free_ports()
+        port, web = next(ports), next(ports)
+        self.url = f"spark://127.0.0.1:{port}"
+        self.children = [
+            self._start("master", "master.Master", "--host", "127.0.0.1", "--port", str(port),
+                        "--webui-port", str(web))
+        ]  # fmt: skip
+        for number in range(workers):
+            more = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g"]
+            more += ["--webui-port", str(next(ports)), "--work-dir", str(folder / f"work{number}")]
+            self.children.append(self._start(f"worker{number}", "worker.Worker", *more, self.url))
+        wait_until(self._has_workers(workers), 200, "the workers at the master")
+
+    def _start(self, name: str, what: str, *arguments: str) -> subprocess.Popen[bytes]:
+        log = (self.folder / f"{name}.log").open("wb")
+        command = [str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}"]
+        return subprocess.Popen(
+            [*command, *arguments], stdout=log, stderr=log, env=environ(), cwd=self.folder
+        )
+
+    def _has_workers(self, count: int):  # type: ignore[no-untyped-def]
+        log = self.folder / "master.log"
+        return lambda: log.read_text(errors="replace").count("Registering worker") >= count
+
+    def stop(self) -> None:
+        for child in self.children:
+            child.kill()
+            child.wait()
+
+
+def spark_home() -> Path:
+    return next((python_of(_VERSION).parent.parent / "lib").glob("python3*/site-packages/pyspark"))
+
+
+def environ() -> dict[str, str]:
+    """Without anything of the working tree on the path."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    python = str(python_of(_VERSION))
+    return kept | {
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_HOME": str(spark_home()),
+        "PYSPARK_PYTHON": python,
+        "PYSPARK_DRIVER_PYTHON": python,
+    }
+
+
+@pytest.fixture
+def cluster(wheel: Path, tmp_path: Path) -> Iterator[Cluster]:
+    running = Cluster(tmp_path, 2)
+    yield running
+    running.stop()
+
+
+def test_a_job_runs_on_a_cluster_from_the_wheel_alone(
+    cluster: Cluster, wheel: Path, tmp_path: Path
+) -> None:
+    root = at.make(tmp_path / "store")
+    # The names that users' own files on an executor have must not be taken for ours.
+    for name in ("config", "client", "store"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('the wrong one')\n")
+    target = shutil.copy(ROOT / "pipeline" / "jobs" / "submit.py", tmp_path)
+    submit = [str(spark_home() / "bin" / "spark-submit"), "--master", cluster.url]
+    conf = ["--conf", "spark.executor.memory=512m", "--conf", "spark.ui.enabled=false",
+            "--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.cores.max=2"]  # fmt: skip
+    job = [str(target), "audit", str(root), "--json", "--split-bytes", "4096", "-q"]
+    done = subprocess.run(
+        [*submit, *conf, "--py-files", str(wheel), *job],
+        capture_output=True, text=True, env=environ(), cwd=tmp_path, timeout=500, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert (report["records"], report["damage"]) == (at.QUEUES * at.PER_QUEUE + 4, 0)
+    # Both workers had a part in it.
+    assert all(list((tmp_path / f"work{number}").glob("app-*")) for number in range(2))
