@@ -7,11 +7,15 @@ before it was archived is said, and fails the job in mode failfast.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from aerobee.pipeline.jobs.inputs import FAIL_FAST, StoreInput
 from aerobee.pipeline.jobs.ledger import Entry, Ledger, LedgerError, Staged, plan
+from aerobee.pipeline.jobs.plain_bodies import UNKNOWN_COMPRESSION, plain_bodies
 from aerobee.pipeline.jobs.result import DAMAGED, JobFailed, JobResult, size_text
 from aerobee.pipeline.jobs.target import Target
 from aerobee.pipeline.rows import STORE_COLUMNS, ddl
@@ -122,15 +126,39 @@ def _write(
     aside: str,
     file_bytes: int,
 ) -> Staged | None:
+    place = {"use": "commitlog", "startOffset": str(start), "endOffset": str(end)}
+    columns = [*COLUMNS, "error"]
+    staged, unknown = _stage(
+        spark, store.rows(spark, columns, **place), target, f"{aside}/plain", file_bytes
+    )
+    if not unknown:
+        return staged
+    # Bodies that the reader cannot inflate are to be kept as they are; another pass for them only.
+    target.remove_tree(f"{aside}/plain")
+    rows = store.rows(spark, columns, decompress="false", **place)
+    rows = rows.mapInArrow(_plain, rows.schema)
+    return _stage(spark, rows, target, f"{aside}/kept", file_bytes)[0]
+
+
+def _plain(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield plain_bodies(batch)
+
+
+def _stage(
+    spark: SparkSession, rows: DataFrame, target: Target, aside: str, file_bytes: int
+) -> tuple[Staged | None, int]:
+    """Write the rows aside; what was written, and how many bodies have an unknown compression."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
-    rows = store.rows(
-        spark, [*COLUMNS, "error"], use="commitlog", startOffset=str(start), endOffset=str(end)
-    )
     seen = Observation()
     good = f.col("error").isNull()
-    rows = rows.observe(seen, f.count(f.when(~good, 1)).alias("bad"))
+    rows = rows.observe(
+        seen,
+        f.count(f.when(~good, 1)).alias("bad"),
+        f.count(f.when(f.col("error").contains(UNKNOWN_COMPRESSION), 1)).alias("unknown"),
+    )
     dated = rows.where(good).drop("error").withColumn("date", f.to_date("storeTimestamp"))
     piece = f.expr(f"commitLogOffset div {file_bytes}")
     ordered = dated.repartition("topic", "date", piece).sortWithinPartitions(
@@ -143,11 +171,12 @@ def _write(
         writer = writer.option(f"parquet.bloom.filter.enabled#{name}", "true")
     writer.parquet(target.uri(aside))
     if not any(path.endswith(".parquet") for path in target.files(aside)):
-        # Spark leaves out the whole plan then, what was to be observed as well.
-        return None
+        # Spark leaves out a plan without rows, and what was to be observed with it.
+        return None, rows.where(f.col("error").contains(UNKNOWN_COMPRESSION)).limit(1).count()
     count, last, facts = _written(spark, target.uri(aside))
     facts["made_at"] = datetime.now(UTC).isoformat(timespec="seconds")
-    return Staged(last, count, seen.get["bad"], facts)
+    found = seen.get
+    return Staged(last, count, found["bad"], facts), found["unknown"]
 
 
 def _written(spark: SparkSession, uri: str) -> tuple[int, int, dict[str, str]]:

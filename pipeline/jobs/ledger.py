@@ -143,12 +143,12 @@ class Ledger:
         return entry
 
     def _files(self, aside: str, start: int) -> tuple[tuple[str, str, int], ...]:
-        """The staged files and their places: the same folders, a name that tells the range."""
+        """The staged files and their places: the same `name=value` folders, named by the range."""
         found = []
         sizes = self._target.sizes(aside)
         rows = sorted(path for path in sizes if _is_data(path))
         for number, path in enumerate(rows):
-            folder = posixpath.relpath(posixpath.dirname(path), aside)
+            folder = "/".join(one for one in posixpath.dirname(path).split("/") if "=" in one)
             name = f"{start:020d}-{number:05d}.parquet"
             found.append((path, posixpath.normpath(posixpath.join(folder, name)), sizes[path]))
         return tuple(found)

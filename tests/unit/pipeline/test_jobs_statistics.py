@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import zlib
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from aerobee.pipeline.decode import inflate
 from aerobee.pipeline.jobs.dlq import body_sample
 from aerobee.pipeline.jobs.pace import paced
+from aerobee.pipeline.jobs.plain_bodies import UNKNOWN_COMPRESSION, plain_bodies
 from aerobee.pipeline.jobs.plots import can_draw, html_page, write_plots
 from aerobee.pipeline.jobs.rates import rate, skew
 from aerobee.pipeline.jobs.result import JobResult, size_text, table_lines
@@ -207,3 +210,19 @@ def test_samples_of_bodies_are_one_line_and_printable() -> None:
     assert body_sample(b"\xff\xfe") == "0xfffe"
     assert body_sample(("\u4e2d" * 200).encode()[:480]) == "\u4e2d" * 120 + "..."
     assert json.dumps(body_sample(b"")) == '""'
+
+
+def test_zlib_bodies_are_made_plain_and_others_kept() -> None:
+    packed = zlib.compress(b"plain " * 50)
+    rows = {
+        "body": [packed, b"as it is", packed, packed, b"damaged", None],
+        "sysFlag": [1, 0, 0x101, 0x301, 1, None],
+        "error": [None, None, None, None, None, "is no record"],
+    }
+    types = [("body", pa.binary()), ("sysFlag", pa.int32()), ("error", pa.string())]
+    found = plain_bodies(pa.RecordBatch.from_pydict(rows, pa.schema(types))).to_pydict()
+    plain = b"plain " * 50
+    assert found["body"] == [plain, b"as it is", packed, plain, None, None]
+    assert [error is None for error in found["error"]] == [True, True, True, True, False, False]
+    with pytest.raises(ValueError, match=UNKNOWN_COMPRESSION):
+        inflate(b"", 0x101)
