@@ -44,7 +44,7 @@ class OverwriteRefused(ValueError):
 
 
 @dataclass
-class SinkCommit(WriterCommitMessage):  # type: ignore[misc]
+class SinkCommit(WriterCommitMessage):
     """What a task tells the driver."""
 
     result: TaskResult
@@ -77,7 +77,7 @@ def stream_writer(
     return kind(plan_write(options, schema.fields, streaming=True))
 
 
-class TopicWriter(DataSourceArrowWriter):  # type: ignore[misc]
+class TopicWriter(DataSourceArrowWriter):
     """One batch write."""
 
     def __init__(self, plan: SinkPlan) -> None:
@@ -117,7 +117,7 @@ class _StreamSides:
         _abort(self._plan, messages)
 
 
-class TopicStreamRowWriter(_StreamSides, DataSourceStreamWriter):  # type: ignore[misc]
+class TopicStreamRowWriter(_StreamSides, DataSourceStreamWriter):
     """One stream's writes, as rows."""
 
     def write(self, iterator: Iterator[Any]) -> SinkCommit:
@@ -127,7 +127,7 @@ class TopicStreamRowWriter(_StreamSides, DataSourceStreamWriter):  # type: ignor
 
 if DataSourceStreamArrowWriter is not None:
 
-    class TopicStreamWriter(_StreamSides, DataSourceStreamArrowWriter):  # type: ignore[misc]
+    class TopicStreamWriter(_StreamSides, DataSourceStreamArrowWriter):
         """One stream's writes, as Arrow batches."""
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("aerobee.pipeline")
 
 
-class TopicSource(DataSource):  # type: ignore[misc]
+class TopicSource(DataSource):
     """The data source `rocketmq`."""
 
     @classmethod
@@ -132,7 +132,7 @@ def _range_of(value: tuple[str, str, int, int, int]) -> Range:
     return Range(Queue(topic, broker, number), start, end)
 
 
-class TopicReader(_Reading, DataSourceReader):  # type: ignore[misc]
+class TopicReader(_Reading, DataSourceReader):
     """Reads what is there when the DataFrame is planned."""
 
     _pruning: Pruning | None = None
@@ -157,7 +157,7 @@ class PruningTopicReader(TopicReader):
         return list(filters)
 
 
-class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans and reads micro-batches. Offsets are the JSON of `offsets.py`."""
 
     def __init__(self, options: SourceOptions) -> None:

@@ -182,7 +182,7 @@ class Reader:
         result = GetResult(
             GetStatus.NO_MATCHED_MESSAGE, queue_offset, queue.min_offset, queue.max_offset
         )
-        self._scan(queue, units, result, len(units) // UNIT_BYTES, None, None)
+        self._scan(queue, units, result, len(units) // UNIT_BYTES, None, None, self._limits)
         return result
 
     def _missed(self, status: GetStatus, following: int, lowest: int, highest: int) -> GetResult:
