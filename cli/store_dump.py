@@ -21,7 +21,7 @@ from aerobee.cli.store_access import below, locked_to_read, run_on_store, settin
 from aerobee.cli.times import parse_time, time_text
 from aerobee.config.model import Settings
 from aerobee.protocol.names import SCHEDULE_TOPIC
-from aerobee.store.audit_dump import (
+from aerobee.store.audit.dump import (
     Dump,
     DumpedEntry,
     DumpedIndexFile,
@@ -30,7 +30,7 @@ from aerobee.store.audit_dump import (
     DumpedUnit,
     Wanted,
 )
-from aerobee.store.audit_state import read_checkpoint, read_marks, was_left_open
+from aerobee.store.audit.state import read_checkpoint, read_marks, was_left_open
 from aerobee.store.files import Files
 from aerobee.store.sequence import Gap
 

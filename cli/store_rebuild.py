@@ -6,8 +6,8 @@ from typing import Any
 from aerobee.cli.output import OK, print_json, say
 from aerobee.cli.progress import Progress
 from aerobee.cli.store_access import below, run_on_store, settings_of
-from aerobee.store.at_rest import StoreAtRest
-from aerobee.store.rebuild import RebuildReport, rebuild
+from aerobee.store.mending.at_rest import StoreAtRest
+from aerobee.store.mending.rebuild import RebuildReport, rebuild
 
 
 def rebuild_store(parsed: argparse.Namespace) -> int:

@@ -15,11 +15,11 @@ from aerobee.cli.store_access import (
     settings_of,
 )
 from aerobee.cli.store_verify import json_report, print_report
-from aerobee.store.at_rest import StoreAtRest
-from aerobee.store.audit import verify
-from aerobee.store.audit_report import Report
-from aerobee.store.repair import plan_repair, repair
-from aerobee.store.repair_model import Plan
+from aerobee.store.audit.report import Report
+from aerobee.store.audit.verify import verify
+from aerobee.store.mending.at_rest import StoreAtRest
+from aerobee.store.mending.repair import plan_repair, repair
+from aerobee.store.mending.repair_model import Plan
 
 
 def repair_store(parsed: argparse.Namespace) -> int:

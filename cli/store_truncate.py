@@ -7,8 +7,8 @@ from aerobee.cli.output import OK, print_json, print_table
 from aerobee.cli.progress import Progress, size
 from aerobee.cli.store_access import below, run_on_store, save_table, settings_of
 from aerobee.cli.times import parse_time, time_text
-from aerobee.store.at_rest import StoreAtRest
-from aerobee.store.truncate import Cut, plan_cut, truncate
+from aerobee.store.mending.at_rest import StoreAtRest
+from aerobee.store.mending.truncate import Cut, plan_cut, truncate
 
 _QUEUES_SHOWN: Final = 20
 

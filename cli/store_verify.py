@@ -16,9 +16,9 @@ from aerobee.cli.store_access import (
     settings_of,
 )
 from aerobee.cli.times import time_text
-from aerobee.store.audit import verify
-from aerobee.store.audit_kinds import KINDS, Level
-from aerobee.store.audit_report import Finding, Report
+from aerobee.store.audit.kinds import KINDS, Level
+from aerobee.store.audit.report import Finding, Report
+from aerobee.store.audit.verify import verify
 
 _SHOWN_PER_KIND: Final = 10
 _COLOURS: Final = {Level.DAMAGE: "\x1b[1;31m", Level.WARNING: "\x1b[33m", Level.NOTE: "\x1b[36m"}

@@ -16,10 +16,10 @@ from os.path import dirname
 from typing import NamedTuple
 
 from aerobee.config.model import Settings
-from aerobee.store.audit_config import Tables
-from aerobee.store.audit_layout import FoundQueue, survey
-from aerobee.store.audit_report import Counts, Findings
-from aerobee.store.audit_sizes import find_sizes
+from aerobee.store.audit.config import Tables
+from aerobee.store.audit.layout import FoundQueue, survey
+from aerobee.store.audit.report import Counts, Findings
+from aerobee.store.audit.sizes import find_sizes
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.descriptors import DescriptorCache
 from aerobee.store.errors import StoreLayoutError, StoreSizeMismatch

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aerobee.store.at_rest import StoreAtRest
-from aerobee.store.audit import verify
+from aerobee.store.audit.verify import verify
 from aerobee.store.errors import StoreError
+from aerobee.store.mending.at_rest import StoreAtRest
+from aerobee.store.mending.repair import plan_repair, repair
 from aerobee.store.message_store import MessageStore
-from aerobee.store.repair import plan_repair, repair
 from aerobee.store.results import GetStatus
 from tests.crash.damage.case import NOBODY, Case, Heard
 from tests.crash.damage.config_judge import ConfigJudge

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from aerobee.protocol.record import decode_record, encode_record
-from aerobee.store.audit import verify
-from aerobee.store.audit_report import Report
+from aerobee.store.audit.report import Report
+from aerobee.store.audit.verify import verify
 from aerobee.store.files import Files
 from aerobee.store.message_store import MessageStore
 from tests.unit.store.support import (

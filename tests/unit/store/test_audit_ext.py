@@ -11,12 +11,12 @@ import pytest
 
 from aerobee.broker.state_file import JsonStateFile, pretty
 from aerobee.protocol.hashing import tag_code
-from aerobee.store.at_rest import StoreAtRest
-from aerobee.store.audit_dump import Dump, DumpedUnit, Wanted
+from aerobee.store.audit.dump import Dump, DumpedUnit, Wanted
+from aerobee.store.mending.at_rest import StoreAtRest
+from aerobee.store.mending.rebuild import rebuild
+from aerobee.store.mending.repair import plan_repair, repair
+from aerobee.store.mending.truncate import plan_cut, truncate
 from aerobee.store.message_store import MessageStore
-from aerobee.store.rebuild import rebuild
-from aerobee.store.repair import plan_repair, repair
-from aerobee.store.truncate import plan_cut, truncate
 from tests.unit.store import audit_support as at
 from tests.unit.store.support import (
     ManualClock,

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from aerobee.broker.state_file import JsonStateFile, StateFileError
-from aerobee.store.audit import verify
-from aerobee.store.audit_filler import fillers
-from aerobee.store.audit_kinds import KINDS, Level
+from aerobee.store.audit.filler import fillers
+from aerobee.store.audit.kinds import KINDS, Level
+from aerobee.store.audit.verify import verify
 from aerobee.store.message_store import MessageStore
 from tests.unit.store import audit_support as at
 from tests.unit.store.support import (

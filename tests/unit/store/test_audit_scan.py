@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.store import audit_bytes
-from aerobee.store.audit_bytes import Sources
-from aerobee.store.audit_layout import survey
-from aerobee.store.audit_queue_files import QueueSet, RecordsByPlace, names_record
-from aerobee.store.audit_sizes import FOUND, GIVEN, NOTED
+from aerobee.store.audit import sources
+from aerobee.store.audit.layout import survey
+from aerobee.store.audit.queue_files import QueueSet, RecordsByPlace, names_record
+from aerobee.store.audit.sizes import FOUND, GIVEN, NOTED
+from aerobee.store.audit.sources import Sources
 from aerobee.store.consume_queue import UNIT
 from aerobee.store.errors import NotAStore, StoreSizeMismatch
 from aerobee.store.files import Files
@@ -239,7 +239,7 @@ def test_random_store_is_sound_after_a_power_cut_and_a_start(tmp_path: Path, see
 
 
 def test_golden_store_of_another_program_is_sound(tmp_path: Path) -> None:
-    from aerobee.store.audit import verify
+    from aerobee.store.audit.verify import verify
 
     shutil.copytree(GOLDEN, tmp_path / "store")
     for number, path in enumerate(sorted((tmp_path / "store" / "index").iterdir())):
@@ -259,7 +259,7 @@ def test_records_over_the_ends_of_windows_are_read(
     lost = sorted(rng.sample(everything, 5))
     damaged(root, lost)
     wanted = at.check(root)
-    monkeypatch.setattr(audit_bytes, "WINDOW_BYTES", rng.choice((8, 50, 200, 1000)))
+    monkeypatch.setattr(sources, "WINDOW_BYTES", rng.choice((8, 50, 200, 1000)))
     found = at.check(root)
     assert (found.gaps, list(found.findings)) == (wanted.gaps, list(wanted.findings))
 
@@ -302,7 +302,7 @@ def test_one_index_size_gives_the_other(root: Path, name: str, value: int) -> No
 )
 def test_size_of_no_file_is_refused(root: Path, name: str, text: str) -> None:
     settings = small_settings(root).with_changes(**{name: 8200})
-    from aerobee.store.audit import verify
+    from aerobee.store.audit.verify import verify
 
     with pytest.raises(StoreSizeMismatch, match=text):
         verify(settings, {name})

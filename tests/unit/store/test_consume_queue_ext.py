@@ -11,7 +11,6 @@ import pytest
 from aerobee.config.model import Settings
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.record import Message, decode_records
-from aerobee.store.at_rest import StoreAtRest
 from aerobee.store.consume_queue_ext import (
     MOST_ADDRESS,
     MOST_UNIT_BYTES,
@@ -23,8 +22,9 @@ from aerobee.store.descriptors import DescriptorCache
 from aerobee.store.errors import StoreSizeMismatch
 from aerobee.store.extended_queue import ExtendedQueue
 from aerobee.store.files import Files
+from aerobee.store.mending.at_rest import StoreAtRest
+from aerobee.store.mending.rebuild import rebuild
 from aerobee.store.message_store import MessageStore
-from aerobee.store.rebuild import rebuild
 from tests.faulty_files import FaultyFiles
 from tests.golden import make_store_options
 from tests.golden.make_store_options import EXT_BYTES, write_ext_store

@@ -13,7 +13,7 @@ from aerobee.protocol.record import (
     decode_record,
 )
 from aerobee.store import commit_log
-from aerobee.store.audit import verify
+from aerobee.store.audit.verify import verify
 from aerobee.store.errors import (
     LmqConsumeQueueNumExceeded,
     MessageIllegal,

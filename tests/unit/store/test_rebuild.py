@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from aerobee.protocol.properties import PROPERTY_MULTI_DISPATCH
-from aerobee.store.at_rest import StoreAtRest
 from aerobee.store.errors import NotAStore, StoreInUse, StoreLayoutError, StoreSizeMismatch
 from aerobee.store.files import Files
+from aerobee.store.mending.at_rest import StoreAtRest
+from aerobee.store.mending.rebuild import RebuildReport, rebuild
 from aerobee.store.message_store import MessageStore
-from aerobee.store.rebuild import RebuildReport, rebuild
 from tests.faulty_files import FaultyFiles
 from tests.unit.store import audit_support as at
 from tests.unit.store.crashing_files import Crashed, CrashingFiles

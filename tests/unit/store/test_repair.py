@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from aerobee.broker.state_file import JsonStateFile, pretty
-from aerobee.store.at_rest import StoreAtRest
-from aerobee.store.audit import verify
-from aerobee.store.audit_kinds import KINDS, Level
+from aerobee.store.audit.kinds import KINDS, Level
+from aerobee.store.audit.verify import verify
 from aerobee.store.errors import StoreSizeMismatch
 from aerobee.store.files import Files
+from aerobee.store.mending.at_rest import StoreAtRest
+from aerobee.store.mending.repair import plan_repair, repair
+from aerobee.store.mending.repair_model import Plan
+from aerobee.store.mending.truncate import plan_cut, truncate
 from aerobee.store.message_store import MessageStore
-from aerobee.store.repair import plan_repair, repair
-from aerobee.store.repair_model import Plan
-from aerobee.store.truncate import plan_cut, truncate
 from tests.unit.store import audit_support as at
 from tests.unit.store import test_audit_findings as findings
 from tests.unit.store.crashing_files import Crashed, CrashingFiles

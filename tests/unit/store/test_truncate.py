@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from aerobee.broker.state_file import JsonStateFile, pretty
-from aerobee.store.at_rest import StoreAtRest
 from aerobee.store.errors import NoSuchPlace, StoreLayoutError, StoreSizeMismatch
 from aerobee.store.files import Files
+from aerobee.store.mending.at_rest import StoreAtRest
+from aerobee.store.mending.truncate import Cut, plan_cut, truncate
 from aerobee.store.message_store import MessageStore
-from aerobee.store.truncate import Cut, plan_cut, truncate
 from tests.unit.store import audit_support as at
 from tests.unit.store.crashing_files import Crashed, CrashingFiles
 from tests.unit.store.support import (

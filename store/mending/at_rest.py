@@ -24,10 +24,10 @@ from typing import Self
 import msgspec
 
 from aerobee.config.model import Settings
-from aerobee.store.audit_layout import ASIDE_PREFIX, Layout, survey
-from aerobee.store.audit_report import Sizes
-from aerobee.store.audit_sizes import find_sizes
-from aerobee.store.audit_state import KnownMarks, read_marks
+from aerobee.store.audit.layout import ASIDE_PREFIX, Layout, survey
+from aerobee.store.audit.report import Sizes
+from aerobee.store.audit.sizes import find_sizes
+from aerobee.store.audit.state import KnownMarks, read_marks
 from aerobee.store.checkpoint import Checkpoint
 from aerobee.store.errors import StoreInUse, StoreLayoutError
 from aerobee.store.files import Clock, Files

@@ -10,10 +10,10 @@ from heapq import heappop, heappush
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.properties import decode_properties, further_queues
 from aerobee.protocol.record import RECORD
-from aerobee.store.audit_bytes import Sources, Window
-from aerobee.store.audit_layout import FoundFile, FoundQueue
-from aerobee.store.audit_reader import SegmentReader
-from aerobee.store.audit_report import Findings
+from aerobee.store.audit.layout import FoundFile, FoundQueue
+from aerobee.store.audit.reader import SegmentReader
+from aerobee.store.audit.report import Findings
+from aerobee.store.audit.sources import Sources, Window
 from aerobee.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_BYTES
 
 CHUNK_UNITS = 3200

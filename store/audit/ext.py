@@ -6,9 +6,9 @@ matches then. A unit with another message's tags is worse, because it hides its 
 
 from struct import Struct
 
-from aerobee.store.audit_bytes import Sources
-from aerobee.store.audit_layout import FoundFile, Layout
-from aerobee.store.audit_report import Findings
+from aerobee.store.audit.layout import FoundFile, Layout
+from aerobee.store.audit.report import Findings
+from aerobee.store.audit.sources import Sources
 
 _HEAD = Struct(">hqqh")  # size, tags code, store time, size of the bit map
 _BASE = -(1 << 63)

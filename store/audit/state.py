@@ -3,8 +3,8 @@
 import os
 from dataclasses import dataclass
 
-from aerobee.store.audit_bytes import Source
-from aerobee.store.audit_report import Findings
+from aerobee.store.audit.report import Findings
+from aerobee.store.audit.sources import Source
 from aerobee.store.checkpoint import CHECKPOINT_BYTES, TIMES
 from aerobee.store.files import Files
 from aerobee.store.offsets_file import NAME, Offsets, OffsetsFile, decode

@@ -16,14 +16,14 @@ from aerobee.protocol.record import (
     RecordHead,
     encode_blank,
 )
-from aerobee.store.at_rest import StoreAtRest
-from aerobee.store.audit_bytes import Source, Window
-from aerobee.store.audit_filler import SMALLEST, fillers
-from aerobee.store.audit_layout import FoundFile
-from aerobee.store.audit_places import magic_places
-from aerobee.store.audit_reader import SegmentReader
+from aerobee.store.audit.filler import SMALLEST, fillers
+from aerobee.store.audit.layout import FoundFile
+from aerobee.store.audit.places import magic_places
+from aerobee.store.audit.reader import SegmentReader
+from aerobee.store.audit.sources import Source, Window
 from aerobee.store.files import Files
 from aerobee.store.mapped_file import segment_name
+from aerobee.store.mending.at_rest import StoreAtRest
 
 
 def put_in_places(rest: StoreAtRest, moves: Sequence[tuple[str, int]]) -> None:

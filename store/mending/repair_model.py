@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Concatenate, ParamSpec
 
-from aerobee.store.at_rest import StoreAtRest
-from aerobee.store.audit_report import Report
+from aerobee.store.audit.report import Report
+from aerobee.store.mending.at_rest import StoreAtRest
 
 P = ParamSpec("P")
 

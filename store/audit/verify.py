@@ -1,12 +1,12 @@
 """Is a store sound? Reads everything a store at rest holds and says all that is wrong with it.
 
-    audit_layout    names and lengths, missing and foreign files     audit_sizes  file sizes
-    audit_scan      sound records, gaps, the end of the log          audit_bytes  reading
-    audit_log       one pass over the log, feeding ...
-    audit_queues    ... each record in exactly its slot, and back (invariants I3 to I7)
-    audit_index     ... each key of each record found (I6)
-    audit_state     checkpoint, offsets, abort, lock      audit_config    the broker's tables
-    audit_start     whether a start would be refused
+    layout    names and lengths, missing and foreign files     sizes    file sizes
+    scan      sound records, gaps, the end of the log          sources  reading
+    log       one pass over the log, feeding ...
+    queues    ... each record in exactly its slot, and back (invariants I3 to I7)
+    index     ... each key of each record found (I6)
+    state     checkpoint, offsets, abort, lock                 config   the broker's tables
+    start     whether a start would be refused
 
 It changes nothing, opens nothing for writing, and needs memory for the queues' states, one index
 file's slots and a few megabytes of the log, however long that is. It trusts no derived file, and
@@ -23,22 +23,22 @@ from collections.abc import Callable, Collection
 from aerobee.config.model import Settings
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.names import is_light
-from aerobee.store.audit_bytes import Sources, Window
-from aerobee.store.audit_config import Tables
-from aerobee.store.audit_ext import Extensions
-from aerobee.store.audit_index import IndexAudit
-from aerobee.store.audit_kinds import Level
-from aerobee.store.audit_layout import Layout, check_segments, check_strays, survey
-from aerobee.store.audit_log import LogAudit
-from aerobee.store.audit_queue_files import QueueSet, RecordsByPlace
-from aerobee.store.audit_queue_pass import LostByGap
-from aerobee.store.audit_queues import QueueAudit
-from aerobee.store.audit_reader import SegmentReader
-from aerobee.store.audit_report import NO_FACTS, Counts, Findings, LogFacts, Report, Sizes
-from aerobee.store.audit_scan import LogScan
-from aerobee.store.audit_sizes import find_sizes
-from aerobee.store.audit_start import start_refusal, with_sizes
-from aerobee.store.audit_state import (
+from aerobee.store.audit.config import Tables
+from aerobee.store.audit.ext import Extensions
+from aerobee.store.audit.index import IndexAudit
+from aerobee.store.audit.kinds import Level
+from aerobee.store.audit.layout import Layout, check_segments, check_strays, survey
+from aerobee.store.audit.log import LogAudit
+from aerobee.store.audit.queue_files import QueueSet, RecordsByPlace
+from aerobee.store.audit.queue_pass import LostByGap
+from aerobee.store.audit.queues import QueueAudit
+from aerobee.store.audit.reader import SegmentReader
+from aerobee.store.audit.report import NO_FACTS, Counts, Findings, LogFacts, Report, Sizes
+from aerobee.store.audit.scan import LogScan
+from aerobee.store.audit.sizes import find_sizes
+from aerobee.store.audit.sources import Sources, Window
+from aerobee.store.audit.start import start_refusal, with_sizes
+from aerobee.store.audit.state import (
     check_abort,
     check_checkpoint,
     check_lock,

@@ -1,14 +1,14 @@
 """Reads one consume queue from front to back: order, holes, lost slots, units that point nowhere.
 
-What the log has said about the queue before (`audit_queues.py`) comes in as counts and as the slots
+What the log has said about the queue before (`audit/queues.py`) comes in as counts and as the slots
 that records claim but do not have; those are reported there.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from aerobee.store.audit_queue_files import QueueReader, RecordsByPlace, names_record
-from aerobee.store.audit_report import Counts, Findings
+from aerobee.store.audit.queue_files import QueueReader, RecordsByPlace, names_record
+from aerobee.store.audit.report import Counts, Findings
 from aerobee.store.consume_queue import PRE_BLANK, PRE_BLANK_SIZE, UNIT, UNIT_BYTES
 from aerobee.store.sequence import Gap
 

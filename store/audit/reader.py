@@ -11,8 +11,8 @@ from aerobee.protocol.record import (
     check_record,
 )
 from aerobee.protocol.record_layout import SIZE_AND_MAGIC
-from aerobee.store.audit_bytes import Window
-from aerobee.store.audit_layout import FoundFile
+from aerobee.store.audit.layout import FoundFile
+from aerobee.store.audit.sources import Window
 
 # A record larger than this must have lengths that add up before it is read as a whole.
 _LARGE = 16 << 20

@@ -10,9 +10,9 @@ from array import array
 from collections.abc import Iterator
 from struct import Struct
 
-from aerobee.store.audit_bytes import Sources
-from aerobee.store.audit_layout import FoundFile
-from aerobee.store.audit_report import Findings
+from aerobee.store.audit.layout import FoundFile
+from aerobee.store.audit.report import Findings
+from aerobee.store.audit.sources import Sources
 from aerobee.store.index_file import (
     ENTRY_BYTES,
     HEADER,

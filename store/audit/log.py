@@ -26,13 +26,13 @@ from aerobee.protocol.record import (
     Checked,
 )
 from aerobee.protocol.record_seal import SEAL_BYTES, is_intact
-from aerobee.store.audit_filler import is_filler
-from aerobee.store.audit_layout import FoundFile
-from aerobee.store.audit_queue_pass import LostByGap
-from aerobee.store.audit_queues import Claims
-from aerobee.store.audit_report import Counts, Findings
-from aerobee.store.audit_scan import Batch, LogScan
-from aerobee.store.audit_state import KnownMarks
+from aerobee.store.audit.filler import is_filler
+from aerobee.store.audit.layout import FoundFile
+from aerobee.store.audit.queue_pass import LostByGap
+from aerobee.store.audit.queues import Claims
+from aerobee.store.audit.report import Counts, Findings
+from aerobee.store.audit.scan import Batch, LogScan
+from aerobee.store.audit.state import KnownMarks
 from aerobee.store.consume_queue import UNIT
 from aerobee.store.delay_levels import DelayLevels
 from aerobee.store.mapped_file import segment_name

@@ -23,10 +23,10 @@ from aerobee.protocol.record import (
     Checked,
     scan_records,
 )
-from aerobee.store.audit_bytes import Sources, Window
-from aerobee.store.audit_layout import FoundFile
-from aerobee.store.audit_places import magic_places, own_start
-from aerobee.store.audit_reader import SegmentReader
+from aerobee.store.audit.layout import FoundFile
+from aerobee.store.audit.places import magic_places, own_start
+from aerobee.store.audit.reader import SegmentReader
+from aerobee.store.audit.sources import Sources, Window
 from aerobee.store.sequence import Gap
 
 

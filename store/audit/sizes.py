@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from aerobee.config.model import Settings
-from aerobee.store.audit_bytes import Source
-from aerobee.store.audit_layout import FoundFile, Layout
-from aerobee.store.audit_report import Sizes
-from aerobee.store.audit_state import read_marks
+from aerobee.store.audit.layout import FoundFile, Layout
+from aerobee.store.audit.report import Sizes
+from aerobee.store.audit.sources import Source
+from aerobee.store.audit.state import read_marks
 from aerobee.store.errors import StoreSizeMismatch
 from aerobee.store.files import Files
 from aerobee.store.index_file import ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES, index_file_bytes

@@ -19,17 +19,17 @@ import os
 from dataclasses import dataclass, field
 
 from aerobee.protocol.names import SCHEDULE_TOPIC, SYSTEM_TOPICS, is_light
-from aerobee.store.at_rest import StoreAtRest
-from aerobee.store.audit_bytes import Sources
-from aerobee.store.audit_config import Tables
-from aerobee.store.audit_layout import REBUILD
-from aerobee.store.audit_queue_files import QueueSet, RecordsByPlace
-from aerobee.store.audit_report import Counts, Findings
+from aerobee.store.audit.config import Tables
+from aerobee.store.audit.layout import REBUILD
+from aerobee.store.audit.queue_files import QueueSet, RecordsByPlace
+from aerobee.store.audit.report import Counts, Findings
+from aerobee.store.audit.sources import Sources
 from aerobee.store.commit_log import Appended
 from aerobee.store.consume_queue import PRE_BLANK, UNIT, ConsumeQueue
 from aerobee.store.encoding import crc_checks
 from aerobee.store.errors import MessageIllegal, StoreLayoutError
 from aerobee.store.log_walk import LogWalk
+from aerobee.store.mending.at_rest import StoreAtRest
 from aerobee.store.offsets_file import MOST_GAPS, DerivedMarks, Offsets, OffsetsFile
 from aerobee.store.opening import LOG_SIZE_KEYS, StoreParts, make_parts
 from aerobee.store.recovery_report import Progress

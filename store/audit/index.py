@@ -1,7 +1,7 @@
 """Holds the index files against the log: every key of every record, and nothing else.
 
 Entries were made in the order of the log, so the log and all entries are read side by side. What
-the files' own chains lead to is checked in `audit_index_file.py`; both together say that a look-up
+the files' own chains lead to is checked in `audit/index_file.py`; both together say that a look-up
 by a key finds its message. Entries of records the log does not have any more are passed over.
 """
 
@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from aerobee.protocol.hashing import java_hash, java_hash_with_prefix
-from aerobee.store.audit_bytes import Sources
-from aerobee.store.audit_index_file import Entry, IndexFileAudit
-from aerobee.store.audit_layout import FoundFile
-from aerobee.store.audit_report import Counts, Findings, Sizes
+from aerobee.store.audit.index_file import Entry, IndexFileAudit
+from aerobee.store.audit.layout import FoundFile
+from aerobee.store.audit.report import Counts, Findings, Sizes
+from aerobee.store.audit.sources import Sources
 from aerobee.store.index_file import ENTRY_BYTES, I32_MAX, slot_hash
 from aerobee.store.sequence import Gap
 

@@ -20,15 +20,15 @@ from aerobee.protocol.record import (
     Message,
     decode_record,
 )
-from aerobee.store.audit_bytes import Sources
-from aerobee.store.audit_ext import Extensions
-from aerobee.store.audit_filler import is_filler
-from aerobee.store.audit_index_file import ENTRIES
-from aerobee.store.audit_layout import FoundFile, survey
-from aerobee.store.audit_queue_files import QueueReader, QueueSet, RecordsByPlace, names_record
-from aerobee.store.audit_scan import LogScan, first_store_ms
-from aerobee.store.audit_sizes import find_sizes
-from aerobee.store.audit_state import read_marks, was_left_open
+from aerobee.store.audit.ext import Extensions
+from aerobee.store.audit.filler import is_filler
+from aerobee.store.audit.index_file import ENTRIES
+from aerobee.store.audit.layout import FoundFile, survey
+from aerobee.store.audit.queue_files import QueueReader, QueueSet, RecordsByPlace, names_record
+from aerobee.store.audit.scan import LogScan, first_store_ms
+from aerobee.store.audit.sizes import find_sizes
+from aerobee.store.audit.sources import Sources
+from aerobee.store.audit.state import read_marks, was_left_open
 from aerobee.store.consume_queue import PRE_BLANK_SIZE, UNIT
 from aerobee.store.consume_queue_ext import is_address
 from aerobee.store.encoding import crc_checks

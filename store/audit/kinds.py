@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 
 class Level(enum.Enum):
-    """How bad a finding is; see audit_report.py."""
+    """How bad a finding is; see audit/report.py."""
 
     DAMAGE = "damage"
     WARNING = "warning"

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from aerobee.protocol.fastjson import JsonError, loads
 from aerobee.protocol.names import SCHEDULE_GROUP, SCHEDULE_TOPIC, SYSTEM_TOPICS
-from aerobee.store.audit_layout import Layout
-from aerobee.store.audit_report import Counts, Findings
-from aerobee.store.audit_state import read_small
+from aerobee.store.audit.layout import Layout
+from aerobee.store.audit.report import Counts, Findings
+from aerobee.store.audit.state import read_small
 from aerobee.store.files import Files
 
 _BACKUP, _TEMPORARY = ".bak", ".tmp"

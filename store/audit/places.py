@@ -20,9 +20,9 @@ from aerobee.protocol.record import (
     RECORD,
     RecordHead,
 )
-from aerobee.store.audit_bytes import Sources, Window
-from aerobee.store.audit_layout import FoundFile
-from aerobee.store.audit_reader import SegmentReader
+from aerobee.store.audit.layout import FoundFile
+from aerobee.store.audit.reader import SegmentReader
+from aerobee.store.audit.sources import Sources, Window
 
 MAGIC_BYTES = MESSAGE_MAGIC.to_bytes(4, "big")
 _SEARCH_BYTES = 4 << 20

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aerobee.protocol.record import SYS_TRANSACTION_PREPARED
-from aerobee.store.at_rest import StoreAtRest
-from aerobee.store.audit_bytes import Sources
-from aerobee.store.audit_config import Tables
-from aerobee.store.audit_queue_files import QueueSet, RecordsByPlace
-from aerobee.store.audit_report import Counts, Findings
-from aerobee.store.audit_scan import LogScan, first_store_ms
+from aerobee.store.audit.config import Tables
+from aerobee.store.audit.queue_files import QueueSet, RecordsByPlace
+from aerobee.store.audit.report import Counts, Findings
+from aerobee.store.audit.scan import LogScan, first_store_ms
+from aerobee.store.audit.sources import Sources
 from aerobee.store.encoding import crc_checks
 from aerobee.store.errors import NoSuchPlace
+from aerobee.store.mending.at_rest import StoreAtRest
 from aerobee.store.offsets_file import DerivedMarks, Offsets, OffsetsFile
 from aerobee.store.opening import make_parts
 from aerobee.store.recovery_report import Progress

@@ -1,7 +1,7 @@
 """Mends what a start refuses, or would lose more over than is lost: plans, then does as planned.
 
 A plan is made from an audit and says of each step what is kept and what is lost. Nothing is
-invented and nothing renumbered: lost records leave fillers or blanks in the log (`audit_filler.py`)
+invented and nothing renumbered: lost records leave fillers or blanks in the log (`audit/filler.py`)
 and empty slots in their queues, so every record and every message keeps its offset, in this broker
 and in RocketMQ. Nothing is deleted: what is overwritten or taken out is in lost+found.
 
@@ -14,17 +14,17 @@ What it does not do: make up a log that is missing as a whole (a volume is proba
 write to a disk that refuses to be read.
 """
 
-from aerobee.store.at_rest import StoreAtRest
-from aerobee.store.audit import verify
-from aerobee.store.audit_bytes import Sources
-from aerobee.store.audit_config import Tables
-from aerobee.store.audit_queue_files import QueueSet, RecordsByPlace
-from aerobee.store.audit_report import Counts, Findings
-from aerobee.store.rebuild import rebuild
+from aerobee.store.audit.config import Tables
+from aerobee.store.audit.queue_files import QueueSet, RecordsByPlace
+from aerobee.store.audit.report import Counts, Findings
+from aerobee.store.audit.sources import Sources
+from aerobee.store.audit.verify import verify
+from aerobee.store.mending.at_rest import StoreAtRest
+from aerobee.store.mending.rebuild import rebuild
+from aerobee.store.mending.repair_model import Plan
+from aerobee.store.mending.repair_plan import Planner
+from aerobee.store.mending.truncate import SaveTable
 from aerobee.store.recovery_report import Progress
-from aerobee.store.repair_model import Plan
-from aerobee.store.repair_plan import Planner
-from aerobee.store.truncate import SaveTable
 
 
 def plan_repair(rest: StoreAtRest, progress: Progress | None = None) -> Plan:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aerobee.config.model import Settings
-from aerobee.store.audit_report import Findings
+from aerobee.store.audit.report import Findings
 from aerobee.store.errors import NotAStore
 from aerobee.store.files import Files
 from aerobee.store.queue_table import REMOVED_SUFFIX

@@ -1,6 +1,6 @@
 """What an audit says: findings, counts, a summary. Values only; the command line prints them.
 
-A finding names a place and what is there; its kind, one line of the table in `audit_kinds.py`, adds
+A finding names a place and what is there; its kind, one line of the table in `audit/kinds.py`, adds
 what follows from it and what to do. Kinds are stable names for scripts.
 
 Three levels. *damage*: messages or bytes are lost, wrong or not found, or a start is refused.
@@ -14,7 +14,7 @@ units is reported in little memory.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from aerobee.store.audit_kinds import KINDS, Level
+from aerobee.store.audit.kinds import KINDS, Level
 from aerobee.store.sequence import Gap
 
 KEPT_PER_KIND = 1000

@@ -8,7 +8,7 @@ often not who runs the broker.
 import os
 
 from aerobee.config.model import Settings
-from aerobee.store.audit_report import Sizes
+from aerobee.store.audit.report import Sizes
 from aerobee.store.encoding import crc_checks
 from aerobee.store.errors import StoreError
 from aerobee.store.files import Clock, Files

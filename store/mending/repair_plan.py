@@ -8,13 +8,13 @@ import os
 from collections.abc import Generator, Iterator
 from operator import attrgetter
 
-from aerobee.store import repair_steps as steps
-from aerobee.store.at_rest import StoreAtRest
-from aerobee.store.audit_layout import FoundFile
-from aerobee.store.audit_report import Report
-from aerobee.store.audit_sizes import FOUND
+from aerobee.store.audit.layout import FoundFile
+from aerobee.store.audit.report import Report
+from aerobee.store.audit.sizes import FOUND
 from aerobee.store.mapped_file import segment_name
-from aerobee.store.repair_model import INDEX_WRONG, QUEUES_WRONG, Plan, Step, does
+from aerobee.store.mending import repair_steps as steps
+from aerobee.store.mending.at_rest import StoreAtRest
+from aerobee.store.mending.repair_model import INDEX_WRONG, QUEUES_WRONG, Plan, Step, does
 
 # More missing segments than this are no hole: some file has a name that is not its own.
 _MISSING_MOST = 1000

@@ -1,0 +1,1 @@
+"""Is a store sound? Reads what a store at rest holds; `verify.py` begins."""

@@ -1,0 +1,1 @@
+"""Tools that change a store at rest: rebuild, repair, truncate. `at_rest.py` holds it for them."""
