@@ -88,10 +88,11 @@ class _Symptoms:
         self._named_by = {_slot(one) for one in others}
         # Slots that such a record claims besides their own messages.
         self._doubly = {
-            _slot(one): one.log_offset
+            (_slot(one), one.log_offset)
             for one in findings
             if one.kind == "record-without-unit" and one.log_offset in self._named
         }
+        self._doubled = {slot for slot, _ in self._doubly}
         self._with_unit = {_slot(one) for one in findings if one.kind in _UNIT_KINDS}
 
     def has(self, one: Finding) -> bool:
@@ -103,7 +104,8 @@ class _Symptoms:
             changed = place in self._out_of_place or place in self._named
             return changed or _slot(one) in self._with_unit
         if one.kind == "queue-repeat":
-            return one.amount == 1 and self._doubly.get(_slot(one), place) != place
+            is_other = _slot(one) in self._doubled and (_slot(one), place) not in self._doubly
+            return one.amount == 1 and is_other
         if one.kind == "queue-gap":
             return place in self._named or self._all_named(one)
         return False

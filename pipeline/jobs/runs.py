@@ -153,13 +153,11 @@ class _Queue:
     def walk(self, runs: list[Run]) -> None:
         expected, last = self._first_expected(runs), runs[0].begin
         for run, following in zip(runs, [*runs[1:], None], strict=True):
-            resumes = None if following is None else following.first - expected
             if run.first == expected:
                 expected, last = run.end, run.last
-            elif run.length == 1 and resumes is not None and 0 <= resumes <= 1:
-                # The next goes on as if this one had the number expected, or were not there.
+            elif following is not None and self._is_wrong(run, following, expected, last):
                 self._single(run, expected)
-                expected += resumes
+                expected = following.first
             elif run.first > expected:
                 self._gap(run, expected, last)
                 expected, last = run.end, run.last
@@ -175,12 +173,24 @@ class _Queue:
             return runs[1].first - 1
         return first.first
 
+    def _is_wrong(self, run: Run, following: Run, expected: int, last: int) -> bool:
+        """Whether it is one record with a wrong number: the next goes on as if this one had the
+        number expected, or were not there, or as damage beside them explains."""
+        skipped = following.first - expected
+        if run.length > 1 or skipped < 0:
+            return False
+        fits = expected <= run.first < following.first
+        return skipped <= 1 or (not fits and self._is_damaged(last, following.begin))
+
+    def _is_damaged(self, after: int, before: int) -> bool:
+        return any(after < one.end and one.start < before for one in self._damaged)
+
     def _single(self, run: Run, expected: int) -> None:
         kind = "queue-repeat" if run.first < expected else "queue-offset"
         self._say(kind, run, run.first, 1, f"says it is message {run.first}, where {expected} fits")
 
     def _gap(self, run: Run, expected: int, last: int) -> None:
-        if not any(last < one.end and one.start < run.begin for one in self._damaged):
+        if not self._is_damaged(last, run.begin):
             count = run.first - expected
             text = f"{count} messages from {expected} on are not in the log before {run.begin}"
             self._say("queue-gap", run, expected, count, text)

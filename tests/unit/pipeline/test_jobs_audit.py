@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -118,12 +119,61 @@ PLANTS: dict[str, tuple[Plant, str]] = {
     "a pre-blank unit": (unit_field(lambda u: (0, 0x7FFFFFFF, 0)), "record-without-unit"),
     "a unit into a record": (unit_field(lambda u: (u[0] + 10, u[1], u[2])), "unit-nowhere"),
     "a unit behind the end": (unit_field(lambda u: (1 << 40, u[1], u[2])), "unit-nowhere"),
+    "a unit of another message": (
+        lambda r, o: at.set_unit(r, o.queue_id, o.queue_offset, at.UNIT.pack(*at.unit(r, 0, 0))),
+        "unit-other",
+    ),
     "a unit with a wrong size": (unit_field(lambda u: (u[0], u[1] + 1, u[2])), "unit-size"),
     "a unit with a wrong tag": (unit_field(lambda u: (u[0], u[1], u[2] ^ 1)), "unit-tags"),
 }
 # Early, in the middle, across a segment's begin, and the last but one of a queue.
 PLACES = ((0, 3), (1, 9), (2, 20), (0, 32))
 CASES = [(name, *place) for name in PLANTS for place in PLACES]
+
+
+# What tells a finding of this fault from others: its kind and its place.
+Fault = tuple[str, int | None, int | None]
+
+
+def as_fault(kind: str, queue_id: int | None, slot: int | None, log_offset: int | None) -> Fault:
+    """Faults of units have a slot, those of records a place in the log."""
+    is_record = kind == "record-damaged" or kind.startswith("queue-")
+    return (kind, None, log_offset) if is_record else (kind, queue_id, slot)
+
+
+def plant_anywhere(root: Path, per_queue: int, count: int, dice: random.Random) -> list[Fault]:
+    """Plants that many faults of all kinds at random places of a store of audit_support.make.
+
+    Two records side by side are left alone, which would be one damaged place, and so are
+    neighbours in a queue that would both say a wrong number, which no one can tell apart.
+    """
+    known = {
+        number * at.QUEUES + queue_id: one
+        for queue_id in range(at.QUEUES)
+        for number, one in enumerate(at.of_queue(root, queue_id))
+    }
+    kinds = list(PLANTS.values())
+    chosen = [kinds[place % len(kinds)] for place in range(count)]
+    dice.shuffle(chosen)
+    taken: dict[int, str] = {}
+    # The first two of each queue stay: other faults point at them.
+    numbers = list(range(2 * at.QUEUES, at.QUEUES * (per_queue - 1)))
+    dice.shuffle(numbers)
+    planted = []
+    for plant, kind in chosen:
+        number = next(one for one in numbers if _is_free(one, kind, taken))
+        taken[number] = kind
+        one = known[number]
+        plant(root, one)
+        planted.append(as_fault(kind, one.queue_id, one.queue_offset, one.log_offset))
+    return planted
+
+
+def _is_free(number: int, kind: str, taken: dict[int, str]) -> bool:
+    if any(number + step in taken for step in (-1, 0, 1)):
+        return False
+    beside = [taken.get(number + step, "") for step in (-at.QUEUES, at.QUEUES)]
+    return not (kind.startswith("queue-") and any(one.startswith("queue-") for one in beside))
 
 
 @pytest.mark.parametrize(("name", "queue_id", "slot"), CASES)
@@ -156,6 +206,19 @@ def test_fifty_faults_at_once_are_fifty_findings(root: Path) -> None:
     assert sorted(kind for kind, _ in found) == sorted(planted)
 
 
+def test_fifty_faults_at_random_places_are_found_and_nothing_else(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    template = at.make(tmp_path_factory.mktemp("many") / "template", 150)
+    seed = random.randrange(1 << 30)
+    print(f"seed={seed}")
+    for number in range(4):
+        root = at.copy(template, tmp_path / str(number))
+        planted = plant_anywhere(root, 150, 50, random.Random(seed + number))
+        found = [as_fault(one.kind, one.queue_id, one.slot, one.log_offset) for one in audit(root)]
+        assert sorted(found, key=str) == sorted(planted, key=str), seed + number
+
+
 STORED: dict[tuple[int, int], at.Stored] = {}
 
 
@@ -178,6 +241,25 @@ def test_a_record_that_says_another_queue_is_one_fault(root: Path) -> None:
     at.overwrite_log(root, one.log_offset + 12, i32(1))
     assert len(faults(root)) == 1
     assert audit(root)[0].log_offset == one.log_offset
+
+
+def test_two_records_that_say_the_same_wrong_number_are_two_faults(root: Path) -> None:
+    places = [STORED[0, slot].log_offset for slot in (7, 12)]
+    for place in places:
+        at.overwrite_log(root, place + 20, i64(1))
+    assert [(one.kind, one.log_offset) for one in audit(root)] == [
+        ("queue-repeat", place) for place in places
+    ]
+
+
+def test_a_wrong_number_beside_damage_in_its_queue_is_two_faults(root: Path) -> None:
+    for slot in (9, 20):
+        at.overwrite_log(root, STORED[1, slot].log_offset + 20, i64(500 if slot == 9 else 1))
+    # Behind the one, before the other.
+    for slot in (10, 19):
+        at.flip_log(root, STORED[1, slot].log_offset + 90)
+    wanted = ["queue-offset", "queue-repeat", "record-damaged", "record-damaged"]
+    assert sorted(one.kind for one in audit(root)) == wanted
 
 
 def test_the_last_record_of_a_queue_with_another_number_is_one_fault(root: Path) -> None:

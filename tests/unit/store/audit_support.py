@@ -70,11 +70,12 @@ class Stored(NamedTuple):
     body: bytes
 
 
-def make(root: Path, **changes: object) -> Path:
-    """102 messages in three queues, two half messages, one rollback, one delayed message."""
+def make(root: Path, per_queue: int = PER_QUEUE, **changes: object) -> Path:
+    """102 messages in three queues, two half messages, one rollback, one delayed message; more
+    messages with another `per_queue`."""
     clock = ManualClock()
     store = MessageStore.open(small_settings(root, **changes), clock=clock)
-    for number in range(QUEUES * PER_QUEUE):
+    for number in range(QUEUES * per_queue):
         clock.time_ms += 1500
         keys = {"unique": f"U{number}", "keys": f"K{number} even" if number % 2 == 0 else ""}
         body = b"%06d" % number + b"." * 40
