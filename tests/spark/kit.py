@@ -110,7 +110,7 @@ class Driver:
 
     def kill(self) -> None:
         """kill -9 of the driver, its JVM and its workers: what a power cut leaves of them."""
-        for pid in (*_descendants(self.pid), self.pid):
+        for pid in (*descendants(self.pid), self.pid):
             _kill(pid)
         self.child.process.wait()
 
@@ -119,7 +119,7 @@ class Driver:
             self.child.close()
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*"):
         try:
@@ -127,7 +127,7 @@ def _descendants(pid: int) -> list[int]:
         except FileNotFoundError:
             continue
         for child in children:
-            found += [child, *_descendants(child)]
+            found += [child, *descendants(child)]
     return found
 
 

@@ -1,0 +1,227 @@
+"""P17: Spark reads a topic of ours and one of Kafka's, in turn, in the same Spark session.
+
+    python -m tests.bench.spark_topic [--rows 2000000] [--runs 5] [--masters local[1],local[2]]
+                                      [--ways our,...] [--spark 4.3]
+
+Both topics have 8 queues and the same bodies of 128 B, sent in batches of a size. Each query runs
+once before it counts; then the ways take turns, so that a slow minute of the machine hurts all.
+Every sum is compared with what was sent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from ..interop.brokers import Broker, OurBroker, StoreShape
+from ..interop.wire import Wire
+from ..spark.kit import Driver
+from .kafka import CONNECTOR, KafkaBroker
+from .loads import CACHE, Lost
+from .spark_cost import Cost, timed
+
+TOPIC = "bench"
+QUEUES = 8
+BODY_BYTES = 128
+_SEND_BATCH = 320
+_BATCH = 100
+_WAIT = {"kafka.fetch.max.wait.ms": "10"}
+
+
+class Way(NamedTuple):
+    """One source with some options."""
+
+    name: str
+    source: str
+    what: str
+    options: dict[str, str]
+
+
+WAYS = (
+    Way("our", "rocketmq", "Aerobee, defaults", {}),
+    Way("kafka", "kafka", "Kafka, defaults", {}),
+    Way("wait", "kafka", "Kafka, no fetch wait", _WAIT),
+    Way(
+        "tuned",
+        "kafka",
+        "Kafka, tuned",
+        {
+            **_WAIT,
+            "kafka.max.poll.records": "50000",
+            "kafka.max.partition.fetch.bytes": "8388608",
+        },
+    ),
+)
+SUM, NOOP = "sum(length(body))", "noop"
+MASTERS = ("local[1]", "local[2]")
+#: master -> query -> name of the way -> runs
+Results = dict[str, dict[str, dict[str, list[Cost]]]]
+
+
+def bodies(first: int, count: int) -> list[bytes]:
+    return [b"%0128d" % number for number in range(first, first + count)]
+
+
+def fill_ours(broker: Broker, rows: int) -> None:
+    """Batches with the properties that a client sets, the queues one after the other."""
+    broker.create_topic(TOPIC, QUEUES)
+    with broker.wire() as wire:
+        for number, first in enumerate(range(0, rows, _BATCH)):
+            count = min(_BATCH, rows - first)
+            wire.done(_SEND_BATCH, _header(number % QUEUES), _batch(first, count))
+        held = sum(wire.max_offset(TOPIC, queue) for queue in range(QUEUES))
+    if held != rows:
+        raise Lost(f"{held} messages of {rows} are in the topic")
+
+
+def _header(queue: int) -> dict[str, Any]:
+    return {
+        "a": "bench", "b": TOPIC, "c": "TBW102", "d": QUEUES, "e": queue, "f": 0, "g": 0, "h": 0,
+        "i": "WAIT\x01true", "j": 0, "k": "false", "m": "true",
+    }  # fmt: skip
+
+
+def _batch(first: int, count: int) -> bytes:
+    parts = []
+    for number, body in enumerate(bodies(first, count), first):
+        text = b"UNIQ_KEY\x01AC1100011F2C18B4AAC2%012X\x02TAGS\x01TagA" % number
+        size = 22 + len(body) + len(text)
+        parts.append(struct.pack(">iiiii", size, 0, 0, 0, len(body)) + body)
+        parts.append(struct.pack(">h", len(text)) + text)
+    return b"".join(parts)
+
+
+def fill_kafka(spark: Any, servers: str, topic: str, rows: int) -> None:
+    """The same bodies through Spark's own sink, which sends batches of up to 16 KiB."""
+    spark.range(rows).selectExpr(
+        "cast(lpad(cast(id as string), 128, '0') as binary) as value",
+        "cast(id div 100 % 8 as int) as partition",
+    ).write.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", topic).save()
+
+
+def read_topic(spark: Any, source: str, options: dict[str, str], expression: str) -> int | None:
+    """Runs in the driver. Five columns each, under the names that the source has for them."""
+    frame = spark.read.format(source).options(**options).load()
+    if source == "kafka":
+        frame = frame.select("topic", "value", "partition", "offset", "timestamp")
+        expression = expression.replace("body", "value")
+    if expression != "noop":
+        return int(frame.selectExpr(expression).collect()[0][0])
+    frame.write.format("noop").mode("overwrite").save()
+    return None
+
+
+class Bench:
+    """Two brokers with the same messages, and a Spark session at a time."""
+
+    def __init__(self, root: Path, version: str) -> None:
+        shutil.rmtree(root, ignore_errors=True)
+        self._root = root
+        self._version = version
+        shape = StoreShape(segment_bytes=256 << 20, queue_segment_bytes=6_000_000)
+        self._ours = OurBroker(root / "our", shape)
+        self._kafka = KafkaBroker(root / "kafka", QUEUES)
+
+    def __enter__(self) -> Bench:
+        try:
+            self._ours.start()
+            self._kafka.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ours.kill()
+        self._kafka.kill()
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def driver(self, master: str) -> Driver:
+        jars = ",".join(str(path) for path in sorted(CONNECTOR.glob("*.jar")))
+        return Driver(self._version, self._root, master=master, conf={"spark.jars": jars})
+
+    def fill(self, rows: int) -> None:
+        fill_ours(self._ours, rows)
+        driver = self.driver("local[2]")
+        try:
+            driver.run(fill_kafka, servers=self._kafka.address, topic=TOPIC, rows=rows)
+        finally:
+            driver.close()
+
+    def measure(self, master: str, ways: Sequence[Way], rows: int, runs: int) -> Iterator[Any]:
+        """(query, way, cost) of every run that counts."""
+        driver = self.driver(master)
+        try:
+            for query in (SUM, NOOP):
+                for number in range(runs + 1):
+                    for way in ways:
+                        cost = self._run(driver, way, query, rows)
+                        if number:
+                            yield query, way, cost
+        finally:
+            driver.close()
+
+    def _run(self, driver: Driver, way: Way, query: str, rows: int) -> Cost:
+        if way.source == "kafka":
+            broker = self._kafka.pid
+            where = {"kafka.bootstrap.servers": self._kafka.address, "subscribe": TOPIC}
+        else:
+            broker = self._ours.pid
+            columns = "topic,body,queueId,queueOffset,storeTimestamp"
+            where = {"nameServer": self._ours.name_server, "topic": TOPIC, "columns": columns}
+        options = {**where, **way.options}
+        found, cost = timed(
+            driver, read_topic, broker, source=way.source, options=options, expression=query
+        )
+        if found not in (None, rows * BODY_BYTES):
+            raise Lost(f"{way.what}: {found} bytes came, {rows * BODY_BYTES} were sent")
+        return cost
+
+
+def run(
+    rows: int, runs: int, version: str, ways: Sequence[Way] = WAYS, masters: Sequence[str] = MASTERS
+) -> Results:
+    """All runs, each told as it ends."""
+    results: Results = {}
+    with Bench(CACHE / "spark-topic", version) as bench:
+        bench.fill(rows)
+        for master in masters:
+            for query, way, cost in bench.measure(master, ways, rows, runs):
+                runs_of = results.setdefault(master, {}).setdefault(query, {})
+                runs_of.setdefault(way.name, []).append(cost)
+                print(
+                    f"{master} {query:17} {way.what:21} {rows / cost.wall / 1e6:5.2f} M rows/s  "
+                    f"{rows / cost.cpu / 1e6:5.2f} M rows per CPU-second  "
+                    f"broker {cost.broker:.2f} s",
+                    flush=True,
+                )
+    return results
+
+
+def middles(costs: Sequence[Cost]) -> Cost:
+    return Cost(*(median(values) for values in zip(*costs, strict=True)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--spark", default="4.3")
+    parser.add_argument("--ways", default=",".join(way.name for way in WAYS))
+    parser.add_argument("--masters", default=",".join(MASTERS))
+    given = parser.parse_args()
+    ways = [way for way in WAYS if way.name in given.ways.split(",")]
+    results = run(given.rows, given.runs, given.spark, ways, given.masters.split(","))
+    for master, queries in results.items():
+        for query, found in queries.items():
+            for name, costs in found.items():
+                print(master, query, name, middles(costs))
+
+
+if __name__ == "__main__":
+    main()
