@@ -1,6 +1,8 @@
 """Bulk decoding gives what reading record by record gives, and names what is no record."""
 
 import json
+import random
+import struct
 import zlib
 from collections.abc import Sequence
 
@@ -11,12 +13,12 @@ from hypothesis import strategies as st
 
 from aerobee.pipeline.decode import Bad, Form, decode
 from aerobee.pipeline.rows import STORE_COLUMNS, TOPIC_COLUMNS, arrow_schema, choose, ddl
-from aerobee.pipeline.starts import MESSAGE_MAGIC_V2, record_starts
+from aerobee.pipeline.starts import MAGICS, MESSAGE_MAGIC_V2, record_starts
 from aerobee.pipeline.wanted import Wanted
 from aerobee.protocol.ids import offset_msg_id
 from aerobee.protocol.properties import decode_properties
 from aerobee.protocol.record import StoreMessage, decode_record, encode_record, pack_host
-from aerobee.protocol.record_layout import SYS_COMPRESSED
+from aerobee.protocol.record_layout import MESSAGE_MAGIC, MIN_RECORD_BYTES, SYS_COMPRESSED
 
 V4, V6 = pack_host("192.0.2.7", 54321), pack_host("2001:db8::7", 1)
 ALL = choose(STORE_COLUMNS, [column.name for column in STORE_COLUMNS])
@@ -205,6 +207,48 @@ def test_starts_are_found_over_changes_of_size_and_end_at_the_first_thing_that_i
         broken[one_by_one[number] + 4] ^= 1
         assert record_starts(bytes(broken), 0, len(data)).end == one_by_one[number]
     assert record_starts(data, 0, len(data) - 1).end == one_by_one[-1]
+
+
+def walked_one_by_one(data: bytes) -> tuple[list[int], int]:
+    """Positions and end, by the rule alone."""
+    found, position = [], 0
+    while position + MIN_RECORD_BYTES <= len(data):
+        size, magic = struct.unpack_from(">iI", data, position)
+        if size < MIN_RECORD_BYTES or position + size > len(data) or magic not in MAGICS:
+            break
+        found.append(position)
+        position += size
+    return found, position
+
+
+@pytest.mark.parametrize("tail", [b"", b"\xda\xa3", b"\0" * 300])
+def test_starts_of_records_of_all_sizes_are_those_a_walk_finds(tail: bytes) -> None:
+    # Bodies with the magic in them, some as if records began there, and records of the other magic.
+    inner = log_of([message(b"inner")])
+    dice = random.Random(7)
+    bodies = [dice.randbytes(dice.randrange(300)) for _ in range(3000)]
+    for number in range(900, 1200, 30):
+        bodies[number] = b"ab" + inner + inner
+        bodies[number + 7] = MESSAGE_MAGIC.to_bytes(4, "big") * 5
+    data = log_of([message(body) for body in bodies])
+    starts, _ = walked_one_by_one(data)
+    other = bytearray(data)
+    for number in (*range(2000, 2009), 2100):
+        other[starts[number] + 4 : starts[number] + 8] = MESSAGE_MAGIC_V2.to_bytes(4, "big")
+    for damaged in (None, 2500, 2501, 2990):
+        log = bytearray(other)
+        if damaged is not None:
+            log[starts[damaged] + 3] ^= 0x40
+        whole = bytes(log) + tail
+        found = record_starts(whole, 0, len(whole))
+        assert (found.positions.tolist(), found.end) == walked_one_by_one(whole)
+
+
+def test_starts_are_found_wherever_the_data_ends() -> None:
+    data = log_of([message(b"x" * size) for size in range(1, 14)])
+    for end in range(len(data) - 700, len(data) + 1):
+        found = record_starts(data[:end], 0, end)
+        assert (found.positions.tolist(), found.end) == walked_one_by_one(data[:end])
 
 
 def test_columns_are_chosen_by_name_and_unknown_ones_refused() -> None:
