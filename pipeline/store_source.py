@@ -22,6 +22,7 @@ from aerobee.pipeline.option_parsing import OptionError
 from aerobee.pipeline.rows import ddl
 from aerobee.pipeline.store_options import StoreOptions
 from aerobee.pipeline.wanted import Wanted
+from aerobee.pipeline.workers import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +48,7 @@ class RocketMQStoreSource(DataSource):
 
     def schema(self) -> str:
         """The columns asked for, as DDL. Raises OptionError for a wrong option."""
+        settle()
         return ddl(StoreOptions.parse(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -77,12 +79,14 @@ class StoreReader(DataSourceReader):
         """Raises StoreReadError: no such path, no store, a DLedger log, no such topic."""
         from aerobee.pipeline.store_plan import plan
 
+        settle()
         return [StorePartition(part) for part in plan(self.options, self.wanted)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Batches of the schema; Spark makes one partition None of a plan without any."""
         from aerobee.pipeline.store_read import read_part
 
+        settle()
         if partition is not None and partition.value is not None:
             yield from read_part(partition.value, self.options, self.wanted)
 

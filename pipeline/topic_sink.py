@@ -89,7 +89,9 @@ class TopicWriter(DataSourceArrowWriter):
         """Runs in a task."""
         from aerobee.pipeline.sink_rows import values_of
         from aerobee.pipeline.sink_task import write_partition
+        from aerobee.pipeline.workers import settle
 
+        settle()
         values = values_of(iterator)
         return SinkCommit(write_partition(self._plan, self._query, 0, _partition(), values))
 
@@ -139,7 +141,9 @@ if DataSourceStreamArrowWriter is not None:
 
 def _write_stream(plan: SinkPlan, values: Iterator[Sequence[Any]]) -> SinkCommit:
     from aerobee.pipeline.sink_task import write_partition
+    from aerobee.pipeline.workers import settle
 
+    settle()
     context = TaskContext.get()
     assert context is not None
     query = context.getLocalProperty(_QUERY_ID)

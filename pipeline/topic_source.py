@@ -64,7 +64,9 @@ class TopicSource(DataSource):
     def schema(self) -> str:
         """The columns asked for, as DDL. Raises OptionError for any option that is wrong."""
         from aerobee.pipeline.rows import ddl
+        from aerobee.pipeline.workers import settle
 
+        settle()
         return ddl(self._options(None).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -114,7 +116,9 @@ class _Reading:
         """The rows of a partition. An empty plan is read too: as InputPartition(None), or None
         itself before 4.1."""
         from aerobee.pipeline.topic_read import read_range
+        from aerobee.pipeline.workers import settle
 
+        settle()
         if partition is not None and partition.value is not None:
             yield from read_range(self._options, _range_of(partition.value))
 
@@ -140,7 +144,9 @@ class TopicReader(_Reading, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """One for each queue with messages, or as many as minPartitions asks for."""
         from aerobee.pipeline.batch_plan import batch_ranges
+        from aerobee.pipeline.workers import settle
 
+        settle()
         if self._options.most_rows or self._options.most_bytes:
             log.warning("maxOffsetsPerTrigger and maxBytesPerTrigger do nothing in a batch read")
         return self._partitions(batch_ranges(self._options, self._pruning))
