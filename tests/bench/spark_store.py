@@ -22,7 +22,7 @@ from typing import Any
 
 from aerobee.protocol.record import StoreMessage, encode_blank, encode_record, pack_host
 
-from ..spark.kit import Driver, _descendants
+from ..spark.kit import Driver, descendants
 from .loads import CACHE
 
 SEGMENT_BYTES = 256 << 20
@@ -103,7 +103,7 @@ def run_query(spark: Any, path: str, options: dict[str, str], expression: str) -
 def cpu_seconds(pid: int) -> float:
     """Of a process and everything below it, those that have ended included."""
     total = 0
-    for one in (pid, *_descendants(pid)):
+    for one in (pid, *descendants(pid)):
         try:
             fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
         except FileNotFoundError:

@@ -19,7 +19,6 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ..interop.brokers import Broker, OurBroker, StoreShape
-from ..interop.wire import Wire
 from ..spark.kit import Driver
 from .kafka import CONNECTOR, KafkaBroker
 from .loads import CACHE, Lost
