@@ -82,7 +82,8 @@ class Form:
     bodies are inflated and compared with their CRC, the broker's name for `brokerName`, and which
     messages are wanted at all. A body that cannot be inflated raises ValueError, or is a bad record
     with `damage_is_bad`. Without `system_properties` a map or JSON object leaves out what clients
-    and brokers tell each other."""
+    and brokers tell each other. `matching` says which messages match by their properties; of the
+    others no more is made."""
 
     columns: tuple[Column, ...]
     properties: str = "map"
@@ -92,6 +93,7 @@ class Form:
     wanted: Wanted | None = None
     damage_is_bad: bool = False
     system_properties: bool = True
+    matching: Callable[[Properties], np.ndarray] | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -178,6 +180,8 @@ class _Rows:
         if form.damage_is_bad and form.decompress and "body" in self._names:
             self._bodies = self._inflatable()
         self.topic, self.properties = self._texts()
+        if form.matching is not None and len(self.starts):
+            self._match(form.matching(self.properties))
 
     def batch(self) -> pa.RecordBatch:
         """The columns asked for."""
@@ -271,13 +275,22 @@ class _Rows:
         try:
             if "topic" in wanted:
                 topics = slices(self._arrow, self.topic_at, self.topic_end).cast(pa.string())
-            if wanted & _OF_PROPERTIES:
+            if wanted & _OF_PROPERTIES or self.form.matching is not None:
                 texts = slices(self._arrow, self.topic_end + 2, self._ends).cast(pa.string())
         except pa.ArrowInvalid:
             texts_only = [self._is_text(row) for row in range(len(self.starts))]
             self._keep(np.array(texts_only), "is no UTF-8")
             return self._texts()
         return topics, Properties(texts)
+
+    def _match(self, matching: np.ndarray) -> None:
+        """Go on with the rows that match."""
+        if matching.all():
+            return
+        self._reduce(matching)
+        mask = pa.array(matching)
+        self.topic = self.topic.filter(mask) if len(self.topic) else self.topic
+        self.properties = Properties(self.properties.text.filter(mask))
 
     def _is_text(self, row: int) -> bool:
         try:

@@ -17,7 +17,7 @@ from aerobee.pipeline.option_parsing import OptionError, OptionMap
 from aerobee.pipeline.options import ACCESS_OPTIONS, Access, read_access, topic_options
 from aerobee.pipeline.rows import PROPERTIES, TOPIC_COLUMNS, Column, choose
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.filters import SQL_TYPE, TAG_TYPE, parse_tag_expression
+from aerobee.protocol.filters import ALL_MESSAGES, SQL_TYPE, TAG_TYPE, parse_tag_expression
 from aerobee.protocol.names import check_group_name
 
 _WHAT: Final = ("topic", "subscribe", "subscribePattern", "assign")
@@ -58,8 +58,9 @@ class SourceOptions:
     topics: tuple[str, ...]
     pattern: str | None
     assigned: frozenset[Queue] | None
-    expression: str
+    expression: str  # the tags, for the broker
     tags: frozenset[str]
+    condition: str | None  # SQL92, evaluated here
     start: Place
     end: Place
     most_rows: int | None
@@ -96,7 +97,7 @@ def read_source_options(
     """
     options = topic_options(given, SOURCE_OPTIONS)
     topics, pattern, assigned = _what(options)
-    expression, tags = _expression(options)
+    expression, tags, condition = _expression(options)
     if streaming:
         _refuse(options, _ENDS, "a stream has no end")
     elif streaming is False:
@@ -117,6 +118,7 @@ def read_source_options(
         assigned=assigned,
         expression=expression,
         tags=tags,
+        condition=condition,
         start=start,
         end=end,
         most_rows=options.integer("maxOffsetsPerTrigger", None, 1),
@@ -168,18 +170,23 @@ def _what(options: OptionMap) -> tuple[tuple[str, ...], str | None, frozenset[Qu
     return topics, None, None
 
 
-def _expression(options: OptionMap) -> tuple[str, frozenset[str]]:
+def _expression(options: OptionMap) -> tuple[str, frozenset[str], str | None]:
+    """The tags as text and as a set, or an SQL92 expression; what is wrong with it is said now."""
     kind = options.choice("expressionType", (TAG_TYPE, SQL_TYPE), TAG_TYPE)
-    if kind == SQL_TYPE:
-        raise OptionError(
-            "option expressionType: SQL92 is not supported yet; read all messages (or some tags) "
-            "and filter the DataFrame by its columns and properties"
-        )
-    expression = options.text("subExpression", "*") or "*"
+    expression = options.text("subExpression")
+    if kind == SQL_TYPE and expression is None:
+        raise OptionError("option expressionType: SQL92 needs a subExpression")
+    expression = expression or ALL_MESSAGES
     try:
-        return expression, parse_tag_expression("", expression).tags
+        if kind == TAG_TYPE:
+            return expression, parse_tag_expression("", expression).tags, None
+        # Brings the parser, which reads by tags have no need of.
+        from aerobee.protocol.sql_filter import compile_sql
+
+        compile_sql(expression)
     except BadRequest as error:
         raise OptionError(f"option subExpression: {error.remark}") from error
+    return ALL_MESSAGES, frozenset(), expression
 
 
 def _place(options: OptionMap, which: str, otherwise: int) -> Place:

@@ -3,14 +3,15 @@
 The bytes of an answer go into the bulk decoder as they are; answers smaller than a good batch (a
 Java broker's) are joined first. A batch never waits for more: what a range has left goes out.
 
-Brokers compare hashes of tags, so tags are compared again here, on Arrow arrays. A record that
+Brokers compare hashes of tags, so tags are compared again here, on Arrow arrays. SQL92 filters are
+evaluated here alone: every message is pulled, and rows are made of those that match. A record that
 cannot be decoded fails the task, or is left out with a warning under failOnDataLoss=false.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ from aerobee.pipeline.brokers import Brokers
 from aerobee.pipeline.decode import Form, decode
 from aerobee.pipeline.errors import BadData
 from aerobee.pipeline.offsets import Queue, Range
+from aerobee.pipeline.properties import Properties
 from aerobee.pipeline.range_reader import Chunk, PullForm, RangeReader
 from aerobee.pipeline.rows import TOPIC_COLUMNS, choose
 from aerobee.pipeline.source_options import SourceOptions
@@ -90,6 +92,7 @@ class _Rows:
             decompress=options.decompress,
             broker_name=queue.broker,
             system_properties=options.system_properties,
+            matching=None if options.condition is None else _matching(options.condition),
         )
 
     def batches(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
@@ -124,6 +127,13 @@ class _Rows:
 
     def _where(self, chunk: Chunk, what: str) -> str:
         return f"{self._queue}, offsets {chunk.low} to {chunk.high - 1}: {what}"
+
+
+def _matching(expression: str) -> Callable[[Properties], np.ndarray]:
+    # Brings the parser, which reads without SQL have no need of.
+    from aerobee.pipeline.sql_rows import SqlRows
+
+    return SqlRows(expression)
 
 
 def _inside(chunk: Chunk, starts: np.ndarray) -> np.ndarray:

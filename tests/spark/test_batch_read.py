@@ -152,7 +152,10 @@ def test_offsets_choose_the_ends_or_are_lost(driver: Driver, broker: Broker) -> 
         ({"topic": "nothing-here"}, "no name server knows topic 'nothing-here'"),
         ({"nameServer": "127.0.0.1:1"}, "no name server answers"),
         ({"startingOffsets": "latest"}, "a batch cannot start at latest"),
-        ({"expressionType": "SQL92"}, "SQL92 is not supported yet"),
+        (
+            {"expressionType": "SQL92", "subExpression": "a >"},
+            "where a property or a value is wanted",
+        ),
         ({"columns": "body,quueId"}, "unknown column 'quueId'; did you mean 'queueId'"),
     ],
 )

@@ -93,11 +93,22 @@ def test_a_queue_that_the_offsets_do_not_name_is_read_whole() -> None:
     assert read(True, startingTimestamp="7").start.moves
 
 
-def test_tags_are_read_and_sql_is_refused_clearly() -> None:
+def test_tags_are_read_and_wrong_ones_refused() -> None:
     assert read(subExpression="a || b").tags == {"a", "b"}
-    assert read().tags == frozenset()
+    assert (read().tags, read().condition) == (frozenset(), None)
     assert "names no tag" in refused(subExpression="||")
-    assert "SQL92 is not supported yet" in refused(expressionType="sql92", subExpression="a > 1")
+
+
+def test_sql_is_checked_when_it_is_given_and_not_sent_to_the_broker() -> None:
+    options = read(expressionType="sql92", subExpression="a > 1 and TAGS = 'x'")
+    assert options.condition == "a > 1 and TAGS = 'x'"
+    assert (options.expression, options.tags) == ("*", frozenset())
+    assert pickle.loads(pickle.dumps(options)) == options
+    text = refused(expressionType="SQL92", subExpression="a > 1 and")
+    assert "option subExpression: SQL92 expression, at the end" in text
+    assert "at character 3" in refused(expressionType="SQL92", subExpression="a || b")
+    assert "needs a subExpression" in refused(expressionType="SQL92")
+    assert "expressionType" in refused(expressionType="JAVA", subExpression="a")
 
 
 def test_a_pattern_must_be_one_and_fit_the_whole_name() -> None:

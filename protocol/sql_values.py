@@ -1,0 +1,117 @@
+"""Values as SQL92 filters compare them: numbers in texts and their order, by Java's rules.
+
+Properties are texts. A filter that compares one with a number reads it as the number's own type,
+by Java's `Integer.valueOf`, `Long.valueOf` or `Double.valueOf`; these differ from `int` and `float`
+in blanks, underscores, suffixes, digits of other scripts, and in having bounds.
+"""
+
+import math
+import operator
+import re
+from collections.abc import Callable
+from enum import Enum, auto
+from functools import partial
+from typing import Any, Final
+
+Pair = Callable[[Any, Any], bool]
+Reader = Callable[[Any], Any]
+
+#: The bits of Java's Integer and Long.
+INTEGER_BITS: Final = 32
+LONG_BITS: Final = 64
+
+# A decimal digit of any script in the basic plane: Java looks at single UTF-16 units here.
+_DIGIT = "[^\\D\U00010000-\U0010ffff]"
+# Values are a client's: no pattern here can match the same text in two ways, or a value of 32 KiB
+# that is no number would cost a second.
+_INTEGER = re.compile(f"([+-]?)0*({_DIGIT}{{1,20}})")
+_DECIMAL = re.compile(
+    r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?|[+-]?(?:NaN|Infinity)"
+)
+_HEXADECIMAL = re.compile(
+    r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?"
+)
+# What Java's trim takes off.
+_BLANKS = "".join(map(chr, range(33)))
+
+
+class Kind(Enum):
+    """What a node's value is, where it is not null."""
+
+    TEXT = auto()
+    INTEGER = auto()
+    LONG = auto()
+    DOUBLE = auto()
+    BOOLEAN = auto()
+    NOTHING = auto()  # always null
+
+
+class Incomparable(Exception):
+    """A text is no number of the wanted kind. The message does not match, whatever else is asked
+    of it."""
+
+
+def integer(text: str, bits: int) -> int:
+    """The integer of so many bits that Java reads. Raises Incomparable."""
+    found = _INTEGER.fullmatch(text)
+    if found is None:
+        raise Incomparable(text)
+    value = int(found[1] + found[2])
+    if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
+        raise Incomparable(text)
+    return value
+
+
+def double(text: str) -> float:
+    """The double that Java reads. Raises Incomparable."""
+    plain = text.strip(_BLANKS)
+    if found := _DECIMAL.fullmatch(plain):
+        return float(found[1] or found[0])
+    if (found := _HEXADECIMAL.fullmatch(plain)) is None:
+        raise Incomparable(text)
+    try:
+        return float.fromhex(found[1])
+    except OverflowError:
+        return -math.inf if plain[0] == "-" else math.inf
+
+
+def double_order(value: float) -> tuple[bool, float, float]:
+    """A key in the order of Java's `Double.compareTo`: -0.0 is below 0.0, NaN equal to itself and
+    above all others."""
+    if value != value:
+        return (True, 0.0, 0.0)
+    return (False, value, math.copysign(1.0, value))
+
+
+def sameness(left: Kind, right: Kind) -> Pair:
+    """Whether two values that are not null are equal."""
+    if left == right and left in (Kind.TEXT, Kind.BOOLEAN):
+        return operator.eq
+    if Kind.BOOLEAN not in (left, right):
+        read_left, read_right = readers(left, right)
+        return lambda one, other: bool(read_left(one) == read_right(other))
+    if left is Kind.TEXT:
+        return lambda one, other: (one.lower() == "true") == other
+    return _fails if right is Kind.TEXT else lambda one, other: False
+
+
+def _fails(one: object, other: object) -> bool:
+    raise Incomparable(other)
+
+
+def readers(left: Kind, right: Kind) -> tuple[Reader, Reader]:
+    """What makes values of these kinds, texts and numbers, comparable in Python."""
+    if Kind.DOUBLE in (left, right) or left == right == Kind.TEXT:
+        return _as_double(left), _as_double(right)
+    bits = LONG_BITS if Kind.LONG in (left, right) else INTEGER_BITS
+    return _as_integer(left, bits), _as_integer(right, bits)
+
+
+def _as_double(kind: Kind) -> Reader:
+    if kind is Kind.TEXT:
+        return lambda text: double_order(double(text))
+    return lambda number: double_order(float(number))
+
+
+def _as_integer(kind: Kind, bits: int) -> Reader:
+    return partial(integer, bits=bits) if kind is Kind.TEXT else operator.index
