@@ -51,6 +51,22 @@ ODD = (
     "9223372036854775808", "1e400", "\u017f", "\u212a", "\v", "\u00a0", "#", ";", "()", "in ()",
     "in (5)", "is", "0.0",
 )  # fmt: skip
+# What the generator meets too seldom: conditions and literals of two kinds, letters that are not.
+CORNERS = (
+    "TRUE = a", "FALSE <> a", "(a = '5') = a", "(a = '5') = (b = '5')", "a = (b IS NULL)",
+    "NOT a = 'x'", "NOT a IS NULL", "NOT a", "1 = TRUE", "'true' = TRUE", "TRUE = 'true'",
+    "TRUE = TRUE", "TRUE = NULL", "NULL IS NULL", "NULL = a", "NULL AND a", "1 IS NULL", "-a = 5",
+    "-'x' = a", "-(a > 5) IS NULL", "- - a IS NULL", "a = --\n5", "a > -'x'", "a BETWEEN 5 AND -5",
+    "a BETWEEN 5 AND 4", "a BETWEEN 'x' AND 5", "a BETWEEN NULL AND 5",
+    "9007199254740993 = 9007199254740992.0", "9007199254740993 > 9007199254740992.0",
+    "9007199254740992.0 < 9007199254740993", "a BETWEEN 9007199254740993 AND 9007199254740992.0",
+    "2147483647 = 2147483647L", "5 = 5.0", "'5' = 5", "5 = 'x'", "'x' = 5.0", "(a) IN ('5')",
+    "+a IN ('5')", "-a IN ('5')", "'5' IN ('5')", "a = b = c", "a > b > c", "a IS NULL IS NULL",
+    "a IS NOT NULL = TRUE", "a i\u017f null", "\u017f = '5'", "\u212a = '5'", "a = ''''",
+    "a IN ('''', 'it''s')", "", " ", "/**/", "/***/ a = 5 /* ** / */", "a = 5 -- x\r",
+    "a = 5 /*/ */", "$ = 5", "_ IS NULL", "a.b = 5", "5l = a", "5.e1 = a", ".5 = a", "5.l = a",
+    "a = 5e", "a = .e5", "a=5or b=5", "a=5AND b=5", "a IN('5')",
+)  # fmt: skip
 SYMBOLS = ("=", "<>", ">", ">=", "<", "<=")
 
 
@@ -226,3 +242,11 @@ def test_each_text_is_the_number_it_is_there(peer: Peer) -> None:
         expression = f"a {symbol} b"
         theirs = peer.ask(expression, pairs)
         assert verdict(ours(expression, pairs), theirs, expression) == "evaluated"
+
+
+@pytest.mark.parametrize("expression", CORNERS)
+def test_corners_are_those_there(peer: Peer, expression: str) -> None:
+    messages = [{}, *[{"a": value} for value in VALUES], *[{"b": value} for value in VALUES]]
+    messages += [{"a": value, "b": "5"} for value in VALUES]
+    theirs = peer.ask(expression, messages)
+    verdict(ours(expression, messages), theirs, expression)

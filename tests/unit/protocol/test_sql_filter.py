@@ -3,10 +3,13 @@ here is what must not be lost without Java at hand, and what is ours: errors, bo
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
@@ -90,6 +93,28 @@ def test_a_property_alone_and_not_before_a_comparison_are_what_they_are_there() 
     assert evaluated("NOT a IS NULL") is True
 
 
+def test_conditions_and_values_of_two_kinds() -> None:
+    assert evaluated("TRUE = a", a="true") == "incomparable"
+    assert evaluated("1 = TRUE") is False
+    assert evaluated("(a = 1) = (b = 1)", a="2", b="2") is True
+    assert evaluated("-a = 5", a="-5") is None
+    # An integer is 32 bits wide where its number is; beside a double both are doubles.
+    assert evaluated("a > 2147483647", a="2147483648") == "incomparable"
+    assert evaluated("a > 2147483648", a="2147483649") is True
+    assert evaluated("9007199254740993 = 9007199254740992.0") is True
+
+
+def test_texts_are_numbers_by_javas_rules() -> None:
+    for text in ("5", "+5", "005", "\uff15", "0" * 20_000 + "5"):
+        assert evaluated("a = 5", a=text) is True
+    for text in (" 5", "5.0", "5L", "1_0", "", "\U0001d7d3"):
+        assert evaluated("a = 5", a=text) == "incomparable"
+    for text in (" 5 ", "5f", "5.", "0x1.4p2", "50e-1"):
+        assert evaluated("a = 5.0", a=text) is True
+    for text in ("nan", "inf", "1_0.0", "\uff15", "0x5"):
+        assert evaluated("a = 5.0", a=text) == "incomparable"
+
+
 def test_doubles_keep_javas_order() -> None:
     assert matches("a > 0.0", a="4.9e-324")
     assert matches("a < 0.0", a="-0.0")
@@ -125,6 +150,7 @@ def test_names_are_those_asked_for_and_keywords_have_any_case() -> None:
         ("a /* b", "this comment has no end"),
         ("a + 1 = 2", "found '+' behind a complete expression"),
         ("a * 2 = 2", "'*' is no part of the language"),
+        ("a i\u017f null", "at character 3"),
         ("a > 'x'", "at character 5 (\"'x'\"): only numbers and properties have an order"),
         ("NOT a > 1", "at character 5 ('a > 1'): a condition has no order; NOT takes the next"),
         ("a = NULL", "write IS NULL"),
@@ -140,6 +166,16 @@ def test_names_are_those_asked_for_and_keywords_have_any_case() -> None:
 )
 def test_what_is_wrong_is_said_with_its_place(expression: str, said: str) -> None:
     assert said in refused(expression)
+
+
+@given(
+    st.lists(
+        st.sampled_from([*"()+-=<>'\"/*,.05eLa \n", "NOT", " IN(", "IS NULL", "--"]) | st.text()
+    )
+)
+def test_any_text_is_a_filter_or_refused(parts: list[str]) -> None:
+    with contextlib.suppress(BadRequest):
+        compile_sql("".join(parts)).matches({"a": "5"})
 
 
 def test_length_and_depth_are_bounded() -> None:
