@@ -17,6 +17,7 @@ from aerobee.pipeline.jobs.inputs import FAIL_FAST, StoreInput
 from aerobee.pipeline.jobs.ledger import Entry, Ledger, LedgerError, Staged, plan
 from aerobee.pipeline.jobs.plain_bodies import UNKNOWN_COMPRESSION, plain_bodies
 from aerobee.pipeline.jobs.result import DAMAGED, JobFailed, JobResult, size_text
+from aerobee.pipeline.jobs.session import step
 from aerobee.pipeline.jobs.target import Target
 from aerobee.pipeline.rows import STORE_COLUMNS, ddl
 
@@ -103,6 +104,7 @@ def _archive(
     file_bytes: int,
 ) -> list[Entry]:
     def write(start: int, end: int, aside: str) -> Staged | None:
+        step(spark, f"archiving log offsets {start} to {end}")
         return _write(spark, store, target, start, end, aside, file_bytes)
 
     made: list[Entry] = []
@@ -126,7 +128,12 @@ def _write(
     aside: str,
     file_bytes: int,
 ) -> Staged | None:
-    place = {"use": "commitlog", "startOffset": str(start), "endOffset": str(end)}
+    place = {
+        "use": "commitlog",
+        "checkCrc": "true",
+        "startOffset": str(start),
+        "endOffset": str(end),
+    }
     columns = [*COLUMNS, "error"]
     staged, unknown = _stage(
         spark, store.rows(spark, columns, **place), target, f"{aside}/plain", file_bytes

@@ -40,6 +40,7 @@ from aerobee.pipeline.jobs.runs import (
     damaged_ranges,
     judge,
 )
+from aerobee.pipeline.jobs.session import step
 from aerobee.pipeline.jobs.unit_check import Known, compare
 from aerobee.pipeline.jobs.units_frame import units_frame
 from aerobee.protocol.names import (
@@ -87,6 +88,7 @@ def audit(spark: SparkSession, store: StoreInput, *, delay_levels: str = DELAY_L
     ).persist(StorageLevel.DISK_ONLY)
     try:
         pass_ = _Passes(spark, store, rows, levels)
+        step(spark, "reading the log")
         pass_.survey()
         findings = pass_.findings()
     finally:
@@ -133,6 +135,7 @@ class _Passes:
             Finding("record-damaged", None, None, None, one.start, 1, one.reason)
             for one in self.damaged
         ]
+        step(self._spark, "checking the numbers of the queues")
         judged = self._runs.groupBy("topic", "queueId").applyInArrow(
             _judge(self.damaged), FINDINGS_DDL
         )
@@ -144,7 +147,9 @@ class _Passes:
         }
         files = queue_files(self._store.store())
         if files:
+            step(self._spark, "comparing units with records")
             found += self._compared(restarts, files)
+        step(self._spark, "looking for keys stored twice")
         found += self._doubles()
         return merged(found)
 
@@ -279,11 +284,11 @@ def _report(
         title = f"{KINDS[kind].level.value.upper()}  {kind}: {KINDS[kind].meaning}"
         result.table(title, [_row(one) for one in of_kind], 10)
     damage = by_level[Level.DAMAGE]
-    verdict = "SOUND" if not damage else f"DAMAGED: {damage} findings"
+    verdict = "SOUND" if not damage else f"DAMAGED: {damage} finding{'s' * (damage > 1)}"
     warnings = by_level[Level.WARNING]
     result.lines += [
         "",
-        f"{store.paths[0]} is {verdict}" + (f", {warnings} warnings" * bool(warnings)),
+        f"{store.paths[0]} is {verdict}" + (f", {warnings} warnings" if warnings else ""),
     ]
     result.code = DAMAGED if damage else 0
     rows = _batch([tuple(one) for one in findings], _FINDINGS).to_pylist()

@@ -6,10 +6,12 @@ does not store why, but it can be told: the tries were used up, or the consumer 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import JobResult, cell_text
+from aerobee.pipeline.jobs.session import step
 from aerobee.protocol.names import DLQ_PREFIX
 
 if TYPE_CHECKING:
@@ -44,14 +46,22 @@ def dead_letters(rows: DataFrame) -> DataFrame:
     )
 
 
-def dlq(spark: SparkSession, store: StoreInput, *, samples: int = 3) -> JobResult:
-    """Frames: `letters` (each one), `groups` (sums by group, topic and reason)."""
+def dlq(
+    spark: SparkSession, store: StoreInput, *, topics: Sequence[str] = (), samples: int = 3
+) -> JobResult:
+    """Frames: `letters` (each one), `groups` (sums by group, topic and reason).
+
+    `topics` are those the letters came from, or those they are in.
+    """
     from pyspark.sql import functions as f
 
     result = JobResult("dlq")
+    step(spark, "looking for dead letters")
     rows = store.rows(spark, COLUMNS)
     bad = rows.where("error is not null").count()
     letters = dead_letters(rows.where("error is null")).drop("error")
+    if topics:
+        letters = letters.where(f.col("originTopic").isin(*topics) | f.col("topic").isin(*topics))
     groups = letters.groupBy("group", "originTopic", "reason").agg(
         f.count("*").alias("messages"),
         f.min("tries").alias("triesMin"),

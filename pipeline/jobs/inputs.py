@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from aerobee.pipeline.jobs.result import JobFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import DataSource
 
     from aerobee.pipeline.store_files import Store
 
@@ -61,15 +61,25 @@ class StoreInput:
 
 def register(spark: SparkSession) -> None:
     """Make the format known where Spark does not find it by itself."""
-    if find_spec("pyspark_aerobee_store") is None:
-        from aerobee.pipeline.store_source import RocketMQStoreSource
+    from aerobee.pipeline.store_source import RocketMQStoreSource
 
-        spark.dataSource.register(RocketMQStoreSource)
+    _register(spark, RocketMQStoreSource)
 
 
 def register_topics(spark: SparkSession) -> None:
     """The same for the format of live topics."""
-    if find_spec("pyspark_aerobee") is None:
-        from aerobee.pipeline.topic_source import TopicSource
+    from aerobee.pipeline.topic_source import TopicSource
 
-        spark.dataSource.register(TopicSource)
+    _register(spark, TopicSource)
+
+
+def _register(spark: SparkSession, source: type[DataSource]) -> None:
+    """Spark looks for sources where packages are installed, not in a wheel of `--py-files`; and it
+    refuses a second one of a name."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        spark.dataSource.register(source)
+    except AnalysisException as error:
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise

@@ -42,6 +42,7 @@ from aerobee.pipeline.jobs.queue_files import (
     write_sparse,
 )
 from aerobee.pipeline.jobs.result import JobFailed, JobResult
+from aerobee.pipeline.jobs.session import step
 from aerobee.protocol.record_layout import MIN_RECORD_BYTES
 from aerobee.store.delay_levels import DelayLevels
 
@@ -97,11 +98,14 @@ def rebuild(
     ).persist(StorageLevel.DISK_ONLY)  # fmt: skip
     result = JobResult("rebuild")
     try:
+        step(spark, "reading the log")
         _count(rows, result)
         if queues:
+            step(spark, "writing consume queues")
             maker = _Queues(spark, rows, output, sizes, DelayLevels(delay_levels))
             maker.run(result)
         if index:
+            step(spark, "writing index files")
             _Index(spark, rows, output, sizes).run(result)
     finally:
         rows.unpersist()

@@ -17,8 +17,14 @@ from aerobee.pipeline.jobs.archive import read_archive
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.pace import paced
 from aerobee.pipeline.jobs.result import JobFailed, JobResult
+from aerobee.pipeline.jobs.session import step
 from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX
-from aerobee.protocol.record_layout import SYS_TRANSACTION_PREPARED
+from aerobee.protocol.record_layout import (
+    SYS_COMPRESSED,
+    SYS_COMPRESSION_MASK,
+    SYS_COMPRESSION_ZLIB,
+    SYS_TRANSACTION_PREPARED,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -34,6 +40,10 @@ LEFT_OUT: Final = (
     "MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "CLUSTER", "MSG_REGION", "TRACE_ON",
     "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "__CRC32#", "SPARK_ID",
 )  # fmt: skip
+_PACKED = (
+    f"(sysFlag & {SYS_COMPRESSED}) != 0 AND "
+    f"(sysFlag & {SYS_COMPRESSION_MASK}) NOT IN (0, {SYS_COMPRESSION_ZLIB})"
+)
 _SINK_DDL = "topic string, body binary, tags string, keys string, properties map<string,string>"
 
 
@@ -88,6 +98,7 @@ def replay(
     from pyspark.sql import functions as f
 
     result = JobResult("replay")
+    step(spark, "selecting messages")
     rows, bad = _rows(spark, source)
     # Half messages and rollbacks are no messages, what they became is there as well.
     rows = rows.where(f"(sysFlag & {SYS_TRANSACTION_PREPARED}) = 0")
@@ -107,12 +118,13 @@ def replay(
         "dry_run": dry_run,
     }
     result.say("selected", f"{found[0]:,} messages at log offsets {found[1]} to {found[2]}")
-    result.say("bad", f"{bad:,} damaged places, left out")
+    result.say("bad", f"{bad:,} damaged places or unreadable bodies, left out")
     result.table("to topic", targets, 50)
     result.frames |= {"messages": messages, "topics": counts}
     if dry_run:
         result.lines += ["", "nothing was sent (dry run)"]
     elif found[0]:
+        step(spark, f"sending {found[0]:,} messages")
         _send(messages, name_servers, rate, sink or {})
         result.say("sent", f"{found[0]:,} messages to {name_servers}")
     return result
@@ -120,8 +132,11 @@ def replay(
 
 def _rows(spark: SparkSession, source: StoreInput | str) -> tuple[DataFrame, int]:
     if isinstance(source, str):
-        return read_archive(spark, source), 0
-    rows = source.rows(spark, [*ARCHIVE_COLUMNS, "error"])
+        rows = read_archive(spark, source)
+        # In an archive they are as their producer packed them; sent as plain ones nobody could
+        # read them.
+        return rows.where(f"NOT ({_PACKED})"), rows.where(_PACKED).count()
+    rows = source.rows(spark, [*ARCHIVE_COLUMNS, "error"], checkCrc="true")
     return rows.where("error is null"), rows.where("error is not null").count()
 
 

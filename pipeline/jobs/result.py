@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 #: Exit codes as those of `aerobee store`.
 DONE: Final = 0
 DAMAGED: Final = 1
+USAGE: Final = 2
 COULD_NOT: Final = 3
 
 _UNITS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import JobFailed, JobResult, size_text
+from aerobee.pipeline.jobs.session import step
 from aerobee.pipeline.jobs.whatif import (
     Committed,
     Loss,
@@ -52,6 +53,7 @@ def retention(
     Raises JobFailed when the store is empty.
     """
     result = JobResult("retention")
+    step(spark, "reading the log")
     found = store.store()
     segments, bad = _segments(spark, store, found, result)
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms

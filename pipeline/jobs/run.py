@@ -9,10 +9,14 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from aerobee.pipeline.jobs.result import COULD_NOT, DAMAGED, JobFailed, JobResult
-from aerobee.pipeline.jobs.session import Progress, open_session
+from aerobee.pipeline.errors import PipelineError
+from aerobee.pipeline.jobs.checks import ParseTime, check
+from aerobee.pipeline.jobs.result import COULD_NOT, DAMAGED, USAGE, JobFailed, JobResult
+from aerobee.pipeline.jobs.session import NEEDED, Progress, open_session, step
+from aerobee.pipeline.option_parsing import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,14 +24,16 @@ if TYPE_CHECKING:
     from aerobee.pipeline.jobs.inputs import StoreInput
 
 _MOST_CHARS: Final = 1000
-#: Milliseconds of a time as people write it.
-ParseTime = Callable[[str], int]
+_NO_JAVA: Final = "JAVA_GATEWAY_EXITED"
 
 # Our own errors as the JVM tells them, from a planning process or a task.
 _CAUSE: Final = re.compile(
     r"(?:OptionError|StoreReadError|NoSuchTopic|Unreachable|Refused|DataLoss|BadData|BrokerBusy"
     r"|Sink\w*Error): (.+)"
 )
+
+# The last line of a Python traceback.
+_LAST_LINE: Final = re.compile(r"^([A-Za-z_][\w.]*: .+)$", re.MULTILINE)
 
 
 def run_job(
@@ -37,13 +43,17 @@ def run_job(
     spark: SparkSession | None = None,
 ) -> JobResult:
     """Run the job that `parsed` (arguments.py) asks for. Raises JobFailed."""
+    conf = _pairs(parsed.conf, "--conf")
+    _check(parsed, parse_time)
     own = spark is None
-    if spark is None:
-        spark = open_session(parsed.job, parsed.master, _pairs(parsed.conf, "--conf"))
     try:
+        if spark is None:
+            spark = open_session(parsed.job, parsed.master, conf)
         with Progress(spark, None if parsed.quiet else say):
             result = _RUNNERS[parsed.job](spark, parsed, parse_time)
+            _check_topics(parsed, result)
             if parsed.output:
+                step(spark, f"writing tables to {parsed.output}")
                 _write(result, parsed.output)
         # Before the session ends, with which the frames would end.
         return result
@@ -52,28 +62,58 @@ def run_job(
     except Exception as error:
         raise _explained(error, parsed.mode) from error
     finally:
-        if own:
+        if own and spark is not None:
             spark.stop()
+
+
+def _check(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
+    try:
+        check(parsed, parse_time)
+    except (PipelineError, OptionError, OSError) as error:
+        raise JobFailed(str(error)) from error
+    except ImportError as error:
+        raise JobFailed(f"{NEEDED} ({error})") from error
+
+
+def _check_topics(parsed: argparse.Namespace, result: JobResult) -> None:
+    """Raises JobFailed when topics were asked for by name, and there is nothing of them."""
+    names = ("records", "messages", "dead_letters")
+    if not getattr(parsed, "topic", None) or any(result.facts.get(name) for name in names):
+        return
+    asked = " or ".join(parsed.topic)
+    known: list[str] = []
+    if not getattr(parsed, "archive", False):
+        from aerobee.pipeline.store_files import find_stores
+
+        known = sorted({topic for topic, _ in find_stores(parsed.directory)[0].queues()})
+    hint = f"; the store has queues of {', '.join(known[:20])}" if known else ""
+    selected = " at these times" if parsed.begin or parsed.end else ""
+    raise JobFailed(f"there is no message of {asked}{selected} in {parsed.directory[0]}{hint}")
 
 
 def _explained(error: Exception, mode: str) -> JobFailed:
     """The cause of an error as a text for people; a bug of ours is raised as it is."""
     from pyspark.errors import PySparkException
 
-    from aerobee.pipeline.errors import PipelineError
-    from aerobee.pipeline.option_parsing import OptionError
-
     if isinstance(error, PipelineError | OptionError | OSError):
         return JobFailed(str(error))
     if not isinstance(error, PySparkException) and "Py4J" not in type(error).__name__:
         raise error
+    if _NO_JAVA in str(error):
+        return JobFailed("Spark could not start its Java process: it needs Java 17 or newer")
     found = _CAUSE.search(str(error))
     if found is None:
-        # What follows the first lines are frames of Spark's own.
-        text = " ".join(str(error).split("\n\tat ")[0].split())
-        return JobFailed(f"Spark failed: {text[:_MOST_CHARS]}")
+        return JobFailed(f"Spark failed: {_first_cause(str(error))[:_MOST_CHARS]}")
     is_bad_record = mode == "failfast" and "(mode failfast)" in found[1]
     return JobFailed(found[1].strip(), DAMAGED if is_bad_record else COULD_NOT)
+
+
+def _first_cause(text: str) -> str:
+    """What a text of Spark says before its frames; of a Python traceback in it the last line."""
+    text = text.split("\n\tat ")[0]
+    _, is_python, traceback = text.partition("Traceback (most recent call last):")
+    causes = _LAST_LINE.findall(traceback) if is_python else []
+    return " ".join((causes[-1] if causes else text).split())
 
 
 def _store(parsed: argparse.Namespace, parse_time: ParseTime) -> StoreInput:
@@ -138,8 +178,6 @@ def _archive(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseT
 def _replay(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
     from aerobee.pipeline.jobs.replay import replay
 
-    if not parsed.name_servers and not parsed.dry_run:
-        raise JobFailed("replay needs --name-servers, or --dry-run to send nothing", 2)
     store = _store(parsed, parse_time)
     source = parsed.directory[0] if parsed.archive else store
     sink = _pairs(parsed.sink, "--sink")
@@ -191,7 +229,8 @@ def _retention(spark: SparkSession, parsed: argparse.Namespace, parse_time: Pars
 def _dlq(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
     from aerobee.pipeline.jobs.dlq import dlq
 
-    return dlq(spark, _store(parsed, parse_time), samples=parsed.samples)
+    store = replace(_store(parsed, parse_time), topics=())
+    return dlq(spark, store, topics=parsed.topic, samples=parsed.samples)
 
 
 _RUNNERS: Final[dict[str, Callable[..., JobResult]]] = {
@@ -216,7 +255,7 @@ def _pairs(texts: list[str], option: str) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise JobFailed(f"{option} {text}: not KEY=VALUE", 2)
+            raise JobFailed(f"{option} {text}: not KEY=VALUE", USAGE)
         pairs[key] = value
     return pairs
 

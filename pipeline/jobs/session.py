@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 _LINE_EVERY_S: Final = 5.0
 _LOOK_EVERY_S: Final = 0.5
-_NEEDED: Final = (
+NEEDED: Final = (
     "the pipeline needs PySpark 4.0 to 4.3, numpy and pyarrow, and a Java 17 or newer: "
     "pip install 'aerobee[spark]'"
 )
@@ -30,22 +33,47 @@ def open_session(name: str, master: str | None, conf: Mapping[str, str]) -> Spar
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise JobFailed(f"{_NEEDED} ({error})") from error
+        raise JobFailed(f"{NEEDED} ({error})") from error
     builder = SparkSession.builder.appName(f"aerobee pipeline {name}")
     if master or not _is_submitted():
         builder = builder.master(master or "local[*]")
     settings = {
         "spark.sql.session.timeZone": "UTC",
+        # Spark's warnings are about this machine, not the store; its errors come with pages of
+        # frames, and become one line of ours.
+        **({} if _is_submitted() else {"spark.log.level": "FATAL"}),
         "spark.ui.showConsoleProgress": "false",
         **conf,
     }
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    if not _is_submitted():
-        # Spark's warnings about this machine are not about the store.
-        spark.sparkContext.setLogLevel("ERROR")
+    _ship_wheel(spark)
     return spark
+
+
+def _ship_wheel(spark: SparkSession) -> None:
+    """Give executors the wheel this runs from, if it came by --py-files: Spark sends such a file
+    to them, but puts only .zip, .egg and .jar on their path."""
+    import aerobee
+
+    wheel, marker, _ = str(aerobee.__file__).rpartition(f"{os.sep}aerobee{os.sep}")
+    if not marker or not wheel.endswith(".whl"):
+        return
+    folder = tempfile.mkdtemp(prefix="aerobee-")
+    # Executors fetch it from here for as long as the application runs.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    spark.sparkContext.addPyFile(shutil.copy(wheel, os.path.join(folder, "aerobee.zip")))
+
+
+#: What each application of this process is doing, by its id; for `Progress`.
+_STEPS: dict[str, str] = {}
+
+
+def step(spark: SparkSession, text: str) -> None:
+    """Say what the job does from now on: in its progress, and in Spark's own pages."""
+    spark.sparkContext.setJobDescription(text)
+    _STEPS[spark.sparkContext.applicationId] = text
 
 
 def _is_submitted() -> bool:
@@ -58,6 +86,7 @@ class Progress:
 
     def __init__(self, spark: SparkSession, say: Callable[[str], None] | None) -> None:
         self._tracker: Any = spark.sparkContext.statusTracker()
+        self._application = spark.sparkContext.applicationId
         self._say = say
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pipeline-progress", daemon=True)
@@ -71,6 +100,7 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
+        _STEPS.pop(self._application, None)
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -81,16 +111,14 @@ class Progress:
             if time.monotonic() - last_line < _LINE_EVERY_S:
                 continue
             last_line = time.monotonic()
-            text = self._text()
-            if text and self._say is not None:
-                self._say(text)
+            if self._say is not None:
+                self._say(self._text())
 
     def _text(self) -> str:
         stages = [self._tracker.getStageInfo(one) for one in self._tracker.getActiveStageIds()]
         found = [one for one in stages if one is not None and one.numTasks]
         passed = int(time.monotonic() - self._started)
-        parts = [
-            f"{one.name.split(' at ')[0]}: {one.numCompletedTasks} of {one.numTasks} tasks"
-            for one in found
-        ]
-        return f"{passed} s: {'; '.join(parts)}" if parts else ""
+        doing = _STEPS.get(self._application, "working")
+        done = sum(one.numCompletedTasks for one in found)
+        total = sum(one.numTasks for one in found)
+        return f"{passed} s: {doing}" + (f", {done} of {total} tasks" if found else "")

@@ -36,10 +36,18 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse_time(text: str) -> int:
-    """Milliseconds since 1970 of digits or an ISO time (local unless it says otherwise)."""
+    """Milliseconds since 1970 of digits or an ISO time (local unless it says otherwise).
+
+    Raises JobFailed for another text.
+    """
+    from aerobee.pipeline.jobs.result import USAGE, JobFailed
+
     if text.isascii() and text.isdecimal():
         return int(text)
-    return int(datetime.fromisoformat(text).timestamp() * 1000)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise JobFailed(f"not a time: {text!r} (such as 2025-03-01T12:30, or ms)", USAGE) from None
 
 
 def _say(text: str) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.rates import rate, skew
 from aerobee.pipeline.jobs.result import JobResult, size_text
+from aerobee.pipeline.jobs.session import step
 from aerobee.protocol.names import (
     DLQ_PREFIX,
     HALF_TOPIC,
@@ -38,6 +39,7 @@ def traffic(spark: SparkSession, store: StoreInput) -> JobResult:
     from pyspark import StorageLevel
 
     result = JobResult("traffic")
+    step(spark, "summing up the log")
     everything = store.rows(spark, COLUMNS).persist(StorageLevel.DISK_ONLY)
     try:
         _sum(spark, everything, result)

@@ -6,6 +6,8 @@ AEROBEE_SPARK_VERSION (`4.3`, or several with blanks between) narrows the versio
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 from tests.interop.brokers import Broker
 from tests.interop.conftest import make_broker
 
-from .kit import VERSIONS, Driver, missing
+from .kit import ROOT, VERSIONS, Driver, missing
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -72,6 +74,16 @@ def new_driver(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
     yield make
     for one in made:
         one.kill()
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the working tree, as it would be published."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "-w", str(folder), str(ROOT)], check=True)
+    (built,) = folder.glob("*.whl")
+    return built
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from aerobee.client.message import Message
 from tests.interop.brokers import Broker
 from tests.interop.processes import wait_until
 
-from .kit import ROOT, Driver, python_of
+from .kit import QUICK, ROOT, Driver, python_of
 from .messages import send_messages
 
 SHOPS = ("north", "south", "east")
@@ -30,13 +30,15 @@ def program() -> str:
 
 def start(script: Path, version: str, broker: Broker, folder: Path) -> subprocess.Popen[str]:
     python = str(python_of(version))
-    environ = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": python,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_SUBMIT_ARGS": "--master local[2] --conf spark.ui.enabled=false "
-        "--conf spark.sql.shuffle.partitions=2 pyspark-shell",
-    }
+    environ = (
+        os.environ
+        | QUICK
+        | {
+            "PYSPARK_PYTHON": python,
+            "PYSPARK_SUBMIT_ARGS": "--master local[2] --conf spark.ui.enabled=false "
+            "--conf spark.sql.shuffle.partitions=2 pyspark-shell",
+        }
+    )
     return subprocess.Popen(
         [python, str(script), broker.name_server, str(folder)],
         env=environ,

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
+import shutil
+import subprocess
+import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aerobee.client.message import Message
 from tests.interop.brokers import Broker
 from tests.interop.processes import wait_until
-from tests.unit.pipeline.test_jobs_audit import PLANTS
+from tests.unit.pipeline.test_jobs_audit import as_fault, plant_anywhere
 from tests.unit.store import audit_support as at
 from tests.unit.store.support import ManualClock, message, small_settings, tree
 
-from .kit import Driver
-from .messages import new_topic
+from .conftest import require
+from .kit import QUICK, VERSIONS, Driver, python_of
+from .messages import new_topic, send_messages
 
 SIZES = ["--queue-file-bytes", "200", "--index-slots", "50", "--index-entries", "40"]
+PICTURES = ["hours", "latency", "queues", "sizes", "tags", "topics"]
+FOLDERS = ("consumequeue", "index")
 MESSAGES = at.QUEUES * at.PER_QUEUE
 
 
@@ -49,8 +59,9 @@ def archived(spark: Any, target: str) -> list[dict[str, Any]]:
     return [row.asDict() for row in rows.collect()]
 
 
-def in_store(spark: Any, store: str) -> list[dict[str, Any]]:
-    rows = spark.read.format("rocketmq-store").option("use", "commitlog").load(store)
+def in_store(spark: Any, store: str, options: dict[str, str] | None = None) -> list[dict[str, Any]]:
+    options = {"use": "commitlog"} | (options or {})
+    rows = spark.read.format("rocketmq-store").options(**options).load(store)
     return [row.asDict() for row in rows.drop("error").orderBy("commitLogOffset").collect()]
 
 
@@ -72,21 +83,23 @@ def stored(root: Path) -> dict[tuple[int, int], at.Stored]:
     }
 
 
-def test_audit_finds_each_of_fifty_faults_and_nothing_else(driver: Driver, root: Path) -> None:
-    sound = driver.run(job, arguments=["audit", str(root)])
+def test_audit_finds_each_of_fifty_faults_and_nothing_else(newest: Driver, tmp_path: Path) -> None:
+    per_queue = 60
+    root = at.make(tmp_path / "store", per_queue)
+    sound = newest.run(job, arguments=["audit", str(root)])
     assert (sound["code"], sound["frames"]["findings"]) == (0, [])
-    assert sound["facts"]["records"] == MESSAGES + 4
-    assert sound["facts"]["units"] == MESSAGES + 1
+    assert sound["facts"]["records"] == at.QUEUES * per_queue + 4
+    assert sound["facts"]["units"] == at.QUEUES * per_queue + 1
     assert sound["text"].endswith("is SOUND")
-    known, planted = stored(root), []
-    kinds = list(PLANTS.values())
-    for number in range(1, MESSAGES - 2, 2):
-        plant, kind = kinds[len(planted) % len(kinds)]
-        plant(root, known[number % at.QUEUES, number // at.QUEUES])
-        planted.append(kind)
-    found = driver.run(job, arguments=["audit", str(root), "--split-bytes", "4096"])
-    assert len(planted) == 50
-    assert sorted(row["kind"] for row in found["frames"]["findings"]) == sorted(planted)
+    seed = random.randrange(1 << 30)
+    print(f"seed={seed}")
+    planted = plant_anywhere(root, per_queue, 50, random.Random(seed))
+    found = newest.run(job, arguments=["audit", str(root), "--split-bytes", "4096"])
+    rows = found["frames"]["findings"]
+    names = ("kind", "queueId", "queueOffset", "commitLogOffset")
+    faults = [as_fault(*(row[name] for name in names)) for row in rows]
+    assert sorted(faults, key=str) == sorted(planted, key=str)
+    assert len(set(planted)) == 50
     assert found["code"] == 1
     assert "DAMAGED: 50 findings" in found["text"]
 
@@ -110,19 +123,42 @@ def test_audit_tells_messages_that_a_producer_sent_twice(newest: Driver, tmp_pat
     assert found["code"] == 0
 
 
-def test_rebuilt_queues_and_index_are_byte_equal(
-    driver: Driver, root: Path, tmp_path: Path
+def test_deleted_queues_and_index_come_back_byte_equal(
+    newest: Driver, root: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
+    before = {name: tree(root, name) for name in FOLDERS}
+    known = answers(root)
+    for name in FOLDERS:
+        shutil.rmtree(root / name)
     arguments = ["rebuild", str(root), "--to", str(out), "--split-bytes", "4096", *SIZES]
-    made = driver.run(job, arguments=arguments)
+    made = newest.run(job, arguments=arguments)
     assert made["code"] == 0
-    assert tree(out, "consumequeue") == tree(root, "consumequeue")
+    assert tree(out, "consumequeue") == before["consumequeue"]
     index = list(tree(out, "index").values())
-    assert index == list(tree(root, "index").values())
+    assert index == list(before["index"].values())
     assert len(index) > 2
-    again = driver.run(job, arguments=arguments)
+    again = newest.run(job, arguments=arguments)
     assert (again["code"], "is not empty" in again["error"]) == (3, True)
+    # Put in place, the store is as good as it was, for the audit and for a broker.
+    for name in FOLDERS:
+        (out / name).rename(root / name)
+    assert newest.run(job, arguments=["audit", str(root)])["text"].endswith("is SOUND")
+    assert answers(root) == known
+    assert len(known["U7"]) == 1
+
+
+def answers(root: Path) -> dict[str, list[bytes]]:
+    """What a broker finds for each key."""
+    from aerobee.store.message_store import MessageStore
+
+    keys = [f"{letter}{number}" for number in range(MESSAGES) for letter in "UK"]
+    store = MessageStore.open(small_settings(root), clock=ManualClock())
+    try:
+        found = {key: store.query("Orders", key, 64, 0, 1 << 62) for key in keys}
+        return {key: [bytes(one) for one in result.records] for key, result in found.items()}
+    finally:
+        assert store.close()
 
 
 def test_rebuild_of_a_damaged_log_leaves_pre_blank_slots(newest: Driver, root: Path) -> None:
@@ -136,23 +172,46 @@ def test_rebuild_of_a_damaged_log_leaves_pre_blank_slots(newest: Driver, root: P
 
 
 def test_an_archive_has_every_message_once_over_runs(
-    driver: Driver, root: Path, tmp_path: Path
+    newest: Driver, root: Path, tmp_path: Path
 ) -> None:
     target = str(tmp_path / "archive")
     last = sorted((root / "commitlog").iterdir())[-1]
     aside = last.rename(tmp_path / last.name)
     arguments = ["archive", str(root), "--to", target, "--range-bytes", "8192"]
-    first = driver.run(job, arguments=arguments)
+    first = newest.run(job, arguments=arguments)
     assert (first["code"], first["facts"]["ranges"]) == (0, 2)
     aside.rename(last)
-    second = driver.run(job, arguments=arguments)
+    second = newest.run(job, arguments=arguments)
     assert second["facts"]["log_start"] == first["facts"]["archived_to"]
-    everything = driver.run(in_store, store=str(root))
-    assert driver.run(archived, target=target) == everything
-    third = driver.run(job, arguments=arguments)
+    everything = newest.run(in_store, store=str(root))
+    assert newest.run(archived, target=target) == everything
+    third = newest.run(job, arguments=arguments)
     assert (third["facts"]["rows"], third["facts"]["total_rows"]) == (0, len(everything))
-    checked = driver.run(job, arguments=["archive", str(root), "--to", target, "--check"])
+    checked = newest.run(job, arguments=["archive", str(root), "--to", target, "--check"])
     assert (checked["code"], checked["facts"]["wrong"]) == (0, [])
+
+
+def test_bodies_of_unknown_compression_are_archived_as_they_are(
+    newest: Driver, tmp_path: Path
+) -> None:
+    from aerobee.store.message_store import MessageStore
+
+    store = MessageStore.open(small_settings(tmp_path / "s"), clock=ManualClock())
+    bodies = {0: b"plain", 1: zlib.compress(b"zlib"), 0x101: b"\x04\x22lz4", 0x201: b"\x28zstd"}
+    bodies[0x301] = zlib.compress(b"zlib, said so")
+    for flag, body in bodies.items():
+        store.put(message(body, sys_flag=flag))
+    store.dispatch()
+    assert store.close()
+    target = str(tmp_path / "archive")
+    made = newest.run(job, arguments=["archive", str(tmp_path / "s"), "--to", target])
+    assert (made["facts"]["rows"], made["facts"]["bad_records"]) == (5, 0)
+    rows = newest.run(archived, target=target)
+    found = {row["sysFlag"]: bytes(row["body"]) for row in rows}
+    assert found == bodies | {1: b"zlib", 0x301: b"zlib, said so"}
+    # Nobody could read them, if they were sent as plain bodies.
+    dry = newest.run(job, arguments=["replay", target, "--archive", "--dry-run"])
+    assert (dry["facts"]["messages"], dry["facts"]["bad_records"]) == (3, 2)
 
 
 def test_a_driver_killed_while_it_archives_leaves_each_message_once(
@@ -262,6 +321,10 @@ def test_traffic_counts_everything_and_draws_it(newest: Driver, root: Path) -> N
     assert kinds["waiting for their time"] == 1
     assert sum(row["messages"] for row in found["frames"]["tags"]) == MESSAGES + 4
     page = (out / "index.html").read_text()
+    pictures = sorted(out.glob("*.png"))
+    assert [path.stem for path in pictures] == PICTURES
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+    assert page.count("data:image/png;base64,") == len(PICTURES)
     assert "Orders" in page
     assert "by topic" in found["text"]
 
@@ -311,19 +374,105 @@ def with_tries(one: Any, tries: int) -> Any:
 def test_failfast_ends_with_a_code_and_names_the_place(newest: Driver, root: Path) -> None:
     one = stored(root)[0, 3]
     at.overwrite_log(root, one.log_offset + 4, b"\0\0\0\0")
-    for name in ("audit", "traffic", "dlq"):
+    for name in ("audit", "traffic"):
         found = newest.run(job, arguments=[name, str(root), "--mode", "failfast"])
         assert found["code"] == 1, found
         assert str(one.log_offset) in found["error"]
     assert newest.run(job, arguments=["traffic", str(root)])["facts"]["bad_records"] == 1
 
 
-def test_what_is_no_store_is_said_in_one_line(newest: Driver, tmp_path: Path) -> None:
-    found = newest.run(job, arguments=["audit", str(tmp_path / "nothing")])
-    assert (found["code"], "does not exist" in found["error"]) == (3, True)
-    found = newest.run(job, arguments=["traffic", str(tmp_path)])
-    assert (found["code"], "is no store" in found["error"]) == (3, True)
-    assert "\n" not in found["error"]
+def test_what_cannot_be_is_said_in_one_line(newest: Driver, root: Path) -> None:
+    for arguments, text in (
+        (["traffic", "--topic", "Nope"], "no message of Nope in"),
+        (["dlq", "--topic", "Orders"], "no message of Orders in"),
+        (["replay", "--dry-run", "--where", "colour = 1"], "colour"),
+    ):
+        found = newest.run(job, arguments=[*arguments, str(root)])
+        assert (found["code"], text in found["error"]) == (3, True), found
+        assert "\n" not in found["error"]
+
+
+def test_the_store_of_a_java_broker_is_audited_and_rebuilt(
+    newest: Driver, java_broker: Broker, tmp_path: Path
+) -> None:
+    topic = new_topic(java_broker, 2, "jobs")
+    sent = [
+        Message(topic, b"%03d" % number, tags=f"T{number % 3}", keys=(f"K{number}", "even"))
+        for number in range(60)
+    ]
+    for queue in range(2):
+        send_messages(java_broker, sent[queue::2], queue)
+    send_messages(java_broker, [Message(topic, b"later", delay_level=18)])
+    root = java_broker.store
+    # Its dispatcher and flusher run behind: units first, then the index.
+    wait_until(lambda: java_units(root, topic) == (30, 30), 120, "60 units")
+    read = newest.run(in_store, store=str(root), options={"topic": topic, "use": "consumequeue"})
+    found = [(bytes(row["body"]), row["tags"], row["keys"], row["queueId"]) for row in read]
+    assert sorted(found) == sorted(
+        (one.body, one.tags, " ".join(one.keys), place % 2) for place, one in enumerate(sent)
+    )
+    audited = newest.run(job, arguments=["audit", str(root)])
+    assert (audited["code"], audited["facts"]["damage"]) == (0, 0), audited["text"]
+    out = tmp_path / "out"
+    shape = java_broker.shape
+    sizes = ["--queue-file-bytes", str(shape.queue_segment_bytes)]
+    sizes += ["--index-slots", str(shape.index_slots), "--index-entries", str(shape.index_entries)]
+    made = newest.run(job, arguments=["rebuild", str(root), "--to", str(out), *sizes])
+    assert made["code"] == 0
+    assert tree(out, "consumequeue") == tree(root, "consumequeue")
+    assert list(tree(out, "index").values()) == list(tree(root, "index").values())
+
+
+def java_units(root: Path, topic: str) -> tuple[int, ...]:
+    files = [root / "consumequeue" / topic / str(queue) / f"{0:020d}" for queue in range(2)]
+    return tuple(
+        sum(size > 0 for _, size, _ in at.UNIT.iter_unpack(path.read_bytes()))
+        for path in files
+        if path.exists()
+    )
+
+
+def test_jobs_run_on_the_oldest_version(
+    driver_of: Callable[[str], Driver], root: Path, tmp_path: Path
+) -> None:
+    driver = driver_of(VERSIONS[-1])
+    at.flip_log(root, stored(root)[1, 9].log_offset + 90)
+    target, out = str(tmp_path / "archive"), tmp_path / "out"
+    audited = driver.run(job, arguments=["audit", str(root)])
+    assert [row["kind"] for row in audited["frames"]["findings"]] == ["record-damaged"]
+    made = driver.run(job, arguments=["archive", str(root), "--to", target])
+    assert (made["facts"]["rows"], made["facts"]["bad_records"]) == (MESSAGES + 3, 1)
+    arguments = ["rebuild", str(root), "--to", str(out), *SIZES]
+    assert driver.run(job, arguments=arguments)["facts"]["bad_records"] == 1
+    for name in ("traffic", "retention", "dlq"):
+        assert driver.run(job, arguments=[name, str(root)])["code"] == 0
+    for source in ([target, "--archive"], [str(root)]):
+        dry = driver.run(job, arguments=["replay", *source, "--dry-run", "--topic", "Orders"])
+        assert dry["facts"]["messages"] == MESSAGES - 1
+
+
+def test_a_job_is_a_command_with_progress_report_and_code(root: Path, tmp_path: Path) -> None:
+    at.flip_log(root, stored(root)[1, 9].log_offset + 90)
+    require(VERSIONS[0])
+    done = subprocess.run(
+        [str(python_of(VERSIONS[0])), "-m", "aerobee.cli", "pipeline", "audit", str(root),
+         "--master", "local[1]", "--output", str(tmp_path / "tables")],
+        capture_output=True, text=True, env=os.environ | QUICK, cwd=tmp_path, timeout=300,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "DAMAGE  record-damaged" in done.stdout
+    assert "is DAMAGED: 1 finding" in done.stdout
+    assert re.search(r"^\d+ s: .+", done.stderr, re.MULTILINE)
+    assert list((tmp_path / "tables" / "findings").glob("*.parquet"))
+    # Without PySpark, here.
+    lacking = subprocess.run(
+        [sys.executable, "-m", "aerobee.cli", "pipeline", "audit", str(root)],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert lacking.returncode == 3
+    assert lacking.stderr.count("\n") == 1
+    assert "pip install 'aerobee[spark]'" in lacking.stderr
 
 
 def request(function: Callable[..., Any], **given: Any) -> str:

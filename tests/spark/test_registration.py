@@ -17,13 +17,10 @@ from .messages import new_topic, send
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(wheel: Path) -> Path:
     """A folder with nothing but what the wheel holds."""
-    folder = tmp_path_factory.mktemp("wheel")
+    target = wheel.parent / "site"
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "-w", str(folder), str(ROOT)], check=True)
-    (wheel,) = folder.glob("*.whl")
-    target = folder / "site"
     subprocess.run([*pip, "install", "--no-deps", "--target", str(target), str(wheel)], check=True)
     return target
 

@@ -1,0 +1,88 @@
+"""What can be refused before Spark is started: times, directories that are no stores, targets.
+
+A session takes ten seconds to start, and what Spark says of a directory it cannot write to fills a
+page; so what can be seen from here is seen first, and said in one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from aerobee.pipeline.jobs.result import USAGE, JobFailed
+
+if TYPE_CHECKING:
+    from aerobee.pipeline.jobs.target import Target
+
+#: Milliseconds of a time as people write it.
+ParseTime = Callable[[str], int]
+
+
+def check(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
+    """Look at the arguments of a job (arguments.py). Raises JobFailed, PipelineError or OSError."""
+    if parsed.job == "replay" and not parsed.name_servers and not parsed.dry_run:
+        raise JobFailed("replay needs --name-servers, or --dry-run to send nothing", USAGE)
+    for text in filter(None, (getattr(parsed, "begin", None), getattr(parsed, "end", None))):
+        parse_time(text)
+    _check_source(parsed)
+    for option in ("to", "output", "plots"):
+        target = getattr(parsed, option, None)
+        # The `to` of a replay is a topic.
+        if target and (option, parsed.job) != ("to", "replay"):
+            _check_target(parsed.job, option, target)
+
+
+def _check_source(parsed: argparse.Namespace) -> None:
+    from aerobee.pipeline.store_files import find_stores
+
+    if parsed.job == "archive" and parsed.check:
+        check_archive(parsed.to)
+    elif parsed.job == "replay" and parsed.archive:
+        if len(parsed.directory) > 1:
+            raise JobFailed("replay takes one archive at a time", USAGE)
+        check_archive(parsed.directory[0])
+    else:
+        found = find_stores(parsed.directory)
+        if len(found) > 1:
+            raise JobFailed(
+                f"{found[0].name} and {found[1].name} are two stores; a job takes one at a time"
+            )
+
+
+def check_archive(place: str) -> None:
+    """Raises JobFailed when nothing was ever archived there."""
+    from aerobee.pipeline.jobs.ledger import FOLDER
+
+    if not _opened(place).exists(FOLDER):
+        raise JobFailed(f"{place} is no archive: it has no {FOLDER} directory")
+
+
+def _check_target(job: str, option: str, target: str) -> None:
+    """A directory the job writes to: of this machine, or for some a URI."""
+    if "://" not in target:
+        check_writable(target)
+    elif job == "archive" and option == "to":
+        _opened(target)
+    elif option != "output":
+        raise JobFailed(f"--{option} {target}: must be a directory, not a URI", USAGE)
+
+
+def _opened(place: str) -> Target:
+    from aerobee.pipeline.jobs.target import Target
+
+    try:
+        return Target(place)
+    except ValueError as error:
+        raise JobFailed(f"{place}: {error}", USAGE) from error
+
+
+def check_writable(target: str) -> None:
+    """Raises JobFailed when a directory of this machine cannot be made or written to."""
+    try:
+        os.makedirs(target, exist_ok=True)
+    except OSError as error:
+        raise JobFailed(f"cannot make the directory {target}: {error.strerror}") from error
+    if not os.access(target, os.W_OK | os.X_OK):
+        raise JobFailed(f"cannot write to {target}: Permission denied")

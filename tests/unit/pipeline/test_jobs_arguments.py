@@ -1,0 +1,100 @@
+"""What a job is asked for is looked at before Spark starts, and refused in one line."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from aerobee.cli.main import main
+from aerobee.pipeline.jobs import run as run_module
+from aerobee.pipeline.jobs import submit
+from aerobee.pipeline.jobs.arguments import build_parser
+from aerobee.pipeline.jobs.run import run_job
+from tests.unit.pipeline.stores import write_store
+
+
+@pytest.fixture(autouse=True)
+def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(run_module, "open_session", start)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    root = tmp_path_factory.mktemp("arguments") / "store"
+    write_store(root, 5)
+    return str(root)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        ("audit NOWHERE", 3, "NOWHERE does not exist"),
+        ("audit FOLDER", 3, "FOLDER is no store"),
+        ("traffic FILE", 3, "FILE cannot be read"),
+        ("audit STORE STORE/../other", 3, "two stores"),
+        ("traffic STORE --begin yesterday", 2, "not a time: 'yesterday'"),
+        ("replay STORE --end 2026-13-01 --dry-run", 2, "not a time: '2026-13-01'"),
+        ("audit STORE --conf spark.ui.port", 2, "--conf spark.ui.port: not KEY=VALUE"),
+        ("replay STORE", 2, "needs --name-servers, or --dry-run"),
+        ("replay FOLDER --archive --dry-run", 3, "FOLDER is no archive"),
+        ("replay FOLDER FOLDER --archive --dry-run", 2, "one archive at a time"),
+        ("archive STORE --to FOLDER --check", 3, "FOLDER is no archive"),
+        ("archive STORE --to FILE", 3, "cannot make the directory FILE: File exists"),
+        ("archive STORE --to nosuch://host/x", 2, "nosuch://host/x: "),
+        ("rebuild STORE --to FILE/out", 3, "cannot make the directory FILE/out: Not a directory"),
+        ("rebuild STORE --to s3://bucket/out", 2, "--to s3://bucket/out: must be a directory"),
+        ("traffic STORE --plots FILE", 3, "cannot make the directory FILE"),
+        ("audit STORE --output FILE", 3, "cannot make the directory FILE"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(
+    arguments: str,
+    code: int,
+    text: str,
+    store: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names = {"NOWHERE": "nowhere", "FOLDER": "folder", "FILE": "file"}
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    other = Path(store).parent / "other"
+    if not other.exists():
+        write_store(other, 5)
+
+    def filled(given: str) -> str:
+        for name, path in names.items():
+            given = given.replace(name, str(tmp_path / path))
+        return given.replace("STORE", store)
+
+    words = filled(arguments).split()
+    assert main(["pipeline", *words]) == code
+    said = capsys.readouterr().err
+    assert filled(text) in said
+    assert said.count("\n") == 1
+    # And the same for spark-submit.
+    assert submit.main(words) == code
+    said = capsys.readouterr().err
+    assert filled(text) in said
+    assert said.count("\n") == 1
+
+
+def test_nothing_is_started_without_pyspark_or_java(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    from aerobee.pipeline.jobs.result import JobFailed
+
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    parsed: argparse.Namespace = build_parser().parse_args(["audit", store])
+    with pytest.raises(JobFailed, match=r"pip install 'aerobee\[spark\]'") as caught:
+        run_job(parsed, submit.parse_time)
+    assert caught.value.code == 3
