@@ -9,13 +9,13 @@ PYTEST := $(PYTHON_IN_VENV) -m pytest
 # Suites beside the unit tests; `make crash` runs tests/crash, and so on.
 SUITES := contract interop crash sim fuzz service
 
-.PHONY: help setup run test check lint types unit peers monitors spark bench manual clean $(SUITES)
+.PHONY: help setup run test check lint types unit peers monitors spark bench bench-spark manual clean $(SUITES)
 
 help:
 	@echo 'make run     a broker with its name server, ready to send and pull (STORE=DIR, ARGS="--port 10911")'
 	@echo 'make test    everything, with the real clients of other languages (brings them first)'
 	@echo 'make check   ruff, types, unit and contract tests: under two minutes, before each commit'
-	@echo 'make bench   benchmarks'
+	@echo 'make bench   benchmarks; bench-spark: Spark reading from us and from Kafka'
 	@echo 'make setup   .venv with Aerobee installed; also: unit lint types spark manual clean $(SUITES)'
 
 setup:
@@ -66,6 +66,13 @@ $(SUITES): setup
 bench: setup
 	tests/interop/setup.sh java
 	$(PYTHON_IN_VENV) -m tests.bench $(ARGS)
+
+# Spark reading a topic of ours and of a real Kafka broker in turn, and log files. Nothing else should
+# run meanwhile; it takes ten minutes.
+bench-spark: setup
+	@tests/spark/setup.sh 4.3
+	@tests/bench/setup.sh
+	$(PYTHON_IN_VENV) -m tests.bench.spark $(ARGS)
 
 # The manual of all settings, made from their declarations.
 manual: setup

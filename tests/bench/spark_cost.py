@@ -1,45 +1,75 @@
-"""What a query costs: seconds on the clock, and seconds of processor by whom."""
+"""Spark sessions of the benchmark, and what a query costs: time, and CPU time by whom."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from ..spark.kit import Driver, descendants
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+# As a user's JVM runs here; the tests' drivers do without the optimizing compiler.
+_JVM = {"spark.driver.extraJavaOptions": "-XX:+UseG1GC"}
 
 
 class Cost(NamedTuple):
-    """Of one query. `cpu` is that of the driver, its JVM and all Python workers."""
+    """Of one query, in seconds. Only `jvm` and `python`, driver and workers, are Spark's."""
 
     wall: float
-    cpu: float
-    broker: float  # the broker's processor time, which does not count
+    jvm: float
+    python: float
+    broker: float
+
+    @property
+    def cpu(self) -> float:
+        return self.jvm + self.python
 
 
-def cpu_seconds(pid: int) -> float:
-    """Of a process and everything below it, those that have ended included."""
-    total = 0
-    for one in (pid, *descendants(pid)):
-        try:
-            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
-        except FileNotFoundError:
-            continue
-        total += sum(int(field) for field in fields[11:15])
-    return total / _TICKS
+def new_driver(version: str, folder: Path, master: str, jars: Sequence[Path] = ()) -> Driver:
+    """One Spark session with Spark's defaults."""
+    more = {"spark.jars": ",".join(str(path) for path in jars)} if jars else {}
+    return Driver(version, folder, master=master, conf={**_JVM, **more})
 
 
 def timed(
     driver: Driver, query: Callable[..., Any], broker: int | None = None, /, **given: Any
 ) -> tuple[Any, Cost]:
     """What a query gives in a running driver, and its cost; `broker` is the process it asks."""
-    asked = cpu_seconds(broker) if broker else 0.0
-    cpu, begun = cpu_seconds(driver.pid), time.monotonic()
+    before, begun = _spent(driver.pid, broker), time.monotonic()
     found = driver.run(query, **given)
     wall = time.monotonic() - begun
-    spent = cpu_seconds(driver.pid) - cpu
-    return found, Cost(wall, spent, cpu_seconds(broker) - asked if broker else 0.0)
+    after = _spent(driver.pid, broker)
+    return found, Cost(wall, *(late - early for late, early in zip(after, before, strict=True)))
+
+
+def middles(costs: Sequence[Cost]) -> Cost:
+    """The median of each kind of cost."""
+    return Cost(*(median(values) for values in zip(*costs, strict=True)))
+
+
+def _spent(driver: int, broker: int | None) -> tuple[float, float, float]:
+    """CPU-seconds so far: of the JVM, of every Python process below the driver, of the broker."""
+    jvm = python = 0.0
+    for pid in (driver, *descendants(driver)):
+        try:
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
+            own, ended = _times(pid)
+        except FileNotFoundError:
+            continue
+        if name == "java":
+            jvm += own
+        else:
+            python += own
+        python += ended
+    return jvm, python, sum(_times(broker)) if broker else 0.0
+
+
+def _times(pid: int) -> tuple[float, float]:
+    """CPU-seconds of a process, and of its children that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    user, system, ended_user, ended_system = (int(field) / _TICKS for field in fields[11:15])
+    return user + system, ended_user + ended_system

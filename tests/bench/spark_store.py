@@ -1,6 +1,6 @@
 """P18: Spark reads commit log files, rows a second and rows a CPU-second.
 
-    python -m tests.bench.spark_store [--rows 2000000] [--runs 3] [--spark 4.3] [--master MASTER]
+    python -m tests.bench.spark_store [--rows 2000000] [--runs 5] [--spark 4.3] [--master MASTER]
 
 A store of messages with 128 B bodies and the properties a client sets is written once to .cache and
 read from the page cache. CPU is that of the driver's JVM and all Python workers. Each query runs
@@ -11,26 +11,22 @@ machine only ever makes a run slower.
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
-import statistics
 import struct
-import time
-from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from aerobee.protocol.record import StoreMessage, encode_blank, encode_record, pack_host
 
-from ..spark.kit import Driver, descendants
 from .loads import CACHE
+from .spark_cost import Cost, middles, new_driver, timed
 
 SEGMENT_BYTES = 256 << 20
 QUEUE_BYTES = 6_000_000
 QUEUES = 8
 HOST = pack_host("10.0.0.1", 10911)
 FIVE = "topic,body,queueId,queueOffset,storeTimestamp"
-TICKS = os.sysconf("SC_CLK_TCK")
 
 #: Name, options, what is computed of it ("" = every row is taken and dropped).
 LOADS: tuple[tuple[str, dict[str, str], str], ...] = (
@@ -100,51 +96,53 @@ def run_query(spark: Any, path: str, options: dict[str, str], expression: str) -
         frame.write.format("noop").mode("overwrite").save()
 
 
-def cpu_seconds(pid: int) -> float:
-    """Of a process and everything below it, those that have ended included."""
-    total = 0
-    for one in (pid, *descendants(pid)):
-        try:
-            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
-        except FileNotFoundError:
-            continue
-        total += sum(int(field) for field in fields[11:15])
-    return total / TICKS
+def run(rows: int, runs: int, version: str, master: str = "local[2]") -> dict[str, list[Cost]]:
+    """All runs by load, each told as it ends."""
+    root = CACHE / "spark-store"
+    build(root, rows)
+    found: dict[str, list[Cost]] = {}
+    driver = new_driver(version, CACHE / "spark-driver", master)
+    try:
+        for name, options, expression in LOADS:
+            for number in range(runs + 1):
+                given = {"path": str(root), "options": options, "expression": expression}
+                _, cost = timed(driver, run_query, **given)
+                if number:
+                    found.setdefault(name, []).append(cost)
+                    print(
+                        f"{name:31} {rows / cost.wall / 1e6:5.2f} M rows/s  "
+                        f"{rows / cost.cpu / 1e6:5.2f} M rows per CPU-second",
+                        flush=True,
+                    )
+    finally:
+        driver.close()
+    return found
 
 
-def measure(driver: Driver, root: Path, rows: int, runs: int) -> Iterator[str]:
-    """A line of a table for each load."""
-    for name, options, expression in LOADS:
-        walls, cpus = [], []
-        for _ in range(runs + 1):
-            cpu, begun = cpu_seconds(driver.pid), time.monotonic()
-            driver.run(run_query, path=str(root), options=options, expression=expression)
-            walls.append(time.monotonic() - begun)
-            cpus.append(cpu_seconds(driver.pid) - cpu)
-        wall, spent = walls[1:], cpus[1:]
-        yield (
-            f"| {name} | {rows / min(wall) / 1e6:.2f} | {rows / statistics.median(wall) / 1e6:.2f} "
-            f"| {rows / min(spent) / 1e6:.2f} | {rows / statistics.median(spent) / 1e6:.2f} |"
-        )
+def table(found: dict[str, list[Cost]], rows: int) -> str:
+    """A line for each load: the best run, and the middle."""
+    lines = [
+        "| reading log files | M rows/s, best | middle | M rows per CPU-second, best | middle "
+        "| JVM + Python CPU-seconds |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, costs in found.items():
+        walls, cpus = [cost.wall for cost in costs], [cost.cpu for cost in costs]
+        cells = [rows / pick(values) / 1e6 for values in (walls, cpus) for pick in (min, median)]
+        middle = middles(costs)
+        figures = " | ".join(f"{cell:.2f}" for cell in cells)
+        lines.append(f"| {name} | {figures} | {middle.jvm:.2f} + {middle.python:.2f} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--spark", default="4.3")
     parser.add_argument("--master", default="local[2]")
     given = parser.parse_args()
-    root = CACHE / "spark-store"
-    build(root, given.rows)
-    driver = Driver(given.spark, CACHE / "spark-driver", master=given.master)
-    try:
-        print("| load | M rows/s, best | middle | M rows per CPU-second, best | middle |")
-        print("|---|---|---|---|---|")
-        for line in measure(driver, root, given.rows, given.runs):
-            print(line, flush=True)
-    finally:
-        driver.close()
+    print(table(run(given.rows, given.runs, given.spark, given.master), given.rows))
 
 
 if __name__ == "__main__":

@@ -15,14 +15,13 @@ import shutil
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 from ..interop.brokers import Broker, OurBroker, StoreShape
 from ..spark.kit import Driver
 from .kafka import CONNECTOR, KafkaBroker
 from .loads import CACHE, Lost
-from .spark_cost import Cost, timed
+from .spark_cost import Cost, middles, new_driver, timed
 
 TOPIC = "bench"
 QUEUES = 8
@@ -141,8 +140,7 @@ class Bench:
         shutil.rmtree(self._root, ignore_errors=True)
 
     def driver(self, master: str) -> Driver:
-        jars = ",".join(str(path) for path in sorted(CONNECTOR.glob("*.jar")))
-        return Driver(self._version, self._root, master=master, conf={"spark.jars": jars})
+        return new_driver(self._version, self._root, master, sorted(CONNECTOR.glob("*.jar")))
 
     def fill(self, rows: int) -> None:
         fill_ours(self._ours, rows)
@@ -195,15 +193,11 @@ def run(
                 runs_of.setdefault(way.name, []).append(cost)
                 print(
                     f"{master} {query:17} {way.what:21} {rows / cost.wall / 1e6:5.2f} M rows/s  "
-                    f"{rows / cost.cpu / 1e6:5.2f} M rows per CPU-second  "
-                    f"broker {cost.broker:.2f} s",
+                    f"{rows / cost.cpu / 1e6:5.2f} M rows per CPU-second  (JVM {cost.jvm:.2f} s, "
+                    f"Python {cost.python:.2f} s, broker {cost.broker:.2f} s)",
                     flush=True,
                 )
     return results
-
-
-def middles(costs: Sequence[Cost]) -> Cost:
-    return Cost(*(median(values) for values in zip(*costs, strict=True)))
 
 
 def main() -> None:

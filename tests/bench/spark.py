@@ -1,0 +1,127 @@
+"""`make bench-spark`: Spark reads a topic of ours and one of Kafka's (P17), and log files (P18).
+
+    python -m tests.bench.spark [--rows 2000000] [--runs 5] [--parts P17,P18] [--ways our,kafka,...]
+                                [--masters local[1],local[2]] [--spark 4.3] [--dry]
+
+Replaces the table of Spark in docs/benchmarks.md, with the goals and what came of them, unless
+--dry. spark_topic.py and spark_store.py say what is done.
+"""
+
+import argparse
+import datetime
+import sys
+from collections.abc import Iterator
+from statistics import median
+
+from . import spark_store, spark_topic
+from .loads import build, calibrate
+from .report import machine, middle, replace_table
+from .spark_cost import Cost, middles
+from .spark_topic import WAYS
+
+StoreResults = dict[str, list[Cost]]
+
+
+def topic_table(results: spark_topic.Results, rows: int) -> Iterator[str]:
+    yield (
+        "| reading a topic | source | M rows/s | M rows per CPU-second "
+        "| JVM + Python CPU-seconds | broker's |"
+    )
+    yield "|---|---|---|---|---|---|"
+    for master, queries in results.items():
+        for query, found in queries.items():
+            for way in WAYS:
+                if way.name in found:
+                    yield _topic_row(f"{query}, {master}", way.what, found[way.name], rows)
+
+
+def _topic_row(query: str, source: str, costs: list[Cost], rows: int) -> str:
+    mid = middles(costs)
+    rates = middle([rows / cost.wall / 1e6 for cost in costs])
+    per_cpu = middle([rows / cost.cpu / 1e6 for cost in costs])
+    cpu = f"{mid.jvm:.2f} + {mid.python:.2f}"
+    return f"| {query} | {source} | {rates} | {per_cpu} | {cpu} | {mid.broker:.2f} |"
+
+
+def topic_goals(results: spark_topic.Results) -> Iterator[tuple[str, float, float]]:
+    """What is asked for, how much of it, how much there is."""
+    for master, queries in results.items():
+        for query, found in queries.items():
+            mids = {name: middles(costs) for name, costs in found.items()}
+            if {"our", "kafka"} <= mids.keys():
+                what = f"P17 {query}, {master}: rows/s against Kafka with its defaults"
+                yield what, 1.5, mids["kafka"].wall / mids["our"].wall
+            if {"our", "tuned"} <= mids.keys():
+                what = f"P17 {query}, {master}: rows per CPU-second against Kafka tuned"
+                yield what, 0.7, _cpu(found["tuned"]) / _cpu(found["our"])
+
+
+def store_goals(found: StoreResults, rows: int) -> Iterator[tuple[str, float, float]]:
+    for name in ("five columns, sum(length(body))", "five columns, noop"):
+        yield f"P18 {name}: M rows/s on two cores", 1.0, rows / middles(found[name]).wall / 1e6
+        yield f"P18 {name}: M rows per CPU-second", 0.6, rows / _cpu(found[name]) / 1e6
+    every, one = found["all columns, noop"], found["one column, max(queueOffset)"]
+    yield "P18 all columns: M rows per CPU-second", 0.4, rows / _cpu(every) / 1e6
+    yield "P18 one column: M rows/s on two cores", 3.0, rows / middles(one).wall / 1e6
+
+
+def _cpu(costs: list[Cost]) -> float:
+    return median([cost.cpu for cost in costs])
+
+
+def goal_table(goals: list[tuple[str, float, float]]) -> Iterator[str]:
+    yield "| goal | at least | reached |"
+    yield "|---|---|---|"
+    for what, least, reached in goals:
+        missed = "" if reached >= least else ", missed"
+        yield f"| {what} | {least:.1f} | **{reached:.2f}**{missed} |"
+
+
+def head(options: argparse.Namespace, calibration: list[dict[str, float]]) -> str:
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    command = " ".join(["make bench-spark", *sys.argv[1:]])
+    figures = {name: middle([run[name] for run in calibration]) for name in calibration[0]}
+    return (
+        f"{now}, `{command}`, on {machine()}. PySpark {options.spark}, Spark's Kafka source 4.2.0, "
+        f"Kafka 4.3.1; {options.rows:,} messages, {options.runs} runs. Calibration before and "
+        f"after: loopback round trip {figures['round_trip_us']} us, memcpy "
+        f"{figures['memcpy_gb_per_s']} GB/s."
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench-spark", description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--parts", default="P17,P18")
+    parser.add_argument("--ways", default=",".join(way.name for way in WAYS))
+    parser.add_argument("--masters", default=",".join(spark_topic.MASTERS))
+    parser.add_argument("--spark", default="4.3")
+    parser.add_argument("--dry", action="store_true", help="leave docs/benchmarks.md as it is")
+    options = parser.parse_args()
+
+    build()
+    calibration = [calibrate()]
+    tables: list[str] = []
+    goals: list[tuple[str, float, float]] = []
+    if "P17" in options.parts:
+        ways = [way for way in WAYS if way.name in options.ways.split(",")]
+        masters = options.masters.split(",")
+        results = spark_topic.run(options.rows, options.runs, options.spark, ways, masters)
+        tables.append("\n".join(topic_table(results, options.rows)))
+        goals += topic_goals(results)
+    if "P18" in options.parts:
+        found = spark_store.run(options.rows, options.runs, options.spark)
+        tables.append(spark_store.table(found, options.rows))
+        goals += store_goals(found, options.rows)
+    calibration.append(calibrate())
+    tables.append("\n".join(goal_table(goals)))
+    text = "\n\n".join([head(options, calibration), *tables])
+    if not options.dry:
+        replace_table("bench-spark", text)
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
