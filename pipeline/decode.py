@@ -366,6 +366,11 @@ def _offset_ids(rows: _Rows) -> pa.Array:
     return offset_msg_ids(rows.header["storeHost"], rows.header["commitLogOffset"])
 
 
+def _message_ids(rows: _Rows) -> pa.Array:
+    unique = rows.properties.value("UNIQ_KEY")
+    return pc.coalesce(unique, _offset_ids(rows)) if unique.null_count else unique
+
+
 _MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
     "topic": lambda rows: rows.topic,
     "body": _Rows.body,
@@ -373,7 +378,7 @@ _MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
     "brokerName": lambda rows: pa.repeat(rows.form.broker_name, len(rows.starts)),
     "bornTimestamp": lambda rows: times(rows.header["bornTimestamp"]),
     "storeTimestamp": lambda rows: times(rows.header["storeTimestamp"]),
-    "msgId": lambda rows: pc.coalesce(rows.properties.value("UNIQ_KEY"), _offset_ids(rows)),
+    "msgId": _message_ids,
     "offsetMsgId": _offset_ids,
     "keys": lambda rows: rows.properties.value("KEYS"),
     "tags": lambda rows: rows.properties.value("TAGS"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,16 @@ _FEW_NAMES = 48
 _SYSTEM = pa.array(sorted(SYSTEM_PROPERTIES), pa.string())
 
 
+class _Entries(NamedTuple):
+    """The message each entry belongs to, its name and its value; names also as codes of kinds."""
+
+    parents: np.ndarray
+    names: pa.Array
+    values: pa.Array
+    codes: np.ndarray
+    kinds: pa.Array
+
+
 class Properties:
     """The properties of `len(text)` messages; `text` is a string array without nulls."""
 
@@ -30,11 +41,12 @@ class Properties:
 
     def as_map(self, *, system: bool = True) -> pa.Array:
         """map<string, string> for each message; with or without SYSTEM_PROPERTIES."""
-        parents, names, values = self._entries
+        parents, names, values, codes, kinds = self._entries
         if not system:
-            own = pc.invert(pc.is_in(names, value_set=_SYSTEM))
-            parents = parents[own.to_numpy(zero_copy_only=False)]
-            names, values = names.filter(own), values.filter(own)
+            own = pc.invert(pc.is_in(kinds, value_set=_SYSTEM)).to_numpy(zero_copy_only=False)
+            kept = own[codes]
+            parents = parents[kept]
+            names, values = names.filter(pa.array(kept)), values.filter(pa.array(kept))
         offsets = np.zeros(len(self.text) + 1, np.int32)
         np.cumsum(np.bincount(parents, minlength=len(self.text)), out=offsets[1:])
         return pa.MapArray.from_arrays(pa.array(offsets), names, values)
@@ -51,16 +63,16 @@ class Properties:
 
     def value(self, *alternatives: str) -> pa.Array:
         """The value of the first of these names that a message has; null where it has none."""
-        parents, names, values = self._entries
+        parents, _, values, codes, kinds = self._entries
         found = np.full(len(self.text), -1, np.int64)
         for name in reversed(alternatives):
-            places = np.flatnonzero(pc.equal(names, name).to_numpy(zero_copy_only=False))
+            places = np.flatnonzero(codes == pc.index(kinds, name).as_py())
             found[parents[places]] = places
-        return values.take(pa.array(found, mask=found < 0))
+        missing = found < 0
+        return values.take(pa.array(found, mask=missing if missing.any() else None))
 
     @cached_property
-    def _entries(self) -> tuple[np.ndarray, pa.Array, pa.Array]:
-        """The message each entry belongs to, the entries' names and their values."""
+    def _entries(self) -> _Entries:
         found = _cut(self.text)
         return _last_of_each(*(found if found is not None else _split(self.text)))
 
@@ -85,7 +97,9 @@ def _cut(text: pa.Array) -> tuple[np.ndarray, pa.Array, pa.Array] | None:
     if len(name_ends) != len(entry_ends):
         return None
     # Behind a separator the next entry begins, behind an end of a text the next text.
-    parents = np.searchsorted(starts[filled], name_ends, "right") - 1
+    firsts = np.searchsorted(name_ends, starts[filled])
+    entries_of = np.diff(firsts, append=len(name_ends))
+    parents = np.repeat(np.arange(len(filled)), entries_of)
     entry_starts = np.concatenate([[0], entry_ends[:-1] + 1])
     begins = np.flatnonzero(np.concatenate([[True], parents[1:] != parents[:-1]]))
     entry_starts[begins] = starts[filled][parents[begins]]
@@ -115,18 +129,17 @@ def _split(text: pa.Array) -> tuple[np.ndarray, pa.Array, pa.Array]:
     return parents, halves.take(pa.array(even)), halves.take(pa.array(even + 1))
 
 
-def _last_of_each(
-    parents: np.ndarray, names: pa.Array, values: pa.Array
-) -> tuple[np.ndarray, pa.Array, pa.Array]:
+def _last_of_each(parents: np.ndarray, names: pa.Array, values: pa.Array) -> _Entries:
     """Without the entries that a later one of the same message and name replaces."""
     coded = names.dictionary_encode()
-    codes = coded.indices.to_numpy()
-    if _are_single(parents, codes, len(coded.dictionary)):
-        return parents, names, values
-    keys = parents.astype(np.int64) * max(1, len(coded.dictionary)) + codes
+    codes, kinds = coded.indices.to_numpy(), coded.dictionary
+    if _are_single(parents, codes, len(kinds)):
+        return _Entries(parents, names, values, codes, kinds)
+    keys = parents.astype(np.int64) * max(1, len(kinds)) + codes
     _, from_behind = np.unique(keys[::-1], return_index=True)
     kept = np.sort(len(keys) - 1 - from_behind)
-    return parents[kept], names.take(pa.array(kept)), values.take(pa.array(kept))
+    places = pa.array(kept)
+    return _Entries(parents[kept], names.take(places), values.take(places), codes[kept], kinds)
 
 
 def _are_single(parents: np.ndarray, codes: np.ndarray, count: int) -> bool:
