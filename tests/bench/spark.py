@@ -1,7 +1,7 @@
 """`make bench-spark`: Spark reads a topic of ours and one of Kafka's (P17), and log files (P18).
 
-    python -m tests.bench.spark [--rows 2000000] [--runs 5] [--parts P17,P18] [--ways our,kafka,...]
-                                [--masters local[1],local[2]] [--spark 4.3] [--dry]
+    python -m tests.bench.spark [--rows 2000000] [--store-rows 6000000] [--runs 5] [--parts P17,P18]
+        [--ways our,kafka,...] [--masters local[1],local[2]] [--spark 4.3] [--dry]
 
 Replaces the table of Spark in docs/benchmarks.md, with the goals and what came of them, unless
 --dry. spark_topic.py and spark_store.py say what is done.
@@ -79,12 +79,13 @@ def goal_table(goals: list[tuple[str, float, float]]) -> Iterator[str]:
 
 def head(options: argparse.Namespace, calibration: list[dict[str, float]]) -> str:
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    command = " ".join(["make bench-spark", *sys.argv[1:]])
+    words = " ".join(sys.argv[1:])
+    command = f'make bench-spark ARGS="{words}"' if words else "make bench-spark"
     figures = {name: middle([run[name] for run in calibration]) for name in calibration[0]}
     return (
         f"{now}, `{command}`, on {machine()}. PySpark {options.spark}, Spark's Kafka source 4.2.0, "
-        f"Kafka 4.3.1; {options.rows:,} messages, {options.runs} runs. Calibration before and "
-        f"after: loopback round trip {figures['round_trip_us']} us, memcpy "
+        f"Kafka 4.3.1; topics of {options.rows:,} messages, {options.runs} runs. Calibrated before "
+        f"and after: loopback round trip {figures['round_trip_us']} us, memcpy "
         f"{figures['memcpy_gb_per_s']} GB/s."
     )
 
@@ -92,6 +93,7 @@ def head(options: argparse.Namespace, calibration: list[dict[str, float]]) -> st
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench-spark", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--store-rows", type=int, default=spark_store.ROWS, help="of P18")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--parts", default="P17,P18")
     parser.add_argument("--ways", default=",".join(way.name for way in WAYS))
@@ -111,9 +113,9 @@ def main() -> int:
         tables.append("\n".join(topic_table(results, options.rows)))
         goals += topic_goals(results)
     if "P18" in options.parts:
-        found = spark_store.run(options.rows, options.runs, options.spark)
-        tables.append(spark_store.table(found, options.rows))
-        goals += store_goals(found, options.rows)
+        found = spark_store.run(options.store_rows, options.runs, options.spark)
+        tables.append(spark_store.table(found, options.store_rows))
+        goals += store_goals(found, options.store_rows)
     calibration.append(calibrate())
     tables.append("\n".join(goal_table(goals)))
     text = "\n\n".join([head(options, calibration), *tables])
