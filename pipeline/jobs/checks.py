@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 #: Milliseconds of a time as people write it.
 ParseTime = Callable[[str], int]
 
+_MASTERS = ("local", "spark://", "yarn", "k8s://")
+
 
 def check(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
     """Look at the arguments of a job (arguments.py). Raises JobFailed, PipelineError or OSError."""
@@ -26,12 +28,27 @@ def check(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
         raise JobFailed("replay needs --name-servers, or --dry-run to send nothing", USAGE)
     for text in filter(None, (getattr(parsed, "begin", None), getattr(parsed, "end", None))):
         parse_time(text)
+    if parsed.master and not parsed.master.startswith(_MASTERS):
+        raise JobFailed(
+            f"--master {parsed.master}: must be local[N], spark://HOST:PORT, yarn or k8s://...",
+            USAGE,
+        )
+    _check_levels(getattr(parsed, "delay_levels", None))
     _check_source(parsed)
     for option in ("to", "output", "plots"):
         target = getattr(parsed, option, None)
         # The `to` of a replay is a topic.
         if target and (option, parsed.job) != ("to", "replay"):
             _check_target(parsed.job, option, target)
+
+
+def _check_levels(text: str | None) -> None:
+    from aerobee.store.delay_levels import DelayLevels
+
+    try:
+        DelayLevels(text or "")
+    except ValueError as error:
+        raise JobFailed(f"--delay-levels {text!r}: {error}", USAGE) from error
 
 
 def _check_source(parsed: argparse.Namespace) -> None:

@@ -100,7 +100,7 @@ def _explained(error: Exception, mode: str) -> JobFailed:
     if not isinstance(error, PySparkException) and "Py4J" not in type(error).__name__:
         raise error
     if _NO_JAVA in str(error):
-        return JobFailed("Spark could not start its Java process: it needs Java 17 or newer")
+        return JobFailed("Spark's Java process did not start; it needs Java 17 or newer")
     found = _CAUSE.search(str(error))
     if found is None:
         return JobFailed(f"Spark failed: {_first_cause(str(error))[:_MOST_CHARS]}")

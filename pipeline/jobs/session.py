@@ -66,14 +66,16 @@ def _ship_wheel(spark: SparkSession) -> None:
     spark.sparkContext.addPyFile(shutil.copy(wheel, os.path.join(folder, "aerobee.zip")))
 
 
-#: What each application of this process is doing, by its id; for `Progress`.
-_STEPS: dict[str, str] = {}
+#: Who speaks for each application of this process, by its id.
+_SPEAKERS: dict[str, Progress] = {}
 
 
 def step(spark: SparkSession, text: str) -> None:
     """Say what the job does from now on: in its progress, and in Spark's own pages."""
     spark.sparkContext.setJobDescription(text)
-    _STEPS[spark.sparkContext.applicationId] = text
+    progress = _SPEAKERS.get(spark.sparkContext.applicationId)
+    if progress is not None:
+        progress.begin(text)
 
 
 def _is_submitted() -> bool:
@@ -82,7 +84,8 @@ def _is_submitted() -> bool:
 
 
 class Progress:
-    """Says now and then how far Spark is with the job's tasks; a context manager."""
+    """Says each step of a job, and now and then how far Spark is with its tasks; a context
+    manager, with a thread of its own."""
 
     def __init__(self, spark: SparkSession, say: Callable[[str], None] | None) -> None:
         self._tracker: Any = spark.sparkContext.statusTracker()
@@ -91,8 +94,16 @@ class Progress:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pipeline-progress", daemon=True)
         self._started = time.monotonic()
+        self._step = ""
+
+    def begin(self, text: str) -> None:
+        """The next step."""
+        self._step = text
+        if self._say is not None:
+            self._say(self._text())
 
     def __enter__(self) -> Self:
+        _SPEAKERS[self._application] = self
         if self._say is not None:
             self._thread.start()
         return self
@@ -100,7 +111,7 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        _STEPS.pop(self._application, None)
+        _SPEAKERS.pop(self._application, None)
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -118,7 +129,6 @@ class Progress:
         stages = [self._tracker.getStageInfo(one) for one in self._tracker.getActiveStageIds()]
         found = [one for one in stages if one is not None and one.numTasks]
         passed = int(time.monotonic() - self._started)
-        doing = _STEPS.get(self._application, "working")
         done = sum(one.numCompletedTasks for one in found)
         total = sum(one.numTasks for one in found)
-        return f"{passed} s: {doing}" + (f", {done} of {total} tasks" if found else "")
+        return f"{passed} s: {self._step}" + (f", {done} of {total} tasks" if found else "")

@@ -40,6 +40,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("traffic STORE --begin yesterday", 2, "not a time: 'yesterday'"),
         ("replay STORE --end 2026-13-01 --dry-run", 2, "not a time: '2026-13-01'"),
         ("audit STORE --conf spark.ui.port", 2, "--conf spark.ui.port: not KEY=VALUE"),
+        ("audit STORE --delay-levels soon", 2, "--delay-levels 'soon'"),
+        ("audit STORE --master nonsense", 2, "--master nonsense: must be local[N]"),
         ("replay STORE", 2, "needs --name-servers, or --dry-run"),
         ("replay FOLDER --archive --dry-run", 3, "FOLDER is no archive"),
         ("replay FOLDER FOLDER --archive --dry-run", 2, "one archive at a time"),
