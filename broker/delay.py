@@ -92,10 +92,6 @@ class ScheduleMessageService:
         self._stored(waiting.queue_id + 1, result.store_timestamp_ms)
         return result
 
-    def stored_form(self, message: StoreMessage) -> StoreMessage:
-        """What `put` stores for this message."""
-        return waiting_form(message, self._queues.levels.highest) or message
-
     def _stored(self, number: int, store_ms: int) -> None:
         level = self._levels.get(number)
         if level is None:

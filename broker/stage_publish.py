@@ -27,8 +27,16 @@ from aerobee.broker.stage_rows import DELAY_ENTRY, has_entry, publish_form, rows
 from aerobee.broker.stage_table import BatchKey, Chunk, Intent, Stage, StageTable
 from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.errors import BadRequest, CorruptRecord
-from aerobee.protocol.properties import PROPERTY_UNIQUE_KEY, decode_properties
+from aerobee.protocol.names import SCHEDULE_TOPIC
+from aerobee.protocol.properties import (
+    PROPERTY_DELAY,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_UNIQUE_KEY,
+    decode_properties,
+)
 from aerobee.protocol.record import Message, StoreMessage, decode_record
+from aerobee.store.delayed_messages import asked_level
 from aerobee.store.errors import (
     MessageIllegal,
     PropertiesTooLarge,
@@ -54,9 +62,9 @@ class Delays(Protocol):
         """Store a message that has a delay level, where it waits."""
         ...
 
-    def stored_form(self, message: StoreMessage, /) -> StoreMessage:
-        """The same as it is stored then."""
-        ...
+
+#: Whether it waits, topic, queue, flag, body, unique id.
+Identity = tuple[bool, str, str, int, bytes, str | None]
 
 
 class OpenChunk(NamedTuple):
@@ -272,18 +280,10 @@ class Publisher:
         if messages is None:
             return
         start = slice_.first - first
-        expected = [
-            _identity(self._stored_form(message))
-            for message in messages[start : start + slice_.rows]
-        ]
+        expected = [_identity(message) for message in messages[start : start + slice_.rows]]
         stage.published = slice_.first + self._found_of(expected, slice_.behind)
 
-    def _stored_form(self, message: StoreMessage) -> StoreMessage:
-        if self._delays is None or not _is_delayed(message):
-            return message
-        return self._delays.stored_form(message)
-
-    def _found_of(self, expected: list[tuple[object, ...]], log_offset: int) -> int:
+    def _found_of(self, expected: list[Identity], log_offset: int) -> int:
         """How many of `expected` stand in the log from there on, side by side.
 
         Where the log is damaged some may be missing; they are lost like all that was there.
@@ -305,14 +305,23 @@ def _run_of(message: StoreMessage) -> tuple[bool, str, int]:
 
 
 def _is_delayed(message: StoreMessage) -> bool:
-    return has_entry(message.properties, DELAY_ENTRY)
+    if not has_entry(message.properties, DELAY_ENTRY):
+        return False
+    return asked_level(decode_properties(message.properties).get(PROPERTY_DELAY, "")) > 0
 
 
-def _identity(message: StoreMessage) -> tuple[object, ...]:
+def _identity(message: StoreMessage) -> Identity:
+    """What a row's record is known by. Of one that waits that is where it goes, not its level: the
+    settings may have had other levels when it was put."""
     unique = decode_properties(message.properties).get(PROPERTY_UNIQUE_KEY)
-    return message.topic, message.queue_id, message.flag, message.body, unique
+    waits = _is_delayed(message)
+    return waits, message.topic, str(message.queue_id), message.flag, message.body, unique
 
 
-def _identity_of(message: Message) -> tuple[object, ...]:
-    unique = message.properties.get(PROPERTY_UNIQUE_KEY)
-    return message.topic, message.queue_id, message.flag, message.body, unique
+def _identity_of(message: Message) -> Identity:
+    properties = message.properties
+    waits = message.topic == SCHEDULE_TOPIC
+    place = message.topic, str(message.queue_id)
+    if waits:
+        place = properties.get(PROPERTY_REAL_TOPIC, ""), properties.get(PROPERTY_REAL_QUEUE_ID, "")
+    return waits, *place, message.flag, message.body, properties.get(PROPERTY_UNIQUE_KEY)

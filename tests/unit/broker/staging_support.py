@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
-
+from aerobee.broker.delay import ScheduleMessageService
+from aerobee.broker.delay_progress import DelayProgress
 from aerobee.broker.staging import Staging
 from aerobee.broker.state_file import JsonStateFile
 from aerobee.broker.stats import BrokerStats
@@ -20,7 +20,6 @@ from aerobee.protocol.command import Command
 from aerobee.protocol.frame import FrameDecoder
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.protocol.properties import encode_properties
-from aerobee.protocol.record import StoreMessage
 from aerobee.protocol.stages import (
     Run,
     StageBatchHeader,
@@ -33,12 +32,12 @@ from aerobee.protocol.stages import (
     stage_checksum,
 )
 from aerobee.store.message_store import MessageStore
-from aerobee.store.results import PutResult
 from tests.unit.broker.clients_support import NOW_MS, Peer, request
 from tests.unit.store.support import HOST, read_all, small_settings
 
 BROKER = "b-a"
 TOPICS = ("Orders", "Audit")
+LEVELS = 18
 
 
 class Handle:
@@ -80,21 +79,11 @@ class Loop:
         return bool(ready)
 
 
-class Waiting:
-    """Stores delayed messages where they wait; `Delays` of the publisher."""
-
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
-
-    def put(self, message: StoreMessage) -> PutResult:
-        return self._store.put(self.stored_form(message))
-
-    def stored_form(self, message: StoreMessage) -> StoreMessage:
-        return msgspec.structs.replace(message, topic=SCHEDULE_TOPIC, queue_id=0)
-
-
 class Desk:
-    """Requests to the staging of one store; `now_ms` is its wall clock."""
+    """Requests to the staging of one store; `now_ms` is its wall clock.
+
+    `delays`: delayed messages are stored where they wait, and stay there.
+    """
 
     def __init__(self, path: Path, *, delays: bool = False, **changes: object) -> None:
         values: dict[str, object] = {
@@ -124,11 +113,25 @@ class Desk:
             HOST,
             lambda: None,
             lambda: self.now_ms,
-            Waiting(self.store) if delays else None,
+            self._delays() if delays else None,
         )
         self._handlers = self.staging.handlers()
         self.peer = Peer(1)
         self.peer.packed_peer = HOST  # type: ignore[attr-defined]
+
+    def _delays(self) -> ScheduleMessageService:
+        file = JsonStateFile(self.path / "config" / "delayOffset.json")
+        delays = ScheduleMessageService(
+            cast("asyncio.AbstractEventLoop", self.loop),
+            self.store,
+            DelayProgress(file, lambda: self.store.durable),
+            BrokerStats(),
+            lambda: None,
+            lambda: self.now_ms,
+        )
+        # By way of the store, whose `put` tests replace.
+        delays._store_put = lambda message: self.store.put(message)
+        return delays
 
     def start(self) -> Desk:
         self.staging.publisher.start()
@@ -207,9 +210,13 @@ class Desk:
         self.store.close()
 
     def waiting(self) -> list[str]:
-        """Bodies of the messages that are held back, in order."""
+        """Messages that are held back, as `bodies` will give them, sorted."""
         self.store.dispatch()
-        return [message.body.decode() for message in read_all(self.store, SCHEDULE_TOPIC)]
+        return sorted(
+            f"{found.properties['REAL_TOPIC']}/{found.properties['REAL_QID']}/{found.body.decode()}"
+            for queue in range(LEVELS)
+            for found in read_all(self.store, SCHEDULE_TOPIC, queue)
+        )
 
     def bodies(self) -> list[str]:
         """What consumers find in all queues of both topics, sorted."""
@@ -240,8 +247,8 @@ def runs_of(given: Sequence[Row]) -> list[Run]:
     runs: list[Run] = []
     for topic, queue, body in given:
         values = {"UNIQ_KEY": body.decode(), "TAGS": "T"}
-        if body.startswith(b"late"):
-            values["DELAY"] = "1"
+        if body.startswith(b"late"):  # late3-007 by level 3
+            values["DELAY"] = body[4:5].decode()
         properties = encode_properties(values).encode()
         items = encode_batch([BatchItem(0, body, properties)])
         if runs and runs[-1][:2] == (topic, queue):

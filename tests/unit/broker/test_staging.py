@@ -11,7 +11,7 @@ import pytest
 from aerobee.broker import stage_publish
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.names import STAGE_TOPIC
+from aerobee.protocol.names import SCHEDULE_TOPIC, STAGE_TOPIC
 from aerobee.protocol.stages import (
     StageCapability,
     StageChunkHeader,
@@ -22,6 +22,7 @@ from aerobee.protocol.stages import (
 )
 from aerobee.store.errors import StoreClosed
 from tests.unit.broker.staging_support import BROKER, Desk, rows, runs_of, texts
+from tests.unit.store.support import read_all
 
 KEY = ("query-1", 7)
 
@@ -369,31 +370,47 @@ def test_a_row_that_can_never_be_stored_is_passed_over(
     assert desk.staging.publisher.lost_rows == 1
 
 
-def test_delayed_rows_are_held_back_where_that_is_served(tmp_path: Path) -> None:
-    given = rows("a", 3) + rows("late", 5, queues=1) + rows("b", 3)
-    for killed_after in range(1, 40):
-        desk = Desk(tmp_path / f"{killed_after}", delays=True).start()
-        desk.intent(KEY, [desk.stage(KEY, 0, given, size=11)])
-        left = [killed_after]
+def test_a_broker_that_delays_says_so(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "store", delays=True)
+    answer = desk.call(RequestCode.STAGE_CAPABILITY, {})
+    assert answer is not None
+    assert StageCapability.from_ext(answer.ext).delay
+    desk.close()
 
-        def counted(call, left=left):  # type: ignore[no-untyped-def]
-            def put(what):  # type: ignore[no-untyped-def]
-                if not left[0]:
-                    raise StoreClosed("killed")
-                left[0] -= 1
-                return call(what)
 
-            return put
+def test_delayed_rows_wait_where_their_level_says(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "store", delays=True).start()
+    given = rows("a", 3) + rows("late3", 5) + rows("late9", 2, "Audit") + rows("late0", 2)
+    desk.intent(KEY, [desk.stage(KEY, 0, given)])
+    desk.settle()
+    assert desk.state(KEY) == "done"
+    assert desk.bodies() == texts(given[:3] + given[-2:])
+    assert desk.waiting() == texts(given[3:-2])
+    assert [len(read_all(desk.store, SCHEDULE_TOPIC, queue)) for queue in (2, 8)] == [5, 2]
+    (late, *_) = read_all(desk.store, SCHEDULE_TOPIC, 8)
+    assert late.properties["DELAY"] == "9"
+    assert (late.properties["UNIQ_KEY"], late.properties["TAGS"]) == ("late9-000", "T")
+    desk.close()
 
-        desk.store.put = counted(desk.store.put)
-        desk.store.put_batch = counted(desk.store.put_batch)
-        desk.settle()
-        desk.close()
-        desk = Desk(tmp_path / f"{killed_after}", delays=True).start()
-        desk.settle()
-        assert desk.bodies() == texts([row for row in given if not row[2].startswith(b"late")])
-        assert desk.waiting() == [f"late-{n:03d}" for n in range(5)]
-        desk.close()
-        if left[0]:
-            return
-    raise AssertionError("it never came to its end")
+
+def test_levels_may_be_other_ones_after_a_kill(tmp_path: Path) -> None:
+    given = rows("late3", 6) + rows("b", 2)
+    desk = Desk(tmp_path / "store", delays=True, message_delay_levels="1s 5s 10s").start()
+    desk.intent(KEY, [desk.stage(KEY, 0, given)])
+    left = [3]  # the slice's mark and two of its rows
+
+    def put(message):  # type: ignore[no-untyped-def]
+        left[0] -= 1
+        if left[0] < 0:
+            raise StoreClosed("killed")
+        return real(message)
+
+    real, desk.store.put = desk.store.put, put  # type: ignore[method-assign]
+    desk.settle()
+    desk.close()
+    desk = Desk(tmp_path / "store", delays=True, message_delay_levels="1s").start()
+    desk.settle()
+    assert [len(read_all(desk.store, SCHEDULE_TOPIC, queue)) for queue in (2, 0)] == [2, 4]
+    assert desk.waiting() == texts(given[:6])
+    assert desk.bodies() == texts(given[6:])
+    desk.close()

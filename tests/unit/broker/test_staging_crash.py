@@ -38,15 +38,20 @@ class Killed(BaseException):
 
 
 class Life:
-    """One broker's life: two batches of two queries, foreign messages in between."""
+    """One broker's life: two batches of two queries, some rows of them delayed, foreign messages in
+    between."""
 
     def __init__(self, path: Path, *, save: bool = False) -> None:
-        self.desk = Desk(path).start()
+        self.desk = Desk(path, delays=True).start()
         self.save = save
         self.given = {
-            KEY: rows("a", 8) + rows("a-audit", 5, "Audit"),
+            KEY: rows("a", 8) + rows("late4", 4) + rows("late0", 2) + rows("a-audit", 3, "Audit"),
             # Rows that are alike but for where they go, and some that are alike.
-            OTHER: rows("b", 4) + [("Orders", 0, b"same")] * 2 + [("Orders", 1, b"same")],
+            OTHER: rows("b", 3)
+            + [("Orders", 0, b"same")] * 2
+            + [("Orders", 1, b"same")]
+            + [("Orders", 0, b"late2")] * 2
+            + [("Orders", 1, b"late2"), ("Audit", 1, b"late2")],
         }
         self.parts: dict[tuple[str, int], list[StagePart]] = {}
 
@@ -71,12 +76,14 @@ class Life:
 
 
 def ours(desk: Desk) -> list[str]:
-    return [text for text in desk.bodies() if not text.endswith("/foreign")]
+    """All that consumers find, or will find."""
+    found = sorted(desk.bodies() + desk.waiting())
+    return [text for text in found if not text.endswith("/foreign")]
 
 
 def check(path: Path, life: Life) -> tuple[str, str]:
     """What a start makes of `path`: batches whole or not at all, in the end each row once."""
-    desk = Desk(path)
+    desk = Desk(path, delays=True)
     states = desk.state(KEY), desk.state(OTHER)
     before = Counter(ours(desk))
     assert not before - Counter(life.expected(KEY, OTHER)), "a row is there twice"
@@ -130,7 +137,7 @@ def test_each_beginning_of_the_log_leads_to_each_row_once(tmp_path: Path) -> Non
     assert sum(found.topic == STAGE_TOPIC for found in log) > 15
     seen: Counter[tuple[str, str]] = Counter()
     for count in range(len(log) + 1):
-        desk = Desk(tmp_path / "cut")
+        desk = Desk(tmp_path / "cut", delays=True)
         for found in log[:count]:
             desk.store.put(again(found))
         desk.store.dispatch()
