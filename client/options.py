@@ -54,6 +54,11 @@ class ClientOptions:
     call_timeout_s: float = 5.0
     heartbeat_interval_s: float = 30.0  # the broker forgets a client after 120 s of silence
     route_refresh_interval_s: float = 30.0
+    # Every request is signed with them, for brokers with access control; both or none.
+    access_key: str | None = field(default=None, repr=False)
+    secret_key: str | None = field(default=None, repr=False)
+    use_tls: bool = False  # towards name servers and brokers
+    trust_store: str | None = None  # PEM file; without one every certificate is taken, as in Java
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

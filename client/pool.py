@@ -11,6 +11,7 @@ Errors of remoting/ leave this module as errors of this folder, with the address
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -53,12 +54,18 @@ class ConnectionPool:
     """Connections by address; belongs to one event loop, its tasks to `tasks`."""
 
     def __init__(
-        self, tasks: TaskOwner, connect_timeout_s: float, greet: Greet, on_request: OnRequest
+        self,
+        tasks: TaskOwner,
+        connect_timeout_s: float,
+        greet: Greet,
+        on_request: OnRequest,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._tasks = tasks
         self._connect_timeout_s = connect_timeout_s
         self._greet = greet
         self._on_request = on_request
+        self._tls = tls
         self._shared = caller_set(name="client")
         self._callers: dict[str, Caller] = {}
         self._connecting: dict[str, asyncio.Task[Caller]] = {}
@@ -109,6 +116,7 @@ class ConnectionPool:
                 self._connect_timeout_s,
                 on_request=partial(self._on_request, address),
                 shared=self._shared,
+                tls=self._tls,
             )
             try:
                 await self._greet(address, caller)

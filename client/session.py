@@ -35,6 +35,7 @@ from aerobee.client.options import (
 from aerobee.client.pool import ConnectionPool
 from aerobee.client.route import MASTER_ID
 from aerobee.client.routes import RouteCache
+from aerobee.client.security import make_signer, make_tls
 from aerobee.protocol.client_bodies import ConsumerData, HeartbeatData
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.command import Command, make_request, make_response
@@ -77,11 +78,12 @@ class Session:
         self.client_id = make_client_id(options, self.local_ip)
         self.tasks = TaskOwner(self.client_id)
         self.pool = ConnectionPool(
-            self.tasks, options.connect_timeout_s, self._greet, self._on_request
+            self.tasks, options.connect_timeout_s, self._greet, self._on_request, make_tls(options)
         )
         self.routes = RouteCache(
             self.pool, self.tasks, self.name_servers, options.call_timeout_s, self.command
         )
+        self._signed = make_signer(options)
         self._members: dict[str, Member] = {}
         self._heartbeats = Periodic(options.heartbeat_interval_s, self.heartbeat, "heartbeat")
         self._refreshes = Periodic(options.route_refresh_interval_s, self._refresh_routes, "routes")
@@ -121,8 +123,10 @@ class Session:
         *,
         oneway: bool = False,
     ) -> Command:
-        """A request in the header form this client was told to use."""
+        """A request in the header form this client was told to use, signed if it has a key."""
         form = self.options.header_form
+        if self._signed is not None:
+            ext = self._signed(ext or {}, body)
         return make_request(code, ext, body, oneway=oneway, serialization=int(form))
 
     async def call(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from aerobee.pipeline.option_parsing import OptionError, OptionMap
+from aerobee.pipeline.options import ACCESS_OPTIONS, Access, read_access, topic_options
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.names import check_group_name, check_topic_name
 from aerobee.protocol.stages import MAX_QUERY_CHARS, check_batch
@@ -19,7 +20,7 @@ AT_LEAST_ONCE: Final = "at-least-once"
 UNSURE_CODES: Final = frozenset({10, 11, 12})
 _ACCEPTED: Final = frozenset({11, 12})
 _OPTIONS: Final = (
-    "nameServer",
+    *ACCESS_OPTIONS,
     "topic",
     "producerGroup",
     "guarantee",
@@ -31,41 +32,48 @@ _OPTIONS: Final = (
     "commitTimeoutMs",
     "acceptCodes",
 )
-# What the source takes besides. Named, so that a wrong hope is not told as a misspelling.
-_NOT_YET: Final = ("accessKey", "secretKey", "useTls", "trustStore")
 # Spark's own of a stream's write, which it hands on to the sink.
 _OF_SPARK: Final = ("checkpointLocation", "queryName")
 _KIB: Final = 1024
 _MIB: Final = 1024 * 1024
+_SEND_TIMEOUT_MS: Final = 3_000
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
     """What a user asked for. Times in ms, sizes in bytes."""
 
-    name_servers: str
+    access: Access
     topic: str | None = None
     producer_group: str = "spark-rocketmq"
     guarantee: str = AUTO
     job_id: str | None = None
     batch_bytes: int = 256 * _KIB
     in_flight: int = 8
-    send_timeout_ms: int = 3_000
+    send_timeout_ms: int = _SEND_TIMEOUT_MS
     retry_timeout_ms: int = 60_000
     commit_timeout_ms: int = 600_000
     accept_codes: frozenset[int] = _ACCEPTED
 
+    @property
+    def name_servers(self) -> str:
+        """As clients take them, and as people read them."""
+        return ";".join(self.access.name_servers)
+
+    def of_clients(self) -> dict[str, Any]:
+        """The fields of ClientOptions that the options say: who asks, and over what."""
+        manner = self.access.manner
+        return {
+            "access_key": manner.access_key,
+            "secret_key": manner.secret_key,
+            "use_tls": manner.use_tls,
+            "trust_store": manner.trust_store,
+        }
+
 
 def read_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """The options of one write. Raises OptionError for what cannot be."""
-    options = OptionMap(
-        given,
-        (*_OPTIONS, *_NOT_YET, *(_OF_SPARK if streaming else ())),
-        aliases={"rocketmq.namesrv.addr": "nameServer"},
-        secrets=("secretKey",),
-    )
-    for name in options.given(_NOT_YET):
-        raise OptionError(f"option {name}: the sink can neither sign nor encrypt its requests yet")
+    options = topic_options(given, (*_OPTIONS, *(_OF_SPARK if streaming else ())))
     job_id = options.text("jobId")
     guarantee = options.choice("guarantee", (AUTO, EFFECTIVELY_ONCE, AT_LEAST_ONCE), AUTO)
     if job_id is not None:
@@ -75,16 +83,18 @@ def read_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptio
             "option guarantee: effectively-once needs the option jobId in a batch write: by it a "
             "job that runs again is known to be the same"
         )
-    defaults = SinkOptions("")
+    send_timeout_ms = options.integer("sendTimeoutMs", _SEND_TIMEOUT_MS, 1) or 1
+    access = read_access(options, send_timeout_ms / 1000)
+    defaults = SinkOptions(access)
     return SinkOptions(
-        options.required("nameServer").replace(",", ";"),
+        access,
         _name(options, "topic", check_topic_name),
         _name(options, "producerGroup", check_group_name) or defaults.producer_group,
         guarantee,
         job_id,
         options.size("batchBytes", defaults.batch_bytes, _KIB, 16 * _MIB),
         options.integer("inFlight", defaults.in_flight, 1, 1000) or 1,
-        options.integer("sendTimeoutMs", defaults.send_timeout_ms, 1) or 1,
+        send_timeout_ms,
         options.integer("retryTimeoutMs", defaults.retry_timeout_ms, 0) or 0,
         options.integer("commitTimeoutMs", defaults.commit_timeout_ms, 1) or 1,
         _accept_codes(options),

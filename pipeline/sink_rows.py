@@ -22,6 +22,7 @@ from aerobee.protocol.properties import (
     PROPERTY_DELAY,
     PROPERTY_KEYS,
     PROPERTY_TAGS,
+    PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_KEY,
 )
 
@@ -36,7 +37,11 @@ MAX_DELAY_LEVEL: Final = 18
 _PROPERTIES_BYTES: Final = MAX_PROPERTIES_BYTES - 512
 # Rows without a key that follow each other go to one queue: a batch has one queue.
 _SIDE_BY_SIDE: Final = 100
-_OWN: Final = frozenset({PROPERTY_SPARK_ID, PROPERTY_UNIQUE_KEY})
+# What a row's map of properties cannot say: the sink's own names, and orders to the broker that
+# came with a message from a topic and were carried out there.
+_LEFT_OUT: Final = frozenset(
+    {PROPERTY_SPARK_ID, PROPERTY_UNIQUE_KEY, PROPERTY_DELAY, PROPERTY_TRANSACTION_PREPARED}
+)
 
 
 class SinkRowError(ValueError):
@@ -130,7 +135,7 @@ class RowMaker:
         given = _value(row, columns.properties)
         if given:
             pairs = given.items() if isinstance(given, dict) else given
-            entries = [(name, value) for name, value in pairs if name not in _OWN and value]
+            entries = [(name, value) for name, value in pairs if name not in _LEFT_OUT and value]
         keys = _value(row, columns.keys)
         if keys:
             text = keys if isinstance(keys, str) else " ".join([key for key in keys if key])

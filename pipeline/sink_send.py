@@ -228,7 +228,9 @@ class PlainClient:
     def __init__(self, options: SinkOptions) -> None:
         send_s = options.send_timeout_ms / 1000
         # A broker's own limit decides; it is told as the broker tells it.
-        self._options = ProducerOptions(send_timeout_s=send_s, call_timeout_s=max(send_s, 5.0))
+        self._options = ProducerOptions(
+            send_timeout_s=send_s, call_timeout_s=max(send_s, 5.0), **options.of_clients()
+        )
         self._session = Session(options.name_servers, self._options)
         self._sender = Sender(self._session, options.producer_group, self._options)
         self._patience_s = options.retry_timeout_ms / 1000

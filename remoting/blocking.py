@@ -26,6 +26,7 @@ from aerobee.protocol.header_decode import decode_header
 from aerobee.protocol.header_encode import MSGPACK
 from aerobee.protocol.signature import signed
 from aerobee.remoting.errors import RemotingClosed, RemotingConnectError, RemotingTimeout
+from aerobee.remoting.tls import client_context
 
 _WORDS = struct.Struct(">iI")
 # Headers are read through this buffer; larger reads go past it.
@@ -141,12 +142,4 @@ class BlockingCaller:
 
 
 def _secured(plain: socket.socket, manner: Manner) -> ssl.SSLSocket:
-    """TLS as Java's clients have it: the chain is checked if there is a trust store, names never,
-    since brokers are known by their addresses."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    if manner.trust_store is not None:
-        context.load_verify_locations(manner.trust_store)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context.wrap_socket(plain)
+    return client_context(manner.trust_store).wrap_socket(plain)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import ssl
 from collections.abc import Callable
 
 from aerobee.protocol.command import Command
@@ -54,22 +55,26 @@ class Caller:
         on_close: OnClose | None = None,
         *,
         shared: ConnectionSet | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> Caller:
         """Connect, or raise `RemotingConnectError` with the address and the reason.
 
         `on_request` gets what the server asks of us (answer with `reply`), `on_close` is called
-        once with the reason when the connection ends, whoever ended it.
+        once with the reason when the connection ends, whoever ended it. `tls` makes it a TLS
+        connection.
         """
         caller = cls(shared or caller_set(), on_request, on_close)
         loop = asyncio.get_running_loop()
         where = address_text((host, port))
         try:
             async with asyncio.timeout(timeout_s):
-                await loop.create_connection(lambda: caller.connection, host, port)
+                await loop.create_connection(lambda: caller.connection, host, port, ssl=tls)
         except TimeoutError as error:
             raise RemotingConnectError(
                 f"cannot connect to {where}: no answer in {timeout_s:g} s"
             ) from error
+        except ssl.SSLError as error:
+            raise RemotingConnectError(f"cannot connect to {where}: TLS: {error}") from error
         except OSError as error:
             # The loops word the same failure differently; the system's words are for people.
             reason = os.strerror(error.errno) if error.errno else str(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from aerobee.client.session import Session
 from aerobee.protocol.client_bodies import ConsumerData, HeartbeatData
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.command import Command, encode_response, make_request, make_response
+from aerobee.protocol.signature import signature
 
 HEART_BEAT = RequestCode.HEART_BEAT
 MAX_OFFSET = RequestCode.GET_MAX_OFFSET
@@ -226,3 +228,34 @@ async def test_a_suspicion_refreshes_the_routes_but_not_without_end(
 def test_two_clients_of_one_process_have_different_ids(name_server: str) -> None:
     ids = {Session(name_server, ClientOptions()).client_id for _ in range(100)}
     assert len(ids) == 100
+
+
+async def test_requests_are_signed_with_the_keys_that_are_given(name_server, broker) -> None:
+    options = ClientOptions(access_key="who", secret_key="hidden")
+    assert "hidden" not in repr(options)
+    session = Session(name_server, options)
+    session.start()
+    broker.answers[MAX_OFFSET] = lambda _, command: encode_response(command, 0)
+    await session.call(broker.address, MAX_OFFSET, {"topic": "T", "queueId": "0"}, b"body")
+    (asked,) = broker.of(MAX_OFFSET)
+    assert asked.ext.pop("Signature") == signature(
+        {"topic": "T", "queueId": "0", "AccessKey": "who"}, b"body", "hidden"
+    )
+    assert asked.ext == {"topic": "T", "queueId": "0", "AccessKey": "who"}
+    await session.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"access_key": "who"}, "belong together"),
+        ({"trust_store": "/x.pem"}, "use_tls=True"),
+        ({"use_tls": True, "trust_store": "/no/such.pem"}, "'/no/such.pem' .*No such file"),
+        ({"use_tls": True, "trust_store": __file__}, "PEM file of certificates"),
+    ],
+)
+def test_keys_and_trust_that_cannot_be_are_refused(
+    name_server, given: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(CallerError, match=reason):
+        Session(name_server, ClientOptions(**given))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from aerobee.client.message import MessageQueue
+from aerobee.client.staging import StagingOptions
 from aerobee.pipeline.option_parsing import OptionError
 from aerobee.pipeline.sink_options import read_sink_options
+from aerobee.pipeline.sink_plan import SinkPlan
 from aerobee.pipeline.sink_rows import Row, RowMaker, SinkRowError
-from aerobee.pipeline.sink_schema import SinkSchemaError, read_sink_schema
+from aerobee.pipeline.sink_schema import SinkColumns, SinkSchemaError, read_sink_schema
 from aerobee.protocol.hashing import java_hash
 from aerobee.protocol.properties import decode_properties
 
@@ -49,7 +52,9 @@ def fields(**types: str) -> list[Field]:
         ({"jobId": "x", "guarantee": "at-least-once"}, False, "contradict"),
         ({"acceptCodes": "10,13"}, True, "0, 10, 11 and 12"),
         ({"inFlight": "0"}, True, "less than 1"),
-        ({"secretKey": "s3cr3t"}, True, "option secretKey: the sink can neither sign"),
+        ({"secretKey": "s3cr3t"}, True, "accessKey and secretKey belong together"),
+        ({"trustStore": "/x.pem"}, True, "trustStore is for useTls=true"),
+        ({"nameServer": "localhost"}, True, "is not host:port"),
     ],
 )
 def test_wrong_options_are_named(given: dict[str, str], streaming: bool, reason: str) -> None:
@@ -64,6 +69,18 @@ def test_options_that_spark_hands_on_are_not_unknown() -> None:
     assert read_sink_options(given, streaming=True).name_servers == SERVER["nameServer"]
     with pytest.raises(OptionError, match="unknown option 'checkpointlocation'"):
         read_sink_options(given, streaming=False)
+
+
+def test_secrets_travel_and_are_not_shown() -> None:
+    given = {"accessKey": "who-it-is", "secretKey": "s3cr3t", "useTls": "true"}
+    options = read_sink_options(SERVER | given, streaming=True)
+    plan = SinkPlan(options, SinkColumns(0), ("b-a",), None, None)
+    again = pickle.loads(pickle.dumps(plan)).options.of_clients()
+    assert (again["access_key"], again["secret_key"]) == ("who-it-is", "s3cr3t")
+    assert again["use_tls"]
+    for text in (repr(plan), str(options), repr(StagingOptions(**options.of_clients()))):
+        assert "s3cr3t" not in text
+        assert "who-it-is" not in text
 
 
 def test_options_are_typed() -> None:
@@ -126,6 +143,16 @@ def test_a_row_becomes_a_message() -> None:
         "a": "1", "KEYS": "k1 k2", "TAGS": "t", "DELAY": "3", "SPARK_ID": "q/1/0/0",
         "UNIQ_KEY": "ID0",
     }  # fmt: skip
+
+
+def test_orders_to_the_broker_are_not_taken_from_the_properties() -> None:
+    given = {"body": "string", "properties": "map<string,string>"}
+    pairs = {"DELAY": "3", "TRAN_MSG": "true", "SPARK_ID": "x", "UNIQ_KEY": "y", "a": "1"}
+    (row,) = made(given, [("x", pairs)])
+    assert decode_properties(row.properties) == {
+        "a": "1", "SPARK_ID": "q/1/0/0", "UNIQ_KEY": "ID0",
+    }  # fmt: skip
+    assert row.delay_level == 0
 
 
 def test_a_key_chooses_its_queue_as_java_does() -> None:

@@ -16,6 +16,8 @@ from aerobee.remoting.errors import (
     RemotingTimeout,
 )
 from aerobee.remoting.limits import RemotingLimits
+from aerobee.remoting.tls import client_context
+from tests.tls import CERTIFICATE, STRANGER, tls_in_front_of
 
 pytestmark = pytest.mark.both_loops
 
@@ -140,3 +142,26 @@ async def test_a_caller_whose_output_is_full_still_reads_answers(bench, until):
 
 def test_callers_read_in_smaller_turns_than_servers():
     assert CALLER_LIMITS.read_buffer_bytes < RemotingLimits().read_buffer_bytes
+
+
+async def test_a_caller_may_use_tls(bench):
+    server = await bench.server()
+    bench.handler.answer = lambda _c, command: encode_response(command, 0, body=command.body * 2)
+    large = b"x" * 3_000_000
+    async with tls_in_front_of(server.port) as port:
+        for trust_store in (None, str(CERTIFICATE)):
+            caller = await Caller.connect("127.0.0.1", port, 5, tls=client_context(trust_store))
+            answers = await asyncio.gather(
+                *(caller.call(make_request(1, {}, body), 10) for body in (b"a", large, b""))
+            )
+            assert [len(answer.body) for answer in answers] == [2, 6_000_000, 0]
+            caller.close()
+        strict = client_context(str(STRANGER))
+        with pytest.raises(RemotingConnectError, match=rf"127\.0\.0\.1:{port}: TLS: .*verify"):
+            await Caller.connect("127.0.0.1", port, 5, tls=strict)
+
+
+async def test_tls_towards_a_plain_server_is_a_connect_error(bench):
+    server = await bench.server()
+    with pytest.raises(RemotingConnectError, match=f"cannot connect to .*{server.port}"):
+        await Caller.connect("127.0.0.1", server.port, 5, tls=client_context(None))
