@@ -19,6 +19,7 @@ from aerobee.client.errors import (
     PeerFailed,
     RequestRefused,
     SendFailed,
+    Untrusted,
 )
 from aerobee.client.listener import Consumed
 from aerobee.client.message import Message, MessageQueue, ReceivedMessage
@@ -68,4 +69,5 @@ __all__ = [
     "SendFailed",
     "SendResult",
     "SendStatus",
+    "Untrusted",
 ]

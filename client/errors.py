@@ -16,6 +16,7 @@ the one question a caller has, "what do I do now":
       BadAnswer            the peer answered with something that cannot be read
       NetworkError         nothing was answered; the peer may or may not have acted
         ConnectFailed      surely not acted
+          Untrusted        TLS: its certificate is none that is trusted, now and next time
         CallTimeout
         ConnectionLost
       ClientBusy           too much is in flight already on one connection; nothing was sent
@@ -95,6 +96,10 @@ class NetworkError(ClientError):
 
 class ConnectFailed(NetworkError):
     """No connection could be made, so nothing was sent."""
+
+
+class Untrusted(ConnectFailed):
+    """The peer's certificate is not among those of the trust store."""
 
 
 class CallTimeout(NetworkError):

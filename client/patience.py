@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from aerobee.client.errors import ClientError, NetworkError, PeerBusy, PeerError
+from aerobee.client.errors import ClientError, NetworkError, PeerBusy, PeerError, Untrusted
 from aerobee.client.session import Session
 from aerobee.protocol.codes import ResponseCode
 
@@ -49,4 +49,4 @@ def may_pass_later(error: ClientError) -> bool:
     """Whether the same request may succeed when it is sent again."""
     if isinstance(error, PeerError):
         return isinstance(error, PeerBusy) or error.code == ResponseCode.FLUSH_DISK_TIMEOUT
-    return isinstance(error, NetworkError)
+    return isinstance(error, NetworkError) and not isinstance(error, Untrusted)

@@ -23,6 +23,7 @@ from aerobee.client.errors import (
     ClientError,
     ConnectFailed,
     ConnectionLost,
+    Untrusted,
 )
 from aerobee.client.options import split_address
 from aerobee.protocol.command import Command
@@ -32,6 +33,7 @@ from aerobee.remoting.errors import (
     RemotingConnectError,
     RemotingError,
     RemotingTimeout,
+    RemotingUntrusted,
 )
 
 Greet = Callable[[str, Caller], Awaitable[None]]
@@ -41,6 +43,8 @@ OnRequest = Callable[[str, Caller, Command], None]
 def client_error(address: str, error: RemotingError) -> ClientError:
     """The error of this folder for one of remoting/."""
     text = f"{address}: {error}"
+    if isinstance(error, RemotingUntrusted):
+        return Untrusted(text)
     if isinstance(error, RemotingConnectError):
         return ConnectFailed(text)
     if isinstance(error, RemotingTimeout):

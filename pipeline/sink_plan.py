@@ -75,32 +75,30 @@ async def _plan(options: SinkOptions, columns: SinkColumns, *, wants: bool) -> S
             brokers = await client.brokers()
         if not brokers:
             raise SinkPlanError(f"no broker is registered at {options.name_servers}")
-        staged = await _capabilities(client, brokers) if wants else None
-    if isinstance(staged, str):
-        if options.guarantee == EFFECTIVELY_ONCE:
-            raise OptionError(
-                f"option guarantee: effectively-once is not possible, broker {staged} does not "
-                "stage batches; at-least-once is"
-            )
-        text = f"broker {staged} does not stage batches: messages are written at least once"
-        log.warning(text)
-        warnings.warn(text, stacklevel=2)
-        staged = None
+        # Asked whatever is wanted: a broker that is away or refuses the keys is found now.
+        told = {broker: await client.capability(broker) for broker in brokers}
+    staged = _staged(told, options) if wants else None
     query = None if options.job_id is None else query_of_job(options.job_id)
     return SinkPlan(options, columns, tuple(brokers), staged, query)
 
 
-async def _capabilities(
-    client: StageClient, brokers: Sequence[str]
-) -> dict[str, StageCapability] | str:
-    """What the brokers can stage, or the name of one that cannot."""
-    found: dict[str, StageCapability] = {}
-    for broker in brokers:
-        told = await client.capability(broker)
-        if told is None:
-            return broker
-        found[broker] = told
-    return found
+def _staged(
+    told: Mapping[str, StageCapability | None], options: SinkOptions
+) -> dict[str, StageCapability] | None:
+    """What each broker can stage; None, with a warning, if one of them cannot."""
+    found = {broker: one for broker, one in told.items() if one is not None}
+    if len(found) == len(told):
+        return found
+    unable = ", ".join(broker for broker, one in told.items() if one is None)
+    if options.guarantee == EFFECTIVELY_ONCE:
+        raise OptionError(
+            f"option guarantee: effectively-once is not possible, broker {unable} does not stage "
+            "batches; at-least-once is"
+        )
+    text = f"broker {unable} does not stage batches: messages are written at least once"
+    log.warning(text)
+    warnings.warn(text, stacklevel=2)
+    return None
 
 
 def staging_client(options: SinkOptions, patience_s: float | None = None) -> StageClient:

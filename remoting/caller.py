@@ -16,7 +16,7 @@ from collections.abc import Callable
 from aerobee.protocol.command import Command
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.connection_set import ConnectionSet
-from aerobee.remoting.errors import RemotingClosed, RemotingConnectError
+from aerobee.remoting.errors import RemotingClosed, RemotingConnectError, RemotingUntrusted
 from aerobee.remoting.limits import KIB, RemotingLimits
 from aerobee.remoting.peers import address_text
 from aerobee.remoting.stats import CloseReason
@@ -72,6 +72,10 @@ class Caller:
         except TimeoutError as error:
             raise RemotingConnectError(
                 f"cannot connect to {where}: no answer in {timeout_s:g} s"
+            ) from error
+        except ssl.SSLCertVerificationError as error:
+            raise RemotingUntrusted(
+                f"its certificate is not trusted: {error.verify_message}"
             ) from error
         except ssl.SSLError as error:
             raise RemotingConnectError(f"cannot connect to {where}: TLS: {error}") from error

@@ -15,6 +15,10 @@ class RemotingConnectError(RemotingError):
     """No connection could be made; nothing was sent."""
 
 
+class RemotingUntrusted(RemotingConnectError):
+    """The server's certificate was not accepted, and will not be next time."""
+
+
 class RemotingClosed(RemotingError):
     """The connection closed before the answer came; the peer may have acted on the request."""
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.tls import CERTIFICATE, KEY
+
 from .kit import CACHE, JAVA_BROKER
 from .processes import Child, free_ports, wait_until
 from .wire import CLUSTER_INFO, ROUTE, SUCCESS, Wire
@@ -150,12 +152,14 @@ class OurBroker(Broker):
     """`aerobee serve` with its embedded name server."""
 
     kind = "our"
+    # What the interpreter runs; a test may have it changed for one start.
+    entry: tuple[str, ...] = ("-m", "aerobee.cli")
 
     def _launch(self) -> None:
         config = self.root / "broker.conf"
         config.write_text(_properties(self.shape.settings(self.store)))
         argv = [
-            sys.executable, "-m", "aerobee.cli", "serve", "-c", str(config),
+            sys.executable, *self.entry, "serve", "-c", str(config),
             "--port", str(self.port), "--nameserver-port", str(self.name_server_port),
             "--http-port", "0",
         ]  # fmt: skip
@@ -215,6 +219,33 @@ class JavaBroker(Broker):
         (home / "conf").mkdir(parents=True, exist_ok=True)
         for name in ("broker", "namesrv"):
             (home / "conf" / f"logback_{name}.xml").write_text(_LOGBACK)
+        return home
+
+
+class SecuredJavaBroker(JavaBroker):
+    """A Java broker that asks for signed requests, and takes TLS beside plain connections."""
+
+    kind = "secured Java"
+    access_key, secret_key = "interop-writer", "interop-hidden-key"
+
+    def __init__(self, root: Path, **options: object) -> None:
+        super().__init__(root, **options)  # type: ignore[arg-type]
+        self.shape.extra["aclEnable"] = "true"
+        self.flags = (*self.flags, f"-Dtls.config.file={root / 'tls.properties'}")
+
+    def _write_home(self) -> Path:
+        home = super()._write_home()
+        (home / "conf" / "plain_acl.yml").write_text(
+            f"accounts:\n- accessKey: {self.access_key}\n  secretKey: {self.secret_key}\n"
+            "  admin: true\n  defaultTopicPerm: PUB|SUB\n  defaultGroupPerm: PUB|SUB\n"
+        )
+        tls = {
+            "tls.test.mode.enable": "false",
+            "tls.server.keyPath": str(KEY),
+            "tls.server.certPath": str(CERTIFICATE),
+            "tls.server.need.client.auth": "none",
+        }
+        (self.root / "tls.properties").write_text(_properties(tls))
         return home
 
 

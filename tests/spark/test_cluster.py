@@ -6,15 +6,18 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.interop.brokers import Broker
 from tests.interop.processes import free_ports, wait_until
 from tests.unit.store import audit_support as at
 
-from .kit import QUICK_JAVA, ROOT, VERSIONS, python_of
+from .kit import QUICK_JAVA, ROOT, VERSIONS, Driver, python_of
+from .messages import new_topic
+from .sinks import files_of, found, sink, tasks, write_streams
 
 _VERSION = VERSIONS[0]
 
@@ -32,7 +35,8 @@ class Cluster:
                         "--webui-port", str(web))
         ]  # fmt: skip
         for number in range(workers):
-            more = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g"]
+            # Machines of their own, as far as Spark knows: no task has two tries on one.
+            more = ["--host", f"127.0.0.{number + 1}", "--cores", "1", "--memory", "1g"]
             more += ["--webui-port", str(next(ports)), "--work-dir", str(folder / f"work{number}")]
             self.children.append(self._start(f"worker{number}", "worker.Worker", *more, self.url))
         wait_until(self._has_workers(workers), 200, "the workers at the master")
@@ -71,9 +75,9 @@ def environ() -> dict[str, str]:
     }
 
 
-@pytest.fixture
-def cluster(wheel: Path, tmp_path: Path) -> Iterator[Cluster]:
-    running = Cluster(tmp_path, 2)
+@pytest.fixture(scope="module")
+def cluster(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    running = Cluster(tmp_path_factory.mktemp("cluster"), 2)
     yield running
     running.stop()
 
@@ -100,4 +104,38 @@ def test_a_job_runs_on_a_cluster_from_the_wheel_alone(
     report = json.loads(done.stdout.splitlines()[-1])
     assert (report["records"], report["damage"]) == (at.QUEUES * at.PER_QUEUE + 4, 0)
     # Both workers had a part in it.
-    assert all(list((tmp_path / f"work{number}").glob("app-*")) for number in range(2))
+    assert all(list((cluster.folder / f"work{number}").glob("app-*")) for number in range(2))
+
+
+def test_speculative_tasks_leave_nothing_in_a_topic(
+    cluster: Cluster,
+    our_broker: Broker,
+    new_driver: Callable[..., Driver],
+    tmp_path: Path,
+) -> None:
+    driver = new_driver(
+        master=cluster.url,
+        conf={
+            "spark.executor.memory": "512m",
+            "spark.executorEnv.PYTHONPATH": str(ROOT),
+            "spark.speculation": "true",
+            "spark.speculation.quantile": "0.5",
+            "spark.speculation.interval": "50ms",
+            "spark.speculation.minTaskRuntime": "50ms",
+        },
+    )
+    lines = files_of(tmp_path / "in", 2)
+    topic = new_topic(our_broker, 4)
+    query = {"options": sink(our_broker, topic), "checkpoint": str(tmp_path / "check")}
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    driver.run(
+        write_streams, folder=str(tmp_path / "in"), queries={"q": query | {"trouble": "slow"}},
+        marks=str(marks), timeout_s=200,
+    )  # fmt: skip
+    for batch in range(2):
+        assert (marks / f"slow-{batch}").exists()  # all was staged, and then it stood still
+        others = [(note[2], note[3] > 0) for note in tasks(marks, "slow", batch)]
+        assert (0, True) in others
+        assert (0, False) not in others
+    assert found(our_broker, topic) == lines

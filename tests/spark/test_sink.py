@@ -2,158 +2,89 @@
 
 from __future__ import annotations
 
-import shutil
+import re
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aerobee.client.blocking import PullConsumer
-from tests.interop.brokers import Broker
+from aerobee.client.options import ClientOptions
+from aerobee.pipeline.sink_plan import SinkPlanError, plan_write
+from tests.interop.brokers import Broker, OurBroker, SecuredJavaBroker
+from tests.interop.conftest import require as require_part
 from tests.interop.processes import wait_until
+from tests.tls import CERTIFICATE, STRANGER
+from tests.unit.pipeline.test_sink import fields
 
-from .kit import Driver, SparkFailed, python_of
+from .conftest import require
+from .kit import VERSIONS, Driver, SparkFailed
 from .messages import new_topic
-
-FILES, LINES = 3, 300
-
-
-def write_batch(
-    spark: Any, options: dict[str, str], count: int, columns: str, mode: str = "append",
-    fail: bool = False,
-) -> None:  # fmt: skip
-    from pyspark import TaskContext
-    from pyspark.sql.functions import udf
-
-    @udf("string")
-    def sometimes(text: str) -> str:
-        context = TaskContext.get()
-        if fail and context.attemptNumber() < 2 and text.endswith("7"):
-            raise RuntimeError("a task that fails")
-        return text
-
-    frame = spark.range(0, count, 1, 4).selectExpr("concat('row-', id) AS text", "id")
-    frame = frame.withColumn("text", sometimes("text")).selectExpr(*columns.split("; "))
-    frame.write.format("rocketmq").options(**options).mode(mode).save()
-
-
-def write_stream(
-    spark: Any, folder: str, checkpoint: str, options: dict[str, str], stop: str = "",
-    marker: str = "", fail: bool = False, slow: bool = False,
-) -> list[int]:  # fmt: skip
-    """A query over a folder of text files, one a batch, to its end; the numbers of its batches.
-
-    `stop`: where a commit touches `marker` and stands still until somebody kills it all: "staged",
-    "decided" or "published".
-    """
-    import time
-    from pathlib import Path
-
-    from pyspark import TaskContext
-    from pyspark.sql.functions import udf
-
-    from aerobee.pipeline import sink_task
-    from aerobee.pipeline.sink_plan import staging_client
-    from aerobee.pipeline.topic_source import TopicSource
-
-    def stand_still() -> None:
-        Path(marker).touch()
-        time.sleep(600)
-
-    def decide_only(plan, results) -> None:
-        from aerobee.client.loop_thread import LoopThread
-
-        async def decide() -> None:
-            async with staging_client(plan.options) as client:
-                parts = sink_task._parts_of(results)
-                await client.intent(plan.brokers[0], *sink_task._batch_of(results), parts)
-
-        thread = LoopThread.acquire()
-        thread.run(decide())
-        thread.release()
-
-    class Stopping(TopicSource):
-        @classmethod
-        def name(cls) -> str:
-            return "stopping"
-
-        def streamWriter(self, schema, overwrite):
-            writer = super().streamWriter(schema, overwrite)
-
-            class Writer(type(writer)):
-                def commit(self, messages, batchId):
-                    if stop and batchId == 1:
-                        results = [one.result for one in messages]
-                        if stop == "decided":
-                            decide_only(self._plan, results)
-                        elif stop == "published":
-                            super().commit(messages, batchId)
-                        stand_still()
-                    super().commit(messages, batchId)
-
-            return Writer(writer._plan)
-
-    @udf("string")
-    def sometimes(text: str) -> str:
-        context = TaskContext.get()
-        number = int(text.rsplit("-", 1)[1])
-        if fail and context.attemptNumber() < 2 and number % 100 == 77:
-            raise RuntimeError("a task that fails")
-        if slow and context.attemptNumber() == 0 and number == 77:
-            time.sleep(60)
-        return text
-
-    spark.dataSource.register(Stopping)
-    source = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(folder)
-    rows = source.repartition(3).select(sometimes("value").alias("body"))
-    query = (
-        rows.writeStream.format("stopping" if stop else "rocketmq")
-        .options(**options)
-        .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    return [progress.batchId for progress in query.recentProgress]
-
-
-def files_of(folder: Path, files: int = FILES) -> Counter[str]:
-    """A folder of text files, read one a batch; their lines."""
-    folder.mkdir()
-    lines: Counter[str] = Counter()
-    for number in range(files):
-        of_file = [f"file-{number}-{line}" for line in range(LINES)]
-        lines.update(of_file)
-        (folder / f"{number}.txt").write_text("\n".join(of_file) + "\n")
-        time.sleep(0.01)  # the source reads them in the order of their times
-    return lines
-
-
-def found(broker: Broker, topic: str) -> Counter[str]:
-    """The bodies in a topic, by how often they are there."""
-    return Counter(message.body.decode() for message in messages(broker, topic))
-
-
-def messages(broker: Broker, topic: str) -> list[Any]:
-    read = []
-    with PullConsumer(broker.name_server, "reader") as consumer:
-        for queue in consumer.queues(topic):
-            offset = 0
-            while (result := consumer.pull(queue, offset)).messages:
-                read += result.messages
-                offset = result.next_offset
-    return read
-
-
-def sink(broker: Broker, topic: str, **options: str) -> dict[str, str]:
-    return {"nameServer": broker.name_server, "topic": topic, "batchBytes": "4096"} | options
-
+from .sinks import FILES, files_of, found, messages, sink, tasks, write_batch, write_streams
 
 ROWS = Counter(f"row-{n}" for n in range(2000))
+LONG_S = 200.0
+
+
+class Mortal:
+    """A driver that tests may kill, and whose tasks are tried four times."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.made: list[Driver] = []
+
+    @property
+    def driver(self) -> Driver:
+        """The one that lives, or a new one."""
+        if not self.made or not self.made[-1].child.running:
+            require(VERSIONS[0])
+            folder = self._folder / f"driver-{len(self.made)}"
+            self.made.append(Driver(VERSIONS[0], folder, master="local[4,4]"))
+        return self.made[-1]
+
+
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
+    made = Mortal(tmp_path_factory.mktemp("mortal"))
+    yield made
+    for driver in made.made:
+        driver.kill()
+
+
+class Stream:
+    """A query over a folder of text files, into a new topic."""
+
+    def __init__(self, broker: Broker, tmp_path: Path, **options: str) -> None:
+        self.broker = broker
+        self.topic = new_topic(broker, 4)
+        self.marks = tmp_path / "marks"
+        self.marks.mkdir()
+        self.folder = tmp_path / "in"
+        self.lines = files_of(self.folder)
+        self._query: dict[str, Any] = {
+            "options": sink(broker, self.topic, **options),
+            "checkpoint": str(tmp_path / "check"),
+        }
+
+    def run(self, driver: Driver, trouble: str = "", **given: Any) -> dict[str, Any]:
+        """To its end; its id and the numbers of its batches."""
+        more = given.pop("options", {})
+        query = self._query | {"trouble": trouble, "options": self._query["options"] | more}
+        if given.get("mode") == "complete":  # a plan of its own, with a state
+            query["checkpoint"] += "-complete"
+        return driver.run(  # type: ignore[no-any-return]
+            write_streams, folder=str(self.folder), queries={"q": query}, marks=str(self.marks),
+            timeout_s=LONG_S, **given,
+        )["q"]  # fmt: skip
+
+    def found(self) -> Counter[str]:
+        return found(self.broker, self.topic)
+
+
+# --- what is written ----------------------------------------------------------------------------
 
 
 def test_a_batch_write_arrives(driver: Driver, our_broker: Broker) -> None:
@@ -172,13 +103,19 @@ def test_a_batch_write_arrives(driver: Driver, our_broker: Broker) -> None:
     assert len({message.queue for message in read}) == 4
 
 
-def test_a_batch_write_to_rocketmq_arrives(newest: Driver, java_broker: Broker) -> None:
-    topic = new_topic(java_broker, 4)
-    newest.run(write_batch, options=sink(java_broker, topic), count=2000, columns="text AS body")
-    assert found(java_broker, topic) == ROWS
-    options = sink(java_broker, topic, jobId="j", guarantee="effectively-once")
-    with pytest.raises(SparkFailed, match="does not stage"):
-        newest.run(write_batch, options=options, count=1, columns="text AS body")
+def test_a_stream_arrives_once_under_its_query_and_batch_trap_11(
+    driver: Driver, our_broker: Broker, tmp_path: Path
+) -> None:
+    stream = Stream(our_broker, tmp_path)
+    first = stream.run(driver)
+    assert len(first["batches"]) >= FILES
+    ids = [
+        message.properties["SPARK_ID"].split("/") for message in messages(our_broker, stream.topic)
+    ]
+    assert {query for query, *_ in ids} == {first["id"]}
+    assert {int(batch) for _, batch, *_ in ids} == set(range(FILES))
+    assert stream.run(driver)["id"] == first["id"]
+    assert stream.found() == stream.lines
 
 
 def test_a_job_that_is_run_again_writes_once(newest: Driver, our_broker: Broker) -> None:
@@ -189,131 +126,189 @@ def test_a_job_that_is_run_again_writes_once(newest: Driver, our_broker: Broker)
     assert found(our_broker, topic) == ROWS
 
 
+def test_delayed_rows_arrive_later(newest: Driver, our_broker: Broker) -> None:
+    topic = new_topic(our_broker, 4)
+    options = sink(our_broker, topic, jobId=f"job-{topic}")
+    columns = "text AS body; if(id % 2 = 0, 1, null) AS delayTimeLevel"
+    newest.run(write_batch, options=options, count=200, columns=columns)
+    wait_until(lambda: found(our_broker, topic).total() >= 200, 60, "all rows")
+    read = messages(our_broker, topic)
+    assert Counter(message.body.decode() for message in read) == Counter(list(ROWS)[:200])
+    waited = [message.properties.get("DELAY") for message in read]
+    assert Counter(waited) == {"1": 100, None: 100}
+
+
+# --- what cannot be written ---------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("more", "columns", "mode", "reason"),
     [
         ({}, "text AS body", "overwrite", 'use .mode."append".'),
+        ({}, "text AS body", "", "UNSUPPORTED_DATA_SOURCE_SAVE_MODE"),
         ({"topik": "x"}, "text AS body", "append", "unknown option 'topik'; did you mean 'topic'"),
         ({}, "text AS value", "append", "unknown column 'value'"),
+        ({}, "text AS tags", "append", "column body is missing"),
         ({}, "id AS body", "append", "column body must be binary or string, it is bigint"),
-        ({"nameServer": "127.0.0.1:1"}, "text AS body", "append", "127.0.0.1:1"),
-        ({}, "CASE WHEN id = 3 THEN repeat('x', 5000000) ELSE text END AS body", "append",
-         "row 3 of its partition, topic"),
+        ({}, "text AS body; id AS deliverTimeMs", "append", "use the column delayTimeLevel"),
+        ({"nameServer": "127.0.0.1:1", "retryTimeoutMs": "300"}, "text AS body", "append",
+         "127.0.0.1:1"),
+        ({}, "if(id = 3, null, text) AS body", "append", "row 3 of its partition.*body is null"),
+        ({}, "if(id = 3, repeat('x', 5000000), text) AS body", "append",
+         "row 3 of its partition.*5000000 bytes, at most"),
+        ({"jobId": None}, "if(id = 3, repeat('x', 5000000), text) AS body", "append",
+         "row 3 of the partition.*5000000"),
     ],
+    ids=["overwrite", "no mode (trap 12)", "option", "column", "no body", "type", "time",
+         "nobody there", "null", "too large", "too large, unstaged"],
 )  # fmt: skip
 def test_what_cannot_be_written_is_told(
     newest: Driver,
     our_broker: Broker,
-    more: dict[str, str],
+    more: dict[str, str | None],
     columns: str,
     mode: str,
     reason: str,
 ) -> None:
     topic = new_topic(our_broker)
-    options = sink(our_broker, topic, jobId=f"job-{topic}") | more
+    given = sink(our_broker, topic, jobId=f"job-{topic}") | more
+    options = {name: value for name, value in given.items() if value is not None}
     with pytest.raises(SparkFailed, match=reason):
         newest.run(write_batch, options=options, count=20, columns=columns, mode=mode)
-    assert found(our_broker, topic) == Counter()
+    if options.get("jobId"):
+        assert found(our_broker, topic) == Counter()
 
 
-def test_a_stream_arrives_once(driver: Driver, our_broker: Broker, tmp_path: Path) -> None:
-    topic = new_topic(our_broker, 4)
-    lines = files_of(tmp_path / "in")
-    given = {"folder": str(tmp_path / "in"), "checkpoint": str(tmp_path / "check")}
-    batches = driver.run(write_stream, **given, options=sink(our_broker, topic))
-    assert found(our_broker, topic) == lines
-    assert len(batches) >= FILES
-    driver.run(write_stream, **given, options=sink(our_broker, topic))
-    assert found(our_broker, topic) == lines
-
-
-def test_failed_tasks_leave_nothing(
-    new_driver: Callable[..., Driver], our_broker: Broker, tmp_path: Path
+def test_a_stream_goes_on_from_its_checkpoint_after_what_it_cannot_write(
+    newest: Driver, our_broker: Broker, tmp_path: Path
 ) -> None:
-    lines = files_of(tmp_path / "in")
-    driver = new_driver(master="local[2,4]")
-    topic = new_topic(our_broker, 4)
-    given = {"folder": str(tmp_path / "in"), "checkpoint": str(tmp_path / "check")}
-    driver.run(write_stream, **given, options=sink(our_broker, topic), fail=True)
-    assert found(our_broker, topic) == lines
+    stream = Stream(our_broker, tmp_path)
+    with pytest.raises(SparkFailed, match=r'outputMode complete.*use "append" or "update"'):
+        stream.run(newest, mode="complete")
+    bad = "file-1-7"
+    for body, reason in [
+        (f"if(value = '{bad}', null, value)", "body is null"),
+        (f"if(value = '{bad}', repeat('x', 5000000), value)", "5000000 bytes"),
+    ]:
+        with pytest.raises(SparkFailed, match=f"row .* of its partition.*{reason}"):
+            stream.run(newest, body=body)
+    away = {"nameServer": "127.0.0.1:1", "retryTimeoutMs": "300"}
+    with pytest.raises(SparkFailed, match=r"cannot be planned: .*127\.0\.0\.1:1"):
+        stream.run(newest, options=away)
+    assert stream.found() == Counter(
+        {line: 1 for line in stream.lines if line.startswith("file-0-")}
+    )
+    stream.run(newest, where=f"value != '{bad}'")
+    assert stream.found() == stream.lines - Counter([bad])
+
+
+# --- what fails ---------------------------------------------------------------------------------
+
+
+def test_a_failed_commit_whose_abort_is_given_all_messages_is_carried_out_trap_9(
+    newest: Driver, our_broker: Broker, tmp_path: Path
+) -> None:
+    stream = Stream(our_broker, tmp_path)
+    with pytest.raises(SparkFailed, match="a commit that fails at its end"):
+        stream.run(newest, "uncommitted")
+    assert (stream.marks / "uncommitted-abort").read_text() == "3 of 3"
+    assert stream.found().total() == 2 * stream.lines.total() // FILES
+    stream.run(newest)
+    assert stream.found() == stream.lines
+
+
+def test_a_driver_killed_in_each_phase_of_a_commit_writes_each_row_once(
+    mortal: Mortal, tmp_path: Path
+) -> None:
+    """Phases of a batch's life; one of the queries is killed together with the broker, half its
+    batch published. What begins again has the same numbers, first try included (trap 10)."""
+    phases = ("planned", "staged", "decided", "half", "published")
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    broker = OurBroker(tmp_path / "broker")
+    broker.entry = ("-c", SLOW_PUBLISHING.format(go=str(marks / "go")))
+    broker.start()
+    try:
+        lines = files_of(tmp_path / "in")
+        topics = {phase: new_topic(broker, 4) for phase in phases}
+        queries = {
+            phase: {"options": sink(broker, topic), "checkpoint": str(tmp_path / phase)}
+            for phase, topic in topics.items()
+        }
+        troubled = {phase: query | {"trouble": phase} for phase, query in queries.items()}
+        driver = mortal.driver
+        given = {"folder": str(tmp_path / "in"), "queries": troubled, "marks": str(marks)}
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(driver.run, write_streams, timeout_s=LONG_S, **given)
+            try:
+                for phase in phases:
+                    mark = marks / phase
+                    wait_until(lambda mark=mark: mark.exists() or running.done(), LONG_S, phase)
+                    assert not running.done() or running.result()
+                before = found(broker, topics["half"]).total()
+                (marks / "go").touch()
+                wait_until(lambda: found(broker, topics["half"]).total() > before, 60, "a row")
+                broker.kill()
+            finally:
+                driver.kill()
+            assert running.exception() is not None
+        broker.entry = OurBroker.entry
+        broker.start()
+        said = (broker.root / "serve.log").read_text()
+        ((rows, done),) = re.findall(r'published further.*"rows": (\d+), "published": (\d+)', said)
+        assert 0 < int(done) < int(rows)
+
+        again = {phase: query | {"trouble": f"no-{phase}"} for phase, query in queries.items()}
+        mortal.driver.run(write_streams, timeout_s=LONG_S, **given | {"queries": again})
+        for phase, topic in topics.items():
+            assert found(broker, topic) == lines, phase
+        first, second = tasks(marks, "staged", 1), tasks(marks, "no-staged", 1)
+        assert [note[:4] for note in first] == [note[:4] for note in second]
+        assert not _stages(first) & _stages(second)
+    finally:
+        broker.kill()
+
+
+# Each row a slice; and slowly, from when a file is there.
+SLOW_PUBLISHING = """
+import os
+from aerobee.broker import stage_publish
+from aerobee.cli.main import main
+stage_publish._SLICE_ROWS = 1
+real = stage_publish.Publisher._schedule
+def schedule(self, after_s=0.0):
+    real(self, after_s or (0.02 if os.path.exists({go!r}) else 0.0))
+stage_publish.Publisher._schedule = schedule
+main()
+"""
+
+
+def _stages(notes: list[list[Any]]) -> set[str]:
+    return {stage for *_, stages in notes for stage in stages}
+
+
+def test_ten_failed_tasks_leave_nothing(mortal: Mortal, our_broker: Broker, tmp_path: Path) -> None:
+    stream = Stream(our_broker, tmp_path)
+    stream.run(mortal.driver, "failing")
+    assert len(list(stream.marks.glob("failed-*"))) == 3 * FILES
+    assert stream.found() == stream.lines
     topic = new_topic(our_broker, 4)
     options = sink(our_broker, topic, jobId=f"job-{topic}")
-    driver.run(write_batch, options=options, count=2000, columns="text AS body", fail=True)
-    assert found(our_broker, topic) == ROWS
-
-
-def test_speculative_tasks_leave_nothing(
-    new_driver: Callable[..., Driver], our_broker: Broker, tmp_path: Path
-) -> None:
-    lines = files_of(tmp_path / "in", 2)
-    driver = new_driver(
-        master="local-cluster[2,2,512]",
-        conf={
-            "spark.speculation": "true",
-            "spark.speculation.multiplier": "1.1",
-            "spark.speculation.quantile": "0.5",
-            "spark.speculation.interval": "50ms",
-            "spark.speculation.minTaskRuntime": "50ms",
-            "spark.executor.memory": "512m",
-        },
-    )
-    topic = new_topic(our_broker, 4)
-    given = {"folder": str(tmp_path / "in"), "checkpoint": str(tmp_path / "check")}
-    work = python_of(driver.version).parent.parent / "lib"
-    before = set(work.glob("python*/site-packages/pyspark/work/app-*"))
-    try:
-        driver.run(write_stream, **given, options=sink(our_broker, topic), slow=True, timeout_s=300)
-        assert found(our_broker, topic) == lines
-    finally:  # a cluster of this kind keeps its files beside Spark's own
-        driver.kill()
-        for left in set(work.glob("python*/site-packages/pyspark/work/app-*")) - before:
-            shutil.rmtree(left)
-
-
-def test_a_query_killed_in_each_phase_of_a_commit_writes_once(
-    new_driver: Callable[..., Driver], our_broker: Broker, tmp_path: Path
-) -> None:
-    lines = files_of(tmp_path / "in")
-    topics = {}
-    driver = new_driver()
-    for stop in ("staged", "decided", "published"):
-        topics[stop] = new_topic(our_broker, 4)
-        marker = tmp_path / f"{stop}-marker"
-        given = {
-            "folder": str(tmp_path / "in"), "checkpoint": str(tmp_path / f"check-{stop}"),
-            "options": sink(our_broker, topics[stop]),
-        }  # fmt: skip
-        running = threading.Thread(
-            target=_run_until_killed, args=(driver, given | {"stop": stop, "marker": str(marker)})
-        )
-        running.start()
-        wait_until(marker.exists, 120, f"the commit of batch 1 is {stop}")
-        driver.kill()
-        running.join()
-        driver = new_driver()
-        driver.run(write_stream, **given)
-        assert found(our_broker, topics[stop]) == lines, stop
-
-
-def _run_until_killed(driver: Driver, given: dict[str, Any]) -> None:
-    try:
-        driver.run(write_stream, **given)
-    except BaseException:  # noqa: BLE001 - it is killed
-        return
+    mortal.driver.run(write_batch, options=options, count=2000, columns="text AS body", fail=True)
+    assert found(our_broker, topic) == ROWS  # four more tasks
 
 
 def test_a_broker_that_is_killed_again_and_again_gets_each_row_once(
     newest: Driver, new_broker: Callable[..., Broker], tmp_path: Path
 ) -> None:
     broker = new_broker().start()
-    lines = files_of(tmp_path / "in")
-    topic = new_topic(broker, 4)
+    stream = Stream(broker, tmp_path, retryTimeoutMs="120000")
     over = threading.Event()
     kills = 0
 
     def kill_now_and_then() -> None:
         nonlocal kills
-        while not over.wait(1.5):
+        while not over.wait(1.0):
             broker.kill()
             broker.start()
             kills += 1
@@ -321,15 +316,67 @@ def test_a_broker_that_is_killed_again_and_again_gets_each_row_once(
     killer = threading.Thread(target=kill_now_and_then)
     killer.start()
     try:
-        newest.run(
-            write_stream,
-            folder=str(tmp_path / "in"),
-            checkpoint=str(tmp_path / "check"),
-            options=sink(broker, topic, retryTimeoutMs="120000"),
-            timeout_s=300,
-        )
+        stream.run(newest)
     finally:
         over.set()
         killer.join()
-    assert found(broker, topic) == lines
+    assert stream.found() == stream.lines
     assert kills >= 2
+
+
+# --- into RocketMQ's own broker: at least once --------------------------------------------------
+
+
+def test_writes_to_rocketmq_arrive_at_least_once(
+    mortal: Mortal, java_broker: Broker, tmp_path: Path
+) -> None:
+    driver = mortal.driver
+    topic = new_topic(java_broker, 4)
+    driver.run(write_batch, options=sink(java_broker, topic), count=2000, columns="text AS body")
+    assert found(java_broker, topic) == ROWS
+    options = sink(java_broker, topic, jobId="j", guarantee="effectively-once")
+    with pytest.raises(SparkFailed, match="does not stage"):
+        driver.run(write_batch, options=options, count=1, columns="text AS body")
+
+    stream = Stream(java_broker, tmp_path)
+    stream.run(driver, "failing")
+    read = messages(java_broker, stream.topic)
+    assert len(read) > stream.lines.total()
+    once = {message.properties["SPARK_ID"]: message.body.decode() for message in read}
+    assert Counter(once.values()) == stream.lines  # what a consumer has that drops repeats
+    said = driver.child.log.read_text(errors="replace")
+    assert "does not stage batches: messages are written at least once" in said
+
+
+@pytest.fixture(scope="module")
+def secured_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredJavaBroker]:
+    require_part("java-broker")
+    running = SecuredJavaBroker(tmp_path_factory.mktemp("secured-broker"))
+    running.start()
+    yield running
+    running.kill()
+
+
+def test_writes_are_signed_and_go_over_tls(
+    newest: Driver, secured_broker: SecuredJavaBroker
+) -> None:
+    keys = {"accessKey": secured_broker.access_key, "secretKey": secured_broker.secret_key}
+    tls = {"useTls": "true", "trustStore": str(CERTIFICATE)}
+    options = sink(secured_broker, "Signed") | keys | tls
+    for more, reason in [
+        ({"secretKey": "wrong-hidden-key"}, "Check signature failed"),
+        ({"trustStore": str(STRANGER)}, "certificate is not trusted"),
+        ({"trustStore": "/no/such.pem"}, "'/no/such.pem'.*No such file"),
+        ({"accessKey": None, "secretKey": None}, "No accessKey is configured"),
+    ]:
+        given = {name: value for name, value in (options | more).items() if value is not None}
+        for streaming in (True, False):
+            with pytest.raises(SinkPlanError, match=reason) as refused:
+                plan_write(given, fields(body="string"), streaming=streaming)
+            assert "hidden-key" not in str(refused.value)
+    newest.run(write_batch, options=options, count=2000, columns="text AS body")
+    read = messages(secured_broker, "Signed", ClientOptions(
+        access_key=keys["accessKey"], secret_key=keys["secretKey"], use_tls=True,
+        trust_store=str(CERTIFICATE)))  # fmt: skip
+    assert Counter(message.body.decode() for message in read) == ROWS
+    assert "hidden-key" not in newest.child.log.read_text(errors="replace")
