@@ -53,19 +53,31 @@ def middles(costs: Sequence[Cost]) -> Cost:
 
 def _spent(driver: int, broker: int | None) -> tuple[float, float, float]:
     """CPU-seconds so far: of the JVM, of every Python process below the driver, of the broker."""
-    jvm = python = 0.0
-    for pid in (driver, *descendants(driver)):
+    while True:
+        pids = _processes(driver)
         try:
-            name = Path(f"/proc/{pid}/comm").read_text().strip()
-            own, ended = _times(pid)
+            jvm, python = _sums(pids)
         except FileNotFoundError:
             continue
-        if name == "java":
+        # One that ended meanwhile would be counted with its parent too, or not at all.
+        if pids == _processes(driver):
+            return jvm, python, sum(_times(broker)) if broker else 0.0
+
+
+def _processes(driver: int) -> list[int]:
+    return [driver, *descendants(driver)]
+
+
+def _sums(pids: Sequence[int]) -> tuple[float, float]:
+    jvm = python = 0.0
+    for pid in pids:
+        own, ended = _times(pid)
+        if Path(f"/proc/{pid}/comm").read_text().strip() == "java":
             jvm += own
         else:
             python += own
         python += ended
-    return jvm, python, sum(_times(broker)) if broker else 0.0
+    return jvm, python
 
 
 def _times(pid: int) -> tuple[float, float]:
