@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import struct
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -106,17 +107,17 @@ def run(rows: int, runs: int, version: str, master: str = "local[2]") -> dict[st
     found: dict[str, list[Cost]] = {}
     driver = new_driver(version, CACHE / "spark-driver", master)
     try:
-        for name, options, expression in (*LOADS, QUERY):
-            for number in range(runs + 1):
-                given = {"path": str(root), "options": options, "expression": expression}
-                _, cost = timed(driver, run_query, **given)
-                if number:
-                    found.setdefault(name, []).append(cost)
-                    print(
-                        f"{name:31} {cost.wall:5.2f} s  {rows / cost.wall / 1e6:5.2f} M rows/s  "
-                        f"{rows / cost.cpu / 1e6:5.2f} M rows per CPU-second",
-                        flush=True,
-                    )
+        for number, load in product(range(runs + 1), (*LOADS, QUERY)):
+            name, options, expression = load
+            given = {"path": str(root), "options": options, "expression": expression}
+            _, cost = timed(driver, run_query, **given)
+            if number:
+                found.setdefault(name, []).append(cost)
+                print(
+                    f"{name:31} {cost.wall:5.2f} s  {rows / cost.wall / 1e6:5.2f} M rows/s  "
+                    f"{rows / cost.cpu / 1e6:5.2f} M rows per CPU-second",
+                    flush=True,
+                )
     finally:
         driver.close()
     return found

@@ -14,6 +14,7 @@ import argparse
 import shutil
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -154,12 +155,11 @@ class Bench:
         """(query, way, cost) of every run that counts."""
         driver = self.driver(master)
         try:
-            for query in (SUM, NOOP):
-                for number in range(runs + 1):
-                    for way in ways:
-                        cost = self._run(driver, way, query, rows)
-                        if number:
-                            yield query, way, cost
+            for number in range(runs + 1):
+                for query, way in product((SUM, NOOP), ways):
+                    cost = self._run(driver, way, query, rows)
+                    if number:
+                        yield query, way, cost
         finally:
             driver.close()
 
