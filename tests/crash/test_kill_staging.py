@@ -17,14 +17,17 @@ from pathlib import Path
 import pytest
 
 from aerobee.client.blocking import PullConsumer
+from aerobee.client.message import MessageQueue
 from aerobee.pipeline.sink_plan import plan_write
 from aerobee.pipeline.sink_task import abort_write, commit_write, write_partition
+from aerobee.protocol.names import SCHEDULE_TOPIC
 from tests.crash.lasting import LastingDaemon
 from tests.service.kit import wait_until
 from tests.unit.pipeline.test_sink import fields
 
 QUERIES, BATCHES, PARTITIONS, ROWS = 3, 4, 2, 400
 KILLS = 12
+LATEST = 18  # the level of two hours: those rows wait until the end
 
 
 class Job:
@@ -37,7 +40,8 @@ class Job:
             "nameServer": name_server, "topic": "Staged", "batchBytes": "8192",
             "retryTimeoutMs": "120000", "guarantee": "effectively-once",
         }  # fmt: skip
-        self._plan = plan_write(given, fields(body="string"), streaming=True)
+        columns = fields(body="string", delayTimeLevel="int")
+        self._plan = plan_write(given, columns, streaming=True)
         self.written: list[str] = []
 
     def run(self) -> None:
@@ -48,19 +52,23 @@ class Job:
         plan = self._plan
         mark = f"{self._name}-{batch}"
         if self._random.random() < 0.5:  # a try whose driver gave up
-            abort_write(plan, [write_partition(plan, self._name, batch, 0, [(f"no-{mark}",)])])
+            abort_write(
+                plan,
+                [write_partition(plan, self._name, batch, 0, [(f"no-{mark}", n)]) for n in (0, 1)],
+            )
             mark += "b"
             batch += 1
         results = [
             write_partition(plan, self._name, batch, n, self._rows(mark, n))
             for n in range(PARTITIONS)
         ]
-        self.written += [body for n in range(PARTITIONS) for (body,) in self._rows(mark, n)]
+        self.written += [body for n in range(PARTITIONS) for body, _ in self._rows(mark, n)]
         for _ in range(self._random.randint(1, 2)):
             commit_write(plan, results)
 
-    def _rows(self, mark: str, partition: int) -> list[tuple[str]]:
-        return [(f"{mark}-{partition}-{n}-" + "x" * 100,) for n in range(ROWS)]
+    def _rows(self, mark: str, partition: int) -> list[tuple[str, int]]:
+        body = f"{mark}-{partition}-{{}}-" + "x" * 100
+        return [(body.format(n), LATEST if n % 5 == 0 else 0) for n in range(ROWS)]
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
@@ -92,10 +100,12 @@ def test_batches_survive_kills_of_the_daemon(tmp_path: Path, flush: str) -> None
 
 
 def found(name_server: str) -> Counter[str]:
-    """Bodies of the topic, by how often they are there."""
+    """Bodies of the topic, and of what waits for it, by how often they are there."""
     bodies: Counter[str] = Counter()
     with PullConsumer(name_server, "reader") as consumer:
-        for queue in consumer.queues("Staged"):
+        queues = consumer.queues("Staged")
+        waiting = MessageQueue(SCHEDULE_TOPIC, queues[0].broker_name, LATEST - 1)
+        for queue in (*queues, waiting):
             offset = 0
             while (result := consumer.pull(queue, offset)).messages:
                 bodies.update(message.body.decode() for message in result.messages)
