@@ -128,6 +128,19 @@ def test_the_first_of_two_intents_counts(desk: Desk, published: bool) -> None:
     assert desk.staging.table.stages == {}
 
 
+def test_of_two_intents_in_the_log_the_first_counts(desk: Desk) -> None:
+    given = rows("first", 7)
+    first, second = desk.stage(KEY, 0, given), desk.stage(KEY, 0, rows("second", 7))
+    for part in (first, second):
+        desk.staging._log.intent(KEY, [part])
+    desk.sync()
+    desk.close()
+    again = Desk(desk.path).start()
+    again.settle()
+    assert again.bodies() == texts(given)
+    again.close()
+
+
 def test_tries_that_no_intent_names_are_dropped_with_the_decision(desk: Desk) -> None:
     given = rows("a", 7)
     desk.stage(KEY, 0, rows("failed", 3))
