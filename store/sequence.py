@@ -177,6 +177,8 @@ class Sequences:
             state.suspect = None
             if run.first == suspect.first + 1:
                 run = Run(suspect.first, suspect.units + run.units)
+            elif self._is_first_of(state, suspect, run):
+                self._accept(queue, state, suspect)
             else:
                 self._set_aside(queue, suspect)
         if self._is_double(queue, state, run):
@@ -186,6 +188,16 @@ class Sequences:
             self._accept(queue, state, run)
         else:
             state.suspect = run
+
+    def _is_first_of(self, state: _State, claim: Run, following: Run) -> bool:
+        """Whether the first claim of a queue made anew is to be believed because of the next one.
+
+        There is no number to expect it by: the beginning of the log may have been deleted. But the
+        next one goes on from it, if lost records explain what is missing in between.
+        """
+        if not state.rebuilt or state.expected is not None:
+            return False
+        return 0 < following.first - claim.end <= self.lost
 
     def _without_displaced(self, queue: ConsumeQueue, run: Run) -> Run:
         """The run without the first records that the queue's own units name in other slots.

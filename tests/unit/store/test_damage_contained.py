@@ -121,7 +121,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("with_queues", [True, False])
-@pytest.mark.parametrize("numbers", [(3, 5, 8, 13), (4, 5), (4, 5, 6, 7)], ids=str)
+@pytest.mark.parametrize("numbers", [(3, 5, 8, 13), (4, 5), (4, 5, 6, 7), (0, 2, 3)], ids=str)
 @pytest.mark.parametrize("part", BROKEN)
 def test_several_damaged_records_of_a_segment_cost_no_others(
     tmp_path: Path, part: str, numbers: tuple[int, ...], with_queues: bool
