@@ -74,6 +74,8 @@ class KafkaBroker:
             "controller.listener.names": "CONTROLLER",
             "log.dirs": self.root / "logs",
             "num.partitions": self._partitions,
+            # A machine with other things to do is no reason to take the broker for lost.
+            "broker.session.timeout.ms": 120_000,
             "offsets.topic.replication.factor": 1,
             "transaction.state.log.replication.factor": 1,
             "transaction.state.log.min.isr": 1,

@@ -97,10 +97,13 @@ def _batch(first: int, count: int) -> bytes:
 
 def fill_kafka(spark: Any, servers: str, topic: str, rows: int) -> None:
     """The same bodies through Spark's own sink, which sends batches of up to 16 KiB."""
+    patient = {"kafka.delivery.timeout.ms": "600000", "kafka.max.block.ms": "300000"}
     spark.range(rows).selectExpr(
         "cast(lpad(cast(id as string), 128, '0') as binary) as value",
         "cast(id div 100 % 8 as int) as partition",
-    ).write.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", topic).save()
+    ).write.format("kafka").options(
+        **{"kafka.bootstrap.servers": servers, "topic": topic, **patient}
+    ).save()
 
 
 def read_topic(spark: Any, source: str, options: dict[str, str], expression: str) -> int | None:
