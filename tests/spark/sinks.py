@@ -16,7 +16,7 @@ from aerobee.client.blocking import PullConsumer
 from aerobee.client.options import ClientOptions
 from tests.interop.brokers import Broker
 
-FILES, LINES = 3, 300
+FILES, LINES = 2, 300
 
 
 def write_batch(
@@ -165,7 +165,8 @@ def write_streams(
     for name, query in running.items():
         query.awaitTermination()
         batches = [progress.batchId for progress in query.recentProgress]
-        told[name] = {"id": str(query.id), "batches": batches}
+        plan = query._jsq.explainInternal(True)
+        told[name] = {"id": str(query.id), "batches": batches, "plan": plan}
     return told
 
 
