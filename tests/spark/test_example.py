@@ -19,7 +19,7 @@ from .kit import QUICK, ROOT, Driver, python_of
 from .messages import send_messages
 
 SHOPS = ("north", "south", "east")
-ORDERS = 600
+ORDERS = 480
 
 
 def program() -> str:

@@ -444,11 +444,10 @@ def test_jobs_run_on_the_oldest_version(
     assert (made["facts"]["rows"], made["facts"]["bad_records"]) == (MESSAGES + 3, 1)
     arguments = ["rebuild", str(root), "--to", str(out), *SIZES]
     assert driver.run(job, arguments=arguments)["facts"]["bad_records"] == 1
-    for name in ("traffic", "retention", "dlq"):
-        assert driver.run(job, arguments=[name, str(root)])["code"] == 0
-    for source in ([target, "--archive"], [str(root)]):
-        dry = driver.run(job, arguments=["replay", *source, "--dry-run", "--topic", "Orders"])
-        assert dry["facts"]["messages"] == MESSAGES - 1
+    dry = ["--dry-run", "--topic", "Orders"]
+    found = driver.run(job, arguments=["replay", target, "--archive", *dry])
+    assert found["facts"]["messages"] == MESSAGES - 1
+    assert driver.run(job, arguments=["dlq", str(root)])["code"] == 0
 
 
 def test_a_job_is_a_command_with_progress_report_and_code(root: Path, tmp_path: Path) -> None:
