@@ -4,7 +4,8 @@ Nothing here knows Spark; `topic_source.py` puts its classes around this. One ob
 as the query's driver process and may be asked a hundred times a second.
 
     initial()           once; pinned outside the process where a later answer would differ
-    latest(start, ...)  how far the next batch goes: the queues' ends, held back by limits
+    latest(start, ...)  how far the next batch goes: the queues' ends, held back by limits. PySpark
+                        before 4.2 asks for it before it asks for initial(), and without a start
     ranges(start, end)  what the batch reads; a queue that `start` lacks is read from its minimum
     done(end)           a batch is committed: offsets for the display of lag
 
@@ -44,6 +45,8 @@ class StreamPlan:
         self._cluster = Cluster(options)
         self._pins = make_pins(options, self._cluster.brokers)
         self._initial: Offsets | None = None
+        #: Whether Spark wanted to know where to begin, so batch 0 is not done.
+        self._asked = False
         self._pins_settled = False
         #: The last offset met of each queue, for queues whose broker is away.
         self._known: Offsets = {}
@@ -58,10 +61,14 @@ class StreamPlan:
 
     def initial(self) -> Offsets:
         """Where the query begins; the same each time."""
+        self._asked = True
+        return dict(self._beginning())
+
+    def _beginning(self) -> Offsets:
         if self._initial is None:
             self._initial = self._begin()
             self._known |= self._initial
-        return dict(self._initial)
+        return self._initial
 
     def _begin(self) -> Offsets:
         queues = self._cluster.queues()
@@ -84,7 +91,7 @@ class StreamPlan:
 
     def _settle_pins(self) -> None:
         """A start that did not need the initial offset: batch 0 is done, the pins have served."""
-        if not self._pins_settled and self._initial is None and self.options.start.moves:
+        if not self._pins_settled and not self._asked and self.options.start.moves:
             self._pins.drop(self._cluster.queues(list(self._known)))
         self._pins_settled = True
 
@@ -97,10 +104,16 @@ class StreamPlan:
     def latest(
         self, start: Offsets | None, most_rows: int | None = None, most_bytes: int | None = None
     ) -> Offsets:
-        """How far the next batch goes. `start` None: from what this process has seen so far."""
+        """How far the next batch goes. `start` None: from what this process has seen so far.
+
+        Such a call may be the first of a new query, whose start is asked for later. So the start
+        is resolved and kept before an end is told, or it could come to lie behind that end.
+        """
         if start is not None:
             self._known |= start
-        self._settle_pins()
+            self._settle_pins()
+        elif self.options.start.moves and not self._pins_settled:
+            self._beginning()
         ends = self._ends()
         self.highest = dict(ends)
         if self._target is not None:
@@ -156,7 +169,7 @@ class StreamPlan:
 
     def _backwards(self, one: Range) -> None:
         begun = (self._initial or {}).get(one.queue)
-        if begun == one.start and self.options.start.moves:
+        if self._asked and begun == one.start and self.options.start.moves:
             raise DataLoss(
                 f"{one.queue}: the first batch was planned to end at offset {one.end}, but the "
                 f"start was resolved anew, at {one.start}. Without option consumerGroup the start "

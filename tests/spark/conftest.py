@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -34,11 +35,11 @@ def require(version: str) -> None:
 
 @pytest.fixture(scope="session")
 def driver_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Driver]]:
-    """The run's one driver of a version."""
+    """The run's one driver of a version; a test that kills it has another from the next call on."""
     made: dict[str, Driver] = {}
 
     def get(version: str) -> Driver:
-        if version not in made:
+        if version not in made or not made[version].child.running:
             require(version)
             made[version] = Driver(version, tmp_path_factory.mktemp("spark"))
         return made[version]
@@ -52,6 +53,29 @@ def driver_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
 def driver(request: pytest.FixtureRequest, driver_of: Callable[[str], Driver]) -> Driver:
     """A driver of each version; tests keep apart by topic, view and checkpoint."""
     return driver_of(request.param)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Who reads, and what is read from."""
+
+    driver: Driver
+    broker: Broker
+
+    @property
+    def name_server(self) -> dict[str, str]:
+        """The one option that every read has."""
+        return {"nameServer": self.broker.name_server}
+
+
+# Each version from our broker, one of them from Java's: nothing there depends on both at once.
+PAIRS = [*((version, "our") for version in VERSIONS), (VERSIONS[0], "java")]
+
+
+@pytest.fixture(params=PAIRS, ids=[f"spark-{version}-{kind}" for version, kind in PAIRS])
+def pair(request: pytest.FixtureRequest, driver_of: Callable[[str], Driver]) -> Pair:
+    version, kind = request.param
+    return Pair(driver_of(version), request.getfixturevalue(f"{kind}_broker"))
 
 
 @pytest.fixture

@@ -1,9 +1,14 @@
-"""Batch reads by real Spark: every column, both ends, partitions, bad input; ours and Java's."""
+"""Batch reads by real Spark: every column, both ends, partitions, bad input; ours and Java's.
+
+What may differ with the version of Spark or with the broker runs on each `pair`, the rest on the
+newest version and our broker.
+"""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,8 +16,9 @@ import pytest
 from aerobee.client.message import Message
 from tests.interop.brokers import BROKER_NAME, Broker
 
+from .conftest import Pair
 from .kit import Driver, SparkFailed
-from .messages import new_topic, send, send_messages
+from .messages import new_topic, send, send_messages, send_numbered
 
 
 def rows(spark: Any, options: dict[str, str], columns: list[str] | None = None) -> list[Any]:
@@ -29,20 +35,15 @@ def partitions(spark: Any, options: dict[str, str]) -> int:
     return spark.read.format("rocketmq").options(**options).load().rdd.getNumPartitions()
 
 
-@pytest.fixture(params=["our", "java"])
-def broker(request: pytest.FixtureRequest) -> Broker:
-    return request.getfixturevalue(f"{request.param}_broker")
-
-
-def test_each_column_is_what_was_sent(driver: Driver, broker: Broker) -> None:
-    topic = new_topic(broker)
+def test_each_column_is_what_was_sent(pair: Pair) -> None:
+    topic = new_topic(pair.broker)
     began = time.time()
     message = Message(
         topic, "body \u00fc".encode(), tags="t1", keys=["k1", "k2"], properties={"own": "1"}
     )
-    send_messages(broker, [message, Message(topic, b"2")], queue=1)
+    send_messages(pair.broker, [message, Message(topic, b"2")], queue=1)
     first, second = sorted(
-        driver.run(rows, options={"nameServer": broker.name_server, "topic": topic}),
+        pair.driver.run(rows, options=pair.name_server | {"topic": topic}),
         key=lambda row: row["queueOffset"],
     )
     assert bytes(first["body"]) == "body \u00fc".encode()
@@ -54,68 +55,68 @@ def test_each_column_is_what_was_sent(driver: Driver, broker: Broker) -> None:
     assert abs(first["storeTimestamp"].timestamp() - began) < 60
     assert abs(first["bornTimestamp"].timestamp() - began) < 60
     assert first["bornHost"].startswith("127.0.0.1:")
-    assert first["storeHost"] == broker.address
+    assert first["storeHost"] == pair.broker.address
     assert len(first["msgId"]) == 32
     assert len(first["offsetMsgId"]) == 32
     assert second["commitLogOffset"] > first["commitLogOffset"]
     assert "bodyCrc" not in first
 
 
-def test_columns_and_forms_are_as_asked(driver: Driver, broker: Broker) -> None:
-    topic = new_topic(broker)
-    send_messages(broker, [Message(topic, b"b", tags="t", properties={"own": "1"})])
-    options = {"nameServer": broker.name_server, "topic": topic, "columns": "QUEUEID, properties"}
-    (row,) = driver.run(rows, options=options | {"propertiesFormat": "json"})
+def test_columns_and_forms_are_as_asked(pair: Pair) -> None:
+    topic = new_topic(pair.broker)
+    send_messages(pair.broker, [Message(topic, b"b", tags="t", properties={"own": "1"})])
+    options = pair.name_server | {"topic": topic, "columns": "QUEUEID, properties"}
+    (row,) = pair.driver.run(rows, options=options | {"propertiesFormat": "json"})
     assert list(row) == ["queueId", "properties"]
     assert json.loads(row["properties"]) == {"own": "1"}
-    (row,) = driver.run(
+    (row,) = pair.driver.run(
         rows, options=options | {"propertiesFormat": "json", "includeSystemProperties": "true"}
     )
     assert {"own", "TAGS", "UNIQ_KEY"} <= set(json.loads(row["properties"]))
-    (row,) = driver.run(rows, options=options | {"propertiesFormat": "raw"})
+    (row,) = pair.driver.run(rows, options=options | {"propertiesFormat": "raw"})
     assert "own\x011" in row["properties"]
 
 
-def test_many_messages_of_each_queue_come_once(driver: Driver, broker: Broker) -> None:
-    topic = new_topic(broker, queues=3)
+def test_many_messages_of_each_queue_come_once(pair: Pair) -> None:
+    topic = new_topic(pair.broker, queues=3)
     for queue in range(3):
         bodies = [b"%d-%d" % (queue, number) for number in range(2_000)]
-        send(broker, topic, bodies, queue, batch=100)
-    options = {"nameServer": broker.name_server, "topic": topic, "columns": "body"}
-    found = driver.run(rows, options=options | {"minPartitions": "7"})
+        send(pair.broker, topic, bodies, queue, batch=100)
+    options = pair.name_server | {"topic": topic, "columns": "body"}
+    found = pair.driver.run(rows, options=options | {"minPartitions": "7"})
     expected = sorted(b"%d-%d" % (queue, number) for queue in range(3) for number in range(2_000))
     assert sorted(bytes(row["body"]) for row in found) == expected
-    assert driver.run(partitions, options=options | {"minPartitions": "7"}) == 7
-    assert driver.run(partitions, options=options) == 3
+    assert pair.driver.run(partitions, options=options | {"minPartitions": "7"}) == 7
+    assert pair.driver.run(partitions, options=options) == 3
 
 
-def test_an_empty_topic_and_no_matching_topic_give_no_rows(driver: Driver, broker: Broker) -> None:
-    topic = new_topic(broker)
-    options = {"nameServer": broker.name_server}
-    assert driver.run(count, options=options | {"topic": topic}) == 0
-    assert driver.run(count, options=options | {"subscribePattern": "no-such-.*"}) == 0
+def test_an_empty_topic_and_no_matching_topic_give_no_rows(pair: Pair) -> None:
+    topic = new_topic(pair.broker)
+    options = pair.name_server
+    assert pair.driver.run(count, options=options | {"topic": topic}) == 0
+    assert pair.driver.run(count, options=options | {"subscribePattern": "no-such-.*"}) == 0
 
 
-def test_tags_are_chosen_by_the_broker_and_here(driver: Driver, broker: Broker) -> None:
-    topic = new_topic(broker)
+def test_tags_are_chosen_by_the_broker_and_here(pair: Pair) -> None:
+    topic = new_topic(pair.broker)
     # The first two have the same hash.
     tags = ["Aa", "BB", "c"] * 20
-    send_messages(broker, [Message(topic, tag.encode(), tags=tag) for tag in tags])
-    options = {"nameServer": broker.name_server, "topic": topic, "columns": "body"}
-    found = driver.run(rows, options=options | {"subExpression": "Aa || c"})
+    send_messages(pair.broker, [Message(topic, tag.encode(), tags=tag) for tag in tags])
+    options = pair.name_server | {"topic": topic, "columns": "body"}
+    found = pair.driver.run(rows, options=options | {"subExpression": "Aa || c"})
     assert sorted(bytes(row["body"]) for row in found) == [b"Aa"] * 20 + [b"c"] * 20
 
 
-def test_times_choose_the_ends(driver: Driver, broker: Broker) -> None:
-    topic = new_topic(broker)
-    send(broker, topic, [b"%d" % number for number in range(100)])
-    options = {"nameServer": broker.name_server, "topic": topic}
+def test_times_choose_the_ends(pair: Pair) -> None:
+    topic = new_topic(pair.broker)
+    send(pair.broker, topic, [b"%d" % number for number in range(100)])
+    options = pair.name_server | {"topic": topic}
     times = {
         row["queueOffset"]: round(row["storeTimestamp"].timestamp() * 1000)
-        for row in driver.run(rows, options=options, columns=["queueOffset", "storeTimestamp"])
+        for row in pair.driver.run(rows, options=options, columns=["queueOffset", "storeTimestamp"])
     }
     start, end = times[30], times[70] + 1
-    found = driver.run(
+    found = pair.driver.run(
         rows,
         options=options | {"startingTimestamp": str(start), "endingTimestamp": str(end)},
         columns=["queueOffset"],
@@ -128,18 +129,18 @@ def offsets(topic: str, **by_queue: int) -> str:
     return json.dumps({topic: {BROKER_NAME: {name[1:]: at for name, at in by_queue.items()}}})
 
 
-def test_offsets_choose_the_ends_or_are_lost(driver: Driver, broker: Broker) -> None:
-    topic = new_topic(broker)
-    send(broker, topic, [b"x"] * 10)
-    options = {"nameServer": broker.name_server, "topic": topic}
+def test_offsets_choose_the_ends_or_are_lost(pair: Pair) -> None:
+    topic = new_topic(pair.broker)
+    send(pair.broker, topic, [b"x"] * 10)
+    options = pair.name_server | {"topic": topic}
     given = {"startingOffsets": offsets(topic, q0=3), "endingOffsets": offsets(topic, q0=8)}
-    assert driver.run(count, options=options | given) == 5
+    assert pair.driver.run(count, options=options | given) == 5
     beyond = {"startingOffsets": offsets(topic, q0=7), "endingOffsets": offsets(topic, q0=20)}
     with pytest.raises(
         SparkFailed, match=f"topic {topic}, broker {BROKER_NAME}, queue 0: offsets 7 to 19"
     ):
-        driver.run(count, options=options | beyond)
-    assert driver.run(count, options=options | beyond | {"failOnDataLoss": "false"}) == 3
+        pair.driver.run(count, options=options | beyond)
+    assert pair.driver.run(count, options=options | beyond | {"failOnDataLoss": "false"}) == 3
 
 
 @pytest.mark.parametrize(
@@ -160,15 +161,15 @@ def test_offsets_choose_the_ends_or_are_lost(driver: Driver, broker: Broker) -> 
     ],
 )
 def test_bad_input_is_said_at_planning(
-    driver: Driver, our_broker: Broker, wrong: dict[str, str], said: str
+    newest: Driver, our_broker: Broker, wrong: dict[str, str], said: str
 ) -> None:
     options = {"nameServer": our_broker.name_server, "topic": "any"} | wrong
     with pytest.raises(SparkFailed) as caught:
-        driver.run(count, options=options)
+        newest.run(count, options=options)
     assert said.lower() in str(caught.value).lower()
 
 
-def test_a_batch_of_ten_rows_waits_for_nothing(driver: Driver, broker: Broker) -> None:
+def test_a_batch_of_ten_rows_waits_for_nothing(newest: Driver, our_broker: Broker) -> None:
     """As quick as a Python source that has its ten rows at hand."""
 
     def seconds(spark: Any, options: dict[str, str]) -> tuple[float, float]:
@@ -195,20 +196,22 @@ def test_a_batch_of_ten_rows_waits_for_nothing(driver: Driver, broker: Broker) -
 
         def of(form: str, given: dict[str, str]) -> float:
             began = time.perf_counter()
-            assert (
-                len(spark.read.format(form).options(**given).load().select("body").collect()) == 10
-            )
+            frame = spark.read.format(form).options(**given).load()
+            assert len(frame.select("body").collect()) == 10
             return time.perf_counter() - began
 
-        pairs = [(of("rocketmq", options), of("at-hand", {})) for _ in range(4)]
-        return min(one for one, _ in pairs), min(other for _, other in pairs)
+        # Imports in the planning process are all that is left. A machine with other things to do
+        # gets more tries.
+        mine, at_hand = [of("rocketmq", options)], [of("at-hand", {})]
+        while min(mine) >= 2 * min(at_hand) + 0.5 and len(mine) < 20:
+            mine.append(of("rocketmq", options))
+            at_hand.append(of("at-hand", {}))
+        return min(mine), min(at_hand)
 
-    topic = new_topic(broker, queues=1)
-    send(broker, topic, [b"x"] * 10)
-    mine, at_hand = driver.run(
-        seconds, options={"nameServer": broker.name_server, "topic": topic, "columns": "body"}
-    )
-    # Imports in the planning process are all that is left.
+    topic = new_topic(our_broker, queues=1)
+    send(our_broker, topic, [b"x"] * 10)
+    options = {"nameServer": our_broker.name_server, "topic": topic, "columns": "body"}
+    mine, at_hand = newest.run(seconds, options=options)
     assert mine < 2 * at_hand + 0.5
 
 
@@ -264,21 +267,50 @@ def test_filters_are_pushed_down_when_asked(newest: Driver, our_broker: Broker) 
         newest.run(count, options=options | {"pushdown": "true"})
 
 
-def test_a_million_messages_are_those_that_were_sent(newest: Driver, broker: Broker) -> None:
-    def summed(spark: Any, options: dict[str, str]) -> tuple[int, ...]:
-        frame = spark.read.format("rocketmq").options(**options).load()
-        numbers = frame.selectExpr("cast(decode(body, 'utf-8') as bigint) number", "queueId")
-        row = numbers.selectExpr(
-            "count(*)", "count(distinct number)", "min(number)", "max(number)",
-            "sum(if(number div 125000 = queueId, 1, 0))",
-        ).first()  # fmt: skip
-        return tuple(row)
+PER_QUEUE, QUEUES = 125_000, 8
 
-    topic = new_topic(broker, queues=8)
-    for queue in range(8):
-        first = queue * 125_000
-        bodies = (b"%d" % number for number in range(first, first + 125_000))
-        send(broker, topic, bodies, queue, batch=2_500)
-    options = {"nameServer": broker.name_server, "topic": topic, "columns": "body,queueId"}
-    found = newest.run(summed, options=options)
-    assert found == (1_000_000, 1_000_000, 0, 999_999, 1_000_000)
+
+@pytest.fixture(scope="module")
+def million() -> Callable[[Broker], str]:
+    """The topic of a broker that holds the numbers below a million, in order over its queues."""
+    made: dict[str, str] = {}
+
+    def topic_of(broker: Broker) -> str:
+        if broker.kind not in made:
+            topic = made[broker.kind] = new_topic(broker, QUEUES, "million")
+            for queue in range(QUEUES):
+                numbers = range(queue * PER_QUEUE, (queue + 1) * PER_QUEUE)
+                send_numbered(broker, topic, queue, numbers, batch=12_500)
+        return made[broker.kind]
+
+    return topic_of
+
+
+def test_a_million_messages_are_those_that_were_sent(
+    pair: Pair, million: Callable[[Broker], str]
+) -> None:
+    """Each number once, with its own id, and at the place where it was sent to."""
+
+    def summed(spark: Any, options: dict[str, str], per_queue: int) -> dict[str, int]:
+        frame = spark.read.format("rocketmq").options(**options).load()
+        found = frame.selectExpr(
+            "cast(cast(body as string) as bigint) number", "msgId",
+            f"queueId * {per_queue} + queueOffset place",
+        )  # fmt: skip
+        row = found.selectExpr(
+            "count(*) AS messages",
+            "count(distinct number) AS different",
+            "min(number) AS least",
+            "max(number) AS most",
+            "count_if(number = place) AS in_place",
+            "count_if(msgId = lpad(hex(number), 32, '0')) AS with_their_id",
+        ).first()
+        return row.asDict()
+
+    columns = "body,msgId,queueId,queueOffset"
+    options = pair.name_server | {"topic": million(pair.broker), "columns": columns}
+    all_of_them = PER_QUEUE * QUEUES
+    assert pair.driver.run(summed, options=options, per_queue=PER_QUEUE) == {
+        "messages": all_of_them, "different": all_of_them, "least": 0, "most": all_of_them - 1,
+        "in_place": all_of_them, "with_their_id": all_of_them,
+    }  # fmt: skip

@@ -258,6 +258,40 @@ def test_a_start_that_moves_is_the_same_after_a_crash(
     assert started_again(broker, **given) == {queue(0): 7, queue(1): 4}
 
 
+@pytest.mark.parametrize("start", [{}, {"startingTimestamp": "9000000000000"}])
+def test_an_end_asked_for_before_the_start_is_not_before_it(
+    broker: RunningBroker, start: dict[str, str]
+) -> None:
+    """PySpark 4.0 plans the end of batch 0 first, and messages may come in between."""
+    send(broker, [b"x"] * 3)
+    stream = plan(broker, **start)
+    end = stream.latest(None)
+    send(broker, [b"x"] * 2)
+    assert stream.initial() == end == {queue(0): 3, queue(1): 0}
+    assert stream.ranges(stream.initial(), end) == []
+    assert stream.ranges(end, stream.latest(None)) == [Range(queue(0), 3, 5)]
+    stream.close()
+
+
+@pytest.mark.parametrize("where", ["group", "file"])
+def test_a_start_is_kept_before_an_end_is_told(
+    broker: RunningBroker, tmp_path: Path, where: str
+) -> None:
+    given = (
+        {"consumerGroup": "g"} if where == "group" else {"startStateLocation": f"{tmp_path}/start"}
+    )
+    first = plan(broker, **given)
+    end = first.latest(None)
+    first.close()  # a crash: Spark has the end of batch 0, and asks for the start next time
+    send(broker, [b"x"] * 4)
+    assert started_again(broker, **given) == end
+    # A batch that begins elsewhere shows that batch 0 is done, although no start was told.
+    later = plan(broker, **given)
+    later.ranges(end, later.latest(None))
+    later.close()
+    assert started_again(broker, **given) == {queue(0): 4, queue(1): 0}
+
+
 def test_a_pinned_start_of_zero_is_pinned(broker: RunningBroker) -> None:
     assert started_again(broker, consumerGroup="g") == {queue(0): 0, queue(1): 0}
     send(broker, [b"x"] * 4)
