@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerobee.pipeline import positions
+from aerobee.pipeline import positions, stream_plan
 from aerobee.pipeline.batch_plan import batch_ranges
 from aerobee.pipeline.errors import DataLoss, NoSuchTopic, Unreachable
 from aerobee.pipeline.offsets import Queue, Range
@@ -174,6 +174,44 @@ def test_rows_and_bytes_of_a_batch_are_limited(broker: RunningBroker) -> None:
     # A message larger than the limit is a batch of its own.
     assert sum(stream.latest(start, most_bytes=1).values()) == 1
     stream.close()
+
+
+def test_limits_count_what_is_there_and_not_what_retention_took(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(broker, [b"x"] * 30)
+    lowest = {queue(0): 20, queue(1): 0}
+    for module in (stream_plan, positions):
+        monkeypatch.setattr(
+            module, "min_offsets", lambda _, queues: {one: lowest[one] for one in queues}
+        )
+    stream = plan(broker, failOnDataLoss="false")
+    start = {queue(0): 5, queue(1): 0}
+    end = stream.latest(start, most_rows=4)
+    assert end == {queue(0): 24, queue(1): 0}
+    assert stream.ranges(start, end) == [Range(queue(0), 20, 24)]
+    stream.close()
+    strict = plan(broker)
+    with pytest.raises(DataLoss, match="offsets 5 to 23 are wanted, the queue has 20 to 29"):
+        strict.ranges(start, strict.latest(start, most_rows=4))
+    strict.close()
+
+
+def test_a_start_that_the_queue_does_not_have_is_lost_data(broker: RunningBroker) -> None:
+    send(broker, [b"x"] * 5)
+    beyond = json.dumps({TOPIC: {queue(0).broker: {"0": 9}}})
+    strict = plan(broker, startingOffsets=beyond)
+    start = strict.initial()
+    with pytest.raises(DataLoss, match="queue 0: was read up to offset 9, but ends at 5"):
+        strict.ranges(start, strict.latest(start))
+    strict.close()
+    tolerant = plan(broker, startingOffsets=beyond, failOnDataLoss="false")
+    start = tolerant.initial()
+    end = tolerant.latest(start)
+    assert tolerant.ranges(start, end) == []
+    send(broker, [b"x"] * 2)
+    assert tolerant.ranges(end, tolerant.latest(end)) == [Range(queue(0), 5, 7)]
+    tolerant.close()
 
 
 def test_new_queues_and_topics_begin_at_their_minimum(broker: RunningBroker) -> None:
