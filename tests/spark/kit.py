@@ -21,7 +21,8 @@ import os
 import pickle
 import shutil
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -106,15 +107,19 @@ class Driver:
         self, function: Callable[..., Any], /, *, timeout_s: float = RUN_S, **given: Any
     ) -> Any:
         """What the function returns there; SparkFailed with its error."""
-        request = {
-            "source": textwrap.dedent(inspect.getsource(function)),
-            "name": function.__name__,
-            "given": given,
-        }
-        line = self.child.ask(base64.b64encode(pickle.dumps(request)).decode(), timeout_s)
-        if "error" in line:
-            raise SparkFailed(line["error"])
-        return pickle.loads(base64.b64decode(line["result"]))
+        return _result(self.child.ask(_request(function, given), timeout_s))
+
+    @contextlib.contextmanager
+    def running(
+        self, function: Callable[..., Any], /, **given: Any
+    ) -> Iterator[Callable[[float], Any]]:
+        """As `run`, while the test does something else; what it gives waits for the result."""
+        pool = ThreadPoolExecutor(1)
+        answer = pool.submit(self.child.ask, _request(function, given), RUN_S)
+        try:
+            yield lambda timeout_s: _result(answer.result(timeout_s))
+        finally:
+            pool.shutdown(wait=False)
 
     def kill(self) -> None:
         """kill -9 of the driver, its JVM and its workers: what a power cut leaves of them."""
@@ -125,6 +130,18 @@ class Driver:
     def close(self) -> None:
         if self.child.running:
             self.child.close()
+
+
+def _request(function: Callable[..., Any], given: dict[str, Any]) -> str:
+    source = textwrap.dedent(inspect.getsource(function))
+    request = {"source": source, "name": function.__name__, "given": given}
+    return base64.b64encode(pickle.dumps(request)).decode()
+
+
+def _result(line: dict[str, Any]) -> Any:
+    if "error" in line:
+        raise SparkFailed(line["error"])
+    return pickle.loads(base64.b64decode(line["result"]))
 
 
 def descendants(pid: int) -> list[int]:

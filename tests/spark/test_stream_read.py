@@ -1,8 +1,12 @@
-"""Streams by real Spark: what is new, limits, availableNow, new queues, lost data, restarts."""
+"""Streams by real Spark: what is new, limits, availableNow, new queues, kills of driver and broker.
+
+Errors, and how a stream goes on after one, are in test_stream_errors.py.
+"""
 
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,74 +16,21 @@ import pytest
 
 from tests.interop.brokers import BROKER_NAME, Broker
 from tests.interop.processes import wait_until
+from tests.interop.wire import SUCCESS
 
-from .kit import Driver, SparkFailed
+from .conftest import Pair
+from .kit import VERSIONS, Driver, SparkFailed
 from .messages import new_topic, send
+from .streams import bodies, drain, places, start, stop_all, written
 
-WAIT_S = 120.0
-
-
-def drain(spark: Any, options: dict[str, str], out: str, checkpoint: str) -> list[int]:
-    """Runs a query with availableNow to its end; the rows of each batch."""
-    frame = spark.readStream.format("rocketmq").options(**options).load()
-    query = (
-        frame.writeStream.format("parquet")
-        .option("path", out)
-        .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    return [one["numInputRows"] for one in query.recentProgress]
-
-
-def bodies(spark: Any, out: str) -> list[bytes]:
-    return sorted(
-        bytes(row.body) for row in spark.read.schema("body binary").parquet(out).collect()
-    )
-
-
-def start(spark: Any, options: dict[str, str], out: str, checkpoint: str) -> str:
-    """Starts a query that runs on; its id."""
-    frame = spark.readStream.format("rocketmq").options(**options).load()
-    query = (
-        frame.writeStream.format("parquet")
-        .option("path", out)
-        .option("checkpointLocation", checkpoint)
-        .start()
-    )
-    return query.id
-
-
-def written(spark: Any, out: str) -> int:
-    """Rows that are committed; a query that failed is an error."""
-    import os
-
-    for query in spark.streams.active:
-        if query.exception() is not None:
-            raise query.exception()
-    if not os.path.isdir(out + "/_spark_metadata"):
-        return 0
-    return spark.read.schema("body binary").parquet(out).count()
-
-
-def stop_all(spark: Any) -> None:
-    for query in spark.streams.active:
-        query.stop()
-
-
-@pytest.fixture(params=["our", "java"])
-def broker(request: pytest.FixtureRequest) -> Broker:
-    return request.getfixturevalue(f"{request.param}_broker")
-
-
-def places(tmp_path: Path) -> dict[str, str]:
-    return {"out": str(tmp_path / "out"), "checkpoint": str(tmp_path / "checkpoint")}
+WAIT_S = 150.0
+QUERY_CONSUMER_OFFSET = 14
 
 
 def test_available_now_reads_what_is_there_and_the_next_run_what_is_new(
-    driver: Driver, broker: Broker, tmp_path: Path
+    pair: Pair, tmp_path: Path
 ) -> None:
+    driver, broker = pair.driver, pair.broker
     topic = new_topic(broker)
     options = {
         "nameServer": broker.name_server, "topic": topic, "startingOffsets": "earliest",
@@ -98,28 +49,45 @@ def test_available_now_reads_what_is_there_and_the_next_run_what_is_new(
 def test_limits_make_batches_of_that_size_where_spark_tells_the_start(
     driver: Driver, our_broker: Broker, tmp_path: Path
 ) -> None:
+    """Traps 2, 3, 7 and 8."""
+    limits = driver.version != "4.0"
     topic = new_topic(our_broker)
     for queue in (0, 1):
         send(our_broker, topic, [b"x" * 500] * 50, queue, batch=50)
-    options = {
+    everything = {
         "nameServer": our_broker.name_server, "topic": topic, "startingOffsets": "earliest",
-        "columns": "body", "maxOffsetsPerTrigger": "40",
+        "columns": "body",
     }  # fmt: skip
+    group = f"{topic}-{driver.version.replace('.', '-')}"
+    commits = {"consumerGroup": group, "commitOffsetsToBroker": "true"}
+    options = everything | {"maxOffsetsPerTrigger": "40"} | commits
     batches = driver.run(drain, options=options, **places(tmp_path / "rows"))
-    expected = [40, 40, 20] if driver.version != "4.0" else [100]
-    assert [rows for rows in batches if rows] == expected
-    del options["maxOffsetsPerTrigger"]
-    options["maxBytesPerTrigger"] = "20000"
+    assert [rows for rows in batches if rows] == ([40, 40, 20] if limits else [100])
+    # Spark tells that a batch is done when it plans the next one: the last is never told.
+    with our_broker.wire() as wire:
+        told = [
+            wire.call(QUERY_CONSUMER_OFFSET, {"consumerGroup": group, "topic": topic, "queueId": n})
+            for n in (0, 1)
+        ]
+    shown = sum(int(one.ext["offset"]) for one in told if one.code == SUCCESS)
+    assert shown == (80 if limits else 0)
+    if limits:
+        # A trigger of Spark's that means all there is counts more than the option.
+        once = driver.run(drain, options=options, **places(tmp_path / "once"), trigger="once")
+        assert once == [100]
+    else:
+        said = driver.child.log.read_text(errors="replace")
+        assert "maxOffsetsPerTrigger and maxBytesPerTrigger need PySpark 4.2" in said
+    options = everything | {"maxBytesPerTrigger": "20000"}
     batches = driver.run(drain, options=options, **places(tmp_path / "bytes"))
     assert sum(batches) == 100
-    if driver.version != "4.0":
+    if limits:
         assert max(batches) <= 40
         assert len([rows for rows in batches if rows]) >= 3
 
 
-def test_a_running_stream_takes_new_messages_queues_and_topics(
-    driver: Driver, broker: Broker, tmp_path: Path
-) -> None:
+def test_a_running_stream_takes_new_messages_queues_and_topics(pair: Pair, tmp_path: Path) -> None:
+    driver, broker = pair.driver, pair.broker
     first = new_topic(broker, queues=1, prefix="growing")
     options = {
         "nameServer": broker.name_server, "subscribePattern": f"{first}.*",
@@ -148,153 +116,178 @@ def _first_batch_planned(checkpoint: str) -> bool:
     return (Path(checkpoint) / "offsets" / "0").exists()
 
 
-def test_data_that_is_gone_is_an_error_or_passed_over(
-    driver: Driver, our_broker: Broker, tmp_path: Path
-) -> None:
-    topic = new_topic(our_broker, queues=1)
-    where = places(tmp_path)
-    options = {
-        "nameServer": our_broker.name_server, "topic": topic, "columns": "body",
-        "startingOffsets": json.dumps({topic: {BROKER_NAME: {"0": 0}}}),
-    }  # fmt: skip
-    send(our_broker, topic, [b"x"] * 5)
-    driver.run(drain, options=options, **where)
-    _pretend_more_was_read(Path(where["checkpoint"]), topic, 9)
-    with pytest.raises(SparkFailed, match=r"was read up to offset 9, but ends at 5|begins at 9"):
-        driver.run(drain, options=options, **where)
-    driver.run(drain, options=options | {"failOnDataLoss": "false"}, **where)
-    send(our_broker, topic, [b"y"] * 5)
-    driver.run(drain, options=options | {"failOnDataLoss": "false"}, **where)
-    assert driver.run(bodies, out=where["out"]) == [b"x"] * 5 + [b"y"] * 5
-
-
-def _pretend_more_was_read(checkpoint: Path, topic: str, offset: int) -> None:
-    """What is left after a power cut took messages back that were checkpointed."""
-    last = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
-    *head, _ = last.read_text().splitlines()
-    last.write_text("\n".join([*head, json.dumps({topic: {BROKER_NAME: {"0": offset}}})]))
-    (checkpoint / "offsets" / f".{last.name}.crc").unlink(missing_ok=True)
-
-
 # --- restarts ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pinned", ["group", "file", "nowhere"])
-def test_a_driver_killed_inside_batch_0_skips_nothing(
-    new_driver: Callable[..., Driver],
-    our_broker: Broker,
-    tmp_path: Path,
-    pinned: str,
+def stuck(
+    spark: Any, options: dict[str, str], more: dict[str, dict[str, str]], folder: str
 ) -> None:
-    """A start at latest is resolved once, though Spark asks again after the crash (trap 6)."""
-    topic = new_topic(our_broker, queues=1)
-    where = places(tmp_path)
-    options = {"nameServer": our_broker.name_server, "topic": topic, "columns": "body"}
-    if pinned == "group":
-        options["consumerGroup"] = f"{topic}-group"
-    elif pinned == "file":
-        options["startStateLocation"] = str(tmp_path / "start")
+    """Starts queries whose first batch never ends, one for each further set of options."""
 
-    def stuck(spark: Any, options: dict[str, str], out: str, checkpoint: str) -> None:
-        """Starts a query whose first batch never ends."""
-
+    def begin(name: str, given: dict[str, str]) -> None:
         def hang(frame: Any, batch: int) -> None:
             import pathlib
             import time
 
             frame.count()
-            pathlib.Path(out + ".stuck").touch()
+            pathlib.Path(f"{folder}/{name}.stuck").touch()
             while True:
                 time.sleep(1)
 
-        frame = spark.readStream.format("rocketmq").options(**options).load()
-        frame.writeStream.foreachBatch(hang).option("checkpointLocation", checkpoint).start()
+        frame = spark.readStream.format("rocketmq").options(**options, **given).load()
+        query = frame.writeStream.foreachBatch(hang)
+        query.option("checkpointLocation", f"{folder}/{name}.checkpoint").start()
 
-    def finish(spark: Any, options: dict[str, str], out: str, checkpoint: str) -> None:
-        def save(frame: Any, batch: int) -> None:
-            frame.write.mode("overwrite").parquet(f"{out}/batch={batch}")
+    for name, given in more.items():
+        begin(name, given)
 
-        frame = spark.readStream.format("rocketmq").options(**options).load()
-        query = (
-            frame.writeStream.foreachBatch(save)
-            .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
 
-    send(our_broker, topic, [b"before"] * 3)
-    first = new_driver()
-    first.run(stuck, options=options, **where)
-    deadline = time.monotonic() + WAIT_S
+def finish(spark: Any, options: dict[str, str], folder: str, name: str) -> list[int]:
+    """Lets such a query go on to the end; the numbers that it gave, sorted."""
+    found: list[int] = []
+
+    def keep(frame: Any, batch: int) -> None:
+        found.extend(int(row.body) for row in frame.collect())
+
+    frame = spark.readStream.format("rocketmq").options(**options).load()
+    query = (
+        frame.writeStream.foreachBatch(keep)
+        .option("checkpointLocation", f"{folder}/{name}.checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return sorted(found)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_driver_killed_inside_batch_0_skips_nothing(
+    driver_of: Callable[[str], Driver], our_broker: Broker, tmp_path: Path, version: str
+) -> None:
+    """A start at latest, or at a time to come, is resolved once, though Spark asks again after the
+    crash (trap 6). Where it is not kept, the crash is an error and not a skip."""
+    topic = new_topic(our_broker, queues=1)
+    options = {"nameServer": our_broker.name_server, "topic": topic, "columns": "body"}
+    in_an_hour = str(round((time.time() + 3600) * 1000))
+    kept = {
+        "group": {"consumerGroup": f"{topic}-group"},
+        "file": {"startStateLocation": str(tmp_path / "start")},
+        "time": {"consumerGroup": f"{topic}-time", "startingTimestamp": in_an_hour},
+    }
+    more = kept | {"nowhere": {}}
     sent = 0
-    while not Path(where["out"] + ".stuck").exists():
-        assert time.monotonic() < deadline
+
+    def send_one() -> None:
+        nonlocal sent
         send(our_broker, topic, [b"%d" % sent])
         sent += 1
-        time.sleep(0.2)
-    first.kill()
-    send(our_broker, topic, [b"%d" % number for number in range(sent, sent + 5)])
-    again = new_driver()
-    if pinned == "nowhere":
-        with pytest.raises(SparkFailed, match="start was resolved anew"):
-            again.run(finish, options=options, **where)
-        return
-    again.run(finish, options=options, **where)
-    found = again.run(bodies, out=where["out"])
-    assert b"before" not in found
-    # All from the first message that the stream met, up to the last one.
-    numbers = sorted(int(body) for body in found)
-    assert numbers == list(range(numbers[0], sent + 5))
-    planned = json.loads((Path(where["checkpoint"]) / "offsets" / "0").read_text().splitlines()[-1])
-    assert numbers[0] + 3 <= planned[topic][BROKER_NAME]["0"]
+
+    def all_stuck() -> bool:
+        send_one()
+        return all((tmp_path / f"{name}.stuck").exists() for name in more)
+
+    def planned(name: str) -> int:
+        text = (tmp_path / f"{name}.checkpoint" / "offsets" / "0").read_text()
+        end: int = json.loads(text.splitlines()[-1])[topic][BROKER_NAME]["0"]
+        return end
+
+    for _ in range(3):
+        send_one()
+    driver = driver_of(version)
+    driver.run(stuck, options=options, more=more, folder=str(tmp_path))
+    wait_until(all_stuck, WAIT_S, "all queries stand in batch 0", every_s=0.2)
+    driver.kill()
+    first_of_file = json.loads((tmp_path / "start").read_text())[topic][BROKER_NAME]["0"]
+    assert first_of_file >= 3
+    for _ in range(5):
+        send_one()
+    driver = driver_of(version)
+    for name, given in kept.items():
+        found = driver.run(finish, options=options | given, folder=str(tmp_path), name=name)
+        # All from the first message that the stream met, up to the last one.
+        assert found == list(range(found[0], sent)), name
+        assert 3 <= found[0] <= planned(name), name
+        assert name != "file" or found[0] == first_of_file
+    assert planned("nowhere") < sent
+    with pytest.raises(SparkFailed, match="start was resolved anew"):
+        driver.run(finish, options=options, folder=str(tmp_path), name="nowhere")
 
 
+# What Spark leaves behind at each step of a batch, so that a kill meets all of them.
+STEPS = {
+    "planned": "checkpoint/offsets/[0-9]*",
+    "written": "out/part-*.parquet",
+    "committed": "checkpoint/commits/[0-9]*",
+}
+
+
+@pytest.mark.parametrize(
+    ("version", "drivers"),
+    [(version, 3 if version == VERSIONS[0] else 1) for version in VERSIONS],
+    ids=VERSIONS,
+)
 def test_each_message_is_written_once_though_driver_and_broker_are_killed(
-    new_driver: Callable[..., Driver], new_broker: Callable[..., Broker], tmp_path: Path
+    driver_of: Callable[[str], Driver],
+    new_broker: Callable[..., Broker],
+    tmp_path: Path,
+    version: str,
+    drivers: int,
 ) -> None:
-    """Ten kill -9, of the driver and of the broker in turn, while messages keep coming."""
+    """Ten kill -9 while messages keep coming; a query outlives its broker's kills by itself."""
+    seed = random.randrange(1 << 30)
+    print(f"seed={seed}")
+    dice = random.Random(seed)
+    victims = ["driver"] * drivers + ["broker"] * (10 - drivers)
+    dice.shuffle(victims)
     broker = new_broker().start()
     topic = new_topic(broker, queues=2)
     where = places(tmp_path)
     options = {
         "nameServer": broker.name_server, "topic": topic, "columns": "body",
-        "startingOffsets": "earliest", "maxOffsetsPerTrigger": "300",
+        "startingOffsets": "earliest", "maxOffsetsPerTrigger": "150", "pullTimeoutMs": "20000",
     }  # fmt: skip
     sent = 0
-    driver = new_driver()
-    driver.run(start, options=options, **where)
 
     def send_some() -> None:
         nonlocal sent
         for queue in (0, 1):
-            send(
-                broker, topic, [b"%06d" % number for number in range(sent, sent + 500)], queue, 100
-            )
-            sent += 500
+            numbers = range(sent, sent + 150)
+            send(broker, topic, [b"%06d" % number for number in numbers], queue, batch=50)
+            sent += 150
 
-    for kill in range(10):
-        batches = _batches(where["checkpoint"])
+    def wait_for(condition: Callable[[], bool], what: str) -> None:
+        try:
+            wait_until(condition, WAIT_S, what, every_s=0.002)
+        except AssertionError:
+            driver.run(written, out=where["out"])  # tells why the query ended, if it did
+            raise
+
+    driver = driver_of(version)
+    driver.run(start, options=options, **where)
+    for victim in victims:
+        step = dice.choice(list(STEPS))
+        before = set(tmp_path.glob(STEPS[step]))
         send_some()
-        wait_until(
-            lambda known=batches: _batches(where["checkpoint"]) > known,
-            WAIT_S,
-            "a batch is planned",
-        )
-        if kill % 2:
+        wait_for(lambda known=before, step=step: not known >= set(tmp_path.glob(STEPS[step])), step)
+        time.sleep(dice.random() * 0.2)
+        if victim == "driver":
             driver.kill()
-            driver = new_driver()
+            driver = driver_of(version)
+            driver.run(start, options=options, **where)
         else:
             broker.kill()
             broker.start()
-        # A driver that met the broker's absence may have given up: a start goes on either way.
-        driver.run(stop_all)
-        driver.run(start, options=options, **where)
     send_some()
-    wait_until(lambda: driver.run(written, out=where["out"]) >= sent, WAIT_S, "all is written")
+    wait_for(lambda: _committed(tmp_path / "checkpoint") == sent, "all is written")
     driver.run(stop_all)
     assert driver.run(bodies, out=where["out"]) == [b"%06d" % number for number in range(sent)]
 
 
-def _batches(checkpoint: str) -> int:
-    return len(list((Path(checkpoint) / "offsets").glob("[0-9]*")))
+def _committed(checkpoint: Path) -> int:
+    """The messages that all finished batches go up to."""
+    done = [path.name for path in checkpoint.glob("commits/[0-9]*")]
+    if not done:
+        return 0
+    last = checkpoint / "offsets" / max(done, key=int)
+    ends = json.loads(last.read_text().splitlines()[-1])
+    return sum(end for topic in ends.values() for one in topic.values() for end in one.values())
