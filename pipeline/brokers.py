@@ -5,7 +5,8 @@ peer, made when first needed. Several questions to one broker are sent ahead of 
 
 Brokers move, restart and are busy: a question that got no answer is asked again, along the route as
 the name servers then know it, until `PATIENCE` times the time-out of one request has passed. Name
-servers that never answered are an error at once: the address is probably wrong.
+servers that never answered are an error at once: the address is probably wrong. So is a topic that
+they do not know. A task is more patient (`expected`): whoever planned it has met both.
 
 One thread at a time. Close it, or use it as a context manager.
 """
@@ -87,10 +88,11 @@ class BrokerBusy(RemotingError):
 class Brokers:
     """The cluster behind some name servers."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, *, expected: bool = False) -> None:
         self._access = access
+        self._expected = expected
         self._name_servers = list(access.name_servers)
-        self._heard_of = False
+        self._heard_of = expected
         self._callers: dict[str, BlockingCaller] = {}
         self._routes: dict[str, TopicRoute] = {}
         self._addresses: dict[str, dict[int, str]] = {}
@@ -144,6 +146,16 @@ class Brokers:
         for broker in route.brokers:
             self._addresses[broker.name] = broker.addresses
         return route
+
+    def _learn_expected(self, topic: str) -> None:
+        """A broker that was killed is forgotten by its name servers, and its topics, until it is
+        back: for a task that is as if it did not answer."""
+        try:
+            self._learn(topic)
+        except NoSuchTopic as error:
+            if self._expected:
+                raise RemotingError(f"{error} at the moment") from error
+            raise
 
     def _ask_name_server(self, code: RequestCode, ext: dict[str, str]) -> Command:
         failure: RemotingError | None = None
@@ -224,7 +236,7 @@ class Brokers:
         """The address of the master that has a queue, or of a slave where there is none."""
         addresses = self._addresses.get(queue.broker)
         if not addresses:
-            self._learn(queue.topic)
+            self._learn_expected(queue.topic)
             addresses = self._addresses.get(queue.broker)
         if not addresses:
             raise RemotingError(f"no route mentions the broker of {queue}")

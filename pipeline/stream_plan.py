@@ -138,8 +138,8 @@ class StreamPlan:
     def _held_back(
         self, start: Offsets, ends: Offsets, most_rows: int | None, most_bytes: int | None
     ) -> Offsets:
-        # What retention took is not counted: a limit of a thousand would have to pass over a million
-        # lost messages in a thousand empty batches.
+        # What retention took is not counted: a limit of a thousand would have to pass over a
+        # million lost messages in a thousand empty batches.
         behind = [queue for queue, end in ends.items() if end > start.get(queue, -1)]
         lowest = min_offsets(self._cluster.brokers, behind)
         begins = {**start} | {queue: max(low, start.get(queue, 0)) for queue, low in lowest.items()}

@@ -41,7 +41,7 @@ def read_range(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch
     form = PullForm(
         options.group, options.expression, options.pull_batch, options.fail_on_data_loss
     )
-    with Brokers(options.access) as brokers:
+    with Brokers(options.access, expected=True) as brokers:
         reader = RangeReader(brokers, wanted, form)
         rows = _Rows(options, wanted.queue)
         for chunks in _joined(reader.chunks()):

@@ -161,10 +161,10 @@ def test_messages_that_retention_took_from_a_running_query_are_an_error_or_passe
 ACCOUNTS = """
 globalWhiteRemoteAddresses: []
 accounts:
-- accessKey: owner
+- accessKey: owner-key
   secretKey: owners-secret
   admin: true
-- accessKey: reader
+- accessKey: reader-key
   secretKey: readers-secret
   admin: false
   defaultTopicPerm: DENY
@@ -179,7 +179,7 @@ class SignedWire(Wire):
 
     def call(self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"") -> Answer:
         fields = {name: str(value) for name, value in (ext or {}).items()}
-        return super().call(code, signed(fields, body, "owner", "owners-secret"), body)
+        return super().call(code, signed(fields, body, "owner-key", "owners-secret"), body)
 
 
 def test_credentials_are_checked_by_the_broker_and_told_to_nobody(
@@ -199,16 +199,16 @@ def test_credentials_are_checked_by_the_broker_and_told_to_nobody(
         where = places(tmp_path)
         options = {
             "nameServer": broker.name_server, "topic": "allowed", "columns": "body",
-            "startingOffsets": "earliest", "accessKey": "reader",
+            "startingOffsets": "earliest", "accessKey": "reader-key",
         }  # fmt: skip
         right, wrong = {"secretKey": "readers-secret"}, {"secretKey": "another-secret"}
         wait_until(lambda: _has_routes(broker), 60, "the routes")
         newest.run(drain, options=options | right, **where)
         assert wire.send("allowed", 0, b"b").code == 0
     for given, said in (
-        (wrong, "Check signature failed for accessKey=reader"),
-        (right | {"accessKey": "nobody"}, "No acl config for nobody"),
-        (right | {"topic": "denied"}, "No default permission for denied"),
+        (wrong, "Check signature failed for accessKey=reader-key"),
+        (right | {"accessKey": "nobodys-key"}, "No acl config for nobodys-key"),
+        (right | {"topic": "denied"}, "No default permission for topic:denied"),
     ):
         with pytest.raises(SparkFailed) as caught:
             newest.run(_count, options=options | given)

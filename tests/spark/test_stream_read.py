@@ -123,20 +123,25 @@ def stuck(
     spark: Any, options: dict[str, str], more: dict[str, dict[str, str]], folder: str
 ) -> None:
     """Starts queries whose first batch never ends, one for each further set of options."""
+    import time
+    from pathlib import Path
 
     def begin(name: str, given: dict[str, str]) -> None:
-        def hang(frame: Any, batch: int) -> None:
-            import pathlib
-            import time
+        marker = Path(folder, f"{name}.stuck")
 
+        def hang(frame: Any, batch: int) -> None:
             frame.count()
-            pathlib.Path(f"{folder}/{name}.stuck").touch()
+            marker.touch()
             while True:
                 time.sleep(1)
 
         frame = spark.readStream.format("rocketmq").options(**options, **given).load()
-        query = frame.writeStream.foreachBatch(hang)
-        query.option("checkpointLocation", f"{folder}/{name}.checkpoint").start()
+        writer = frame.writeStream.foreachBatch(hang)
+        query = writer.option("checkpointLocation", f"{folder}/{name}.checkpoint").start()
+        while not marker.exists():
+            if query.exception() is not None:
+                raise query.exception()
+            time.sleep(0.01)
 
     for name, given in more.items():
         begin(name, given)
@@ -184,7 +189,7 @@ def test_a_driver_killed_inside_batch_0_skips_nothing(
 
     def all_stuck() -> bool:
         send_one()
-        return all((tmp_path / f"{name}.stuck").exists() for name in more)
+        return (tmp_path / "nowhere.stuck").exists()
 
     def planned(name: str) -> int:
         text = (tmp_path / f"{name}.checkpoint" / "offsets" / "0").read_text()
@@ -194,8 +199,9 @@ def test_a_driver_killed_inside_batch_0_skips_nothing(
     for _ in range(3):
         send_one()
     driver = driver_of(version)
-    driver.run(stuck, options=options, more=more, folder=str(tmp_path))
-    wait_until(all_stuck, WAIT_S, "all queries stand in batch 0", every_s=0.2)
+    with driver.running(stuck, options=options, more=more, folder=str(tmp_path)) as outcome:
+        wait_until(all_stuck, WAIT_S, "all queries stand in batch 0", every_s=0.1)
+        outcome(WAIT_S)
     driver.kill()
     first_of_file = json.loads((tmp_path / "start").read_text())[topic][BROKER_NAME]["0"]
     assert first_of_file >= 3

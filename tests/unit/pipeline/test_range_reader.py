@@ -12,11 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aerobee.pipeline.batch_plan import batch_ranges
 from aerobee.pipeline.brokers import Brokers
 from aerobee.pipeline.errors import DataLoss, NoSuchTopic, Refused, Unreachable
 from aerobee.pipeline.offsets import Range
 from aerobee.pipeline.range_reader import Guess, PullForm, RangeReader
 from aerobee.protocol.hashing import java_hash
+from aerobee.protocol.route_bodies import TopicRoute
+from aerobee.remoting.errors import RemotingConnectError
 from aerobee.testing import RunningBroker
 from tests.unit.pipeline.support import bodies_of, create, options, queue, running, send
 
@@ -119,16 +122,36 @@ def test_an_empty_queue_that_should_have_messages_is_lost(filled: RunningBroker)
 
 
 def test_no_such_topic_and_no_such_queue_are_said(filled: RunningBroker) -> None:
-    with pytest.raises(NoSuchTopic, match="'nothing'"):
-        bodies_of(options(filled), Range(queue(0, "nothing"), 0, 5))
+    quick = options(filled, pullTimeoutMs="20")
+    with pytest.raises(Unreachable, match=r"gave up after 0\.2 s: .* 'nothing' at the moment"):
+        bodies_of(quick, Range(queue(0, "nothing"), 0, 5))
     with pytest.raises(Refused, match="queueId"):
         bodies_of(options(filled), Range(queue(9), 0, 5))
 
 
-def test_a_name_server_that_was_never_there_is_an_error_at_once() -> None:
+def test_a_name_server_that_was_never_there_is_an_error_at_once_when_planning() -> None:
     nobody = RunningBroker("127.0.0.1:1", "", "", "", None, None)  # type: ignore[arg-type]
     with pytest.raises(Unreachable, match="no name server answers"):
-        bodies_of(options(nobody), Range(queue(0), 0, 5))
+        batch_ranges(options(nobody))
+    with pytest.raises(Unreachable, match=r"gave up after 0\.2 s"):
+        bodies_of(options(nobody, pullTimeoutMs="20"), Range(queue(0), 0, 5))
+
+
+def test_a_task_that_begins_while_everything_is_away_reads_when_it_is_back(
+    filled: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that is killed takes its name server along, or its routes."""
+    failures = [RemotingConnectError("away"), NoSuchTopic("no route"), RemotingConnectError("away")]
+    learn = Brokers._learn
+
+    def away_at_first(self: Brokers, topic: str) -> TopicRoute:
+        if failures:
+            raise failures.pop()
+        return learn(self, topic)
+
+    monkeypatch.setattr(Brokers, "_learn", away_at_first)
+    assert bodies_of(options(filled), Range(queue(0), 0, 500)) == BODIES
+    assert failures == []
 
 
 class Proxy:
