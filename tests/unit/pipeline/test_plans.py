@@ -322,7 +322,11 @@ def test_a_start_is_kept_before_an_end_is_told(
     end = first.latest(None)
     first.close()  # a crash: Spark has the end of batch 0, and asks for the start next time
     send(broker, [b"x"] * 4)
-    assert started_again(broker, **given) == end
+    # PySpark 4.0 tells a restart how far was planned, by asking for an empty batch there.
+    again = plan(broker, **given)
+    assert again.ranges(end, end) == []
+    assert again.initial() == end
+    again.close()
     # A batch that begins elsewhere shows that batch 0 is done, although no start was told.
     later = plan(broker, **given)
     later.ranges(end, later.latest(None))

@@ -206,7 +206,8 @@ def test_a_broken_connection_loses_and_repeats_nothing(
     proxy = Proxy(filled.broker, itertools.chain([allowance] * 4, itertools.repeat(1 << 40)))
     monkeypatch.setattr(Brokers, "address", lambda self, queue: proxy.address)
     try:
-        assert bodies_of(options(filled), Range(queue(0), 0, 500)) == BODIES
+        patient = options(filled, pullTimeoutMs="5000")
+        assert bodies_of(patient, Range(queue(0), 0, 500)) == BODIES
         assert proxy.connections > 1
     finally:
         proxy.close()
