@@ -209,7 +209,10 @@ def test_a_driver_killed_inside_batch_0_skips_nothing(
         send_one()
     driver = driver_of(version)
     for name, given in kept.items():
-        found = driver.run(finish, options=options | given, folder=str(tmp_path), name=name)
+        again = {"options": options | given, "folder": str(tmp_path), "name": name}
+        found = driver.run(finish, **again)
+        if version == "4.0":  # which ends after one batch here
+            found = sorted(found + driver.run(finish, **again))
         # All from the first message that the stream met, up to the last one.
         assert found == list(range(found[0], sent)), name
         assert 3 <= found[0] <= planned(name), name
