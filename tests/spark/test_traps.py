@@ -8,9 +8,9 @@
      6  the initial offset is asked for again      test_a_driver_killed_inside_batch_0_skips
      7  older versions tell no start               test_limits_make_batches_of_that_size
      8  that a batch is done is told later         test_limits_make_batches_of_that_size
-     9  abort comes after a commit that failed     test_a_query_killed_in_each_phase
-    10  a batch that is run again has no new name  test_failed_tasks_leave_nothing
-    11  write is told neither query nor batch      test_a_stream_arrives_once
+     9  abort comes after a commit that failed     test_a_failed_commit_whose_abort_is_given
+    10  a batch that is run again has no new name  test_a_driver_killed_in_each_phase
+    11  write is told neither query nor batch      test_a_stream_arrives_once_under
     12  a write without a mode is an error         test_what_cannot_be_written_is_told
     13  one format in a module                     test_each_version_finds_both_formats
     14  a module that fails hides all              test_looking_for_sources_imports_nothing
@@ -22,7 +22,7 @@
 
 Restarts: with a batch planned, test_a_driver_killed_inside_batch_0_skips (the first one) and
 test_each_message_is_written_once_though (any); staged, decided and half published,
-test_a_query_killed_in_each_phase, and the broker then, test_a_broker_that_is_killed_again.
+test_a_driver_killed_in_each_phase, and the broker then, test_a_broker_that_is_killed_again.
 Retention: test_messages_that_retention_took_from_a_running.
 """
 
