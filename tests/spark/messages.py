@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from aerobee.client.blocking import Producer
 from aerobee.client.message import Message, MessageQueue
 from tests.interop.brokers import BROKER_NAME, Broker
+from tests.interop.processes import wait_until
 
 _names = itertools.count()
 SEND_BATCH = 320
@@ -24,18 +25,31 @@ def send(
 ) -> None:
     """Sends to one queue in order, as single messages or as batches."""
     target = MessageQueue(topic, BROKER_NAME, queue)
+    end = 0
     with Producer(broker.name_server) as producer:
         for part in _parts([Message(topic, body) for body in bodies], batch):
             if batch == 1:
-                producer.send(part[0], queue=target)
+                sent = producer.send(part[0], queue=target)
             else:
-                producer.send_batch(part, queue=target)
+                sent = producer.send_batch(part, queue=target)
+            end = sent.queue_offset + len(part)
+    _wait_readable(broker, topic, queue, end)
 
 
 def send_messages(broker: Broker, messages: list[Message], queue: int = 0) -> None:
+    ends: dict[str, int] = {}
     with Producer(broker.name_server) as producer:
         for message in messages:
-            producer.send(message, queue=MessageQueue(message.topic, BROKER_NAME, queue))
+            target = MessageQueue(message.topic, BROKER_NAME, queue)
+            ends[message.topic] = producer.send(message, queue=target).queue_offset + 1
+    for topic, end in ends.items():
+        _wait_readable(broker, topic, queue, end)
+
+
+def _wait_readable(broker: Broker, topic: str, queue: int, end: int) -> None:
+    """A Java broker answers a send before its consumers, and its maximum offset, know of it."""
+    with broker.wire() as wire:
+        wait_until(lambda: wire.max_offset(topic, queue) >= end, 120, f"{end} messages", 0.005)
 
 
 def _parts(messages: list[Message], size: int) -> Iterable[list[Message]]:
@@ -59,4 +73,5 @@ def send_numbered(broker: Broker, topic: str, queue: int, numbers: range, batch:
                 body = b"%d" % number
                 size = 22 + len(body) + len(id_field) - 2 + 32
                 parts.append(pack(size, 0, 0, 0, len(body)) + body + id_field + b"%032X" % number)
-            wire.done(SEND_BATCH, header, b"".join(parts))
+            answer = wire.done(SEND_BATCH, header, b"".join(parts))
+    _wait_readable(broker, topic, queue, int(answer.ext["queueOffset"]) + len(parts))

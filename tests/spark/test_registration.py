@@ -66,7 +66,7 @@ def test_each_version_finds_both_formats_among_a_users_modules(
 from importlib import import_module
 from pkgutil import iter_modules
 from pyspark.sql.datasource import DataSource
-for info in sorted(iter_modules()):
+for info in iter_modules():
     if info.name.startswith("pyspark_"):
         module = import_module(info.name)
         if hasattr(module, "DefaultSource") and issubclass(module.DefaultSource, DataSource):
