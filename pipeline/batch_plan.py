@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
+
 from aerobee.pipeline.offsets import Offsets, Queue, Range
 from aerobee.pipeline.positions import Cluster
 from aerobee.pipeline.pushdown import Pruning
 from aerobee.pipeline.queue_offsets import offsets_at
 from aerobee.pipeline.source_options import SourceOptions
+
+log = logging.getLogger("aerobee.pipeline")
 
 
 def batch_ranges(options: SourceOptions, pruning: Pruning | None = None) -> list[Range]:
@@ -17,6 +22,8 @@ def batch_ranges(options: SourceOptions, pruning: Pruning | None = None) -> list
     cluster = Cluster(options)
     try:
         queues = cluster.queues()
+        if not queues:
+            _warn_of_nothing(options)
         if pruning is not None:
             queues = [queue for queue in queues if pruning.wants(queue)]
         start = _resolved(cluster, queues, "start")
@@ -29,6 +36,14 @@ def batch_ranges(options: SourceOptions, pruning: Pruning | None = None) -> list
         return cluster.check([one for one in ranges if one.size > 0])
     finally:
         cluster.close()
+
+
+def _warn_of_nothing(options: SourceOptions) -> None:
+    """No rows are an answer, but a misspelt pattern gives them too."""
+    if options.pattern is not None:
+        text = f"option subscribePattern: {options.pattern!r} matches no topic: there are no rows"
+        log.warning(text)
+        warnings.warn(text, stacklevel=2)
 
 
 def _resolved(cluster: Cluster, queues: list[Queue], which: str) -> Offsets:

@@ -12,6 +12,7 @@ from typing import Final
 
 from aerobee.pipeline.option_parsing import OptionError, OptionMap
 from aerobee.remoting.blocking import Manner
+from aerobee.remoting.tls import client_context
 
 ACCESS_OPTIONS: Final = (
     "nameServer", "accessKey", "secretKey", "useTls", "trustStore",
@@ -47,8 +48,22 @@ def read_access(options: OptionMap, timeout_s: float = 3.0) -> Access:
     use_tls = options.boolean("useTls", False)
     if "trustStore" in options and not use_tls:
         raise OptionError("option trustStore is for useTls=true")
+    _check_trust_store(options)
     manner = Manner(timeout_s, use_tls, options.text("trustStore"), access_key, secret_key)
     return Access(name_servers, manner)
+
+
+def _check_trust_store(options: OptionMap) -> None:
+    """Read here once, so that a wrong path is told by the option's name and not by a connection."""
+    path = options.text("trustStore")
+    if path is None:
+        return
+    try:
+        client_context(path)
+    except OSError as error:
+        raise options.wrong(
+            "trustStore", f"cannot be read as a PEM file of certificates: {error}"
+        ) from error
 
 
 def _addresses(options: OptionMap) -> tuple[str, ...]:

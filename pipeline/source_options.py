@@ -106,6 +106,7 @@ def read_source_options(
     end = _place(options, "ending", LATEST)
     if streaming is False:
         _check_batch(start, end)
+        _check_order(options, start, end)
     group, has_group = _group(options)
     if (commit := options.boolean("commitOffsetsToBroker", False)) and not has_group:
         raise OptionError("option commitOffsetsToBroker needs a consumerGroup to commit for")
@@ -122,7 +123,7 @@ def read_source_options(
         start=start,
         end=end,
         most_rows=options.integer("maxOffsetsPerTrigger", None, 1),
-        most_bytes=options.integer("maxBytesPerTrigger", None, 1),
+        most_bytes=options.size("maxBytesPerTrigger", 0) or None,
         min_partitions=options.integer("minPartitions", None, 1, 1_000_000),
         fail_on_data_loss=options.boolean("failOnDataLoss", True),
         group=group,
@@ -216,9 +217,25 @@ def _check_batch(start: Place, end: Place) -> None:
         ("startingOffsets", start, LATEST, "start at latest"),
         ("endingOffsets", end, EARLIEST, "end at earliest"),
     ):
-        named = [offset for _, offset in place.offsets]
-        if never in (place.otherwise, *named):
+        for queue, offset in place.offsets:
+            if offset == never:
+                raise OptionError(f"option {name}: {queue} is {never}: a batch cannot {word}")
+        if place.otherwise == never:
             raise OptionError(f"option {name}: a batch cannot {word}")
+
+
+def _check_order(options: OptionMap, start: Place, end: Place) -> None:
+    """What the user gave contradicts itself, whatever the queues have."""
+    first_ms, end_ms = start.timestamp_ms, end.timestamp_ms
+    if first_ms is not None and end_ms is not None and end_ms < first_ms:
+        raise options.wrong("endingTimestamp", "is before startingTimestamp")
+    ends = dict(end.offsets)
+    for queue, first in start.offsets:
+        if 0 <= ends.get(queue, first) < first:
+            raise OptionError(
+                f"options startingOffsets and endingOffsets: {queue} would begin at {first} and "
+                f"end before it, at {ends[queue]}"
+            )
 
 
 def _group(options: OptionMap) -> tuple[str, bool]:

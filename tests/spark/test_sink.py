@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from aerobee.client.options import ClientOptions
+from aerobee.pipeline.option_parsing import OptionError
 from aerobee.pipeline.sink_plan import SinkPlanError, plan_write
 from tests.interop.brokers import Broker, OurBroker, SecuredJavaBroker
 from tests.interop.conftest import require as require_part
@@ -366,12 +367,12 @@ def test_writes_are_signed_and_go_over_tls(
     for more, reason in [
         ({"secretKey": "wrong-hidden-key"}, "Check signature failed"),
         ({"trustStore": str(STRANGER)}, "certificate is not trusted"),
-        ({"trustStore": "/no/such.pem"}, "'/no/such.pem'.*No such file"),
+        ({"trustStore": "/no/such.pem"}, "option trustStore: '/no/such.pem'.*No such file"),
         ({"accessKey": None, "secretKey": None}, "No accessKey is configured"),
     ]:
         given = {name: value for name, value in (options | more).items() if value is not None}
         for streaming in (True, False):
-            with pytest.raises(SinkPlanError, match=reason) as refused:
+            with pytest.raises((SinkPlanError, OptionError), match=reason) as refused:
                 plan_write(given, fields(body="string"), streaming=streaming)
             assert "hidden-key" not in str(refused.value)
     newest.run(write_batch, options=options, count=2000, columns="text AS body")

@@ -98,7 +98,8 @@ def test_a_pattern_means_all_topics_that_fit_but_those_of_the_system(
     assert [one.queue.topic for one in found] == [TOPIC, "orders-eu"]
     everything = batch_ranges(options(broker, subscribePattern=".*"))
     assert {one.queue.topic for one in everything} == {TOPIC, "orders-eu", "other"}
-    assert batch_ranges(options(broker, subscribePattern="nothing.*")) == []
+    with pytest.warns(UserWarning, match=r"subscribePattern: 'nothing\.\*' matches no topic"):
+        assert batch_ranges(options(broker, subscribePattern="nothing.*")) == []
 
 
 def test_a_pruned_batch_reads_no_more_than_can_match(broker: RunningBroker) -> None:

@@ -1,6 +1,7 @@
 """Options of the topic source: typed, refused by name, checked against each other."""
 
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from aerobee.pipeline.offsets import EARLIEST, LATEST, Queue
 from aerobee.pipeline.option_parsing import OptionError
 from aerobee.pipeline.rows import MAP_TYPE
 from aerobee.pipeline.source_options import Place, SourceOptions, read_source_options
+from tests.tls import CERTIFICATE
 
 LEAST = {"nameServer": "ns:9876", "topic": "t"}
 
@@ -72,7 +74,22 @@ def test_defaults_differ_between_batch_and_stream() -> None:
     ],
 )
 def test_a_batch_neither_starts_at_latest_nor_ends_at_earliest(name: str, value: str) -> None:
-    assert name in refused(**{name: value})
+    text = refused(**{name: value})
+    assert name in text
+    if value.startswith("{"):
+        assert "topic t, broker b, queue 0" in text
+
+
+def test_a_batch_whose_end_is_given_before_its_start_is_a_wrong_option() -> None:
+    text = refused(startingTimestamp="6", endingTimestamp="5")
+    assert text == "option endingTimestamp: '5' is before startingTimestamp"
+    assert read(startingTimestamp="5", endingTimestamp="5").end.timestamp_ms == 5
+    seven, four = '{"t": {"b": {"2": 7}}}', '{"t": {"b": {"2": 4}}}'
+    text = refused(startingOffsets=seven, endingOffsets=four)
+    assert "startingOffsets and endingOffsets: topic t, broker b, queue 2" in text
+    assert "begin at 7 and end before it, at 4" in text
+    for end in (seven, '{"t": {"b": {"2": -1}}}', '{"t": {"b": {"1": 4}}}'):
+        read(startingOffsets=seven, endingOffsets=end)
 
 
 def test_a_stream_has_no_end() -> None:
@@ -140,6 +157,11 @@ def test_limits_begin_at_one(name: str) -> None:
     assert name in refused(**{name: "1.5"})
 
 
+def test_bytes_of_a_trigger_may_have_a_unit() -> None:
+    assert read(True, maxBytesPerTrigger="5k").most_bytes == 5 << 10
+    assert read(True).most_bytes is None
+
+
 def test_text_forms_of_properties_are_strings() -> None:
     kinds = {
         form: {one.name: one.type for one in read(propertiesFormat=form).columns}["properties"]
@@ -168,4 +190,13 @@ def test_secrets_are_in_no_text_and_travel_to_the_executors() -> None:
 
 def test_a_trust_store_is_for_tls() -> None:
     assert "trustStore" in refused(trustStore="/x.pem")
-    assert read(trustStore="/x.pem", useTls="true").access.manner.use_tls
+    assert read(trustStore=str(CERTIFICATE), useTls="true").access.manner.use_tls
+
+
+def test_a_trust_store_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    text = refused(trustStore="/no/such.pem", useTls="true")
+    assert "option trustStore: '/no/such.pem' cannot be read" in text
+    assert "No such file" in text
+    (tmp_path / "empty.pem").write_text("no certificate")
+    text = refused(trustStore=str(tmp_path / "empty.pem"), useTls="true")
+    assert "option trustStore" in text
