@@ -113,6 +113,14 @@ class StageClient:
             (NoRoute,) if is_known else (),
         )
 
+    async def knows(self, topic: str) -> bool:
+        """Whether a name server has a route of the topic's own; `queues` may assume one."""
+        try:
+            await self._patiently(lambda: self._session.routes.route(topic, refresh=True))
+        except NoRoute:
+            return False
+        return True
+
     async def brokers(self) -> list[str]:
         """The names of all brokers with a master that the name servers know, sorted."""
         await self._patiently(self._ask_brokers)

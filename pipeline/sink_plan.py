@@ -57,7 +57,8 @@ def plan_write(given: Mapping[str, str], fields: Sequence[Field], *, streaming: 
     try:
         return thread.run(_plan(options, columns, wants=wants))
     except NoRoute as error:
-        raise SinkPlanError(f"topic {options.topic!r} cannot be written: {error}") from error
+        hint = f". {_how_to_make(options.topic)}" if error.code is not None else ""
+        raise SinkPlanError(f"topic {options.topic!r} cannot be written: {error}{hint}") from error
     except ClientError as error:
         raise SinkPlanError(
             f"the write to {options.name_servers} cannot be planned: {error}"
@@ -70,6 +71,12 @@ async def _plan(options: SinkOptions, columns: SinkColumns, *, wants: bool) -> S
     async with staging_client(options, _PATIENCE_S) as client:
         if options.topic is not None:
             queues = await client.queues(options.topic)
+            if not await client.knows(options.topic):
+                _warn(
+                    f"topic {options.topic!r} is on no broker that the name servers know: the "
+                    "first message makes it, as brokers with autoCreateTopicEnable do. "
+                    f"{_how_to_make(options.topic)}"
+                )
             brokers = sorted({queue.broker_name for queue in queues})
         else:
             brokers = await client.brokers()
@@ -95,10 +102,17 @@ def _staged(
             f"option guarantee: effectively-once is not possible, broker {unable} does not stage "
             "batches; at-least-once is"
         )
-    text = f"broker {unable} does not stage batches: messages are written at least once"
-    log.warning(text)
-    warnings.warn(text, stacklevel=2)
+    _warn(f"broker {unable} does not stage batches: messages are written at least once")
     return None
+
+
+def _how_to_make(topic: str | None) -> str:
+    return f"If its name is not misspelt: aerobee topic create {topic}"
+
+
+def _warn(text: str) -> None:
+    log.warning(text)
+    warnings.warn(text, stacklevel=3)
 
 
 def staging_client(options: SinkOptions, patience_s: float | None = None) -> StageClient:

@@ -149,7 +149,10 @@ class RowMaker:
         entries.append((PROPERTY_UNIQUE_KEY, self._next_id()))
         text = "\x02".join([f"{name}\x01{value}" for name, value in entries])
         if text.count("\x01") != len(entries) or text.count("\x02") != len(entries) - 1:
-            raise _wrong(number, topic, "a property holds U+0001 or U+0002, which separate them")
+            name = next(name for name, value in entries if _has_separator(name + value))
+            raise _wrong(
+                number, topic, f"property {name!r} holds U+0001 or U+0002, which separate them"
+            )
         encoded = text.encode("utf-8", "replace")
         if len(encoded) > _PROPERTIES_BYTES:
             raise _wrong(
@@ -183,6 +186,10 @@ def values_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
 
 def _value(row: Sequence[Any], place: int | None) -> Any:
     return None if place is None else row[place]
+
+
+def _has_separator(text: str) -> bool:
+    return "\x01" in text or "\x02" in text
 
 
 def _wrong(number: int, topic: str | None, reason: str) -> SinkRowError:

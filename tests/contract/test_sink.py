@@ -4,6 +4,7 @@ own, as Spark has them."""
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -147,8 +148,18 @@ def test_a_server_that_is_none_is_told_at_planning() -> None:
 def test_a_topic_that_is_none_is_told_at_planning() -> None:
     with aerobee.testing.broker(auto_create_topic=False) as strict:
         given = {"nameServer": strict.name_server, "topic": "Nowhere", "retryTimeoutMs": "100"}
-        with pytest.raises(SinkPlanError, match="topic 'Nowhere' cannot be written"):
+        wanted = "topic 'Nowhere' cannot be written.*aerobee topic create Nowhere"
+        with pytest.raises(SinkPlanError, match=wanted):
             plan_write(given, fields(body="string"), streaming=True)
+
+
+def test_a_topic_that_the_first_message_would_make_is_warned_of(running: RunningBroker) -> None:
+    with pytest.warns(UserWarning, match="'Misspelt' is on no broker.*topic create Misspelt"):
+        made = plan(running, "Misspelt")
+    commit_write(made, [write(made, 0, 0, ["x"])])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan(running, "Misspelt")
 
 
 def test_effectively_once_is_refused_where_nobody_stages(

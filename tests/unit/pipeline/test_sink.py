@@ -185,14 +185,19 @@ def test_a_queue_that_is_named_is_taken() -> None:
         ({"body": "string", "queueId": "int"}, ("x", 9), "no queue 9"),
         ({"body": "string", "delayTimeLevel": "int"}, ("x", 19), "0 to 18"),
         ({"body": "string", "flag": "bigint"}, ("x", 1 << 31), "32 bits"),
-        ({"body": "string", "tags": "string"}, ("x", "a\x02b"), "U\\+0001"),
+        ({"body": "string", "tags": "string"}, ("x", "a\x02b"), "'TAGS' holds U\\+0001"),
+        (
+            {"body": "string", "properties": "map<string,string>"},
+            ("x", {"fine": "1", "colour": "re\x01d"}),
+            "property 'colour' holds U\\+0001",
+        ),
         ({"body": "string", "keys": "string"}, ("x", "k" * 33_000), "the properties have"),
     ],
 )
 def test_a_row_that_cannot_be_a_message_is_named(
     given: dict[str, str], value: tuple[Any, ...], reason: str
 ) -> None:
-    good = tuple({"topic": "T", "queueId": 0, "delayTimeLevel": 0, "flag": 0}.get(name, "x")
-                 for name in given)  # fmt: skip
+    values = {"topic": "T", "properties": {}, "queueId": 0, "delayTimeLevel": 0, "flag": 0}
+    good = tuple(values.get(name, "x") for name in given)
     with pytest.raises(SinkRowError, match=reason):
         made(given, [good, value])
