@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aerobee.pipeline.jobs.result import USAGE, JobFailed
+from aerobee.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, STAGE_TOPIC
 
 if TYPE_CHECKING:
     from aerobee.pipeline.jobs.target import Target
@@ -24,8 +25,8 @@ _MASTERS = ("local", "spark://", "yarn", "k8s://")
 
 def check(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
     """Look at the arguments of a job (arguments.py). Raises JobFailed, PipelineError or OSError."""
-    if parsed.job == "replay" and not parsed.name_servers and not parsed.dry_run:
-        raise JobFailed("replay needs --name-servers, or --dry-run to send nothing", USAGE)
+    if parsed.job == "replay":
+        _check_replay(parsed)
     for text in filter(None, (getattr(parsed, "begin", None), getattr(parsed, "end", None))):
         parse_time(text)
     if parsed.master and not parsed.master.startswith(_MASTERS):
@@ -40,6 +41,22 @@ def check(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
         # The `to` of a replay is a topic.
         if target and (option, parsed.job) != ("to", "replay"):
             _check_target(parsed.job, option, target)
+
+
+def _check_replay(parsed: argparse.Namespace) -> None:
+    if not parsed.dry_run and not (parsed.name_servers or os.environ.get("NAMESRV_ADDR")):
+        raise JobFailed(
+            "replay needs --name-servers (or NAMESRV_ADDR), or --dry-run to send nothing", USAGE
+        )
+    for topic in parsed.topic:
+        if topic in (STAGE_TOPIC, HALF_TOPIC):
+            raise JobFailed(f"--topic {topic}: what lies there is no message to be sent", USAGE)
+        if topic == SCHEDULE_TOPIC and not parsed.to:
+            raise JobFailed(
+                f"--topic {topic}: name a topic for these messages with --to; where each was "
+                "meant for is in its property REAL_TOPIC",
+                USAGE,
+            )
 
 
 def _check_levels(text: str | None) -> None:

@@ -3,11 +3,15 @@
 Body, tags, keys and the user's properties stay; what a delivery added is left out. The properties
 REPLAYED_FROM (topic, queue, number and id of the original) and REPLAYED_BORN_TIME (ms, its own time
 of birth) are added, so that consumers can tell a replayed message and drop one they have.
+
+What of a log is no message is left out and counted (replay_scope.py); a delayed message counts as
+its delivered copy, so one that still waits at the end of the log is not sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -16,6 +20,7 @@ from aerobee.pipeline.jobs.archive import COLUMNS as ARCHIVE_COLUMNS
 from aerobee.pipeline.jobs.archive import read_archive
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.pace import paced
+from aerobee.pipeline.jobs.replay_scope import WAITING, left_out, still_waiting
 from aerobee.pipeline.jobs.result import JobFailed, JobResult
 from aerobee.pipeline.jobs.session import step
 from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX
@@ -23,7 +28,6 @@ from aerobee.protocol.record_layout import (
     SYS_COMPRESSED,
     SYS_COMPRESSION_MASK,
     SYS_COMPRESSION_ZLIB,
-    SYS_TRANSACTION_PREPARED,
 )
 
 if TYPE_CHECKING:
@@ -44,6 +48,7 @@ _PACKED = (
     f"(sysFlag & {SYS_COMPRESSED}) != 0 AND "
     f"(sysFlag & {SYS_COMPRESSION_MASK}) NOT IN (0, {SYS_COMPRESSION_ZLIB})"
 )
+_WHY = "_left_out"
 _SINK_DDL = "topic string, body binary, tags string, keys string, properties map<string,string>"
 
 
@@ -95,17 +100,16 @@ def replay(
     Frames: `messages` (what is, or would be, sent), `topics` (how many to each). Raises JobFailed
     when a message would go where nobody may send.
     """
-    from pyspark.sql import functions as f
-
     result = JobResult("replay")
     step(spark, "selecting messages")
-    rows, bad = _rows(spark, source)
-    # Half messages and rollbacks are no messages, what they became is there as well.
-    rows = rows.where(f"(sysFlag & {SYS_TRANSACTION_PREPARED}) = 0")
-    rows = _selected(rows, topics, begin_ms, end_ms)
+    every, bad = _rows(spark, source)
+    rows = _selected(every, topics, begin_ms, end_ms)
     if where:
         rows = rows.where(where)
-    found = rows.agg(f.count("*"), f.min("commitLogOffset"), f.max("commitLogOffset")).collect()[0]
+    rows = rows.withColumn(_WHY, left_out(topics, where))
+    found, others = _counted(rows)
+    waiting = _still_waiting(spark, source, rows) if WAITING in others else 0
+    rows = rows.where(f"{_WHY} is null").drop(_WHY)
     messages = replayable(rows.orderBy("commitLogOffset"), topic)
     counts = messages.groupBy("topic").count().orderBy("topic")
     targets = [row.asDict() for row in counts.collect()]
@@ -115,19 +119,41 @@ def replay(
         "log_start": found[1],
         "log_end": found[2],
         "bad_records": bad,
+        "left_out": others,
+        "still_waiting": waiting,
         "dry_run": dry_run,
     }
-    result.say("selected", f"{found[0]:,} messages at log offsets {found[1]} to {found[2]}")
-    result.say("bad", f"{bad:,} damaged places or unreadable bodies, left out")
+    _report(result)
     result.table("to topic", targets, 50)
     result.frames |= {"messages": messages, "topics": counts}
     if dry_run:
         result.lines += ["", "nothing was sent (dry run)"]
     elif found[0]:
         step(spark, f"sending {found[0]:,} messages")
-        _send(messages, name_servers, rate, sink or {})
-        result.say("sent", f"{found[0]:,} messages to {name_servers}")
+        _send(messages, {"nameServer": name_servers} | (sink or {}), rate, result)
     return result
+
+
+def _counted(rows: DataFrame) -> tuple[tuple[int, int | None, int | None], dict[str, int]]:
+    """Messages with their first and last log offset, and how many rows are none, by why."""
+    from pyspark.sql import functions as f
+
+    place = f.col("commitLogOffset")
+    sums = rows.groupBy(_WHY).agg(f.count("*"), f.min(place), f.max(place)).collect()
+    found = next(((row[1], row[2], row[3]) for row in sums if row[0] is None), (0, None, None))
+    return found, {row[0]: row[1] for row in sums if row[0] is not None}
+
+
+def _report(result: JobResult) -> None:
+    facts = result.facts
+    at = f" at log offsets {facts['log_start']} to {facts['log_end']}" if facts["messages"] else ""
+    result.say("selected", f"{facts['messages']:,} messages{at}")
+    for why, count in sorted(facts["left_out"].items()):
+        result.say("left out", f"{count:,} records: {why}")
+    if facts["still_waiting"]:
+        text = "delayed messages are not delivered yet, and so not sent"
+        result.say("waiting", f"{facts['still_waiting']:,} {text}")
+    result.say("bad", f"{facts['bad_records']:,} damaged places or unreadable bodies, left out")
 
 
 def _rows(spark: SparkSession, source: StoreInput | str) -> tuple[DataFrame, int]:
@@ -138,6 +164,18 @@ def _rows(spark: SparkSession, source: StoreInput | str) -> tuple[DataFrame, int
         return rows.where(f"NOT ({_PACKED})"), rows.where(_PACKED).count()
     rows = source.rows(spark, [*ARCHIVE_COLUMNS, "error"], checkCrc="true")
     return rows.where("error is null"), rows.where("error is not null").count()
+
+
+def _still_waiting(spark: SparkSession, source: StoreInput | str, rows: DataFrame) -> int:
+    """Of the waiting copies in `rows`, those that were not delivered, at whatever time."""
+    step(spark, "looking for the delivered copies of delayed messages")
+    if isinstance(source, str):
+        every = read_archive(spark, source)
+    else:
+        columns = ("topic", "properties", "bornTimestamp", "commitLogOffset", "error")
+        every = replace(source, topics=(), end_ms=None).rows(spark, columns)
+        every = every.where("error is null")
+    return still_waiting(rows.where(f"{_WHY} = '{WAITING}'"), every)
 
 
 def _selected(
@@ -165,16 +203,22 @@ def _check_targets(topics: Sequence[str]) -> None:
 
 
 def _send(
-    messages: DataFrame, name_servers: str, rate: float | None, options: dict[str, str]
+    messages: DataFrame, options: dict[str, str], rate: float | None, result: JobResult
 ) -> None:
     from aerobee.pipeline.jobs.inputs import register_topics
+    from aerobee.pipeline.jobs.job_state import is_done
 
+    result.facts["sent"] = 0
+    if is_done(options):
+        result.lines += ["", f"nothing sent: job {options['jobId']} was done before"]
+        return
     register_topics(messages.sparkSession)
     if rate:
         # One task, so that the rate is the rate, and the order of the log is kept.
         messages = messages.coalesce(1).mapInArrow(_pacer(rate), _SINK_DDL)
-    options = {"nameServer": name_servers} | options
     messages.write.format("rocketmq").options(**options).mode("append").save()
+    result.facts["sent"] = result.facts["messages"]
+    result.say("sent", f"{result.facts['messages']:,} messages to {options['nameServer']}")
 
 
 def _pacer(rate: float) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -7,6 +7,7 @@ a stack of Java frames says nothing about a damaged segment.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -186,7 +187,7 @@ def _replay(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTi
     return replay(
         spark,
         source,
-        parsed.name_servers or "",
+        parsed.name_servers or os.environ.get("NAMESRV_ADDR", ""),
         topic=parsed.to,
         where=parsed.where,
         topics=parsed.topic,

@@ -269,8 +269,53 @@ def test_replay_keeps_what_is_the_users_and_says_where_it_is_from(
     assert bytes(one["body"]).startswith(b"000004")
     assert set(one["properties"]) == {"REPLAYED_FROM", "REPLAYED_BORN_TIME"}
     assert one["properties"]["REPLAYED_FROM"] == "Orders/1/1/U4"
-    refused = newest.run(job, arguments=["replay", str(root), "-n", "127.0.0.1:1"])
+    waiting = ["--where", "topic = 'SCHEDULE_TOPIC_XXXX'"]
+    refused = newest.run(job, arguments=["replay", str(root), "--dry-run", *waiting])
     assert (refused["code"], "cannot be sent there" in refused["error"]) == (3, True)
+    meant = newest.run(job, arguments=["replay", str(root), "--dry-run", *waiting, "--to", "x"])
+    assert [bytes(row["body"]) for row in meant["frames"]["messages"]] == [b"later"]
+
+
+def test_replay_leaves_out_what_is_no_message(newest: Driver, tmp_path: Path) -> None:
+    from aerobee.store.message_store import MessageStore
+
+    clock = ManualClock()
+    store = MessageStore.open(small_settings(tmp_path / "s"), clock=clock)
+
+    def put(body: bytes, topic: str, unique: str = "", real: str = "") -> None:
+        clock.time_ms += 10
+        more = {"REAL_TOPIC": real, "REAL_QID": "0"} if real else {}
+        store.put(message(body, topic, unique=unique, more=more))
+
+    put(b"plain", "Orders", "A")
+    put(b"chunk", "rmq_sys_aerobee_stage")
+    for _ in range(2):
+        # Tried twice: it waits, is delivered, waits again.
+        put(b"again", "SCHEDULE_TOPIC_XXXX", "B", "%RETRY%g")
+        put(b"again", "%RETRY%g", "B", "%RETRY%g")
+    put(b"again", "SCHEDULE_TOPIC_XXXX", "B", "%RETRY%g")
+    put(b"delayed", "SCHEDULE_TOPIC_XXXX", "C", "Orders")
+    put(b"delayed", "Orders", "C", "Orders")
+    put(b"waits", "SCHEDULE_TOPIC_XXXX", "D", "Orders")
+    for topic in ("RMQ_SYS_TRACE_TOPIC", "OFFSET_MOVED_EVENT", "rmq_sys_other"):
+        put(b"note", topic)
+    put(b"d", "RMQ_SYS_TRANS_OP_HALF_TOPIC")
+    store.dispatch()
+    assert store.close()
+    target = str(tmp_path / "archive")
+    newest.run(job, arguments=["archive", str(tmp_path / "s"), "--to", target])
+    for arguments in ([str(tmp_path / "s")], [target, "--archive"]):
+        found = newest.run(job, arguments=["replay", *arguments, "--to", "x", "--dry-run"])
+        bodies = [bytes(row["body"]) for row in found["frames"]["messages"]]
+        assert bodies == [b"plain", b"again", b"again", b"delayed"]
+        assert found["facts"]["left_out"] == {
+            "staging of a sink's rows": 1,
+            "waiting copies of delayed messages": 5,
+            "notes of brokers and traces": 3,
+            "transactions' own": 1,
+        }
+        assert found["facts"]["still_waiting"] == 2
+        assert "2 delayed messages are not delivered yet" in found["text"]
 
 
 def test_archive_then_replay_gives_the_same_messages(
@@ -283,8 +328,11 @@ def test_archive_then_replay_gives_the_same_messages(
     arguments += ["--where", "sysFlag = 0", "-n", our_broker.name_server, "--job-id", topic]
     sent = newest.run(job, arguments=[*arguments, "--rate", "2000"])
     assert (sent["code"], sent["facts"]["messages"]) == (0, MESSAGES)
-    # The same job again sends nothing twice.
-    assert newest.run(job, arguments=arguments)["code"] == 0
+    assert sent["facts"]["sent"] == MESSAGES
+    # The same job again sends nothing twice, and says so.
+    again = newest.run(job, arguments=arguments)
+    assert (again["code"], again["facts"]["sent"]) == (0, 0)
+    assert f"nothing sent: job {topic} was done before" in again["text"]
     options = {"nameServer": our_broker.name_server, "topic": topic}
     found = newest.run(in_topic, options=options)
     original = [row for row in newest.run(archived, target=target) if row["topic"] == "Orders"]

@@ -21,6 +21,7 @@ def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("Spark was started")
 
     monkeypatch.setattr(run_module, "open_session", start)
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("audit STORE --conf spark.ui.port", 2, "--conf spark.ui.port: not KEY=VALUE"),
         ("audit STORE --delay-levels soon", 2, "--delay-levels 'soon'"),
         ("audit STORE --master nonsense", 2, "--master nonsense: must be local[N]"),
-        ("replay STORE", 2, "needs --name-servers, or --dry-run"),
+        ("replay STORE", 2, "needs --name-servers (or NAMESRV_ADDR), or --dry-run"),
+        ("replay STORE --dry-run --topic SCHEDULE_TOPIC_XXXX", 2, "with --to"),
+        ("replay STORE --dry-run --topic rmq_sys_aerobee_stage --to x", 2, "is no message"),
         ("replay FOLDER --archive --dry-run", 3, "FOLDER is no archive"),
         ("replay FOLDER FOLDER --archive --dry-run", 2, "one archive at a time"),
         ("archive STORE --to FOLDER --check", 3, "FOLDER is no archive"),
