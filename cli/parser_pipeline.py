@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 def add_pipeline(commands: "Commands") -> None:
     """The group and its commands."""
-    text = "jobs on Spark over a store's files: audit, rebuild, archive, replay, statistics"
+    text = (
+        "jobs on Spark over a store's files: audit, rebuild, archive, replay, traffic, retention, "
+        "dlq"
+    )
     parser = commands.add_parser("pipeline", help=text, description=text)
     add_jobs(parser.add_subparsers(metavar="JOB", required=True))

@@ -104,7 +104,9 @@ def _archive(
     file_bytes: int,
 ) -> list[Entry]:
     def write(start: int, end: int, aside: str) -> Staged | None:
-        step(spark, f"archiving log offsets {start} to {end}")
+        # The last segment is longer than what is written of it.
+        until = "the end of the log" if end == ranges[-1][1] else end
+        step(spark, f"archiving log offsets {start} to {until}")
         return _write(spark, store, target, start, end, aside, file_bytes)
 
     made: list[Entry] = []

@@ -75,7 +75,8 @@ def _add_replay(commands: Commands) -> None:
     _add_selection(parser)
     add = parser.add_argument
     add("--archive", action="store_true", help="DIR is an archive made by the job archive")
-    add("-n", "--name-servers", metavar="HOST:PORT;...", help="of the broker to send to")
+    servers = "of the broker to send to (NAMESRV_ADDR of the environment)"
+    add("-n", "--name-servers", metavar="HOST:PORT;...", help=servers)
     add("--to", metavar="TOPIC", help="for all messages (default: the topic each came from)")
     add("--where", metavar="SQL", help="on the columns, such as \"tags = 'paid'\"")
     add("--rate", type=rate, metavar="N", help="messages a second at most")
@@ -94,8 +95,10 @@ def _add_retention(commands: Commands) -> None:
     text = "what if: what another age or size would delete, and what groups would lose"
     parser = _job(commands, "retention", text)
     add = parser.add_argument
-    add("--hours", type=float, action="append", default=[], metavar="N", help="repeatable")
-    add("--size", type=size, action="append", default=[], metavar="SIZE", help="repeatable")
+    ages = "what if messages were kept so long (24, 48, 72, 168); repeatable"
+    sizes = "what if the log were kept at this size, such as 500G; repeatable"
+    add("--hours", type=hours, action="append", default=[], metavar="N", help=ages)
+    add("--size", type=size, action="append", default=[], metavar="SIZE", help=sizes)
 
 
 def _add_dlq(commands: Commands) -> None:
@@ -113,7 +116,8 @@ def _job(commands: Commands, name: str, text: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("directory", nargs="+", metavar="DIR", help="the store, or the archive of a replay")
+    more = "; with --archive the archive" if name == "replay" else ""
+    add("directory", nargs="+", metavar="DIR", help=f"the store's directory{more}")
     add("--mode", choices=MODES, default="permissive", help="what becomes of bad records")
     add("--split-bytes", type=size, metavar="SIZE", help="of the log in one task (128M)")
     add("--output", metavar="OUT", help="write the job's tables there as Parquet")
@@ -151,6 +155,14 @@ def number(text: str) -> int:
     """A whole number that is not negative."""
     value = int(text)
     if value < 0:
+        raise argparse.ArgumentTypeError(f"must not be negative: {text}")
+    return value
+
+
+def hours(text: str) -> float:
+    """A time in hours that is not negative."""
+    value = float(text)
+    if not 0 <= value <= 1e9:
         raise argparse.ArgumentTypeError(f"must not be negative: {text}")
     return value
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from aerobee.pipeline.jobs.result import USAGE, JobFailed
@@ -27,8 +27,7 @@ def check(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
     """Look at the arguments of a job (arguments.py). Raises JobFailed, PipelineError or OSError."""
     if parsed.job == "replay":
         _check_replay(parsed)
-    for text in filter(None, (getattr(parsed, "begin", None), getattr(parsed, "end", None))):
-        parse_time(text)
+    _check_times(getattr(parsed, "begin", None), getattr(parsed, "end", None), parse_time)
     if parsed.master and not parsed.master.startswith(_MASTERS):
         raise JobFailed(
             f"--master {parsed.master}: must be local[N], spark://HOST:PORT, yarn or k8s://...",
@@ -40,7 +39,40 @@ def check(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
         target = getattr(parsed, option, None)
         # The `to` of a replay is a topic.
         if target and (option, parsed.job) != ("to", "replay"):
+            _check_apart(option, target, parsed.directory)
             _check_target(parsed.job, option, target)
+    if parsed.job == "rebuild":
+        _check_empty(parsed.to)
+
+
+def _check_times(begin: str | None, end: str | None, parse_time: ParseTime) -> None:
+    first, last = (parse_time(text) if text else None for text in (begin, end))
+    if first is not None and last is not None and first >= last:
+        raise JobFailed(f"--begin {begin} is not before --end {end}", USAGE)
+
+
+def _check_apart(option: str, target: str, directories: Sequence[str]) -> None:
+    """What a job writes is not to lie in what it reads; nor what it reads in an archive."""
+    for place in directories:
+        there, here = _parts_of(target), _parts_of(place)
+        if there[: len(here)] == here:
+            text = f"--{option} {target} lies in {place}, where nothing is to be changed"
+        elif option == "to" and here[: len(there)] == there:
+            text = f"{place} lies in --{option} {target}"
+        else:
+            continue
+        raise JobFailed(f"{text}; name a directory apart from it", USAGE)
+
+
+def _parts_of(place: str) -> list[str]:
+    whole = place if "://" in place else f"file://{os.path.realpath(place)}"
+    return [part for part in whole.split("/") if part]
+
+
+def _check_empty(target: str) -> None:
+    """Raises JobFailed as the job itself would, which comes too late for who waits for Spark."""
+    if os.listdir(target):
+        raise JobFailed(f"{target} is not empty; rebuild makes a directory of its own")
 
 
 def _check_replay(parsed: argparse.Namespace) -> None:

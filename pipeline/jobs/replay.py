@@ -48,7 +48,7 @@ _PACKED = (
     f"(sysFlag & {SYS_COMPRESSED}) != 0 AND "
     f"(sysFlag & {SYS_COMPRESSION_MASK}) NOT IN (0, {SYS_COMPRESSION_ZLIB})"
 )
-_WHY = "_left_out"
+_WHY = "whyLeftOut"
 _SINK_DDL = "topic string, body binary, tags string, keys string, properties map<string,string>"
 
 

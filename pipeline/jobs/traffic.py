@@ -2,11 +2,13 @@
 
 Everything is summed by Spark; the report and the plots are made of the sums. A record counts as
 what its topic says: a delayed message is in the log twice (waiting, and delivered), a retried one
-once more for each try; those shares are shown.
+once more for each try; those shares are shown. What a sink of ours staged is no message: it has its
+share, and is in no other table.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.pipeline.jobs.inputs import StoreInput
@@ -19,6 +21,7 @@ from aerobee.protocol.names import (
     OP_HALF_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
+    STAGE_TOPIC,
 )
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ COLUMNS: Final = (
 #: Of sizes and latencies.
 PERCENTILES: Final = (0.5, 0.9, 0.99, 0.999)
 _MOST_GROUPS = 1000
+_STAGED: Final = "staging of a sink's rows"
 
 
 def traffic(spark: SparkSession, store: StoreInput) -> JobResult:
@@ -60,15 +64,16 @@ def _sum(spark: SparkSession, everything: DataFrame, result: JobResult) -> None:
             "producer": f.regexp_replace("bornHost", r":[0-9]+$", ""),
         }
     )
+    messages = rows.where(f.col("topic") != STAGE_TOPIC)
     spread = [*_percentiles("recordSize", "size"), *_percentiles("latencyMs", "latency")]
     early = f.count(f.when(f.col("latencyMs") < 0, 1)).alias("storedBeforeBorn")
     sums = {
-        "topics": _grouped(rows, ["topic"], *spread, early),
-        "tags": _grouped(rows, ["topic", "tags"], *spread),
-        "producers": _grouped(rows, ["producer"]),
-        "queues": _grouped(rows, ["topic", "queueId"]),
-        "hours": _grouped(rows, ["hour", "topic"]),
-        "minutes": _grouped(rows, ["minuteMs"]),
+        "topics": _grouped(messages, ["topic"], *spread, early),
+        "tags": _grouped(messages, ["topic", "tags"], *spread),
+        "producers": _grouped(messages, ["producer"]),
+        "queues": _grouped(messages, ["topic", "queueId"]),
+        "hours": _grouped(messages, ["hour", "topic"]),
+        "minutes": _grouped(messages, ["minuteMs"]),
         "kinds": _grouped(rows, ["kind"]),
     }
     tables = {name: _collected(frame) for name, frame in sums.items()}
@@ -88,6 +93,7 @@ def _kind() -> Column:
     topic = f.col("topic")
     return (
         f.when(topic == SCHEDULE_TOPIC, "waiting for their time")
+        .when(topic == STAGE_TOPIC, _STAGED)
         .when(topic.startswith(RETRY_PREFIX), "retries")
         .when(topic.startswith(DLQ_PREFIX), "dead letters")
         .when(topic.isin(HALF_TOPIC, OP_HALF_TOPIC), "transactions' own")
@@ -125,11 +131,13 @@ def _collected(frame: DataFrame) -> list[dict[str, Any]]:
 
 def _report(result: JobResult, tables: dict[str, list[dict[str, Any]]]) -> None:
     facts = result.facts
-    messages = sum(row["messages"] for row in tables["kinds"])
+    records = sum(row["messages"] for row in tables["kinds"])
+    staged = sum(row["messages"] for row in tables["kinds"] if row["kind"] == _STAGED)
     total = sum(row["bytes"] for row in tables["kinds"])
     pace = rate([(row["minuteMs"], row["messages"], row["bytes"]) for row in tables["minutes"]])
-    facts |= {"records": messages, "bytes": total, "rate": pace._asdict()}
-    result.say("read", f"{messages:,} records, {size_text(total)}")
+    facts |= {"records": records, "staged": staged, "bytes": total, "rate": pace._asdict()}
+    facts["tables"] = {name: _plain(rows) for name, rows in tables.items() if name != "minutes"}
+    result.say("read", f"{records:,} records, {size_text(total)}")
     result.say("range", f"log offsets {facts['log_start']} to {facts['log_end']}")
     result.say("bad", f"{facts['bad_records']:,} damaged places, left out")
     result.say(
@@ -137,12 +145,20 @@ def _report(result: JobResult, tables: dict[str, list[dict[str, Any]]]) -> None:
         f"{pace.messages:,.1f} messages/s and {size_text(int(pace.bytes))}/s on the average, "
         f"{pace.peak_messages:,.1f}/s in the busiest minute",
     )
-    kinds = [row | {"share %": 100 * row["messages"] / messages} for row in tables["kinds"]]
+    kinds = [row | {"share %": 100 * row["messages"] / records} for row in tables["kinds"]]
     result.table("what the records are", kinds)
     result.table("by topic", [_shown(row, ("topic",)) for row in tables["topics"]])
     result.table("by tag", [_shown(row, ("topic", "tags")) for row in tables["tags"]])
     result.table("by producer", tables["producers"])
     result.table("queues used unevenly", hot_queues(tables["queues"]))
+
+
+def _plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As JSON can hold them."""
+    return [
+        {name: v.isoformat() if isinstance(v, datetime) else v for name, v in row.items()}
+        for row in rows
+    ]
 
 
 def _shown(row: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

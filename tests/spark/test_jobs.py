@@ -316,6 +316,11 @@ def test_replay_leaves_out_what_is_no_message(newest: Driver, tmp_path: Path) ->
         }
         assert found["facts"]["still_waiting"] == 2
         assert "2 delayed messages are not delivered yet" in found["text"]
+    shares = newest.run(job, arguments=["traffic", str(tmp_path / "s")])
+    assert shares["facts"]["staged"] == 1
+    kinds = {row["kind"]: row["messages"] for row in shares["frames"]["kinds"]}
+    assert kinds["staging of a sink's rows"] == 1
+    assert "rmq_sys_aerobee_stage" not in {row["topic"] for row in shares["frames"]["topics"]}
 
 
 def test_archive_then_replay_gives_the_same_messages(
@@ -368,6 +373,8 @@ def test_traffic_counts_everything_and_draws_it(newest: Driver, root: Path) -> N
     kinds = {row["kind"]: row["messages"] for row in found["frames"]["kinds"]}
     assert kinds["waiting for their time"] == 1
     assert sum(row["messages"] for row in found["frames"]["tags"]) == MESSAGES + 4
+    assert found["facts"]["tables"]["topics"] == found["frames"]["topics"]
+    assert {"tags", "producers", "queues", "hours"} < set(found["facts"]["tables"])
     page = (out / "index.html").read_text()
     pictures = sorted(out.glob("*.png"))
     assert [path.stem for path in pictures] == PICTURES

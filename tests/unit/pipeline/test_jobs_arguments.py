@@ -11,6 +11,8 @@ from aerobee.cli.main import main
 from aerobee.pipeline.jobs import run as run_module
 from aerobee.pipeline.jobs import submit
 from aerobee.pipeline.jobs.arguments import build_parser
+from aerobee.pipeline.jobs.checks import check
+from aerobee.pipeline.jobs.result import JobFailed
 from aerobee.pipeline.jobs.run import run_job
 from tests.unit.pipeline.stores import write_store
 
@@ -54,6 +56,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("rebuild STORE --to FILE/out", 3, "cannot make the directory FILE/out: Not a directory"),
         ("rebuild STORE --to s3://bucket/out", 2, "--to s3://bucket/out: must be a directory"),
         ("traffic STORE --plots FILE", 3, "cannot make the directory FILE"),
+        ("archive STORE --to STORE/sub", 2, "--to STORE/sub lies in STORE, "),
+        ("archive STORE --to STORE/..", 2, "STORE lies in --to STORE/..;"),
+        ("archive STORE --to STORE", 2, "lies in STORE, "),
+        ("rebuild STORE --to STORE/out", 2, "lies in STORE, "),
+        ("audit STORE --output STORE/out", 2, "lies in STORE, "),
+        ("rebuild STORE --to FULL", 3, "FULL is not empty"),
+        ("traffic STORE --begin 2026-02-01 --end 2026-01-01", 2, "--begin 2026-02-01 is not"),
         ("audit STORE --output FILE", 3, "cannot make the directory FILE"),
     ],
 )
@@ -65,8 +74,9 @@ def test_what_cannot_be_is_refused_in_one_line(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    names = {"NOWHERE": "nowhere", "FOLDER": "folder", "FILE": "file"}
+    names = {"NOWHERE": "nowhere", "FOLDER": "folder", "FILE": "file", "FULL": "full"}
     (tmp_path / "folder").mkdir()
+    (tmp_path / "full" / "consumequeue").mkdir(parents=True)
     (tmp_path / "file").touch()
     other = Path(store).parent / "other"
     if not other.exists():
@@ -89,12 +99,26 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert said.count("\n") == 1
 
 
+def test_name_servers_of_the_environment_do_for_a_replay(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed = build_parser().parse_args(["replay", store])
+    with pytest.raises(JobFailed, match="NAMESRV_ADDR"):
+        check(parsed, submit.parse_time)
+    monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
+    check(parsed, submit.parse_time)
+
+
+def test_hours_are_not_negative(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["retention", "store", "--hours", "-1"])
+    assert "--hours: must not be negative: -1" in capsys.readouterr().err
+
+
 def test_nothing_is_started_without_pyspark_or_java(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import sys
-
-    from aerobee.pipeline.jobs.result import JobFailed
 
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "pyspark", None)
