@@ -303,13 +303,14 @@ def test_a_broker_that_is_killed_again_and_again_gets_each_row_once(
     newest: Driver, new_broker: Callable[..., Broker], tmp_path: Path
 ) -> None:
     broker = new_broker().start()
-    stream = Stream(broker, tmp_path, 4, retryTimeoutMs="120000")
+    stream = Stream(broker, tmp_path, 6, retryTimeoutMs="120000")
     over = threading.Event()
     kills = 0
 
     def kill_now_and_then() -> None:
         nonlocal kills
-        while not over.wait(1.0):
+        # Soon, so that a quick query does not escape; then later and later, so that a slow one ends.
+        while not over.wait(0.3 * (kills + 1)):
             broker.kill()
             broker.start()
             kills += 1
