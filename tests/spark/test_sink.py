@@ -309,7 +309,7 @@ def test_a_broker_that_is_killed_again_and_again_gets_each_row_once(
 
     def kill_now_and_then() -> None:
         nonlocal kills
-        # Soon, so that a quick query does not escape; then later and later, so that a slow one ends.
+        # Soon, so that a quick query does not escape; then ever later, so that a slow one ends.
         while not over.wait(0.3 * (kills + 1)):
             broker.kill()
             broker.start()
