@@ -234,7 +234,7 @@ STEPS = {
 
 @pytest.mark.parametrize(
     ("version", "drivers"),
-    [(version, 3 if version == VERSIONS[0] else 1) for version in VERSIONS],
+    [(version, 2 if version == VERSIONS[0] else 1) for version in VERSIONS],
     ids=VERSIONS,
 )
 def test_each_message_is_written_once_though_driver_and_broker_are_killed(
