@@ -133,10 +133,13 @@ class LogWalk:
         told = self._told(segment, bad, limit)
         if told.is_whole:
             return bad + told.by_field
-        for size in (told.by_field, told.by_parts):
-            if size and self._begins(segment, bad + size, limit):
-                return bad + size
-        return None
+        ends = [bad + size for size in (told.by_field, told.by_parts) if size]
+        # Where a record begins is better than the limit, where nothing has to: a damaged length
+        # may lead there by chance, over all the records in between.
+        for end in ends:
+            if end < limit and self._begins(segment, end, limit):
+                return end
+        return limit if limit in ends else None
 
     def _sound_follower(self, segment: MappedFile, bad: int) -> int | None:
         """(a) for what may be the torn tail: a sound record stands behind the one at `bad`."""
@@ -151,11 +154,9 @@ class LogWalk:
         return told_sizes(segment.view, log_offset - start, log_offset, limit - start)
 
     def _begins(self, segment: MappedFile, log_offset: int, limit: int) -> bool:
-        """Whether a record begins there, sound or damaged in its content, or nothing has to."""
-        return (
-            log_offset == limit
-            or self._told(segment, log_offset, limit).is_whole
-            or self._is_sound(segment, log_offset)
+        """Whether a record begins there, sound or damaged in its content."""
+        return self._told(segment, log_offset, limit).is_whole or self._is_sound(
+            segment, log_offset
         )
 
     def _is_sound(self, segment: MappedFile, log_offset: int) -> bool:

@@ -146,6 +146,28 @@ def test_several_damaged_records_of_a_segment_cost_no_others(
     assert store.close()
 
 
+@pytest.mark.parametrize("with_queues", [True, False])
+def test_damaged_size_that_leads_to_the_end_of_its_segment_costs_no_others(
+    tmp_path: Path, with_queues: bool
+) -> None:
+    """Nothing has to begin there, so it was believed, over all the records in between."""
+    running = tmp_path / "running"
+    store = MessageStore.open(small_settings(running))
+    made = fill(store, 60)
+    one = read_all(store)[5]
+    root = kill_image(running, tmp_path / "killed")
+    store.close()
+    with log_segment(root).open("r+b") as file:
+        file.seek(one.log_offset)
+        file.write((SEGMENT - one.log_offset).to_bytes(4, "big"))
+    if not with_queues:
+        shutil.rmtree(root / "consumequeue")
+        shutil.rmtree(root / "index")
+    store = MessageStore.open(small_settings(root))
+    assert bodies(store) == made[:5] + made[6:]
+    assert store.close()
+
+
 def merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Ranges that touch each other as one: neighbours may be found together."""
     found: list[tuple[int, int]] = []
