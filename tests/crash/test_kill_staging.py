@@ -11,6 +11,7 @@ import os
 import random
 import threading
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from tests.service.kit import wait_until
 from tests.unit.pipeline.test_sink import fields
 
 QUERIES, BATCHES, PARTITIONS, ROWS = 3, 4, 2, 400
-KILLS = 12
+KILLS, KILLS_LEAST = 12, 3
 LATEST = 18  # the level of two hours: those rows wait until the end
 
 
@@ -44,9 +45,12 @@ class Job:
         self._plan = plan_write(given, columns, streaming=True)
         self.written: list[str] = []
 
-    def run(self) -> None:
-        for batch in range(BATCHES):
+    def run(self, enough: Callable[[], bool]) -> None:
+        """Some batches, and as many more as it takes until there was trouble enough."""
+        batch = 0
+        while batch < BATCHES or not enough():
             self._batch(2 * batch)
+            batch += 1
 
     def _batch(self, batch: int) -> None:
         plan = self._plan
@@ -82,7 +86,7 @@ def test_batches_survive_kills_of_the_daemon(tmp_path: Path, flush: str) -> None
         daemon.start()
         jobs = [Job(daemon.name_server, number, seed) for number in range(QUERIES)]
         with ThreadPoolExecutor(QUERIES) as pool:
-            running = [pool.submit(job.run) for job in jobs]
+            running = [pool.submit(job.run, lambda: daemon.kills >= KILLS_LEAST) for job in jobs]
             for _ in range(KILLS):
                 if all(one.done() for one in running):
                     break
@@ -94,7 +98,7 @@ def test_batches_survive_kills_of_the_daemon(tmp_path: Path, flush: str) -> None
         expected = Counter(body for job in jobs for body in job.written)
         wait_until(lambda: found(daemon.name_server).total() >= expected.total(), "all rows")
         assert found(daemon.name_server) == expected, f"seed={seed}"
-        assert daemon.kills >= 3
+        assert daemon.kills >= KILLS_LEAST
     finally:
         daemon.close()
 
