@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 from aerobee.store.errors import StoreNotWritable
 from aerobee.store.files import is_full
+from aerobee.store.syncs import sync_all
 
 log = logging.getLogger("aerobee.broker.state")
 
@@ -173,7 +174,7 @@ def _write_synced(path: Path, content: bytes) -> None:
         view = memoryview(content)
         while view:
             view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
+        sync_all(descriptor)
     finally:
         os.close(descriptor)
 
@@ -181,6 +182,6 @@ def _write_synced(path: Path, content: bytes) -> None:
 def _sync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
+        sync_all(descriptor)
     finally:
         os.close(descriptor)

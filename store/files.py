@@ -25,6 +25,7 @@ import time
 from typing import NamedTuple
 
 from aerobee.store import native_memory
+from aerobee.store.syncs import sync_all, sync_data
 
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 # A file's two times come from the kernel's coarse clock, which ticks every few milliseconds.
@@ -205,17 +206,17 @@ class Files:
 
     def data_sync(self, fd: int) -> None:
         """Wait until the file's bytes, and what is needed to read them, are on the disk."""
-        os.fdatasync(fd)
+        sync_data(fd)
 
     def sync(self, fd: int) -> None:
         """As `data_sync`, with all metadata."""
-        os.fsync(fd)
+        sync_all(fd)
 
     def sync_directory(self, path: str) -> None:
         """Make creations, renames and removals of names in `path` durable."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            sync_all(fd)
         finally:
             os.close(fd)
 

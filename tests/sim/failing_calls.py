@@ -1,9 +1,9 @@
 """Makes the n-th call of the disk in memory fail, once or from then on.
 
 Calls on names fail in the twin itself. Calls on descriptors fail below `Files`, in the `os` and
-`mmap` that store/files.py sees, so that its own loops over short reads and writes are part of what
-is tested. The fault is in the call: nothing of it was done, but for a short read or write, which
-did a part.
+`mmap` that store/files.py and store/syncs.py see, so that their own loops over short reads and
+writes are part of what is tested. The fault is in the call: nothing of it was done, but for a short
+read or write, which did a part.
 """
 
 import errno
@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from aerobee.store import files as files_module
+from aerobee.store import syncs as syncs_module
 from aerobee.store.files import DiskSpace
 from tests.sim.crash_model import CrashModel
 from tests.sim.recorded_files import Forgotten, RecordedFiles, SyncFailed
@@ -24,6 +25,7 @@ from tests.sim.recorded_files import Forgotten, RecordedFiles, SyncFailed
 _ALL = frozenset(
     {"open", "create", "names", "size", "mkdir", "rename", "remove", "sync_directory", "disk_space"}
     | {"pread", "pwrite", "ftruncate", "posix_fallocate", "fdatasync", "fsync", "fstat", "mmap"}
+    | {"removexattr"}
 )
 #: Which calls can fail in that way.
 CALLS = {
@@ -161,6 +163,7 @@ def _short(name: str, function: Any, arguments: tuple[Any, ...]) -> Any:
 
 _OS_CALLS = frozenset(
     {"pread", "pwrite", "ftruncate", "posix_fallocate", "fdatasync", "fsync", "fstat"}
+    | {"removexattr"}
 )
 
 
@@ -168,7 +171,8 @@ _OS_CALLS = frozenset(
 def failing(fault: Fault) -> Iterator[None]:
     """Calls that `Files` makes may fail by `fault` in here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files_module, "os", _FailingModule(os, fault, _OS_CALLS))
+        for module in (files_module, syncs_module):
+            patch.setattr(module, "os", _FailingModule(os, fault, _OS_CALLS))
         patch.setattr(files_module, "mmap", _FailingModule(mmap, fault, frozenset({"mmap"})))
         patch.setattr(FailingFiles, "fault", fault)
         yield

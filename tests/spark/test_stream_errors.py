@@ -121,7 +121,7 @@ def test_messages_that_retention_took_from_a_running_query_are_an_error_or_passe
     settings = {
         "commit_log_segment_bytes": 1 << 20, "clean_interval_ms": 100, "delete_hours": "",
         "consume_queue_flush_thorough_interval_ms": 100,
-        "disk_force_ratio": 0.0,  # any disk is too full: what is asked to be deleted goes
+        "disk_force_ratio": 0.0,  # what is asked to be deleted goes, expired or not
     }  # fmt: skip
     with testing.broker(**settings) as broker:
         with Admin(broker.name_server) as admin:

@@ -1,0 +1,77 @@
+"""A journal that another file's sync has found broken: no sync afterwards may be believed."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aerobee.store.files import Files
+from tests.crash.extents import joined, journal_of
+from tests.crash.recorded_disk import RecordedDisk, make_file_system
+
+_BLOCK = 4096
+_BYTES = b"acknowledged"
+_WRITE_AND_WAIT = 1 | 2 | 4  # SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@pytest.fixture(autouse=True)
+def _tools(recorded_disks: None) -> None:
+    return
+
+
+def _written_back(fd: int) -> None:
+    """The bytes are on the disk; that they are the file's is in a transaction still running."""
+    at = (ctypes.c_int64(0), ctypes.c_int64(_BLOCK), ctypes.c_uint(_WRITE_AND_WAIT))
+    assert _libc.sync_file_range(fd, *at) == 0, os.strerror(ctypes.get_errno())
+
+
+def _sync_too_late(folder: Path, sync: Callable[[int], None]) -> bytes:
+    """`sync` a file whose newest bytes went with a transaction that failed in another's sync; what
+    the file holds after a new mount."""
+    image = make_file_system(folder / "base", "ext4")
+    with RecordedDisk(folder, image) as disk:
+        log = os.open(disk.root / "log", os.O_RDWR | os.O_CREAT)
+        queue = os.open(disk.root / "queue", os.O_RDWR | os.O_CREAT)
+        try:
+            for fd in (log, queue):
+                os.posix_fallocate(fd, 0, _BLOCK)
+            os.sync()
+            os.pwrite(log, _BYTES, 0)
+            _written_back(log)
+            for start, end in joined(journal_of(image)):
+                disk.fail_writes(start, end)
+            os.pwrite(queue, b"unit", 0)
+            with pytest.raises(OSError, match="Input/output error"):
+                os.fsync(queue)
+            sync(log)
+        finally:
+            os.close(log)
+            os.close(queue)
+        disk.heal()
+        disk.remount()
+        return (disk.root / "log").read_bytes()[: len(_BYTES)]
+
+
+def _sync_directory_of(fd: int) -> None:
+    Files().sync_directory(os.path.dirname(os.readlink(f"/proc/self/fd/{fd}")))
+
+
+@pytest.mark.parametrize("sync", [Files().data_sync, Files().sync, _sync_directory_of])
+def test_sync_after_another_one_met_the_failure_is_refused(
+    folder: Path, sync: Callable[[int], None]
+) -> None:
+    with pytest.raises(OSError, match="Read-only file system"):
+        _sync_too_late(folder, sync)
+
+
+def test_kernel_that_is_believed_loses_what_it_said_was_synced(folder: Path) -> None:
+    """The control: what the refusal is for. A kernel that tells by itself is as good."""
+    try:
+        assert _sync_too_late(folder, os.fdatasync) == bytes(len(_BYTES))
+    except OSError as error:
+        print(f"this kernel says it by itself: {error}")
