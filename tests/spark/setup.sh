@@ -22,10 +22,27 @@ fi
 for version in "$@"; do
   wanted=$root/requirements/spark-$version.txt
   venv=$root/.cache/spark/$version
-  sum=$(cat "$wanted" "$root/tests/spark/setup.sh" | cksum)
+  sum=$(cat "$wanted" "$root/tests/spark/setup.sh" "$root/tests/spark/train.py" | cksum)
   [ "$(cat "$venv/.made-from" 2>/dev/null)" = "$sum" ] && continue
   echo "spark: PySpark $version into $venv"
   [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$wanted"
+  # Spark's classes, loaded and checked once for all the drivers of the tests.
+  scratch=$(mktemp -d)
+  rm -f "$venv"/spark.jsa*
+  SPARK_LOCAL_IP=127.0.0.1 PYSPARK_PYTHON=$venv/bin/python "$venv/bin/python" "$root/tests/spark/train.py" \
+    "$venv/spark.jsa.new" "$scratch" >"$scratch/log" 2>&1 || { cat "$scratch/log" >&2; exit 1; }
+  # Java writes it when Python has gone. One that does not come costs the tests time, nothing else.
+  before=-1
+  for _ in $(seq 60); do
+    size=$(stat -c %s "$venv/spark.jsa.new" 2>/dev/null || echo 0)
+    if [ "$size" -gt 0 ] && [ "$size" = "$before" ]; then
+      mv "$venv/spark.jsa.new" "$venv/spark.jsa"
+      break
+    fi
+    before=$size
+    sleep 2
+  done
+  rm -rf "$scratch"
   echo "$sum" >"$venv/.made-from"
 done

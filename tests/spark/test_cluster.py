@@ -15,7 +15,7 @@ from tests.interop.brokers import Broker
 from tests.interop.processes import free_ports, wait_until
 from tests.unit.store import audit_support as at
 
-from .kit import QUICK_JAVA, ROOT, VERSIONS, Driver, python_of
+from .kit import ROOT, VERSIONS, Driver, python_of, quick_java
 from .messages import new_topic
 from .sinks import files_of, found, sink, tasks, write_streams
 
@@ -68,7 +68,7 @@ def environ() -> dict[str, str]:
     python = str(python_of(_VERSION))
     return kept | {
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "JDK_JAVA_OPTIONS": QUICK_JAVA,
+        "JDK_JAVA_OPTIONS": quick_java(_VERSION),
         "SPARK_HOME": str(spark_home()),
         "PYSPARK_PYTHON": python,
         "PYSPARK_DRIVER_PYTHON": python,

@@ -15,7 +15,7 @@ from aerobee.client.message import Message
 from tests.interop.brokers import Broker
 from tests.interop.processes import wait_until
 
-from .kit import QUICK, ROOT, Driver, python_of
+from .kit import ROOT, Driver, python_of, quick
 from .messages import send_messages
 
 SHOPS = ("north", "south", "east")
@@ -32,7 +32,7 @@ def start(script: Path, version: str, broker: Broker, folder: Path) -> subproces
     python = str(python_of(version))
     environ = (
         os.environ
-        | QUICK
+        | quick(version)
         | {
             "PYSPARK_PYTHON": python,
             "PYSPARK_SUBMIT_ARGS": "--master local[2] --conf spark.ui.enabled=false "

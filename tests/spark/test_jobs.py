@@ -23,7 +23,7 @@ from tests.unit.store import audit_support as at
 from tests.unit.store.support import ManualClock, message, small_settings, tree
 
 from .conftest import require
-from .kit import QUICK, VERSIONS, Driver, python_of
+from .kit import VERSIONS, Driver, python_of, quick
 from .messages import new_topic, send_messages
 
 SIZES = ["--queue-file-bytes", "200", "--index-slots", "50", "--index-entries", "40"]
@@ -512,8 +512,8 @@ def test_a_job_is_a_command_with_progress_report_and_code(root: Path, tmp_path: 
     done = subprocess.run(
         [str(python_of(VERSIONS[0])), "-m", "aerobee.cli", "pipeline", "audit", str(root),
          "--master", "local[1]", "--output", str(tmp_path / "tables")],
-        capture_output=True, text=True, env=os.environ | QUICK, cwd=tmp_path, timeout=300,
-        check=False,
+        capture_output=True, text=True, env=os.environ | quick(VERSIONS[0]), cwd=tmp_path,
+        timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert "DAMAGE  record-damaged" in done.stdout
