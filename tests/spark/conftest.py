@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,8 +46,8 @@ def driver_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
         return made[version]
 
     yield get
-    for one in made.values():
-        one.close()
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(Driver.close, made.values()))
 
 
 @pytest.fixture(params=VERSIONS, ids=[f"spark-{one}" for one in VERSIONS])

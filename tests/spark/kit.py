@@ -88,14 +88,16 @@ class Driver:
         master: str = "local[2]",
         conf: dict[str, str] | None = None,
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        # What Spark unpacks would stay behind in the system's place after a kill.
+        scratch = folder / "scratch"
+        scratch.mkdir(parents=True, exist_ok=True)
         python = str(python_of(version))
         settings = {
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": quick_java(version),
+            "spark.driver.extraJavaOptions": f"{quick_java(version)} -Djava.io.tmpdir={scratch}",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.local.dir": str(folder / "local"),
@@ -107,6 +109,7 @@ class Driver:
             "PYTHONPATH": str(ROOT) if path is None else path,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYTHONDONTWRITEBYTECODE": "1",
+            "TMPDIR": str(scratch),
         }
         child = str(Path(__file__).with_name("driver_main.py"))
         argv = [python, child, master, base64.b64encode(pickle.dumps(settings)).decode()]
@@ -144,6 +147,14 @@ class Driver:
     def close(self) -> None:
         if self.child.running:
             self.child.close()
+
+
+def each_version(test: Callable[[str], None]) -> None:
+    """The same for all versions, at the same time: most of it is waiting."""
+    with ThreadPoolExecutor(len(VERSIONS)) as pool:
+        runs = [pool.submit(test, version) for version in VERSIONS]
+    for run in runs:
+        run.result()
 
 
 def _request(function: Callable[..., Any], given: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from tests.interop.processes import wait_until
 from tests.interop.wire import SUCCESS
 
 from .conftest import Pair
-from .kit import VERSIONS, Driver, SparkFailed
+from .kit import VERSIONS, Driver, SparkFailed, each_version
 from .messages import new_topic, send
 from .streams import bodies, drain, places, start, stop_all, written
 
@@ -165,18 +165,28 @@ def finish(spark: Any, options: dict[str, str], folder: str, name: str) -> list[
     return sorted(found)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
 def test_a_driver_killed_inside_batch_0_skips_nothing(
-    driver_of: Callable[[str], Driver], our_broker: Broker, tmp_path: Path, version: str
+    driver_of: Callable[[str], Driver], our_broker: Broker, tmp_path: Path
 ) -> None:
     """A start at latest, or at a time to come, is resolved once, though Spark asks again after the
     crash (trap 6). Where it is not kept, the crash is an error and not a skip."""
+
+    def killed(version: str) -> None:
+        (tmp_path / version).mkdir()
+        _killed_inside_batch_0(driver_of, our_broker, tmp_path / version, version)
+
+    each_version(killed)
+
+
+def _killed_inside_batch_0(
+    driver_of: Callable[[str], Driver], our_broker: Broker, folder: Path, version: str
+) -> None:
     topic = new_topic(our_broker, queues=1)
     options = {"nameServer": our_broker.name_server, "topic": topic, "columns": "body"}
     in_an_hour = str(round((time.time() + 3600) * 1000))
     kept = {
         "group": {"consumerGroup": f"{topic}-group"},
-        "file": {"startStateLocation": str(tmp_path / "start")},
+        "file": {"startStateLocation": str(folder / "start")},
         "time": {"consumerGroup": f"{topic}-time", "startingTimestamp": in_an_hour},
     }
     if version != VERSIONS[0]:  # versions differ in what they ask, not in where it is kept
@@ -191,27 +201,27 @@ def test_a_driver_killed_inside_batch_0_skips_nothing(
 
     def all_stuck() -> bool:
         send_one()
-        return (tmp_path / "nowhere.stuck").exists()
+        return (folder / "nowhere.stuck").exists()
 
     def planned(name: str) -> int:
-        text = (tmp_path / f"{name}.checkpoint" / "offsets" / "0").read_text()
+        text = (folder / f"{name}.checkpoint" / "offsets" / "0").read_text()
         end: int = json.loads(text.splitlines()[-1])[topic][BROKER_NAME]["0"]
         return end
 
     for _ in range(3):
         send_one()
     driver = driver_of(version)
-    with driver.running(stuck, options=options, more=more, folder=str(tmp_path)) as outcome:
+    with driver.running(stuck, options=options, more=more, folder=str(folder)) as outcome:
         wait_until(all_stuck, WAIT_S, "all queries stand in batch 0", every_s=0.1)
         outcome(WAIT_S)
     driver.kill()
-    first_of_file = json.loads((tmp_path / "start").read_text())[topic][BROKER_NAME]["0"]
+    first_of_file = json.loads((folder / "start").read_text())[topic][BROKER_NAME]["0"]
     assert first_of_file >= 3
     for _ in range(5):
         send_one()
     driver = driver_of(version)
     for name, given in kept.items():
-        again = {"options": options | given, "folder": str(tmp_path), "name": name}
+        again = {"options": options | given, "folder": str(folder), "name": name}
         found = driver.run(finish, **again)
         if version == "4.0":  # which ends after one batch here
             found = sorted(found + driver.run(finish, **again))
@@ -221,7 +231,7 @@ def test_a_driver_killed_inside_batch_0_skips_nothing(
         assert name != "file" or found[0] == first_of_file
     assert planned("nowhere") < sent
     with pytest.raises(SparkFailed, match="start was resolved anew"):
-        driver.run(finish, options=options, folder=str(tmp_path), name="nowhere")
+        driver.run(finish, options=options, folder=str(folder), name="nowhere")
 
 
 # What Spark leaves behind at each step of a batch, so that a kill meets all of them.
@@ -232,27 +242,35 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("version", "drivers"),
-    [(version, 2 if version == VERSIONS[0] else 1) for version in VERSIONS],
-    ids=VERSIONS,
-)
 def test_each_message_is_written_once_though_driver_and_broker_are_killed(
-    driver_of: Callable[[str], Driver],
-    new_broker: Callable[..., Broker],
-    tmp_path: Path,
-    version: str,
-    drivers: int,
+    driver_of: Callable[[str], Driver], new_broker: Callable[..., Broker], tmp_path: Path
 ) -> None:
     """Ten kill -9 while messages keep coming; a query outlives its broker's kills by itself."""
     seed = random.randrange(1 << 30)
     print(f"seed={seed}")
+    brokers = {version: new_broker(name=f"broker-{version}").start() for version in VERSIONS}
+
+    def killed(version: str) -> None:
+        (tmp_path / version).mkdir()
+        drivers = 2 if version == VERSIONS[0] else 1
+        _killed_ten_times(driver_of, brokers[version], tmp_path / version, version, drivers, seed)
+
+    each_version(killed)
+
+
+def _killed_ten_times(
+    driver_of: Callable[[str], Driver],
+    broker: Broker,
+    folder: Path,
+    version: str,
+    drivers: int,
+    seed: int,
+) -> None:
     dice = random.Random(seed)
     victims = ["driver"] * drivers + ["broker"] * (10 - drivers)
     dice.shuffle(victims)
-    broker = new_broker().start()
     topic = new_topic(broker, queues=2)
-    where = places(tmp_path)
+    where = places(folder)
     options = {
         "nameServer": broker.name_server, "topic": topic, "columns": "body",
         "startingOffsets": "earliest", "maxOffsetsPerTrigger": "150", "pullTimeoutMs": "20000",
@@ -277,9 +295,9 @@ def test_each_message_is_written_once_though_driver_and_broker_are_killed(
     driver.run(start, options=options, **where)
     for victim in victims:
         step = dice.choice(list(STEPS))
-        before = set(tmp_path.glob(STEPS[step]))
+        before = set(folder.glob(STEPS[step]))
         send_some()
-        wait_for(lambda known=before, step=step: not known >= set(tmp_path.glob(STEPS[step])), step)
+        wait_for(lambda known=before, step=step: not known >= set(folder.glob(STEPS[step])), step)
         time.sleep(dice.random() * 0.2)
         if victim == "driver":
             driver.kill()
@@ -289,7 +307,7 @@ def test_each_message_is_written_once_though_driver_and_broker_are_killed(
             broker.kill()
             broker.start()
     send_some()
-    wait_for(lambda: _committed(tmp_path / "checkpoint") == sent, "all is written")
+    wait_for(lambda: _committed(folder / "checkpoint") == sent, "all is written")
     driver.run(stop_all)
     assert driver.run(bodies, out=where["out"]) == [b"%06d" % number for number in range(sent)]
 
