@@ -108,7 +108,7 @@ def test_port_0_turns_a_part_off(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use_exits_3_and_names_it(tmp_path: Path) -> None:
-    with served("serve", "--dev") as first:
+    with served("serve", "--dev", TMPDIR=str(tmp_path)) as first:
         text = first.wait_ready()
         port = re.search(r"clients are told\s+\S+:(\d+)", text)
         assert port, text
