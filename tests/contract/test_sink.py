@@ -4,6 +4,7 @@ own, as Spark has them."""
 from __future__ import annotations
 
 import pickle
+import socket
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,8 @@ import pytest
 
 import aerobee.testing
 from aerobee.client.blocking import PullConsumer
+from aerobee.pipeline.jobs import job_state
+from aerobee.pipeline.jobs.job_state import is_done
 from aerobee.pipeline.option_parsing import OptionError
 from aerobee.pipeline.sink_plan import SinkPlan, SinkPlanError, plan_write
 from aerobee.pipeline.sink_rows import SinkRowError
@@ -20,6 +23,9 @@ from aerobee.pipeline.sink_send import SinkSendError
 from aerobee.pipeline.sink_task import TaskResult, abort_write, commit_write, write_partition
 from aerobee.testing import RunningBroker
 from tests.unit.pipeline.test_sink import fields
+
+# The first message makes a topic here, which planning warns of.
+pytestmark = pytest.mark.filterwarnings("ignore:topic .* is on no broker")
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +103,25 @@ def test_a_job_that_runs_again_writes_nothing(running: RunningBroker) -> None:
         assert made.query == "job.nightly"
         commit_write(made, [write(made, 0, 0, [mark], str(made.query))])
     assert bodies(running, "Job") == ["first"]
+
+
+def test_a_job_is_done_once_it_is_committed(running: RunningBroker) -> None:
+    given = {"nameServer": running.name_server, "topic": "Done", "retryTimeoutMs": "20000"}
+    made = plan(running, "Done", streaming=False, jobId="monthly")
+    results = [write(made, 0, 0, ["one"], str(made.query))]
+    assert not is_done(given | {"jobId": "monthly"}), "staged is not done"
+    commit_write(made, results)
+    assert is_done(given | {"jobId": "monthly"})
+    assert not is_done(given | {"jobId": "yearly"})
+    assert not is_done(given), "a write without an id is done by nobody"
+
+
+def test_a_job_is_not_done_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_state, "_PATIENCE_S", 0.2)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        nobody = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert not is_done({"nameServer": nobody, "topic": "Done", "jobId": "monthly"})
 
 
 @pytest.mark.parametrize("options", [{"guarantee": "at-least-once"}, {"batchBytes": "2048"}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from aerobee.store.files import Files
 from tests.crash.extents import joined, journal_of
 from tests.crash.recorded_disk import RecordedDisk, make_file_system
+from tests.tools import tool
 
 _BLOCK = 4096
 _BYTES = b"acknowledged"
@@ -67,6 +69,20 @@ def test_sync_after_another_one_met_the_failure_is_refused(
 ) -> None:
     with pytest.raises(OSError, match="Read-only file system"):
         _sync_too_late(folder, sync)
+
+
+def test_file_on_a_disk_mounted_to_read_is_as_synced_as_it_can_be(folder: Path) -> None:
+    """Commit logs may have read-only paths, and a recovery syncs whatever it reads."""
+    with RecordedDisk(folder, make_file_system(folder / "base", "ext4")) as disk:
+        (disk.root / "log").write_bytes(_BYTES)
+        subprocess.run([tool("mount"), "-o", "remount,ro", str(disk.root)], check=True)
+        log = os.open(disk.root / "log", os.O_RDONLY)
+        try:
+            Files().sync(log)
+            with pytest.raises(OSError, match="Read-only file system"):
+                Files().sync_directory(str(disk.root))
+        finally:
+            os.close(log)
 
 
 def test_kernel_that_is_believed_loses_what_it_said_was_synced(folder: Path) -> None:
