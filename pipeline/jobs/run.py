@@ -212,7 +212,9 @@ def _traffic(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseT
         result.facts["plots"] = paths
         result.lines += ["", f"plots are in {parsed.plots}, all of them in index.html"]
         if not can_draw():
-            result.lines.append("no pictures: they need pip install 'aerobee[plots]'")
+            result.lines.append(
+                "no pictures: they need pip install '.[plots]' where Aerobee's source is"
+            )
     return result
 
 

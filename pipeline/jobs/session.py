@@ -22,7 +22,7 @@ _LINE_EVERY_S: Final = 5.0
 _LOOK_EVERY_S: Final = 0.5
 NEEDED: Final = (
     "the pipeline needs PySpark 4.0 to 4.3, numpy and pyarrow, and a Java 17 or newer: "
-    "pip install 'aerobee[spark]'"
+    "pip install '.[spark]' where Aerobee's source is"
 )
 
 

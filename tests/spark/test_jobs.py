@@ -528,7 +528,7 @@ def test_a_job_is_a_command_with_progress_report_and_code(root: Path, tmp_path: 
     )  # fmt: skip
     assert lacking.returncode == 3
     assert lacking.stderr.count("\n") == 1
-    assert "pip install 'aerobee[spark]'" in lacking.stderr
+    assert "pip install '.[spark]'" in lacking.stderr
 
 
 def request(function: Callable[..., Any], **given: Any) -> str:
