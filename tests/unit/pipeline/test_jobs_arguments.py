@@ -124,6 +124,6 @@ def test_nothing_is_started_without_pyspark_or_java(
     monkeypatch.setitem(sys.modules, "pyspark", None)
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     parsed: argparse.Namespace = build_parser().parse_args(["audit", store])
-    with pytest.raises(JobFailed, match=r"pip install 'aerobee\[spark\]'") as caught:
+    with pytest.raises(JobFailed, match=r"pip install '\.\[spark\]'") as caught:
         run_job(parsed, submit.parse_time)
     assert caught.value.code == 3
