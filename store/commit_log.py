@@ -231,12 +231,16 @@ class CommitLog:
             )  # fmt: skip
             log_offset += size
             queue_offset += 1
-        data = b"".join(records)
-        assert len(data) == total
-        segment.memory[position : position + total] = data
+        # One after another: the C library copies in an order of its own, and a process killed in
+        # the middle of one copy for all would leave sound records behind one without a head.
+        memory, end = segment.memory, position
+        for record, size in zip(records, sizes, strict=True):
+            memory[end : end + size] = record
+            end += size
+        assert end == position + total
         segment.last_store_ms = store_ms
-        segment.wrote = position + total
-        self.written = segment.start + position + total
+        segment.wrote = end
+        self.written = segment.start + end
         self.last_store_ms = store_ms
         queue.next_offset = queue_offset
         if self.feeding:

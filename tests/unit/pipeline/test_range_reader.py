@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import socket
 import struct
@@ -194,6 +195,9 @@ class Proxy:
             except OSError:
                 pass
             for one in (source, sink):
+                with contextlib.suppress(OSError):
+                    # Closing alone says nothing to the peer while the other thread reads from it.
+                    one.shutdown(socket.SHUT_RDWR)
                 one.close()
 
         threading.Thread(target=copy, daemon=True).start()

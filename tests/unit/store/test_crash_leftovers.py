@@ -6,12 +6,22 @@ from pathlib import Path
 import pytest
 
 from aerobee.store.index_file import index_file_bytes
+from aerobee.store.mapped_file import MappedFile
+from aerobee.store.message_store import MessageStore
 from tests.sim.crash_choices import picks_of
 from tests.sim.crash_model import CrashModel
 from tests.sim.memory_files import MemoryFiles
 from tests.sim.recorded_files import DirectorySynced, RecordedFiles, Unlinked
 from tests.sim.stepped_store import SteppedStore
-from tests.unit.store.support import ManualClock, bodies, fill, message, small_settings
+from tests.unit.store.support import (
+    ManualClock,
+    adopt,
+    bodies,
+    fill,
+    kill_image,
+    message,
+    small_settings,
+)
 
 ROOT = Path("/store")
 SETTINGS = small_settings(
@@ -282,3 +292,48 @@ def test_segments_are_removed_one_by_one() -> None:
 
 def directory_of(files: RecordedFiles) -> int:
     return files._directory(str(ROOT / "commitlog")).number
+
+
+class TornMemory:
+    """The writer's view of a segment, in which a kill tears one store: its first bytes are not
+    there yet, as the C library copies the beginning of a longer piece last."""
+
+    def __init__(self, memory: memoryview, left: list[int]) -> None:
+        self._memory = memory
+        self._left = left
+
+    def __setitem__(self, place: slice, data: bytes) -> None:
+        self._left[0] -= 1
+        if self._left[0] >= 0:
+            self._memory[place] = data
+        else:
+            self._memory[place.start + 32 : place.stop] = data[32:]
+            raise Killed
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("whole", range(4))
+def test_batch_that_a_kill_tore_is_a_beginning_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int
+) -> None:
+    settings = small_settings(tmp_path / "live")
+    store = MessageStore.open(settings)
+    fill(store, 3)
+    left = [whole]
+    memory = MappedFile.memory.fget
+    assert memory is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(MappedFile, "memory", property(lambda one: TornMemory(memory(one), left)))
+        with pytest.raises(Killed):
+            store.put_batch([message(b"b%d" % number) for number in range(4)])
+    left_behind = adopt(kill_image(tmp_path / "live", tmp_path / "copy"))
+    again = MessageStore.open(small_settings(left_behind))
+    try:
+        assert bodies(again)[3:] == [b"b%d" % number for number in range(whole)]
+        assert again.known_gaps == ()
+    finally:
+        again.close()
+        store.close()
