@@ -2,9 +2,8 @@
 
 Rows are put in slices. A slice is a record of the stage log ("rows 512 to 767 of this stage
 follow") and its rows right behind it, all in one turn of the loop, so that nobody else's records
-come between. That makes progress exact without a second write: the records behind the last slice's
-mark are the rows that were put, as many as a kill or a power cut has left of them, and all rows
-before the slice are in the log because the slice is. A start counts them (`_count`) and goes on.
+come between. That makes progress exact without a second write: a start counts what is in the log
+(`stage_count.py`) and goes on.
 
 One slice is one turn; queries take turns, batches of one query go in order. What the store does not
 take now (a full disk) is tried again; a row it will never take (the limits were lowered since it
@@ -22,21 +21,13 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import NamedTuple, Protocol
 
+from aerobee.broker.stage_count import count_published, is_delayed
 from aerobee.broker.stage_log import StageLog
-from aerobee.broker.stage_rows import DELAY_ENTRY, has_entry, publish_form, rows_of
+from aerobee.broker.stage_rows import publish_form, rows_of
 from aerobee.broker.stage_table import BatchKey, Chunk, Intent, Stage, StageTable
 from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.errors import BadRequest, CorruptRecord
-from aerobee.protocol.names import SCHEDULE_TOPIC
-from aerobee.protocol.properties import (
-    PROPERTY_DELAY,
-    PROPERTY_REAL_QUEUE_ID,
-    PROPERTY_REAL_TOPIC,
-    PROPERTY_UNIQUE_KEY,
-    decode_properties,
-)
-from aerobee.protocol.record import Message, StoreMessage, decode_record
-from aerobee.store.delayed_messages import asked_level
+from aerobee.protocol.record import StoreMessage, decode_record
 from aerobee.store.errors import (
     MessageIllegal,
     PropertiesTooLarge,
@@ -61,10 +52,6 @@ class Delays(Protocol):
     def put(self, message: StoreMessage, /) -> PutResult:
         """Store a message that has a delay level, where it waits."""
         ...
-
-
-#: Whether it waits, topic, queue, flag, body, unique id.
-Identity = tuple[bool, str, str, int, bytes, str | None]
 
 
 class OpenChunk(NamedTuple):
@@ -111,10 +98,9 @@ class Publisher:
     def start(self) -> None:
         """Go on with what was open when the broker ended."""
         self._running = True
+        count_published(self._store, list(self._table.open.values()), self._load)
         for intent in self._table.open.values():
             self._check_all_there(intent)
-            for stage in intent.stages:
-                self._count(stage)
             log.warning(
                 "batch is published further query=%s batch=%d rows=%d published=%d",
                 *intent.key, intent.rows, intent.published,
@@ -173,8 +159,11 @@ class Publisher:
     def _advance(self, intent: Intent) -> bool:
         """Publish a slice, or close the batch: True. Raises StoreError."""
         for stage in intent.stages:
-            if stage.published < stage.rows:
-                self._put_slice(stage)
+            if stage.missing or stage.published < stage.rows:
+                if stage.missing:
+                    self._put_missing(stage)
+                else:
+                    self._put_slice(stage)
                 self._appended()
                 return False
         result = self._stages.done(intent.key)
@@ -190,10 +179,10 @@ class Publisher:
         if not rows:
             return
         self._stages.slice(stage, stage.published, len(rows))
-        for (is_delayed, *_), group in groupby(rows, key=_run_of):
+        for (waits, *_), group in groupby(rows, key=_run_of):
             # A batch cannot hold delayed messages.
             together = list(group)
-            runs = [[row] for row in together] if is_delayed else [together]
+            runs = [[row] for row in together] if waits else [together]
             if not all(self._put_run(stage, run) for run in runs):
                 return
 
@@ -201,30 +190,45 @@ class Publisher:
         """Put rows of one queue. False if one was passed over: that ends the slice, because what
         follows a slice's mark in the log has to be its rows without a gap."""
         try:
-            if _is_delayed(rows[0]) and self._delays is not None:
-                result = self._delays.put(rows[0])
-            else:
-                result = self._store.put_batch(rows) if len(rows) > 1 else self._store.put(rows[0])
+            self._put(rows)
         except (MessageIllegal, PropertiesTooLarge) as error:
             if len(rows) > 1:
                 return all(self._put_run(stage, [row]) for row in rows)
             self._pass_over(stage, 1, str(error))
             return False
         stage.published += len(rows)
+        return True
+
+    def _put_missing(self, stage: Stage) -> None:
+        """Put the first of the rows that a gap of the log has taken. It has no mark: a start after
+        a gap looks for every row."""
+        row = stage.missing[0]
+        place, first = stage.chunk_at(row)
+        chunk = self._open(place)
+        if chunk is None:
+            self._lose(stage, row, 1, "its chunk is lost")
+        else:
+            try:
+                self._put([chunk.messages[row - first]])
+            except (MessageIllegal, PropertiesTooLarge) as error:
+                self._lose(stage, row, 1, str(error))
+        del stage.missing[0]
+
+    def _put(self, rows: list[StoreMessage]) -> None:
+        if is_delayed(rows[0]) and self._delays is not None:
+            result = self._delays.put(rows[0])
+        else:
+            result = self._store.put_batch(rows) if len(rows) > 1 else self._store.put(rows[0])
         self.published_rows += len(rows)
         self._stats.stored(self._stats.topic(rows[0].topic), len(rows), result.size)
-        return True
 
     def _next_rows(self, stage: Stage) -> list[StoreMessage]:
         """The rows of the next slice, none if what they were in is lost."""
         place, first = stage.chunk_at(stage.published)
-        chunk = self._chunk
-        if chunk is None or chunk.log_offset != place.log_offset:
-            messages = self._load(place)
-            if messages is None:
-                self._pass_over(stage, first + place.rows - stage.published, "its chunk is lost")
-                return []
-            chunk = self._chunk = OpenChunk(place.log_offset, messages)
+        chunk = self._open(place)
+        if chunk is None:
+            self._pass_over(stage, first + place.rows - stage.published, "its chunk is lost")
+            return []
         size = 0
         rows: list[StoreMessage] = []
         start = stage.published - first
@@ -234,6 +238,13 @@ class Publisher:
                 break
             rows.append(message)
         return rows
+
+    def _open(self, place: Chunk) -> OpenChunk | None:
+        """The chunk that lies there; None if it cannot be read."""
+        if self._chunk is None or self._chunk.log_offset != place.log_offset:
+            messages = self._load(place)
+            self._chunk = None if messages is None else OpenChunk(place.log_offset, messages)
+        return self._chunk
 
     def _load(self, place: Chunk) -> list[StoreMessage] | None:
         """The messages of a chunk; None if it cannot be read."""
@@ -250,11 +261,14 @@ class Publisher:
         return [publish_form(row, chunk, self._cluster, self._store_host) for row in rows]
 
     def _pass_over(self, stage: Stage, rows: int, reason: str) -> None:
+        self._lose(stage, stage.published, rows, reason)
+        stage.published += rows
+
+    def _lose(self, stage: Stage, first: int, rows: int, reason: str) -> None:
         log.error(
             "staged rows lost query=%s batch=%d partition=%d stage=%s first=%d rows=%d reason=%s",
-            *stage.key, stage.partition, stage.name, stage.published, rows, reason,
+            *stage.key, stage.partition, stage.name, first, rows, reason,
         )  # fmt: skip
-        stage.published += rows
         stage.lost += rows
         self.lost_rows += rows
 
@@ -270,58 +284,6 @@ class Publisher:
             )  # fmt: skip
             self.lost_rows += intent.rows - here
 
-    def _count(self, stage: Stage) -> None:
-        """How far the last slice got: as many rows as stand behind its mark."""
-        slice_ = stage.last_slice
-        if slice_ is None or slice_.first >= stage.rows:
-            return
-        place, first = stage.chunk_at(slice_.first)
-        messages = self._load(place)
-        if messages is None:
-            return
-        start = slice_.first - first
-        expected = [_identity(message) for message in messages[start : start + slice_.rows]]
-        stage.published = slice_.first + self._found_of(expected, slice_.behind)
-
-    def _found_of(self, expected: list[Identity], log_offset: int) -> int:
-        """How many of `expected` stand in the log from there on, side by side.
-
-        Where the log is damaged some may be missing; they are lost like all that was there.
-        """
-        gaps = self._store.known_gaps
-        is_damaged = any(start >= log_offset for start, _ in gaps)
-        done = 0
-        for record in self._store.records_from(log_offset, gaps):
-            left = expected[done:] if is_damaged else expected[done : done + 1]
-            found = _identity_of(decode_record(record))
-            if found not in left:
-                break
-            done += left.index(found) + 1
-        return done
-
 
 def _run_of(message: StoreMessage) -> tuple[bool, str, int]:
-    return _is_delayed(message), message.topic, message.queue_id
-
-
-def _is_delayed(message: StoreMessage) -> bool:
-    if not has_entry(message.properties, DELAY_ENTRY):
-        return False
-    return asked_level(decode_properties(message.properties).get(PROPERTY_DELAY, "")) > 0
-
-
-def _identity(message: StoreMessage) -> Identity:
-    """What a row's record is known by. Of one that waits that is where it goes, not its level: the
-    settings may have had other levels when it was put."""
-    unique = decode_properties(message.properties).get(PROPERTY_UNIQUE_KEY)
-    waits = _is_delayed(message)
-    return waits, message.topic, str(message.queue_id), message.flag, message.body, unique
-
-
-def _identity_of(message: Message) -> Identity:
-    properties = message.properties
-    waits = message.topic == SCHEDULE_TOPIC
-    place = message.topic, str(message.queue_id)
-    if waits:
-        place = properties.get(PROPERTY_REAL_TOPIC, ""), properties.get(PROPERTY_REAL_QUEUE_ID, "")
-    return waits, *place, message.flag, message.body, properties.get(PROPERTY_UNIQUE_KEY)
+    return is_delayed(message), message.topic, message.queue_id

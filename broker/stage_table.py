@@ -50,7 +50,8 @@ class Slice(NamedTuple):
 
 @dataclass(slots=True)
 class Stage:
-    """What one task has sent. `published` rows are known to be in their queues."""
+    """What one task has sent. `published` rows are in their queues, but for those `missing`, which
+    a gap of the log has taken (their numbers, in order)."""
 
     key: BatchKey
     partition: int
@@ -62,6 +63,7 @@ class Stage:
     size: int = 0
     named: bool = False
     published: int = 0
+    missing: list[int] = field(default_factory=list)
     lost: int = 0
     last_slice: Slice | None = None
     # The chunk that publishing has come to, and the number of its first row.
@@ -102,7 +104,7 @@ class Intent:
 
     @property
     def published(self) -> int:
-        return sum(stage.published for stage in self.stages)
+        return sum(stage.published - len(stage.missing) for stage in self.stages)
 
 
 @dataclass(frozen=True, slots=True)

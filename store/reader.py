@@ -279,9 +279,10 @@ class Reader:
 
         Known `gaps` (log offsets [start, end)) and blanks at a segment's end are passed over.
         """
-        behind = dict(gaps)
+        behind = {start: end for start, end in gaps if start < end}
         while True:
-            log_offset = behind.get(log_offset, log_offset)
+            while log_offset in behind:
+                log_offset = behind[log_offset]
             found = self._piece_at(log_offset, CHECK_NOTHING)
             if found is None:
                 return

@@ -2,7 +2,8 @@
 
 Power cuts: everything of staging is in one log, so what a cut leaves is a beginning of it. Each
 beginning, record by record, is made a store of its own and opened. kill -9: the directory as it is
-after each append of the run, and after each turn.
+after each append of the run, and after each turn. Damage: each record behind the decisions in turn,
+in a log that ends anywhere behind it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from aerobee.broker import stage_publish
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.names import STAGE_TOPIC
+from aerobee.protocol.names import SCHEDULE_TOPIC, STAGE_TOPIC
 from aerobee.protocol.properties import decode_properties, encode_properties, index_keys
 from aerobee.protocol.record import Message, StoreMessage, decode_record, pack_host
 from aerobee.protocol.stages import StagePart
@@ -171,6 +173,64 @@ def test_kill_9_after_each_append_leads_to_each_row_once(
             break
     assert count > 30
     assert seen >= {("none", "none"), ("open", "none"), ("open", "open"), ("done", "done")}
+
+
+@pytest.mark.parametrize("kills", [0, 1])
+def test_damage_before_a_batch_is_done_leads_to_each_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    """`kills` starts end after the first thing that they put."""
+    life = Life(tmp_path / "whole")
+    life.run()
+    records = log_of(life.desk.store)
+    life.desk.close()
+    kinds = [one.properties.get("kind") for one in records]
+    first = len(kinds) - kinds[::-1].index("intent")
+    open_until = kinds.index("done")
+    half = Desk(tmp_path / "half", delays=True)
+    for one in records[:open_until]:
+        half.store.put(again(one))
+    hurt: Counter[str] = Counter()
+    for number in range(first, open_until):
+        image = kill_image(tmp_path / "half", tmp_path / "image")
+        gap = records[number].log_offset, records[number + 1].log_offset
+        zero(image, *gap)
+        adopt(image, flushed=records[open_until].log_offset)
+        for _ in range(kills):
+            with killed_in(image, monkeypatch) as desk:
+                assert desk.store.known_gaps == (gap,)
+                desk.start().settle()
+        check(image, life)
+        hurt[records[number].topic] += 1
+        shutil.rmtree(image)
+    half.close()
+    assert hurt.keys() >= {"Orders", STAGE_TOPIC, SCHEDULE_TOPIC}
+
+
+@contextlib.contextmanager
+def killed_in(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    """A broker on `root` that is killed after its first append."""
+    desk = Desk(root, delays=True)
+    left = [1]
+    with monkeypatch.context() as patch, contextlib.suppress(Killed):
+        for name in ("put", "put_batch"):
+            patch.setattr(desk.store, name, counted(desk.store, name, left))
+        yield desk
+    assert left == [0]
+    later = kill_image(root, root.with_name("later"))
+    desk.close()
+    shutil.rmtree(root)
+    adopt(later.rename(root))
+
+
+def zero(root: Path, start: int, end: int) -> None:
+    """Bytes of the log that a disk has lost."""
+    for path in sorted((root / "commitlog").iterdir()):
+        first, size = int(path.name), path.stat().st_size
+        if first <= start < first + size:
+            with path.open("r+b") as file:
+                file.seek(start - first)
+                file.write(bytes(min(end, first + size) - start))
 
 
 def counted(store: MessageStore, name: str, left: list[int]):  # type: ignore[no-untyped-def]
