@@ -28,7 +28,9 @@ run: setup
 test: setup lint types peers
 	$(PYTEST) tests --durations=20 $(ARGS)
 
-check: lint types unit contract
+# On all cores: these suites measure nothing, and share nothing but the code.
+check: lint types
+	$(PYTEST) tests/unit tests/test_layers.py tests/contract --numprocesses auto --dist worksteal $(ARGS)
 
 lint: setup
 	.venv/bin/ruff check .

@@ -184,7 +184,7 @@ async def test_what_is_sent_can_be_pulled(target, topic, puller, form) -> None:
         message = Message(topic, "schön".encode(), "A", ("k1", "k2"), {"own": "ü 1"}, flag=7)
         sent = await producer.send(message)
     assert sent.status is SendStatus.OK
-    result = await puller.pull(sent.queue, sent.queue_offset)
+    result = await puller.pull(sent.queue, sent.queue_offset, wait_ms=20_000)
     assert result.status is PullStatus.FOUND
     found = result.messages[0]
     assert (found.body, found.tags, found.keys, found.flag) == (message.body, "A", ("k1", "k2"), 7)
@@ -235,7 +235,7 @@ async def test_oneway_messages_arrive(topic, producer, consume, group) -> None:
 async def test_a_large_body_comes_back_whole(topic, producer, puller) -> None:
     body = b"compressible " * 50_000
     sent = await producer.send(Message(topic, body))
-    found = (await puller.pull(sent.queue, sent.queue_offset)).messages[0]
+    found = (await puller.pull(sent.queue, sent.queue_offset, wait_ms=20_000)).messages[0]
     assert found.body == body
     assert found.size < len(body)
 
@@ -432,6 +432,7 @@ async def test_a_waiting_pull_is_answered_when_a_message_arrives(topic, producer
 
 async def test_an_offset_beyond_the_end_is_told_with_the_valid_one(topic, producer, puller) -> None:
     sent = await producer.send(Message(topic, b"x"))
+    await puller.pull(sent.queue, 0, wait_ms=20_000)  # Java answers before it has dispatched it
     result = await puller.pull(sent.queue, 100)
     assert (result.status, result.next_offset) == (PullStatus.OFFSET_MOVED, 1)
 
@@ -522,7 +523,8 @@ async def test_a_pulled_message_can_be_sent_back(topic, producer, target, consum
     consumer = await consume(group, f"%RETRY%{group}", seen)  # makes the group
     async with PullConsumer(target.name_server, group) as puller:
         sent = await producer.send(Message(topic, b"again"))
-        message = (await puller.pull(sent.queue, sent.queue_offset)).messages[0]
+        pulled = await puller.pull(sent.queue, sent.queue_offset, wait_ms=20_000)
+        message = pulled.messages[0]
         await puller.send_back(message, delay_level=1)
     await eventually(lambda: bool(seen.messages), 60)
     assert (seen.messages[0].topic, seen.messages[0].body) == (topic, b"again")
