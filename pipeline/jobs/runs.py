@@ -152,10 +152,12 @@ class _Queue:
 
     def walk(self, runs: list[Run]) -> None:
         expected, last = self._first_expected(runs), runs[0].begin
-        for run, following in zip(runs, [*runs[1:], None], strict=True):
+        for number, run in enumerate(runs):
             if run.first == expected:
                 expected, last = run.end, run.last
-            elif following is not None and self._is_wrong(run, following, expected, last):
+                continue
+            following = self._going_on(runs, number + 1, expected)
+            if following is not None and self._is_wrong(run, following, expected, last):
                 self._single(run, expected)
                 expected = following.first
             elif run.first > expected:
@@ -172,6 +174,20 @@ class _Queue:
         if first.length == 1 and len(runs) > 1 and 0 < runs[1].first < first.first:
             return runs[1].first - 1
         return first.first
+
+    @staticmethod
+    def _going_on(runs: list[Run], start: int, expected: int) -> Run | None:
+        """The run from `start` that the queue goes on with. A single record that goes back behind
+        those before it, or ahead of the next run of several, may have a wrong number itself."""
+        candidates = []
+        for number in range(start, len(runs)):
+            run = runs[number]
+            if run.length > 1 or run.first >= expected:
+                candidates.append(run)
+            if run.length > 1:
+                break
+        most = candidates[-1].first if candidates else 0
+        return next((run for run in candidates if run.first <= most), None)
 
     def _is_wrong(self, run: Run, following: Run, expected: int, last: int) -> bool:
         """Whether it is one record with a wrong number: the next goes on as if this one had the

@@ -219,6 +219,16 @@ def test_fifty_faults_at_random_places_are_found_and_nothing_else(
         assert sorted(found, key=str) == sorted(planted, key=str), seed + number
 
 
+@pytest.mark.parametrize("seed", [981456789, 1018, 1022])
+def test_wrong_numbers_with_nothing_but_damage_between_them_are_each_named(
+    tmp_path: Path, seed: int
+) -> None:
+    root = at.make(tmp_path / "store", 60)
+    planted = plant_anywhere(root, 60, 50, random.Random(seed))
+    found = [as_fault(one.kind, one.queue_id, one.slot, one.log_offset) for one in audit(root)]
+    assert sorted(found, key=str) == sorted(planted, key=str)
+
+
 STORED: dict[tuple[int, int], at.Stored] = {}
 
 
