@@ -495,7 +495,7 @@ async def test_topics_are_created_listed_described_and_deleted(
 
 
 async def test_progress_and_members_of_a_group_are_told(
-    topic, producer, consume, group, admin
+    topic, producer, target, consume, group, admin
 ) -> None:
     seen = Seen()
     consumer = await consume(group, topic, seen)
@@ -504,7 +504,9 @@ async def test_progress_and_members_of_a_group_are_told(
     members = await admin.consumers(group)
     assert [(data.client_id, data.language) for data in members] == [(consumer.client_id, "PYTHON")]
     await consumer.close()
-    await producer.send(Message(topic, b"one more"))
+    sent = await producer.send(Message(topic, b"one more"))
+    async with PullConsumer(target.name_server) as puller:  # Java answers before it has dispatched
+        await puller.pull(sent.queue, sent.queue_offset, wait_ms=20_000)
     progress = await admin.consume_progress(group, topic)
     assert sum(entry.lag for entry in progress.values()) == 1
     assert sum(entry.consumer_offset for entry in progress.values()) == 10
