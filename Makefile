@@ -14,7 +14,7 @@ SUITES := contract interop crash sim fuzz service
 help:
 	@echo 'make run     a broker with its name server, ready to send and pull (STORE=DIR, ARGS="--port 10911")'
 	@echo 'make test    everything, with the real clients of other languages (brings them first)'
-	@echo 'make check   ruff, types, unit and contract tests: under two minutes, before each commit'
+	@echo 'make check   ruff, types, unit and contract tests: about two minutes, before each commit'
 	@echo 'make bench   benchmarks; bench-spark: Spark reading from us and from Kafka'
 	@echo 'make setup   .venv with Aerobee installed; also: unit lint types spark manual clean $(SUITES)'
 
