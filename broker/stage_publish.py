@@ -159,13 +159,14 @@ class Publisher:
     def _advance(self, intent: Intent) -> bool:
         """Publish a slice, or close the batch: True. Raises StoreError."""
         for stage in intent.stages:
-            if stage.missing or stage.published < stage.rows:
-                if stage.missing:
-                    self._put_missing(stage)
-                else:
-                    self._put_slice(stage)
-                self._appended()
-                return False
+            if stage.missing:
+                self._put_missing(stage)
+            elif stage.published < stage.rows:
+                self._put_slice(stage)
+            else:
+                continue
+            self._appended()
+            return False
         result = self._stages.done(intent.key)
         self._appended()
         self._finished(intent.key, result.end)

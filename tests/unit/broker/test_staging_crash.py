@@ -3,7 +3,7 @@
 Power cuts: everything of staging is in one log, so what a cut leaves is a beginning of it. Each
 beginning, record by record, is made a store of its own and opened. kill -9: the directory as it is
 after each append of the run, and after each turn. Damage: each record behind the decisions in turn,
-in a log that ends anywhere behind it.
+in a log that ends before the first batch is done.
 """
 
 from __future__ import annotations
