@@ -4,10 +4,11 @@ The same class serves both ends. A socket read lands in the buffer shared by the
 into commands at once, and goes to the handler as one list in one plain call; the handler answers
 with one `write`. No task, future or timer is made per connection or request.
 
-Life: opened -> (reading <-> held)* -> closing -> closed. Reading is held while any of three stands:
+Life: opened -> (reading <-> held)* -> closing -> closed. Reading is held while any of four stands:
 OUTPUT (the peer does not take its answers), MEMORY (unfinished frames of all connections fill their
-budget), OWNER (the handler asked). Commands already cut when a hold begins wait in `_aside` and are
-delivered, in order, when the last hold ends.
+budget), OWNER (the handler asked), TURN (one turn of the loop serves `commands_per_call` of a
+peer's requests, then other peers have theirs, and the answers leave). Commands already cut when a
+hold begins wait in `_aside` and are delivered, in order, when the last hold ends.
 
 Order: commands reach the handler in the order of the wire, answers leave in the order of `write`.
 A frame that breaks a rule ends the connection, after the good frames before it were handled.
@@ -26,7 +27,7 @@ from aerobee.protocol.record import pack_host
 from aerobee.remoting.calls import PendingCalls
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.errors import RemotingClosed
-from aerobee.remoting.holds import MEMORY, OUTPUT, OWNER
+from aerobee.remoting.holds import MEMORY, OUTPUT, OWNER, TURN
 from aerobee.remoting.peers import address_text, plain_address, stranger
 from aerobee.remoting.stats import CloseReason
 
@@ -40,7 +41,11 @@ class Handler(Protocol):
         """The connection can be written to."""
 
     def commands_received(self, connection: Connection, commands: list[Command]) -> None:
-        """Requests of one socket read, in order. Answers of the peer do not come here."""
+        """Requests of one socket read, or a part of them, in order; no answers of the peer.
+
+        What was written to a connection may be counted at the end of the loop's turn: a connection
+        is given no more than `commands_per_call` of its requests in one turn.
+        """
 
     def connection_closed(self, connection: Connection, reason: str) -> None:
         """Called once, after `connection_opened`; nothing follows."""
@@ -197,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_since += self._shared.now - self._held_since
         self.last_active = self._shared.now
         # Later in the loop: this may be called from within another connection's read.
-        asyncio.get_running_loop().call_soon(self._deliver_aside)
+        asyncio.get_running_loop().call_soon(self._serve_aside)
 
     def close(self, reason: str = CloseReason.LOCAL, *, abort: bool = False) -> None:
         """End the connection: what was written still leaves, within the grace; with `abort` not.
@@ -259,14 +264,16 @@ class Connection(asyncio.BufferedProtocol):
                     if commands:
                         self._handler.commands_received(self, commands)
                 else:
-                    self._deliver(commands, nbytes)
+                    self._aside += commands
+                    self._aside_bytes += nbytes
+                    self._serve_turn()
             waiting = decoder.buffered
             if waiting or self.held_bytes:
                 self._unfinished(waiting, bool(commands))
         except Exception:  # noqa: BLE001 - the top of a connection
             self._failed()
             return
-        if decoder.failed is not None and not self.closed:
+        if decoder.failed is not None and not self._aside and not self.closed:
             self._refuse(str(decoder.failed), bytes(shared.read_view[: min(nbytes, 8)]))
 
     def eof_received(self) -> bool:
@@ -338,30 +345,37 @@ class Connection(asyncio.BufferedProtocol):
                 log.debug("answer nobody waits for %s opaque=%d", self, command.opaque)
         return requests
 
-    def _deliver(self, commands: list[Command], nbytes: int) -> None:
-        """Deliver in slices, looking at holds between them; the rest is put aside."""
-        size = self._shared.limits.commands_per_call
-        for start in range(0, len(commands), size):
-            if self._holds:
-                self._aside.extend(commands[start:])
-                self._aside_bytes += nbytes
-                return
-            if self.closed:
-                return
-            self._handler.commands_received(self, commands[start : start + size])
-
-    def _deliver_aside(self) -> None:
+    def _serve_turn(self) -> None:
+        """Deliver what one turn of the loop serves of what waits; the rest has later ones."""
         if self._holds or self.closed:
             return
-        commands, nbytes = self._aside, self._aside_bytes
-        self._aside, self._aside_bytes = [], 0
+        size = self._shared.limits.commands_per_call
+        commands = self._aside[:size]
+        del self._aside[:size]
+        if commands:
+            self._handler.commands_received(self, commands)
+        if not self._aside:
+            self._aside_bytes = 0
+        elif not self._holds and not self.closed:
+            self.hold_reading(TURN)
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._holds &= ~TURN
+        self._serve_aside()
+
+    def _serve_aside(self) -> None:
         try:
-            self._deliver(commands, nbytes)
+            self._serve_turn()
         except Exception:  # noqa: BLE001 - the top of a connection
             self._failed()
             return
-        self._shared.inbound.changed(self, self._decoder.buffered + self._aside_bytes)
-        if not self._holds and not self.closed:
+        if self._holds or self._aside or self.closed:
+            return
+        self._shared.inbound.changed(self, self._decoder.buffered)
+        if self._decoder.failed is not None:
+            self._refuse(str(self._decoder.failed), b"")
+        elif not self._holds:
             self._transport.resume_reading()
 
     def _unfinished(self, waiting: int, finished_one: bool) -> None:

@@ -12,8 +12,9 @@ import socket
 
 import pytest
 
-from aerobee.protocol.command import encode_response, make_request
+from aerobee.protocol.command import Command, encode_response, make_request
 from aerobee.protocol.frame import FrameDecoder
+from aerobee.remoting.connection import Connection
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.server import RemotingServer
@@ -119,6 +120,52 @@ async def test_a_peer_that_does_not_read_is_not_read_and_gets_everything_later(b
         assert server.stats.inbound_bytes == 0
     finally:
         client.close()
+
+
+async def test_many_small_requests_at_once_are_stopped_by_their_answers(bench, until):
+    """A loop may read a full socket many times before it turns: answers must not pile up."""
+
+    def answer(connection: Connection, command: Command) -> None:
+        data = encode_response(command, 0, body=bytes(4000))
+        asyncio.get_running_loop().call_soon(connection.write, data)  # as the broker's router
+
+    bench.handler.answer = answer
+    server = await bench.server(outbound_high_water_bytes=256 * 1024)
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.settimeout(0.5)  # it is stopped in the end
+        data = make_request(10).encode() * 60_000
+        # From a thread: the loop must find the socket full again and again.
+        sending = asyncio.create_task(asyncio.to_thread(client.sendall, data))
+        await until(lambda: server.stats.paused > 0 or bench.handler.closed)
+        with pytest.raises(TimeoutError):
+            await sending
+        # The kernel takes some 4 MiB of a connection; without a stop these were 60 MiB and more.
+        assert server.stats.bytes_out < 16 * MIB
+        assert bench.handler.opened[0].unsent_bytes <= 256 * 1024 + 64 * 4200
+        assert not bench.handler.closed
+
+
+async def test_a_peer_with_many_requests_lets_others_have_their_turn(bench, until):
+    server = await bench.server()
+    with (
+        socket.create_connection(("127.0.0.1", server.port)) as busy,
+        socket.create_connection(("127.0.0.1", server.port)) as other,
+    ):
+        await until(lambda: len(bench.handler.opened) == 2)
+        codes: list[int] = []
+
+        def answer(_connection: Connection, command: Command) -> None:
+            if not codes:
+                other.sendall(make_request(11).encode())
+            codes.append(command.code)
+
+        bench.handler.answer = answer
+        busy.setblocking(False)
+        data = make_request(10).encode() * 20_000
+        sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(busy, data))
+        await until(lambda: len(codes) == 20_001)
+        await sending
+        assert codes.index(11) <= 4 * server.limits.commands_per_call
 
 
 async def test_a_peer_that_never_reads_is_closed(bench, until):
