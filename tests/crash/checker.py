@@ -57,7 +57,7 @@ def _acked_loss(history: History, found: Found, promise: Promise) -> list[Violat
     there = _places(found)
     wrong: list[Violation] = []
     lost: list[Sent] = []
-    suffix: list[Sent] = []
+    young: list[Sent] = []
     for one in history.acked():
         record = there.get(one.place)
         if promise.expiry and one.log_offset < found.log_start:
@@ -71,20 +71,21 @@ def _acked_loss(history: History, found: Found, promise: Promise) -> list[Violat
             text = f"{one.name}: its offset {one.queue_offset} names another message"
             wrong.append(Violation("I3", text))
         is_behind = found.log_end is not None and one.log_offset >= found.log_end
-        (suffix if is_behind and not promise.durable else lost).append(one)
+        may_go = is_behind or (promise.holes and found.gaps)
+        (young if may_go and not promise.durable else lost).append(one)
     newest = max(history.acked(), key=lambda one: one.log_offset, default=None)
     if promise.expiry and newest is not None and newest.log_offset < found.log_start:
         lost.append(newest)  # the segment that is written to never expires
     if len(lost) > promise.damaged:
         wrong += [Violation("I1", f"{one.name} was acked and is gone") for one in lost]
-    return wrong + _beyond_bound(history, suffix, promise)
+    return wrong + _beyond_bound(history, young, promise)
 
 
-def _beyond_bound(history: History, suffix: list[Sent], promise: Promise) -> list[Violation]:
+def _beyond_bound(history: History, young: list[Sent], promise: Promise) -> list[Violation]:
     """What ASYNC_FLUSH lost must have been acked within the flush interval's bound."""
-    if not suffix:
+    if not young:
         return []
-    first = min(suffix, key=lambda one: one.log_offset)
+    first = min(young, key=lambda one: one.log_offset)
     # It was promised to be synced a loss bound after this much stood behind it.
     followers = [
         one.at
@@ -231,7 +232,7 @@ def _monotone(found: Found, promise: Promise) -> list[Violation]:
 
 
 def _contained(found: Found, promise: Promise) -> list[Violation]:
-    if found.gaps > promise.damaged:
+    if found.gaps > promise.damaged and not promise.holes:
         text = f"{found.gaps} gaps reported, {promise.damaged} records were damaged"
         return [Violation("I8", text)]
     return []

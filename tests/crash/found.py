@@ -40,7 +40,7 @@ def look(store: MessageStore, root: Path, keys: int | None = None) -> Found:
             store.min_offset(topic, queue_id),
             store.max_offset(topic, queue_id),
         )
-    log = read_log(root / "commitlog")
+    log = read_log(root / "commitlog", store.known_gaps)
     wanted = log.records if keys is None else log.records[-keys:] if keys else []
     topics, committed = read_config(root)
     return Found(
@@ -51,7 +51,7 @@ def look(store: MessageStore, root: Path, keys: int | None = None) -> Found:
         log.records,
         read_queues(root / "consumequeue"),
         _hits(store, wanted),
-        len(store.recovery.gaps),
+        len(store.known_gaps),
         topics,
         committed,
     )

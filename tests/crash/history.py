@@ -103,6 +103,7 @@ class Promise:
     `durable`: every acked message survives (SYNC_FLUSH, or no power was lost). Otherwise a suffix
     may be gone: what was acked within `tail_s` before `cut_at`, and of what has 20 KiB or more
     behind it only `loss_s`. `damaged`: records the test damaged. `expiry`: segments may have gone.
+    `holes`: of as young messages also those that others follow, if the store names the gap.
     """
 
     durable: bool = True
@@ -111,6 +112,7 @@ class Promise:
     tail_s: float = 0.0
     damaged: int = 0
     expiry: bool = False
+    holes: bool = False
     segment_bytes: int = 0
     #: No group has committed more than there is; off after a loss, which consumers may have seen.
     commits: bool = True

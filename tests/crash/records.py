@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,8 +98,9 @@ class LogFiles:
     rest_is_zero: bool
 
 
-def read_log(directory: Path) -> LogFiles:
-    """Read all segments in order, up to the first byte that begins no record."""
+def read_log(directory: Path, gaps: Iterable[tuple[int, int]] = ()) -> LogFiles:
+    """Read all segments in order, up to the first byte that begins no record; `gaps` are passed."""
+    behind = dict(gaps)
     listed = os.listdir(directory) if directory.exists() else []
     names = sorted(name for name in listed if len(name) == 20 and name.isdigit())
     log = LogFiles(int(names[0]) if names else 0, 0, [], "the last segment is full", True)
@@ -109,8 +110,11 @@ def read_log(directory: Path) -> LogFiles:
         if log.reason != "the last segment is full":
             log.rest_is_zero &= not any(data)
             continue
-        position = 0
+        position = max(0, log.end - int(name))  # a gap may reach into this segment
         while position < len(data):
+            if (place := int(name) + position) in behind:
+                position += behind[place] - place
+                continue
             blank, magic = struct.unpack_from(">II", data.ljust(position + 8, b"\0"), position)
             if magic == BLANK_MAGIC and position + blank == len(data):
                 position = len(data)

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import threading
@@ -31,6 +32,7 @@ from tests.crash.power_cut import Judge
 from tests.crash.recorded_disk import RecordedDisk, make_file_system
 from tests.crash.restarted import served
 from tests.crash.traffic import QUEUES, SIZES, Marks, Traffic
+from tests.crash.write_back import written_back
 from tests.service.kit import Served
 
 STORE = "store"
@@ -38,6 +40,7 @@ STORE = "store"
 _REFUSED_S = 3.0
 _PAUSE_S = 0.02
 _UNAVAILABLE = 14
+_PAGE = 4096
 
 
 def log_blocks(disk: RecordedDisk) -> list[Range]:
@@ -62,6 +65,16 @@ def all_blocks(_: RecordedDisk) -> list[Range]:
     return [(0, 1 << 62)]
 
 
+def all_blocks_after_write_back(disk: RecordedDisk) -> list[Range]:
+    """The kernel has written later pages of the log already, as it may, and the first one not."""
+    for path in (disk.root / STORE / "commitlog").glob("*"):
+        with path.open("rb+") as file:
+            written_back(file.fileno(), _PAGE if not int(path.name) else 0)
+    with (disk.root / "another").open("wb") as file:
+        os.fsync(file)  # whose transaction takes along that these pages are the log's
+    return all_blocks(disk)
+
+
 def _below(folder: Path, pattern: str) -> list[Range]:
     return [found for path in folder.glob(pattern) for found in extents_of(path)]
 
@@ -74,7 +87,10 @@ KINDS: dict[str, tuple[Callable[[RecordedDisk], list[Range]], str]] = {
     "journal": (journal_blocks, "ext4"),
     "directories": (directory_blocks, "no-journal"),
     "everything": (all_blocks, "ext4"),
+    "everything-late": (all_blocks_after_write_back, "ext4"),
 }
+# What fails there leaves the note alone that the store has stopped.
+_LETS_NOTE = {"log", "queues", "directories"}
 
 
 @dataclass
@@ -90,11 +106,15 @@ class FailingRun:
     restart_control: str = ""
     history: History = field(default_factory=History)
     wrong: list[Violation] = field(default_factory=list)
+    #: What the store left says that a sync had failed.
+    _noted: bool = False
     #: What happened, for people.
     events: list[str] = field(default_factory=list)
 
     def _promise(self, failed_at: float) -> Promise:
-        return Promise(self._is_sync, failed_at, 1.5, 1.8, commits=self._is_sync)
+        return Promise(
+            self._is_sync, failed_at, 1.5, 1.8, commits=self._is_sync, holes=self._may_have_holes
+        )
 
     @property
     def _is_sync(self) -> bool:
@@ -135,6 +155,12 @@ class FailingRun:
         finally:
             daemon.close()
 
+    @property
+    def _may_have_holes(self) -> bool:
+        """Where the disk did not even take the note that a sync had failed, a start cannot know of
+        it: it keeps what the disk has behind a hole, and names the hole."""
+        return self.kind not in _LETS_NOTE and not self._noted
+
     # --- the failure ------------------------------------------------------------------------
 
     def _fail(
@@ -148,7 +174,7 @@ class FailingRun:
         self._traffic.run(daemon.port, self._rng.randrange(5, 25))
         for start, end in joined(blocks(disk)):
             disk.fail_writes(start, end)
-        if self.kind == "everything":
+        if self.kind.startswith("everything"):
             disk.fail_syncs()
 
     def _meet_the_failure(self, daemon: Served) -> Found | None:
@@ -209,9 +235,15 @@ class FailingRun:
     def _serve_again(self, disk: RecordedDisk) -> Found:
         """Start again, after a new mount if it takes one; what is served. The daemon is killed."""
         for attempt in range(2):
+            noted = b'"poisoned":true' in _content(disk.root / STORE / "offsets")
             with self._daemon(disk, self.restart_control) as daemon:
                 if self._starts(daemon):
-                    return served(daemon.port, daemon.store)
+                    self._noted = noted
+                    found = served(daemon.port, daemon.store)
+                    found.gaps = _gaps(daemon)
+                    if found.gaps:
+                        self.events.append(f"{found.gaps} holes")
+                    return found
                 refusal = daemon.log.splitlines()[-1]
                 self.events.append(f"start refused: {refusal}")
                 if attempt or not refusal.startswith("aerobee: cannot start: "):
@@ -253,11 +285,22 @@ class FailingRun:
                 known.sends.append(replace(sent, outcome="unknown"))
         cut = CrashState(log.index_of_mark(served_at) + 1, "none", 0)
         judge = Judge(self.folder, STORE, self.flush)
+        holes = found.gaps > 0 and self._may_have_holes  # those were judged
         ((_, disk),) = log.images([cut])
         return [
             Violation(one.rule, f"served after the restart, then power went: {one.text}")
-            for one in judge.judge(disk, known, Promise(commits=self._is_sync))
+            for one in judge.judge(disk, known, Promise(commits=self._is_sync, holes=holes))
         ]
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+def _gaps(daemon: Served) -> int:
+    text = daemon.get("/metrics")[1]
+    (line,) = (line for line in text.splitlines() if line.startswith(b"aerobee_recovery_gaps "))
+    return int(float(line.split()[1]))
 
 
 class FailingRecovery(FailingRun):

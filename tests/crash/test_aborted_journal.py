@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 from collections.abc import Callable
@@ -13,23 +12,16 @@ import pytest
 from aerobee.store.files import Files
 from tests.crash.extents import joined, journal_of
 from tests.crash.recorded_disk import RecordedDisk, make_file_system
+from tests.crash.write_back import written_back
 from tests.tools import tool
 
 _BLOCK = 4096
 _BYTES = b"acknowledged"
-_WRITE_AND_WAIT = 1 | 2 | 4  # SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @pytest.fixture(autouse=True)
 def _tools(recorded_disks: None) -> None:
     return
-
-
-def _written_back(fd: int) -> None:
-    """The bytes are on the disk; that they are the file's is in a transaction still running."""
-    at = (ctypes.c_int64(0), ctypes.c_int64(_BLOCK), ctypes.c_uint(_WRITE_AND_WAIT))
-    assert _libc.sync_file_range(fd, *at) == 0, os.strerror(ctypes.get_errno())
 
 
 def _sync_too_late(folder: Path, sync: Callable[[int], None]) -> bytes:
@@ -44,7 +36,7 @@ def _sync_too_late(folder: Path, sync: Callable[[int], None]) -> bytes:
                 os.posix_fallocate(fd, 0, _BLOCK)
             os.sync()
             os.pwrite(log, _BYTES, 0)
-            _written_back(log)
+            written_back(log)
             for start, end in joined(journal_of(image)):
                 disk.fail_writes(start, end)
             os.pwrite(queue, b"unit", 0)

@@ -247,6 +247,20 @@ def test_async_flush_may_not_lose_what_stands_below_the_end() -> None:
     assert "I1" in rules(known, found, Promise(durable=False, cut_at=2.5, loss_s=9, tail_s=9))
 
 
+def test_holes_of_a_failed_disk_cost_young_messages_only_and_are_named() -> None:
+    known = replace(history(), seen=[])
+    found = found_of(sends())
+    assert found.pulled["T", 0].pop(1).body == b"body 2"
+    found.records = found.units = found.hits = None
+    found.gaps = 1
+    bounds = Promise(durable=False, cut_at=3.5, loss_s=9, tail_s=2, holes=True)
+    assert rules(known, found, bounds) == set()
+    assert rules(known, found, replace(bounds, tail_s=1)) == {"I1"}
+    assert rules(known, found, replace(bounds, durable=True)) == {"I1"}
+    found.gaps = 0
+    assert "I1" in rules(known, found, bounds)
+
+
 def test_expired_segments_may_be_gone_and_nothing_else() -> None:
     known = history()
     found = found_of(sends()[4:])
