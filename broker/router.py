@@ -71,6 +71,7 @@ class TurnWrites:
     def write(self, connection: Connection, data: bytes) -> None:
         """Write `data` in this turn."""
         if self._turn_open:
+            connection.unwritten += len(data)
             self._later.append((connection, data))
             return
         self._turn_open = True
@@ -82,6 +83,7 @@ class TurnWrites:
         self._turn_open = False
         later, self._later = self._later, []
         for connection, data in later:
+            connection.unwritten = 0
             if not connection.closed:
                 connection.write(data)
 

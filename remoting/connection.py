@@ -6,9 +6,9 @@ with one `write`. No task, future or timer is made per connection or request.
 
 Life: opened -> (reading <-> held)* -> closing -> closed. Reading is held while any of four stands:
 OUTPUT (the peer does not take its answers), MEMORY (unfinished frames of all connections fill their
-budget), OWNER (the handler asked), TURN (one turn of the loop serves `commands_per_call` of a
-peer's requests, then other peers have theirs, and the answers leave). Commands already cut when a
-hold begins wait in `_aside` and are delivered, in order, when the last hold ends.
+budget), OWNER (the handler asked), TURN (a peer that sends much has been served in this turn of the
+loop: others are next, and its answers leave). Commands already cut when a hold begins wait in
+`_aside` and are delivered, in order, when the last hold ends.
 
 Order: commands reach the handler in the order of the wire, answers leave in the order of `write`.
 A frame that breaks a rule ends the connection, after the good frames before it were handled.
@@ -43,8 +43,7 @@ class Handler(Protocol):
     def commands_received(self, connection: Connection, commands: list[Command]) -> None:
         """Requests of one socket read, or a part of them, in order; no answers of the peer.
 
-        What was written to a connection may be counted at the end of the loop's turn: a connection
-        is given no more than `commands_per_call` of its requests in one turn.
+        Who keeps answers back until the loop's turn ends counts them in `unwritten` until then.
         """
 
     def connection_closed(self, connection: Connection, reason: str) -> None:
@@ -78,6 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         "local_port",
         "packed_peer",
         "peer",
+        "unwritten",
     )
 
     _transport: asyncio.Transport
@@ -111,6 +111,8 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         # Unsent output is above the high-water mark.
         self.full = False
+        # Bytes that the owner is going to write in this turn of the loop; kept by the owner.
+        self.unwritten = 0
         # Free for the owner.
         self.context: dict[str, Any] = {}
 
@@ -260,13 +262,14 @@ class Connection(asyncio.BufferedProtocol):
                     if command.flag & 1:
                         commands = self._without_answers(commands)
                         break
-                if count <= shared.limits.commands_per_call and not self._holds:
+                is_full = nbytes == len(shared.read_view)
+                if count <= shared.limits.commands_per_call and not is_full and not self._holds:
                     if commands:
                         self._handler.commands_received(self, commands)
                 else:
                     self._aside += commands
                     self._aside_bytes += nbytes
-                    self._serve_turn()
+                    self._serve_turn(is_full and bool(commands))
             waiting = decoder.buffered
             if waiting or self.held_bytes:
                 self._unfinished(waiting, bool(commands))
@@ -345,18 +348,21 @@ class Connection(asyncio.BufferedProtocol):
                 log.debug("answer nobody waits for %s opaque=%d", self, command.opaque)
         return requests
 
-    def _serve_turn(self) -> None:
-        """Deliver what one turn of the loop serves of what waits; the rest has later ones."""
-        if self._holds or self.closed:
-            return
-        size = self._shared.limits.commands_per_call
-        commands = self._aside[:size]
-        del self._aside[:size]
-        if commands:
+    def _serve_turn(self, more_waits: bool = False) -> None:
+        """Deliver what one turn of the loop serves of what was put aside; the rest has later ones.
+        So has what the socket still holds (`more_waits`): a loop may read it many times a turn."""
+        limits = self._shared.limits
+        size, left = limits.commands_per_call, limits.commands_per_turn
+        while self._aside and left > 0 and self.unwritten <= limits.outbound_high_water_bytes:
+            if self._holds or self.closed:
+                return
+            commands = self._aside[:size]
+            del self._aside[:size]
+            left -= len(commands)
             self._handler.commands_received(self, commands)
         if not self._aside:
             self._aside_bytes = 0
-        elif not self._holds and not self.closed:
+        if (self._aside or more_waits) and not self._holds and not self.closed:
             self.hold_reading(TURN)
             asyncio.get_running_loop().call_soon(self._next_turn)
 

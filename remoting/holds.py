@@ -8,5 +8,5 @@ OUTPUT = 1
 MEMORY = 2
 # The handler asked, e.g. because of too many requests in flight.
 OWNER = 4
-# Others have their turn: more requests came at once than one turn of the loop serves.
+# Others have their turn: the peer sends more than one turn of the loop serves.
 TURN = 8
