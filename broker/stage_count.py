@@ -6,8 +6,9 @@ slice are in the log because the mark is.
 
 Where the log has been damaged since, records of some of those rows are no longer usable. Then every
 row is looked for from the first open intent on, and those that are not found are put again: nobody
-can be sent a damaged record. The store remembers its gaps, so the next start does the same, and
-nothing has to be noted meanwhile.
+can be sent a damaged record. Recovery begins where all was synced, so this part of the log is
+checked once more. The store remembers its gaps, so the next start does the same, and nothing has to
+be noted meanwhile.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ def count_published(store: MessageStore, intents: Sequence[Intent], load: Load) 
     if not intents:
         return
     begin = min(intent.end for intent in intents)
+    store.checks.look_for_damage(begin)
     gaps = [gap for gap in store.known_gaps if gap[1] > begin]
     there = Counter(
         hash(_identity_of(decode_record(record)))

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from aerobee.protocol.command import Command
 from aerobee.protocol.frame import FrameDecoder
@@ -27,27 +27,12 @@ from aerobee.protocol.record import pack_host
 from aerobee.remoting.calls import PendingCalls
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.errors import RemotingClosed
+from aerobee.remoting.handler import Handler
 from aerobee.remoting.holds import MEMORY, OUTPUT, OWNER, TURN
 from aerobee.remoting.peers import address_text, plain_address, stranger
 from aerobee.remoting.stats import CloseReason
 
 log = logging.getLogger("aerobee.remoting")
-
-
-class Handler(Protocol):
-    """What a connection tells its owner. Plain calls on the loop; none may wait."""
-
-    def connection_opened(self, connection: Connection) -> None:
-        """The connection can be written to."""
-
-    def commands_received(self, connection: Connection, commands: list[Command]) -> None:
-        """Requests of one socket read, or a part of them, in order; no answers of the peer.
-
-        Who keeps answers back until the loop's turn ends counts them in `unwritten` until then.
-        """
-
-    def connection_closed(self, connection: Connection, reason: str) -> None:
-        """Called once, after `connection_opened`; nothing follows."""
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -15,9 +15,10 @@ import socket
 from collections import Counter
 from collections.abc import Sequence
 
-from aerobee.remoting.connection import Connection, Handler
+from aerobee.remoting.connection import Connection
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.errors import RemotingListenError
+from aerobee.remoting.handler import Handler
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.peers import address_text, plain_address
 from aerobee.remoting.stats import CloseReason, ServerStats
