@@ -359,6 +359,7 @@ def secured_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured
     running.kill()
 
 
+@pytest.mark.filterwarnings("ignore:topic .* is on no broker")
 def test_writes_are_signed_and_go_over_tls(
     newest: Driver, secured_broker: SecuredJavaBroker, tmp_path: Path
 ) -> None:
