@@ -85,6 +85,7 @@ class Assignment:
         offset = await self._first_offset(queue)
         # Stored even if nothing ever comes: else a restart would decide anew, and skip messages.
         self._consuming.offsets.update(queue, offset, only_forward=False)
+        await self._consuming.offsets.persist([queue])
         return offset
 
     async def _first_offset(self, queue: MessageQueue) -> int:

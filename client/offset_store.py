@@ -37,8 +37,8 @@ class OffsetStore(Protocol):
     async def read(self, queue: MessageQueue) -> int | None:
         """The stored offset, None when there is none; ClientError when it cannot be learnt."""
 
-    def known(self, queue: MessageQueue) -> int | None:
-        """The offset as last updated here, without asking anybody."""
+    def to_carry(self, queue: MessageQueue) -> int | None:
+        """The offset that a pull may carry to the broker, besides `persist`."""
 
     def update(self, queue: MessageQueue, offset: int, *, only_forward: bool) -> None:
         """Remember an offset; `persist` stores it."""
@@ -67,11 +67,15 @@ class BrokerOffsets:
 
     async def read(self, queue: MessageQueue) -> int | None:
         """What the broker has stored, or None."""
-        return await queue_offsets.committed_offset(self._session, self._group, queue)
+        stored = await queue_offsets.committed_offset(self._session, self._group, queue)
+        if stored:  # 0 is also said of groups without a table
+            self._session.commits.skip(queue_offsets.commits_key(self._group, queue))
+        return stored
 
-    def known(self, queue: MessageQueue) -> int | None:
-        """The offset as last updated here."""
-        return self._offsets.get(queue)
+    def to_carry(self, queue: MessageQueue) -> int | None:
+        """The offset as last updated here, once the broker has a table for it."""
+        begun = self._session.commits.is_done(queue_offsets.commits_key(self._group, queue))
+        return self._offsets.get(queue) if begun else None
 
     def update(self, queue: MessageQueue, offset: int, *, only_forward: bool) -> None:
         """Remember an offset until the next `persist`."""
@@ -132,9 +136,9 @@ class LocalOffsets:
         """The offset in the file, or as updated since."""
         return self._offsets.get(queue)
 
-    def known(self, queue: MessageQueue) -> int | None:
-        """The same as `read`, without waiting."""
-        return self._offsets.get(queue)
+    def to_carry(self, queue: MessageQueue) -> int | None:
+        """Nothing: they are nobody else's."""
+        return None
 
     def update(self, queue: MessageQueue, offset: int, *, only_forward: bool) -> None:
         """Remember an offset until the next `persist`."""

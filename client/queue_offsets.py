@@ -84,7 +84,17 @@ async def commit_offset(session: Session, group: str, queue: MessageQueue, offse
 
     Java's consumers send this oneway. An offset lost with its connection would then count as stored
     here, and be missing at the next start.
+
+    The first of a group for a topic goes alone. A Java broker 4.9 makes the table of its queues at
+    that moment, each of its threads that does not find one makes its own, the last one stays, and
+    what the others hold is gone although it was answered (ConsumerOffsetManager.commitOffset).
     """
     address = await _master(session, queue)
     ext = UpdateConsumerOffsetHeader(group, queue.topic, queue.queue_id, offset).to_ext()
-    await session.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+    async with session.commits.turn(commits_key(group, queue)):
+        await session.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+
+
+def commits_key(group: str, queue: MessageQueue) -> tuple[str, str, str]:
+    """What a broker keeps one table of offsets for."""
+    return queue.broker_name, group, queue.topic

@@ -86,15 +86,14 @@ class QueuePuller:
 
     def _pull(self, assigned: AssignedQueue, subscription: Subscription) -> Pull:
         consuming = self._consuming
-        # Offset 0 says nothing a broker would not assume; Java's consumers keep it back too.
-        known = None if consuming.broadcasting else consuming.offsets.known(assigned.queue)
         return Pull(
             queue=assigned.queue,
             offset=assigned.pull_offset,
             subscription=subscription,
             max_messages=consuming.options.pull_batch,
             suspend_ms=consuming.options.suspend_ms,
-            commit=known or None,
+            # Offset 0 says nothing a broker would not assume; Java's consumers keep it back too.
+            commit=consuming.offsets.to_carry(assigned.queue) or None,
         )
 
     def _take(self, assigned: AssignedQueue, result: PullResult) -> None:

@@ -25,6 +25,7 @@ from aerobee.client.errors import (
     not_a_broker,
     peer_error,
 )
+from aerobee.client.first_alone import FirstAlone
 from aerobee.client.options import (
     Addresses,
     ClientOptions,
@@ -83,6 +84,8 @@ class Session:
         self.routes = RouteCache(
             self.pool, self.tasks, self.name_servers, options.call_timeout_s, self.command
         )
+        #: Commits of offsets, by broker, group and topic.
+        self.commits = FirstAlone()
         self._signed = make_signer(options)
         self._members: dict[str, Member] = {}
         self._heartbeats = Periodic(options.heartbeat_interval_s, self.heartbeat, "heartbeat")

@@ -173,16 +173,22 @@ def group_offsets(brokers: Brokers, group: str, queues: Sequence[Queue]) -> Offs
 
 
 def store_group_offsets(brokers: Brokers, group: str, offsets: Mapping[Queue, int]) -> None:
-    """Store offsets of a group; returns when the brokers have them."""
-    asked = [
-        Question(
+    """Store offsets of a group; returns when the brokers have them.
+
+    One of each broker and topic goes first: of a new group's a Java broker could lose others that
+    come at the same time (`aerobee.client.queue_offsets.commit_offset`).
+    """
+    asked = {
+        queue: Question(
             queue,
             RequestCode.UPDATE_CONSUMER_OFFSET,
             UpdateConsumerOffsetHeader(group, queue.topic, queue.number, offset).to_ext(),
         )
         for queue, offset in offsets.items()
-    ]
-    brokers.ask_each(asked)
+    }
+    first = {(queue.broker, queue.topic): queue for queue in asked}
+    brokers.ask_each([asked.pop(queue) for queue in first.values()])
+    brokers.ask_each(list(asked.values()))
 
 
 def mean_sizes(

@@ -13,7 +13,8 @@ from aerobee.client.options import ClientOptions
 from aerobee.client.session import Session
 from aerobee.protocol.bodies import MessageQueue
 from aerobee.protocol.codes import RequestCode
-from aerobee.protocol.command import encode_response
+from aerobee.protocol.command import Command, encode_response
+from aerobee.remoting.connection import Connection
 
 QUEUE, OTHER = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
 UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET
@@ -44,7 +45,8 @@ async def test_only_what_changed_is_sent(broker, offsets) -> None:
 async def test_offsets_move_forward_unless_somebody_insists(broker, offsets) -> None:
     offsets.update(QUEUE, 9, only_forward=True)
     offsets.update(QUEUE, 3, only_forward=True)
-    assert offsets.known(QUEUE) == 9
+    await offsets.persist([QUEUE])
+    assert broker.committed["g", "T", 0] == 9
     offsets.update(QUEUE, 3, only_forward=False)
     await offsets.persist([QUEUE])
     assert broker.committed["g", "T", 0] == 3
@@ -64,7 +66,43 @@ async def test_a_forgotten_queue_is_never_stored_again(broker, offsets) -> None:
     offsets.forget(QUEUE)
     await offsets.persist([QUEUE])
     assert broker.of(UPDATE) == []
-    assert offsets.known(QUEUE) is None
+    assert offsets.to_carry(QUEUE) is None
+
+
+async def test_the_first_offset_of_a_topic_goes_alone(broker, offsets, until) -> None:
+    """Of several at once a Java broker may keep one."""
+    waiting: list[tuple[Connection, Command]] = []
+    broker.answers[UPDATE] = lambda *request: waiting.append(request)
+    queues = [MessageQueue("T", "a", number) for number in range(4)]
+    for queue in queues:
+        offsets.update(queue, 3, only_forward=True)
+    persisting = [asyncio.create_task(offsets.persist([queue])) for queue in queues]
+    for number, code in enumerate((1, 0)):
+        await until(lambda number=number: len(waiting) > number)
+        await offsets.read(MessageQueue("T", "a", 9))  # had more been sent, they were here now
+        assert len(waiting) == number + 1
+        assert [offsets.to_carry(queue) for queue in queues] == [None] * 4
+        connection, command = waiting[-1]
+        connection.write(encode_response(command, code, "not now"))
+    await until(lambda: len(waiting) == 4)
+    assert [offsets.to_carry(queue) for queue in queues] == [3] * 4
+    for connection, command in waiting[2:]:
+        connection.write(encode_response(command, 0))
+    await asyncio.gather(*persisting)
+
+
+async def test_where_a_group_has_offsets_none_goes_alone(broker, offsets, until) -> None:
+    broker.committed["g", "T", 0] = 7
+    assert await offsets.read(QUEUE) == 7
+    waiting: list[tuple[Connection, Command]] = []
+    broker.answers[UPDATE] = lambda *request: waiting.append(request)
+    for queue in (QUEUE, OTHER):
+        offsets.update(queue, 8, only_forward=True)
+    persisting = asyncio.create_task(offsets.persist([QUEUE, OTHER]))
+    await until(lambda: len(waiting) == 2)
+    for connection, command in waiting:
+        connection.write(encode_response(command, 0))
+    await persisting
 
 
 def opened(directory: Path, instance: str = "DEFAULT") -> LocalOffsets:
@@ -112,7 +150,7 @@ async def test_writes_at_the_same_time_leave_the_last_state(tmp_path: Path) -> N
     await asyncio.gather(*(move(offset) for offset in range(1, 21)))
     store.close()
     again = opened(tmp_path)
-    assert again.known(QUEUE) == 20
+    assert await again.read(QUEUE) == 20
     again.close()
 
 

@@ -14,9 +14,10 @@ from aerobee.client.push_consumer import PushConsumer
 from aerobee.protocol.bodies import MessageQueue, encode_offset_table, loads
 from aerobee.protocol.client_bodies import HeartbeatData, encode_consumer_list
 from aerobee.protocol.codes import RequestCode
-from aerobee.protocol.command import encode_response, make_request
+from aerobee.protocol.command import Command, encode_response, make_request
 from aerobee.protocol.headers import PullMessageHeader, SendBackHeader, SendMessageHeader
 from aerobee.protocol.properties import decode_properties
+from aerobee.remoting.connection import Connection
 
 RETRY = "%RETRY%g"
 FAST = {
@@ -198,13 +199,26 @@ async def test_a_queue_given_away_has_its_offset_stored_first(broker, start, see
     for number in (0, 1):
         broker.append("T", number, b"x")
     await until(lambda: len(seen.messages) == 2)
-    await start(seen)
+    asked: list[tuple[Connection, Command]] = []
+    broker.answers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda *request: asked.append(request)
+    starting = asyncio.create_task(start(seen))
+    await until(lambda: bool(asked))  # it is answered when the queue has been given away
     broker.notify("g", RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
     await until(lambda: len(first.queues) < 3)
     given = ({queue(0), queue(1)} - set(first.queues)).pop()
     await until(lambda: broker.committed.get(("g", "T", given.queue_id)) == 1)
-    await asyncio.sleep(0)
+    del broker.answers[RequestCode.QUERY_CONSUMER_OFFSET]
+    for connection, command in asked:
+        connection.write(broker.answer(connection, command))
+    second = await starting
+    await until(lambda: given in second.queues)
     assert len(seen.messages) == 2
+
+
+async def test_a_new_groups_start_is_stored_at_once(broker, start, seen) -> None:
+    """Another member must not decide anew where a queue begins: it would skip what is there."""
+    await start(seen)
+    assert {("g", "T", number): 0 for number in range(2)}.items() <= broker.committed.items()
 
 
 async def test_a_member_list_without_us_changes_nothing(broker, start, seen, until) -> None:
