@@ -35,7 +35,9 @@ from aerobee.nameserver.server import NameServer
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.server import RemotingServer
 from aerobee.store.errors import StoreError
+from aerobee.store.files import Files
 from aerobee.store.message_store import MessageStore
+from aerobee.store.store_lock import StoreLock
 
 log = logging.getLogger("aerobee.daemon")
 
@@ -126,6 +128,8 @@ class Daemon:
         loop = asyncio.get_running_loop()
         settings = self.settings
         check_ports(settings)
+        # Of two daemons on one directory the ports are in the way, too: this says more.
+        StoreLock(Files(), settings.store_path).probe()
         self._housekeeping = Housekeeping(loop)
         self._undo.append(("timers", self._housekeeping.stop))
         self._loop_monitor = LoopMonitor(loop)

@@ -21,9 +21,24 @@ first steps:
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """Options that a command does not know are refused by it, with its usage."""
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        parsed, rest = super().parse_known_args(args, namespace)
+        unknown = [one.partition("=")[0] for one in rest if one.startswith("-")]
+        if unknown and self._subparsers is None:
+            import difflib
+
+            close = difflib.get_close_matches(unknown[0], self._option_string_actions, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            self.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
+        return parsed, rest
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The whole parser; every leaf sets `command` to its words, such as "topic list"."""
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = _Parser(
         prog="aerobee",
         description="A message broker that speaks RocketMQ 4.9's protocol.",
         epilog=_EPILOG,

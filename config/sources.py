@@ -47,7 +47,8 @@ class FileContent(NamedTuple):
 
 
 def read_file(path: Path, file_format: FileFormat | None) -> FileContent:
-    """Read a TOML file or a broker.conf, told apart by content unless `file_format` says."""
+    """Read a TOML file or a broker.conf. What `file_format` and a name that ends in ".toml" do not
+    say, the content does."""
     try:
         with path.open("rb") as stream:
             data = stream.read(_FILE_BYTES_MAX + 1)
@@ -55,6 +56,8 @@ def read_file(path: Path, file_format: FileFormat | None) -> FileContent:
         raise ConfigError("", "", f"cannot read: {error.strerror}", str(path)) from None
     if len(data) > _FILE_BYTES_MAX:
         raise ConfigError("", "", "larger than 4 MiB: not a configuration file", str(path))
+    if file_format is None and path.suffix == ".toml":
+        file_format = "toml"
     if (file_format or detect_format(data)) == "toml":
         return _read_toml(path, data)
     return _read_properties(path, data)

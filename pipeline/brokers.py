@@ -129,7 +129,11 @@ class Brokers:
         """The readable queues of a topic, sorted. NoSuchTopic when no name server knows it."""
         route = self._routes.get(topic)
         if route is None or refresh:
-            route = self._learn(topic)
+            try:
+                route = self._learn(topic)
+            except NoSuchTopic as error:
+                hint = f"'aerobee topic list' shows them, 'aerobee topic create {topic}' makes it"
+                raise NoSuchTopic(f"{error}; {hint}") from error
         return sorted(
             Queue(topic, span.broker_name, number)
             for span in route.queues
@@ -173,7 +177,10 @@ class Brokers:
         if self._heard_of:
             raise failure
         names = ", ".join(self._access.name_servers)
-        raise Unreachable(f"no name server answers ({names}): {failure}") from failure
+        raise Unreachable(
+            f"no name server answers ({names}): {failure}; is it running, and is nameServer its "
+            "address as seen from here?"
+        ) from failure
 
     # --- brokers ----------------------------------------------------------------------------
 

@@ -34,6 +34,24 @@ class StoreLock:
         self._fd = -1
         self._listed = False
 
+    def probe(self) -> None:
+        """Raise StoreInUse if a broker has the directory; takes and changes nothing.
+
+        What else is wrong with the file is for `take` to say.
+        """
+        with _guard:
+            if self._identity in _open_directories:  # whose lock closing our descriptor would drop
+                raise StoreInUse(f"{self._root} is already open in this process")
+        try:
+            fd = self._files.open(self._path, read_only=True)
+        except OSError:
+            return
+        try:
+            if not self._files.try_lock(fd, shared=True):
+                raise self._in_use()
+        finally:
+            self._files.close(fd)
+
     def take(self) -> None:
         """Lock the directory, which is made if it is not there. Raises StoreInUse or OSError."""
         self._enter()
@@ -42,10 +60,7 @@ class StoreLock:
         is_new = not self._files.exists(self._path)
         self._fd = self._files.open(self._path, create=is_new)
         if not self._files.try_lock(self._fd):
-            raise StoreInUse(
-                f"{self._root} is in use by another broker (its file 'lock' is locked). Stop that "
-                "one first, or use another directory."
-            )
+            raise self._in_use()
         if self._files.read(self._fd, 0, len(_CONTENT) + 1) != _CONTENT:
             self._files.set_size(self._fd, 0)
             self._files.write(self._fd, 0, _CONTENT)
@@ -68,6 +83,12 @@ class StoreLock:
                 "command needs a store at rest; stop the broker first, or use a copy."
             )
         return True
+
+    def _in_use(self) -> StoreInUse:
+        return StoreInUse(
+            f"{self._root} is in use by another broker (its file 'lock' is locked). Stop that one "
+            "first, or use another directory."
+        )
 
     def _enter(self) -> None:
         with _guard:

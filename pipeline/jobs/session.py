@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _LINE_EVERY_S: Final = 5.0
 _LOOK_EVERY_S: Final = 0.5
 NEEDED: Final = (
-    "the pipeline needs PySpark 4.0 to 4.3, numpy and pyarrow, and a Java 17 or newer: "
+    "the pipeline needs PySpark 4.0 to 4.3, numpy, pandas and pyarrow, and a Java 17 or newer: "
     "pip install '.[spark]' where Aerobee's source is"
 )
 
@@ -32,6 +33,10 @@ def open_session(name: str, master: str | None, conf: Mapping[str, str]) -> Spar
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
         from pyspark.sql import SparkSession
+
+        for module in ("numpy", "pandas", "pyarrow"):  # Spark asks in the middle of a job
+            if find_spec(module) is None:
+                raise ImportError(f"No module named {module!r}")
     except ImportError as error:
         raise JobFailed(f"{NEEDED} ({error})") from error
     builder = SparkSession.builder.appName(f"aerobee pipeline {name}")

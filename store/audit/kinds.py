@@ -298,6 +298,7 @@ KINDS: Final[dict[str, Kind]] = {
     "offset-beyond": Kind(
         _D,
         "the group has committed more than the queue holds: it will skip messages that come",
-        "reset the group's offset; aerobee store repair sets it to the queue's end",
+        "if the queue's files are damaged as well, aerobee store rebuild brings its end back; if "
+        "the group is still beyond it then, aerobee store repair sets it to the queue's end",
     ),
 }

@@ -114,6 +114,16 @@ def test_store_in_use_is_refused_and_the_owner_not_disturbed(serve: Serve) -> No
     assert owner.get("/ready")[0] == 200
 
 
+def test_a_second_daemon_with_the_same_ports_is_told_of_the_store(serve: Serve) -> None:
+    owner = serve().ready()
+    ports = ("--port", str(owner.port), "--http-port", str(owner.http_port))
+    second = serve("--store", str(owner.store), *ports, folder="second")
+    assert second.wait() == 1
+    assert f"{owner.store} is in use by another broker" in second.log
+    with Wire(owner.port) as wire:
+        assert wire.send_message("T", b"served").code == 0
+
+
 def test_port_in_use_is_named(serve: Serve) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

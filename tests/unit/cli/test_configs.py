@@ -229,3 +229,13 @@ def test_words_that_belong_nowhere_are_refused(
         main(arguments)
     assert caught.value.code == 2
     assert f"unrecognized arguments: {rest}" in capsys.readouterr().err
+
+
+def test_an_option_that_is_not_known_is_refused_by_its_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["message", "send", "t", "body", "--tagz=a"])
+    said = capsys.readouterr().err
+    assert said.startswith("usage: aerobee message send")
+    assert "unrecognized arguments: --tagz=a; did you mean --tags?" in said

@@ -459,6 +459,12 @@ def test_format_can_be_said(tmp_path: Path) -> None:
     assert refused(tmp_path, "brokerId=0\n", format="toml").key == "brokerId"
 
 
+@pytest.mark.parametrize("text", ["[broker\nlisten_port = 1\n", 'broker.name = "x\n', "a=1"])
+def test_a_name_that_ends_in_toml_is_believed(tmp_path: Path, text: str) -> None:
+    """As properties these would be unknown settings, which are ignored."""
+    assert refused(tmp_path, text, name="a.toml").where.endswith("a.toml:1")
+
+
 def test_all_that_is_wrong_is_reported_at_once(tmp_path: Path) -> None:
     error = refused(
         tmp_path, 'unheard = 1\n[broker]\nlisten_port = "x"\ncluster_name = "a b"\n', name="a.toml"
