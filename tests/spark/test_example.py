@@ -24,7 +24,8 @@ ORDERS = 480
 
 def program() -> str:
     page = (ROOT / "docs" / "pipeline.md").read_text()
-    found: list[str] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    section = page.partition("\n## Worked example")[2]
+    found: list[str] = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     return found[0]
 
 

@@ -23,7 +23,7 @@ from tests.unit.store import audit_support as at
 from tests.unit.store.support import ManualClock, message, small_settings, tree
 
 from .conftest import require
-from .kit import VERSIONS, Driver, python_of, quick
+from .kit import ROOT, VERSIONS, Driver, python_of, quick
 from .messages import new_topic, send_messages
 
 SIZES = ["--queue-file-bytes", "200", "--index-slots", "50", "--index-entries", "40"]
@@ -102,6 +102,22 @@ def test_audit_finds_each_of_fifty_faults_and_nothing_else(newest: Driver, tmp_p
     assert len(set(planted)) == 50
     assert found["code"] == 1
     assert "DAMAGED: 50 findings" in found["text"]
+
+
+def run_program(spark: Any, text: str) -> dict[str, Any]:
+    names = {"spark": spark}
+    exec(text, names)  # of our own page
+    return {"code": names["result"].code, "facts": names["result"].facts}
+
+
+def test_the_jobs_function_of_the_page_audits(newest: Driver, tmp_path: Path) -> None:
+    root = at.make(tmp_path / "store", 60)
+    section = (ROOT / "docs" / "pipeline.md").read_text().partition("\n## Jobs")[2]
+    text = section.partition("```python\n")[2].partition("```")[0]
+    assert '"/var/lib/aerobee/store"' in text
+    text = text.replace('"/var/lib/aerobee/store"', repr(str(root)))
+    found = newest.run(run_program, text=text)
+    assert (found["code"], found["facts"]["records"]) == (0, at.QUEUES * 60 + 4)
 
 
 def test_audit_tells_messages_that_a_producer_sent_twice(newest: Driver, tmp_path: Path) -> None:
