@@ -1,7 +1,7 @@
 """The arguments of `aerobee`, all of them. Nothing is run from here: each leaf sets `command`."""
 
 import argparse
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aerobee import __version__
 from aerobee.cli.parser_pipeline import add_pipeline
@@ -24,7 +24,7 @@ first steps:
 class _Parser(argparse.ArgumentParser):
     """Options that a command does not know are refused by it, with its usage."""
 
-    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         parsed, rest = super().parse_known_args(args, namespace)
         unknown = [one.partition("=")[0] for one in rest if one.startswith("-")]
         if unknown and self._subparsers is None:

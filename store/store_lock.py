@@ -35,22 +35,14 @@ class StoreLock:
         self._listed = False
 
     def probe(self) -> None:
-        """Raise StoreInUse if a broker has the directory; takes and changes nothing.
-
-        What else is wrong with the file is for `take` to say.
-        """
-        with _guard:
-            if self._identity in _open_directories:  # whose lock closing our descriptor would drop
-                raise StoreInUse(f"{self._root} is already open in this process")
+        """Ahead of `take`: raise StoreInUse if a broker has the directory, or OSError. Changes
+        nothing."""
+        self._enter()
         try:
-            fd = self._files.open(self._path, read_only=True)
-        except OSError:
-            return
-        try:
-            if not self._files.try_lock(fd, shared=True):
+            if self._files.exists(self._path) and not self._try_lock_to_read():
                 raise self._in_use()
         finally:
-            self._files.close(fd)
+            self.release()
 
     def take(self) -> None:
         """Lock the directory, which is made if it is not there. Raises StoreInUse or OSError."""
@@ -76,13 +68,16 @@ class StoreLock:
         self._enter()
         if not self._files.exists(self._path):
             return False
-        self._fd = self._files.open(self._path, read_only=True)
-        if not self._files.try_lock(self._fd, shared=True):
+        if not self._try_lock_to_read():
             raise StoreInUse(
                 f"{self._root} is in use: a broker runs on it (its file 'lock' is locked). This "
                 "command needs a store at rest; stop the broker first, or use a copy."
             )
         return True
+
+    def _try_lock_to_read(self) -> bool:
+        self._fd = self._files.open(self._path, read_only=True)
+        return self._files.try_lock(self._fd, shared=True)
 
     def _in_use(self) -> StoreInUse:
         return StoreInUse(

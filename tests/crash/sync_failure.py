@@ -33,7 +33,7 @@ from tests.crash.recorded_disk import RecordedDisk, make_file_system
 from tests.crash.restarted import served
 from tests.crash.traffic import QUEUES, SIZES, Marks, Traffic
 from tests.crash.write_back import written_back
-from tests.service.kit import Served
+from tests.service.kit import Served, metric
 
 STORE = "store"
 # Ten times what the slowest of the store's syncs waits for; a pause, or the disk would be full.
@@ -240,7 +240,7 @@ class FailingRun:
                 if self._starts(daemon):
                     self._noted = noted
                     found = served(daemon.port, daemon.store)
-                    found.gaps = _gaps(daemon)
+                    found.gaps = int(metric(daemon, "aerobee_recovery_gaps"))
                     if found.gaps:
                         self.events.append(f"{found.gaps} holes")
                     return found
@@ -295,12 +295,6 @@ class FailingRun:
 
 def _content(path: Path) -> bytes:
     return path.read_bytes() if path.exists() else b""
-
-
-def _gaps(daemon: Served) -> int:
-    text = daemon.get("/metrics")[1]
-    (line,) = (line for line in text.splitlines() if line.startswith(b"aerobee_recovery_gaps "))
-    return int(float(line.split()[1]))
 
 
 class FailingRecovery(FailingRun):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import shutil
 import signal
 import socket
@@ -180,3 +181,12 @@ class Wire:
             "l": "0", "m": "false",
         }  # fmt: skip
         return self.call(310, ext, body)
+
+
+def metric(daemon: Served, name: str) -> float:
+    """One figure of the daemon's page, by its name with labels."""
+    status, page = daemon.get("/metrics")
+    assert status == 200
+    match = re.search(rf"^{re.escape(name)} (\S+)$", page.decode(), re.MULTILINE)
+    assert match, f"no {name} in {page.decode()}"
+    return float(match[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from aerobee.client.blocking import Producer, PullConsumer
 from aerobee.client.message import Message
 from aerobee.client.puller import PullStatus
 
-from .kit import Served, wait_until
+from .kit import Served, metric, wait_until
 
 COUNT = 2_000
 VICTIM = 1_000
@@ -52,14 +51,6 @@ def flip_a_bit(segment: Path, number: int) -> int:
         file.seek(at + 20)
         file.write(bytes((data[at + 20] ^ 1,)))
     return at - BODY_POSITION
-
-
-def metric(daemon: Served, name: str) -> float:
-    status, page = daemon.get("/metrics")
-    assert status == 200
-    match = re.search(rf"^{re.escape(name)} (\S+)$", page.decode(), re.MULTILINE)
-    assert match, f"no {name} in {page.decode()}"
-    return float(match[1])
 
 
 def stopped(serve: Callable[..., Served]) -> Served:

@@ -175,35 +175,42 @@ def test_kill_9_after_each_append_leads_to_each_row_once(
     assert seen >= {("none", "none"), ("open", "none"), ("open", "open"), ("done", "done")}
 
 
-@pytest.mark.parametrize("kills", [0, 1])
-def test_damage_before_a_batch_is_done_leads_to_each_row_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
-) -> None:
-    """`kills` starts end after the first thing that they put."""
+@contextlib.contextmanager
+def half_published(tmp_path: Path) -> Iterator[tuple[Life, list[Message], int, int]]:
+    """A life and its log; the numbers of the first record behind all intents, and of the one that
+    says that a batch is done. Those before it are in a store that is open, `tmp_path / "half"`."""
     life = Life(tmp_path / "whole")
     life.run()
     records = log_of(life.desk.store)
     life.desk.close()
     kinds = [one.properties.get("kind") for one in records]
-    first = len(kinds) - kinds[::-1].index("intent")
     open_until = kinds.index("done")
     half = Desk(tmp_path / "half", delays=True)
     for one in records[:open_until]:
         half.store.put(again(one))
-    hurt: Counter[str] = Counter()
-    for number in range(first, open_until):
-        image = kill_image(tmp_path / "half", tmp_path / "image")
-        gap = records[number].log_offset, records[number + 1].log_offset
-        zero(image, *gap)
-        adopt(image, flushed=records[open_until].log_offset)
-        for _ in range(kills):
-            with killed_in(image, monkeypatch) as desk:
-                assert desk.store.known_gaps == (gap,)
-                desk.start().settle()
-        check(image, life)
-        hurt[records[number].topic] += 1
-        shutil.rmtree(image)
+    yield life, records, len(kinds) - kinds[::-1].index("intent"), open_until
     half.close()
+
+
+@pytest.mark.parametrize("kills", [0, 1])
+def test_damage_before_a_batch_is_done_leads_to_each_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    """`kills` starts end after the first thing that they put."""
+    hurt: Counter[str] = Counter()
+    with half_published(tmp_path) as (life, records, first, open_until):
+        for number in range(first, open_until):
+            image = kill_image(tmp_path / "half", tmp_path / "image")
+            gap = records[number].log_offset, records[number + 1].log_offset
+            zero(image, *gap)
+            adopt(image, flushed=records[open_until].log_offset)
+            for _ in range(kills):
+                with killed_in(image, monkeypatch) as desk:
+                    assert desk.store.known_gaps == (gap,)
+                    desk.start().settle()
+            check(image, life)
+            hurt[records[number].topic] += 1
+            shutil.rmtree(image)
     assert hurt.keys() >= {"Orders", STAGE_TOPIC, SCHEDULE_TOPIC}
 
 
@@ -213,59 +220,41 @@ def test_damage_that_no_recovery_has_seen_leads_to_each_row_once(
 ) -> None:
     """A start reads the log from what was known to be synced on: bits below may have changed. They
     are those of a topic, which is no text then, or of a body, which is another message's then."""
-    life = Life(tmp_path / "whole")
-    life.run()
-    records = log_of(life.desk.store)
-    life.desk.close()
-    kinds = [one.properties.get("kind") for one in records]
-    first = len(kinds) - kinds[::-1].index("intent")
-    open_until = kinds.index("done")
-    half = Desk(tmp_path / "half", delays=True)
-    for one in records[:open_until]:
-        half.store.put(again(one))
     hurt = 0
-    for number in range(first, open_until):
-        if records[number].topic == STAGE_TOPIC:
-            continue
-        image = kill_image(tmp_path / "half", tmp_path / "image")
-        desk = Desk(adopt(image), delays=True)
-        hurt += flip(image, part, records[number].log_offset, records[number + 1].log_offset)
-        desk.start().settle()
-        assert rows_in_log(desk.store) == life.expected(KEY, OTHER)
-        desk.close()
-        shutil.rmtree(image)
-    half.close()
+    with half_published(tmp_path) as (life, records, first, open_until):
+        for number in range(first, open_until):
+            if records[number].topic == STAGE_TOPIC:
+                continue
+            image = kill_image(tmp_path / "half", tmp_path / "image")
+            desk = Desk(adopt(image), delays=True)
+            hurt += flip(image, part, records[number].log_offset, records[number + 1].log_offset)
+            desk.start().settle()
+            assert ours(desk) == life.expected(KEY, OTHER)
+            desk.close()
+            shutil.rmtree(image)
     assert hurt > 5
 
 
 def flip(root: Path, part: bytes, start: int, end: int) -> bool:
     """Change a bit of the last such bytes of a record; False if it has none."""
+    path, position, length = piece_of(root, start, end)
+    with path.open("r+b") as file:
+        file.seek(position)
+        record = file.read(length)
+        place = record.rfind(part, 0, record.rfind(b"UNIQ_KEY"))
+        if place >= 0:
+            file.seek(position + place)
+            file.write(bytes([record[place] ^ 0x80]))
+    return place >= 0
+
+
+def piece_of(root: Path, start: int, end: int) -> tuple[Path, int, int]:
+    """File, position and length of the log's bytes from `start` to `end` or the segment's end."""
     for path in sorted((root / "commitlog").iterdir()):
         first, size = int(path.name), path.stat().st_size
         if first <= start < first + size:
-            with path.open("r+b") as file:
-                file.seek(start - first)
-                record = file.read(min(end, first + size) - start)
-                place = record.rfind(part, 0, record.rfind(b"UNIQ_KEY"))
-                if place < 0:
-                    return False
-                file.seek(start - first + place)
-                file.write(bytes([record[place] ^ 0x80]))
-                return True
+            return path, start - first, min(end, first + size) - start
     raise AssertionError(f"no segment holds {start}")
-
-
-def rows_in_log(store: MessageStore) -> list[str]:
-    """Rows that are delivered, or wait to be, as `Desk.bodies` gives them."""
-    found = []
-    for record in store.records_from(0, store.known_gaps):
-        one = decode_record(record)
-        topic, queue = one.topic, str(one.queue_id)
-        if topic == SCHEDULE_TOPIC:
-            topic, queue = one.properties["REAL_TOPIC"], one.properties["REAL_QID"]
-        if topic != STAGE_TOPIC and one.body != b"foreign":
-            found.append(f"{topic}/{queue}/{one.body.decode()}")
-    return sorted(found)
 
 
 @contextlib.contextmanager
@@ -286,12 +275,10 @@ def killed_in(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
 
 def zero(root: Path, start: int, end: int) -> None:
     """Bytes of the log that a disk has lost."""
-    for path in sorted((root / "commitlog").iterdir()):
-        first, size = int(path.name), path.stat().st_size
-        if first <= start < first + size:
-            with path.open("r+b") as file:
-                file.seek(start - first)
-                file.write(bytes(min(end, first + size) - start))
+    path, position, length = piece_of(root, start, end)
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(bytes(length))
 
 
 def counted(store: MessageStore, name: str, left: list[int]):  # type: ignore[no-untyped-def]
