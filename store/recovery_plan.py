@@ -135,14 +135,19 @@ class Planner:
         nothing_lost = self._known.nothing_lost
         marks = offsets.live if nothing_lost else offsets.synced
         floor = offsets.flushed
+        named_end, store_ms = self._soundness.last_named_end()
         if nothing_lost:
-            floor = max(floor, self._soundness.last_named_end()[0])
+            floor = max(floor, named_end)
+        if named_end < floor:
+            # The file's time may be that of a record before the last: the flush thread reads the
+            # time first, then the mark, and appends go on in between.
+            store_ms = max(store_ms, offsets.last_store_ms)
         plan = RecoveryPlan(
             offsets.flushed,
             marks.log_offset,
             floor,
             nothing_lost,
-            offsets.last_store_ms,
+            store_ms,
             "the offsets file",
         )
         units = self._queues.units_below(marks.log_offset)

@@ -55,7 +55,7 @@ def test_every_row_of_the_table_has_cases(folder: Path, seed: int) -> None:
 def test_a_broken_rule_is_noticed(rule: str, seed: int) -> None:
     """The negative controls."""
     what = RULES[rule]
-    verdicts = judge_all(seed, rows=what.rows, most=what.most, broken=rule)
+    verdicts = judge_all(seed, image=what.image, rows=what.rows, most=what.most, broken=rule)
     caught = [one for one in verdicts if one.wrong]
     print(f"{len(caught)} of {len(verdicts)} cases show it")
     assert caught

@@ -61,6 +61,11 @@ def _units(original: Original, rng: random.Random) -> Iterator[Case]:
                     continue  # where a queue begins, that means that its message is lost
                 apply = partial(do.patch, name=name, position=unit * UNIT_BYTES, data=data)
                 yield Case(image, kind, f"{name} unit {unit} {what}", apply)
+        # A last unit that seems to name more than the log has would have its slot given again.
+        for position in range((units - 1) * UNIT_BYTES + 8, (units - 1) * UNIT_BYTES + 12):
+            mask = 1 << rng.randrange(8)
+            apply = partial(do.flip_bits, name=name, bits=[(position, mask)])
+            yield Case(image, kind, f"{name} last size {position} bit {mask:#04x}", apply)
         for what, start, end in (
             ("first half", 0, used // 2), ("second half", used // 2, used), ("all", 0, used),
         ):  # fmt: skip

@@ -16,6 +16,7 @@ from aerobee.store.offsets_file import OffsetsFile
 from tests.faulty_files import FaultyFiles
 from tests.unit.store.support import (
     SEGMENT,
+    ManualClock,
     adopt,
     bodies,
     fill,
@@ -278,6 +279,31 @@ def test_damaged_offsets_file_costs_time_only(stopped: Stopped) -> None:
     store = stopped.open()
     assert store.recovery.why == "the checkpoint"
     assert everything(store) == expected(stopped.bodies)
+    store.close()
+
+
+@pytest.mark.parametrize("other_boot", [False, True], ids=["killed", "power cut"])
+def test_times_go_on_from_the_last_record_though_the_file_knows_an_older_one(
+    tmp_path: Path, other_boot: bool
+) -> None:
+    """The flush thread reads the time before the mark; a put may come between the two."""
+    clock = ManualClock()
+    store = MessageStore.open(small_settings(tmp_path / "running"), clock=clock)
+    fill(store, 5, queues=QUEUES)
+    clock.time_ms += 1
+    put = store.put(message(b"put while the flush thread read"))
+    store.dispatch()
+    store._sync.sync()
+    store._parts.checkpoint.physic_ms = put.store_timestamp_ms - 1
+    store._offsets.save()
+    root = adopt(kill_image(tmp_path / "running", tmp_path / "killed"), other_boot=other_boot)
+    store.close()
+    clock.time_ms -= 60_000
+    store = MessageStore.open(small_settings(root), clock=clock)
+    assert (
+        store.put(message(b"after the clock was set back")).store_timestamp_ms
+        == put.store_timestamp_ms
+    )
     store.close()
 
 
