@@ -5,7 +5,8 @@ STORE ?= .run/store
 ARGS ?=
 
 PYTHON_IN_VENV := .venv/bin/python
-PYTEST := $(PYTHON_IN_VENV) -m pytest
+# With bytecode, even where the machine says to write none: the tests start thousands of Pythons.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(PYTHON_IN_VENV) -m pytest
 # Suites beside the unit tests; `make crash` runs tests/crash, and so on.
 SUITES := contract interop crash sim fuzz service
 

@@ -1,7 +1,9 @@
-"""One seed for everything random in a run of the tests: printed first, given back to repeat it."""
+"""One seed for everything random in a run of the tests, printed first, given back to repeat it; and
+how long each suite took, printed last."""
 
 import os
 import random
+from collections import Counter
 
 import pytest
 
@@ -19,6 +21,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"seed {config.getoption('--seed')}: repeat this run with --seed or AEROBEE_SEED"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Where the time of a whole run goes."""
+    times: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for one in reports:
+            if isinstance(one, pytest.TestReport):
+                times["/".join(one.fspath.split("/")[:2])] += one.duration
+    if len(times) > 2:
+        terminalreporter.section("time of each suite")
+        for suite, seconds in times.most_common():
+            minutes, rest = divmod(round(seconds), 60)
+            terminalreporter.write_line(f"{minutes:3}:{rest:02} {suite}")
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ import uuid
 from base64 import urlsafe_b64encode
 from pathlib import Path
 
-from ..interop.brokers import PORTS
 from ..interop.processes import Child, wait_until
+from ..ports import free_port
 from .loads import CACHE
 
 JARS = CACHE / "jars" / "kafka-4.3.1"
@@ -24,7 +24,7 @@ class KafkaBroker:
 
     def __init__(self, root: Path, partitions: int) -> None:
         self.root = root
-        self.port = next(PORTS)
+        self.port = free_port()
         self._partitions = partitions
         self._child: Child | None = None
 
@@ -65,7 +65,7 @@ class KafkaBroker:
         return False
 
     def _settings(self) -> str:
-        controller = next(PORTS)
+        controller = free_port()
         settings = {
             "process.roles": "broker,controller",
             "node.id": 1,

@@ -9,7 +9,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.service.kit import SMALL_STORE, aerobee, free_port
+from tests.ports import free_port
+from tests.service.kit import SMALL_STORE, aerobee
 
 START_S = 60.0
 

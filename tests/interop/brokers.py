@@ -7,17 +7,16 @@ address; both count as ready when a real request says so.
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.ports import free_port
 from tests.tls import CERTIFICATE, KEY
 
 from .kit import CACHE, JAVA_BROKER
-from .processes import Child, free_ports, wait_until
+from .processes import Child, wait_until
 from .wire import CLUSTER_INFO, ROUTE, SUCCESS, Wire
 
-PORTS: Iterator[int] = free_ports()
 READY_S = 60
 BROKER_NAME = "interop"
 
@@ -66,8 +65,8 @@ class Broker(ABC):
         self.root = root
         self.store = store or root / "store"
         self.shape = shape or StoreShape()
-        self.port = next(PORTS)
-        self.name_server_port = next(PORTS)
+        self.port = free_port()
+        self.name_server_port = free_port()
         self.children = []
         root.mkdir(parents=True, exist_ok=True)
 

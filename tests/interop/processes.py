@@ -7,11 +7,10 @@ broker or a client said; JSON lines on standard output are read by one thread a 
 import json
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -144,22 +143,3 @@ def wait_until(
         if time.monotonic() > deadline:
             raise AssertionError(f"gave up after {timeout_s} s: {what}")
         time.sleep(every_s)
-
-
-def free_ports() -> Iterator[int]:
-    """Ports P with P-2 (the VIP port) and P+1 (the HA port) free too; none is handed out twice."""
-    taken: set[int] = set()
-    for base in range(21_000 + os.getpid() % 500 * 16, 60_000, 4):
-        trio = {base - 2, base, base + 1}
-        if not taken & trio and all(_is_free(port) for port in trio):
-            taken |= trio
-            yield base
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

@@ -1,4 +1,4 @@
-"""What the service tests share: required tools, free ports, a daemon under a fake supervisor.
+"""What the service tests share: required tools, a daemon under a fake supervisor.
 
 The fake supervisor is the socket systemd would give: the daemon's messages are read from it, and
 `Served.wait_for` is how a test knows that something has happened. Nothing here sleeps to be safe;
@@ -23,6 +23,7 @@ import pytest
 
 from aerobee.protocol.command import Command, make_request
 from aerobee.protocol.frame import FrameDecoder
+from tests.ports import free_port
 
 WAIT_S = 30.0
 # Small files: a test's store is a few megabytes instead of a few gigabytes.
@@ -45,12 +46,6 @@ def tool(name: str, package: str) -> str:
 def aerobee() -> list[str]:
     """The command under test, from the environment that runs the tests."""
     return [str(Path(sys.executable).with_name("aerobee"))]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_until(condition: Callable[[], object], what: str, timeout_s: float = WAIT_S) -> None:

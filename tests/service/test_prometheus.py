@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from .kit import Served, Wire, free_port, tool, wait_until
+from tests.ports import free_port
+
+from .kit import Served, Wire, tool, wait_until
 
 PACKAGE = "prometheus"
 PROJECT = Path(__file__).parents[2]

@@ -108,7 +108,6 @@ class Driver:
             "PYSPARK_DRIVER_PYTHON": python,
             "PYTHONPATH": str(ROOT) if path is None else path,
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYTHONDONTWRITEBYTECODE": "1",
             "TMPDIR": str(scratch),
         }
         child = str(Path(__file__).with_name("driver_main.py"))

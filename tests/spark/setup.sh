@@ -27,6 +27,9 @@ for version in "$@"; do
   echo "spark: PySpark $version into $venv"
   [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$wanted"
+  # Spark has its Pythons import PySpark from archives of sources, half a second each to compile, and
+  # where they are not, from the package beside them, which pip has compiled.
+  rm -f "$venv"/lib/python*/site-packages/pyspark/python/lib/*.zip
   # Spark's classes, loaded and checked once for all the drivers of the tests.
   scratch=$(mktemp -d)
   rm -f "$venv"/spark.jsa*

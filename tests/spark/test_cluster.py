@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.interop.brokers import Broker
-from tests.interop.processes import free_ports, wait_until
+from tests.interop.processes import wait_until
+from tests.ports import free_port
 from tests.unit.store import audit_support as at
 
 from .kit import ROOT, VERSIONS, Driver, python_of, quick_java
@@ -27,8 +28,7 @@ class Cluster:
 
     def __init__(self, folder: Path, workers: int) -> None:
         self.folder = folder
-        ports = free_ports()
-        port, web = next(ports), next(ports)
+        port, web = free_port(), free_port()
         self.url = f"spark://127.0.0.1:{port}"
         self.children = [
             self._start("master", "master.Master", "--host", "127.0.0.1", "--port", str(port),
@@ -37,7 +37,7 @@ class Cluster:
         for number in range(workers):
             # Machines of their own, as far as Spark knows: no task has two tries on one.
             more = ["--host", f"127.0.0.{number + 1}", "--cores", "1", "--memory", "1g"]
-            more += ["--webui-port", str(next(ports)), "--work-dir", str(folder / f"work{number}")]
+            more += ["--webui-port", str(free_port()), "--work-dir", str(folder / f"work{number}")]
             self.children.append(self._start(f"worker{number}", "worker.Worker", *more, self.url))
         wait_until(self._has_workers(workers), 200, "the workers at the master")
 

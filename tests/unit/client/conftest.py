@@ -7,7 +7,6 @@ code. Nothing here knows the client's code, only the protocol.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -31,6 +30,7 @@ from aerobee.protocol.record import StoreMessage, encode_record, pack_host
 from aerobee.protocol.route_bodies import BrokerRoute, ClusterInfo, QueueRoute, TopicRoute
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.server import RemotingServer
+from tests import ports
 
 Answer = Callable[[Connection, Command], bytes | None]
 
@@ -330,6 +330,4 @@ def stored() -> Callable[..., bytes]:
 @pytest.fixture
 def free_port() -> int:
     """A port nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return ports.free_port()

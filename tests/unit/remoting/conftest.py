@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -12,6 +11,7 @@ from aerobee.protocol.command import Command, encode_response
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.server import RemotingServer
+from tests import ports
 
 Answer = Callable[[Connection, Command], bytes | None]
 
@@ -97,6 +97,4 @@ def until() -> Callable[..., Awaitable[None]]:
 @pytest.fixture
 def free_port() -> int:
     """A port nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return ports.free_port()

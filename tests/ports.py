@@ -1,0 +1,43 @@
+"""Free ports of the loopback address for what the tests start.
+
+They lie below those that the kernel gives to outgoing connections, so nobody's connection takes one
+between the moment it is found and the moment it is listened on; and the workers of a run that goes
+on on several cores look in different places.
+"""
+
+import itertools
+import os
+import socket
+from collections.abc import Iterator
+
+_FIRST, _END = 20_000, 32_000
+_STEP = 4
+
+
+def free_port() -> int:
+    """A port P that is free, as are P-2 (RocketMQ's VIP port) and P+1 (its HA port)."""
+    for port in itertools.islice(_PLACES, (_END - _FIRST) // _STEP):
+        if all(_is_free(one) for one in (port - 2, port, port + 1)):
+            return port
+    raise AssertionError(f"no three free ports between {_FIRST} and {_END}")
+
+
+def _places() -> Iterator[int]:
+    """This process' share of the places, from one on that other runs hardly begin at."""
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % count
+    share = range(_FIRST, _END, _STEP)[number::count]
+    begin = os.getpid() * 37 % len(share)
+    return itertools.cycle([*share[begin:], *share[:begin]])
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+_PLACES = _places()
