@@ -25,7 +25,7 @@ def free_port() -> int:
 def _places() -> Iterator[int]:
     """This process' share of the places, from one on that other runs hardly begin at."""
     count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % count
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     share = range(_FIRST, _END, _STEP)[number::count]
     begin = os.getpid() * 37 % len(share)
     return itertools.cycle([*share[begin:], *share[:begin]])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import socket
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -17,14 +16,12 @@ from aerobee.protocol.ids import parse_offset_msg_id
 from aerobee.protocol.record import decode_records
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import Wire
+from tests.ports import free_port
 
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[RunningBroker]:
-    with socket.socket() as probe:  # an http_port of 0 is no port at all
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with aerobee.testing.broker(http_enabled=True, http_port=port) as broker:
+    with aerobee.testing.broker(http_enabled=True, http_port=free_port()) as broker:
         yield broker
 
 

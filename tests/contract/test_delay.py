@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import socket
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -24,14 +23,12 @@ from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.protocol.record import Message, decode_records
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import Wire
+from tests.ports import free_port
 
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[RunningBroker]:
-    with socket.socket() as probe:  # an http_port of 0 is no port at all
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with aerobee.testing.broker(http_enabled=True, http_port=port) as broker:
+    with aerobee.testing.broker(http_enabled=True, http_port=free_port()) as broker:
         yield broker
 
 

@@ -60,14 +60,16 @@ class NumbersReader(DataSourceReader):
         yield pa.RecordBatch.from_pydict(columns)
 
 
-class NumbersStream(NumbersReader, DataSourceStreamReader):
+class NumbersStream(DataSourceStreamReader):
+    read = NumbersReader.read
+
     def initialOffset(self) -> dict[str, int]:
         return {"at": 0}
 
     def latestOffset(self) -> dict[str, int]:
         return {"at": 3}
 
-    def partitions(self, start: object, end: object) -> list[InputPartition]:  # type: ignore[override]
+    def partitions(self, start: object, end: object) -> list[InputPartition]:
         return [InputPartition(0)]
 
 

@@ -1,4 +1,4 @@
-"""Tests marked `both_loops` run on asyncio's own loop and on uvloop."""
+"""What all unit tests have: the mark `both_loops` (asyncio's own loop and uvloop), a free port."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 import uvloop
+
+from tests import ports
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -22,3 +24,9 @@ def pytest_asyncio_loop_factories(
     if item.get_closest_marker("both_loops"):
         factories["uvloop"] = uvloop.new_event_loop
     return factories
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port nobody listens on at this moment."""
+    return ports.free_port()

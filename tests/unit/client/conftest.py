@@ -30,7 +30,6 @@ from aerobee.protocol.record import StoreMessage, encode_record, pack_host
 from aerobee.protocol.route_bodies import BrokerRoute, ClusterInfo, QueueRoute, TopicRoute
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.server import RemotingServer
-from tests import ports
 
 Answer = Callable[[Connection, Command], bytes | None]
 
@@ -325,9 +324,3 @@ def until() -> Callable[..., Awaitable[None]]:
 def stored() -> Callable[..., bytes]:
     """Encodes a stored record."""
     return encode_message
-
-
-@pytest.fixture
-def free_port() -> int:
-    """A port nobody listens on at this moment."""
-    return ports.free_port()

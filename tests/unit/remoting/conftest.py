@@ -11,7 +11,6 @@ from aerobee.protocol.command import Command, encode_response
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.server import RemotingServer
-from tests import ports
 
 Answer = Callable[[Connection, Command], bytes | None]
 
@@ -92,9 +91,3 @@ async def eventually(condition: Callable[[], bool], timeout_s: float = 5.0) -> N
 @pytest.fixture
 def until() -> Callable[..., Awaitable[None]]:
     return eventually
-
-
-@pytest.fixture
-def free_port() -> int:
-    """A port nobody listens on at this moment."""
-    return ports.free_port()

@@ -300,10 +300,8 @@ def test_times_go_on_from_the_last_record_though_the_file_knows_an_older_one(
     store.close()
     clock.time_ms -= 60_000
     store = MessageStore.open(small_settings(root), clock=clock)
-    assert (
-        store.put(message(b"after the clock was set back")).store_timestamp_ms
-        == put.store_timestamp_ms
-    )
+    later = store.put(message(b"after the clock was set back"))
+    assert later.store_timestamp_ms == put.store_timestamp_ms
     store.close()
 
 
