@@ -1,3 +1,3 @@
 """Spark finds `format("rocketmq")` here by itself: a top-level `pyspark_*` with a DefaultSource."""
 
-from aerobee.pipeline.topic_source import TopicSource as DefaultSource  # noqa: F401
+from aerobee.pipeline.source.topic_source import TopicSource as DefaultSource  # noqa: F401

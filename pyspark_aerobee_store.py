@@ -5,7 +5,7 @@ that cannot be imported would hide all of them, so where PySpark is too old this
 """
 
 try:
-    from aerobee.pipeline.store_source import RocketMQStoreSource as DefaultSource
+    from aerobee.pipeline.files.store_source import RocketMQStoreSource as DefaultSource
 except ImportError:
     pass
 else:

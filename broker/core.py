@@ -13,50 +13,50 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from aerobee.broker.acks import Acks
-from aerobee.broker.addresses import Advertised
-from aerobee.broker.admin_cleaning import CleaningRequests
-from aerobee.broker.admin_runtime import RuntimeRequests
-from aerobee.broker.admin_stats import StatsRequests
-from aerobee.broker.admin_topics import TopicRequests
-from aerobee.broker.admin_traffic import SAMPLE_S, TrafficHistory, TrafficRequests
-from aerobee.broker.client_requests import ClientRequests
-from aerobee.broker.clients import ClientTable
-from aerobee.broker.delay import ScheduleMessageService
-from aerobee.broker.delay_progress import DelayProgress
-from aerobee.broker.delay_requests import DelayRequests
-from aerobee.broker.dispatch import Dispatcher
-from aerobee.broker.failed_messages import FailedMessages
-from aerobee.broker.groups import GroupTable
-from aerobee.broker.held_pulls import HeldPulls
+from aerobee.broker.delay.delay import ScheduleMessageService
+from aerobee.broker.delay.progress import DelayProgress
 from aerobee.broker.housekeeping import Housekeeping
-from aerobee.broker.light_queues import LightGroupTable, LightTopicTable, load_offsets
-from aerobee.broker.lock_requests import LockRequests
 from aerobee.broker.loop_calls import LoopCalls
-from aerobee.broker.offset_moved import offset_moved_message
-from aerobee.broker.offset_requests import OffsetRequests
-from aerobee.broker.order_locks import OrderLocks
-from aerobee.broker.pool_gate import while_buffers_are_free
-from aerobee.broker.pull import PullOptions, PullProcessor
-from aerobee.broker.query import QueryProcessor
-from aerobee.broker.queue_requests import QueueRequests
+from aerobee.broker.messages.acks import Acks
+from aerobee.broker.messages.dispatch import Dispatcher
+from aerobee.broker.messages.failed_messages import FailedMessages
+from aerobee.broker.messages.held_pulls import HeldPulls
+from aerobee.broker.messages.offset_moved import offset_moved_message
+from aerobee.broker.messages.pool_gate import while_buffers_are_free
+from aerobee.broker.messages.pull import PullOptions, PullProcessor
+from aerobee.broker.messages.query import QueryProcessor
+from aerobee.broker.messages.retry import RetryProcessor
+from aerobee.broker.messages.send import SendOptions, SendProcessor
+from aerobee.broker.registration.addresses import Advertised
+from aerobee.broker.requests.cleaning import CleaningRequests
+from aerobee.broker.requests.clients import ClientRequests
+from aerobee.broker.requests.delay import DelayRequests
+from aerobee.broker.requests.locks import LockRequests
+from aerobee.broker.requests.offsets import OffsetRequests
+from aerobee.broker.requests.queues import QueueRequests
+from aerobee.broker.requests.runtime import RuntimeRequests
+from aerobee.broker.requests.stats import StatsRequests
+from aerobee.broker.requests.topics import TopicRequests
+from aerobee.broker.requests.traffic import SAMPLE_S, TrafficHistory, TrafficRequests
+from aerobee.broker.requests.worker_answers import WorkerAnswers
 from aerobee.broker.retention_duty import FIRST_AFTER, RetentionDuty
-from aerobee.broker.retry import RetryProcessor
 from aerobee.broker.router import Handler, Router, TurnWrites
-from aerobee.broker.saving import saver
-from aerobee.broker.send import SendOptions, SendProcessor
-from aerobee.broker.staging import Staging
-from aerobee.broker.state_file import JsonStateFile
+from aerobee.broker.staging.staging import Staging
 from aerobee.broker.stats import BrokerStats
-from aerobee.broker.topics import PERM_READ, PERM_WRITE, TopicOptions, TopicTable
-from aerobee.broker.worker_answers import WorkerAnswers
+from aerobee.broker.tables.clients import ClientTable
+from aerobee.broker.tables.groups import GroupTable
+from aerobee.broker.tables.light_queues import LightGroupTable, LightTopicTable, load_offsets
+from aerobee.broker.tables.order_locks import OrderLocks
+from aerobee.broker.tables.saving import saver
+from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.broker.tables.topics import PERM_READ, PERM_WRITE, TopicOptions, TopicTable
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode
-from aerobee.protocol.headers import PullMessageHeader, SendReply
+from aerobee.protocol.headers.client import PullMessageHeader, SendReply
 from aerobee.remoting.connection import Connection
 from aerobee.store.errors import StoreError
 from aerobee.store.message_store import MessageStore
-from aerobee.store.reader import ReadLimits
+from aerobee.store.reading.reader import ReadLimits
 
 log = logging.getLogger("aerobee.broker")
 

@@ -16,28 +16,34 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from aerobee.broker.addresses import decide_advertised
 from aerobee.broker.core import BrokerCore, Identity
 from aerobee.broker.free_ports import ReservedPorts
-from aerobee.broker.health import Health, disk_probe, health_routes, registered_probe, store_probe
 from aerobee.broker.housekeeping import Housekeeping
-from aerobee.broker.http import HttpLimits, HttpServer
-from aerobee.broker.loop_monitor import LoopMonitor
 from aerobee.broker.metrics_setup import add_broker, add_http, add_network, metrics_of_process
-from aerobee.broker.notify import Notifier
-from aerobee.broker.registration import Registrar
+from aerobee.broker.monitoring.health import (
+    Health,
+    disk_probe,
+    health_routes,
+    registered_probe,
+    store_probe,
+)
+from aerobee.broker.monitoring.http import HttpLimits, HttpServer
+from aerobee.broker.monitoring.loop_monitor import LoopMonitor
+from aerobee.broker.monitoring.notify import Notifier
+from aerobee.broker.monitoring.supervision import Supervision
+from aerobee.broker.registration.addresses import decide_advertised
+from aerobee.broker.registration.registration import Registrar
 from aerobee.broker.stats import BrokerStats
-from aerobee.broker.supervision import Supervision
 from aerobee.config.limits import Limits
 from aerobee.config.model import Settings
 from aerobee.config.ports import VIP_BELOW, check_ports
 from aerobee.nameserver.server import NameServer
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.server import RemotingServer
+from aerobee.store.disk.files import Files
+from aerobee.store.disk.lock import StoreLock
 from aerobee.store.errors import StoreError
-from aerobee.store.files import Files
 from aerobee.store.message_store import MessageStore
-from aerobee.store.store_lock import StoreLock
 
 log = logging.getLogger("aerobee.daemon")
 

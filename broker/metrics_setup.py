@@ -12,11 +12,7 @@ from collections.abc import Callable, Mapping
 
 from aerobee import __version__
 from aerobee.broker.core import BrokerCore
-from aerobee.broker.health import Health
-from aerobee.broker.http import HttpServer
-from aerobee.broker.loop_monitor import LoopMonitor
-from aerobee.broker.metrics import Metrics
-from aerobee.broker.metrics_broker import (
+from aerobee.broker.monitoring.broker_metrics import (
     Connections,
     Figure,
     Figures,
@@ -24,12 +20,16 @@ from aerobee.broker.metrics_broker import (
     Runtime,
     Traffic,
 )
-from aerobee.broker.metrics_clients import Clients, HttpPort, NameServers
-from aerobee.broker.metrics_delay import Delays
-from aerobee.broker.metrics_page import MetricsOptions
-from aerobee.broker.metrics_retention import Deletions
-from aerobee.broker.metrics_store import Lag, Store
-from aerobee.broker.staging import Staging
+from aerobee.broker.monitoring.client_metrics import Clients, HttpPort, NameServers
+from aerobee.broker.monitoring.delay_metrics import Delays
+from aerobee.broker.monitoring.families import MetricsOptions
+from aerobee.broker.monitoring.health import Health
+from aerobee.broker.monitoring.http import HttpServer
+from aerobee.broker.monitoring.loop_monitor import LoopMonitor
+from aerobee.broker.monitoring.page import Metrics
+from aerobee.broker.monitoring.retention_metrics import Deletions
+from aerobee.broker.monitoring.store_metrics import Lag, Store
+from aerobee.broker.staging.staging import Staging
 from aerobee.broker.stats import BrokerStats
 from aerobee.config.model import Settings
 from aerobee.nameserver.server import NameServer

@@ -19,10 +19,10 @@ import sys
 import time
 
 from aerobee import __version__
-from aerobee.broker.addresses import AddressError
 from aerobee.broker.daemon import Daemon, StartAbandoned
-from aerobee.broker.notify import Notifier
-from aerobee.broker.state_file import StateFileError
+from aerobee.broker.monitoring.notify import Notifier
+from aerobee.broker.registration.addresses import AddressError
+from aerobee.broker.tables.state_file import StateFileError
 from aerobee.config.errors import ConfigError
 from aerobee.config.load import Loaded
 from aerobee.config.model import Settings

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from aerobee.store.owner import OnOwner
-from aerobee.store.retention import Retention
-from aerobee.store.retention_plan import OffsetsByQueue
+from aerobee.store.disk.owner import OnOwner
+from aerobee.store.retention.plan import OffsetsByQueue
+from aerobee.store.retention.retention import Retention
 
 #: The first run comes this many intervals after the start, when the rush of its clients is over.
 FIRST_AFTER = 6

@@ -22,8 +22,8 @@ from typing import TypeAlias
 
 from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import ResponseCode
-from aerobee.protocol.command import Command, encode_response
 from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.remoting.connection import Connection
 from aerobee.store import errors as store_errors
 

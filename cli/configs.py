@@ -8,7 +8,7 @@ from aerobee.cli.output import OK, CommandFailed, print_json, print_table, say
 from aerobee.config.errors import ConfigError
 from aerobee.config.load import Loaded, load_settings
 from aerobee.config.model import SETTINGS, Settings
-from aerobee.config.setting import Setting, Value
+from aerobee.config.settings.setting import Setting, Value
 
 _HIDDEN = "***"
 

@@ -101,103 +101,103 @@ def _config_check(parsed: argparse.Namespace) -> int:
 
 
 def _broker_clean(parsed: argparse.Namespace) -> int:
-    from aerobee.cli.brokers import clean
+    from aerobee.cli.cluster.brokers import clean
 
     return clean(parsed)
 
 
 def _topic_list(parsed: argparse.Namespace) -> int:
-    from aerobee.cli.topics import list_topics
+    from aerobee.cli.cluster.topics import list_topics
 
     return list_topics(parsed)
 
 
 def _topic_create(parsed: argparse.Namespace) -> int:
-    from aerobee.cli.topic_create import create_topic
+    from aerobee.cli.cluster.topic_create import create_topic
 
     return create_topic(parsed)
 
 
 def _topic_describe(parsed: argparse.Namespace) -> int:
-    from aerobee.cli.topics import describe_topic
+    from aerobee.cli.cluster.topics import describe_topic
 
     return describe_topic(parsed)
 
 
 def _message_send(parsed: argparse.Namespace) -> int:
-    from aerobee.cli.sending import send
+    from aerobee.cli.cluster.sending import send
 
     return send(parsed)
 
 
 def _message_pull(parsed: argparse.Namespace) -> int:
-    from aerobee.cli.messages import pull
+    from aerobee.cli.cluster.messages import pull
 
     return pull(parsed)
 
 
 def _message_tail(parsed: argparse.Namespace) -> int:
-    from aerobee.cli.messages import tail
+    from aerobee.cli.cluster.messages import tail
 
     return tail(parsed)
 
 
 def _message_query(parsed: argparse.Namespace) -> int:
-    from aerobee.cli.messages import query
+    from aerobee.cli.cluster.messages import query
 
     return query(parsed)
 
 
 def _store_verify(parsed: argparse.Namespace) -> int:
-    from aerobee.cli.store_verify import verify_store
+    from aerobee.cli.store.verify import verify_store
 
     return verify_store(parsed)
 
 
 def _store_dump_messages(parsed: argparse.Namespace) -> int:
-    from aerobee.cli.store_dump import dump_messages
+    from aerobee.cli.store.dump import dump_messages
 
     return dump_messages(parsed)
 
 
 def _store_dump_queues(parsed: argparse.Namespace) -> int:
-    from aerobee.cli.store_dump import dump_queues
+    from aerobee.cli.store.dump import dump_queues
 
     return dump_queues(parsed)
 
 
 def _store_dump_index(parsed: argparse.Namespace) -> int:
-    from aerobee.cli.store_dump import dump_index
+    from aerobee.cli.store.dump import dump_index
 
     return dump_index(parsed)
 
 
 def _store_dump_checkpoint(parsed: argparse.Namespace) -> int:
-    from aerobee.cli.store_dump import dump_checkpoint
+    from aerobee.cli.store.dump import dump_checkpoint
 
     return dump_checkpoint(parsed)
 
 
 def _store_rebuild(parsed: argparse.Namespace) -> int:
-    from aerobee.cli.store_rebuild import rebuild_store
+    from aerobee.cli.store.rebuild import rebuild_store
 
     return rebuild_store(parsed)
 
 
 def _store_truncate(parsed: argparse.Namespace) -> int:
-    from aerobee.cli.store_truncate import truncate_store
+    from aerobee.cli.store.truncate import truncate_store
 
     return truncate_store(parsed)
 
 
 def _store_repair(parsed: argparse.Namespace) -> int:
-    from aerobee.cli.store_repair import repair_store
+    from aerobee.cli.store.repair import repair_store
 
     return repair_store(parsed)
 
 
 def _store_retention(parsed: argparse.Namespace) -> int:
-    from aerobee.cli.store_retention import show_retention
+    from aerobee.cli.store.retention import show_retention
 
     return show_retention(parsed)
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aerobee import __version__
 from aerobee.cli.parser_pipeline import add_pipeline
-from aerobee.cli.parser_store import add_store
 from aerobee.cli.parser_types import count, number, port, seconds
+from aerobee.cli.store.parser import add_store
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction

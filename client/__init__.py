@@ -5,6 +5,10 @@ asyncio first; `aerobee.client.blocking` has the same roles for programs without
 """
 
 from aerobee.client.admin import Admin
+from aerobee.client.consuming.listener import Consumed
+from aerobee.client.consuming.pull_consumer import PullConsumer
+from aerobee.client.consuming.puller import PullResult, PullStatus
+from aerobee.client.consuming.push_consumer import PushConsumer
 from aerobee.client.errors import (
     BadAnswer,
     BadMessage,
@@ -21,7 +25,6 @@ from aerobee.client.errors import (
     SendFailed,
     Untrusted,
 )
-from aerobee.client.listener import Consumed
 from aerobee.client.message import Message, MessageQueue, ReceivedMessage
 from aerobee.client.options import (
     ClientOptions,
@@ -31,11 +34,8 @@ from aerobee.client.options import (
     ProducerOptions,
     PushOptions,
 )
-from aerobee.client.producer import Producer
-from aerobee.client.pull_consumer import PullConsumer
-from aerobee.client.puller import PullResult, PullStatus
-from aerobee.client.push_consumer import PushConsumer
-from aerobee.client.sender import SendResult, SendStatus
+from aerobee.client.producing.producer import Producer
+from aerobee.client.producing.sender import SendResult, SendStatus
 
 __all__ = [
     "Admin",

@@ -11,26 +11,14 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Final, Self
 
+from aerobee.client.connections.route import MASTER_ID
+from aerobee.client.connections.session import Session
 from aerobee.client.errors import CallerError, ClientError, NoRoute, reading
 from aerobee.client.message import MessageQueue, ReceivedMessage, received
 from aerobee.client.options import Addresses, ClientOptions
-from aerobee.client.route import MASTER_ID
-from aerobee.client.session import Session
-from aerobee.protocol.admin_headers import (
-    ConsumeStatsHeader,
-    CreateTopicHeader,
-    DeleteTopicHeader,
-    TopicHeader,
-)
-from aerobee.protocol.bodies import parse_kv_table, parse_topic_list
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.headers import ConsumerListHeader, QueryMessageHeader, ViewMessageHeader
-from aerobee.protocol.ids import parse_offset_msg_id
-from aerobee.protocol.names import check_topic_name, retry_topic
-from aerobee.protocol.record import decode_record, decode_records
-from aerobee.protocol.route_bodies import BrokerRoute, ClusterInfo, TopicRoute
-from aerobee.protocol.stats_bodies import (
+from aerobee.protocol.bodies.common import parse_kv_table, parse_topic_list
+from aerobee.protocol.bodies.routes import BrokerRoute, ClusterInfo, TopicRoute
+from aerobee.protocol.bodies.stats import (
     ConnectionData,
     ConsumeStats,
     GroupProgress,
@@ -38,7 +26,23 @@ from aerobee.protocol.stats_bodies import (
     parse_connections,
     parse_topic_stats,
 )
-from aerobee.protocol.topic_bodies import TopicData, parse_topic_table
+from aerobee.protocol.bodies.topics import TopicData, parse_topic_table
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.headers.admin import (
+    ConsumeStatsHeader,
+    CreateTopicHeader,
+    DeleteTopicHeader,
+    TopicHeader,
+)
+from aerobee.protocol.headers.client import (
+    ConsumerListHeader,
+    QueryMessageHeader,
+    ViewMessageHeader,
+)
+from aerobee.protocol.message.ids import parse_offset_msg_id
+from aerobee.protocol.message.record import decode_record, decode_records
+from aerobee.protocol.names import check_topic_name, retry_topic
 
 FAR_FUTURE_MS: Final = 2**63 - 1
 _TEMPLATE_TOPIC: Final = "TBW102"

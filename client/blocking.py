@@ -16,20 +16,20 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from aerobee.client import admin as asyncio_admin
-from aerobee.client import producer as asyncio_producer
-from aerobee.client import pull_consumer as asyncio_pull_consumer
-from aerobee.client import push_consumer as asyncio_push_consumer
+from aerobee.client.consuming import pull_consumer as asyncio_pull_consumer
+from aerobee.client.consuming import push_consumer as asyncio_push_consumer
+from aerobee.client.consuming.listener import Listener
+from aerobee.client.consuming.puller import PullResult
 from aerobee.client.errors import ClientClosed
-from aerobee.client.listener import Listener
 from aerobee.client.loop_thread import LoopThread
 from aerobee.client.message import Message, MessageQueue, ReceivedMessage
 from aerobee.client.options import Addresses, ClientOptions, ProducerOptions, PushOptions
-from aerobee.client.producer import Selector
-from aerobee.client.puller import PullResult
-from aerobee.client.sender import SendResult
-from aerobee.protocol.route_bodies import ClusterInfo, TopicRoute
-from aerobee.protocol.stats_bodies import ConnectionData, GroupProgress, QueueOffsets
-from aerobee.protocol.topic_bodies import TopicData
+from aerobee.client.producing import producer as asyncio_producer
+from aerobee.client.producing.producer import Selector
+from aerobee.client.producing.sender import SendResult
+from aerobee.protocol.bodies.routes import ClusterInfo, TopicRoute
+from aerobee.protocol.bodies.stats import ConnectionData, GroupProgress, QueueOffsets
+from aerobee.protocol.bodies.topics import TopicData
 
 T = TypeVar("T")
 

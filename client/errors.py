@@ -32,8 +32,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from aerobee.protocol.codes import ResponseCode
-from aerobee.protocol.command import Command
 from aerobee.protocol.errors import ProtocolError
+from aerobee.protocol.frames.command import Command
 
 
 class ClientError(Exception):

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aerobee.client.errors import BadMessage
-from aerobee.protocol import properties as names
-from aerobee.protocol import record
-from aerobee.protocol.bodies import MessageQueue as MessageQueue
+from aerobee.protocol.bodies.common import MessageQueue as MessageQueue
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.ids import offset_msg_id
+from aerobee.protocol.message import properties as names
+from aerobee.protocol.message import record
+from aerobee.protocol.message.ids import offset_msg_id
 from aerobee.protocol.names import check_topic_name
 
 COMPRESS_FROM_BYTES: Final = 4096

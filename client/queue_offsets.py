@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from aerobee.client.connections.session import Session
 from aerobee.client.errors import reading
 from aerobee.client.message import MessageQueue
-from aerobee.client.session import Session
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
-from aerobee.protocol.header_fields import Header
-from aerobee.protocol.headers import (
+from aerobee.protocol.frames.command import Command
+from aerobee.protocol.headers.client import (
     OffsetResponse,
     QueryConsumerOffsetHeader,
     QueueHeader,
@@ -16,6 +15,7 @@ from aerobee.protocol.headers import (
     TimestampResponse,
     UpdateConsumerOffsetHeader,
 )
+from aerobee.protocol.headers.fields import Header
 
 _FOUND_OR_NOT = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 

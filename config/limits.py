@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from aerobee.config.errors import ConfigError
 from aerobee.config.model import BY_NAME, Settings
-from aerobee.config.store_settings import RECORD_OVERHEAD_BYTES
+from aerobee.config.settings.store import RECORD_OVERHEAD_BYTES
 
 PROPERTIES_BYTES_MAX: Final = 32_767  # an i16 length in the record (spec/store.md 2.5)
 

@@ -18,7 +18,6 @@ from typing import Final
 
 from aerobee.config import sources
 from aerobee.config.errors import ConfigError, raise_all
-from aerobee.config.legacy_settings import DERIVED_PATHS
 from aerobee.config.limits import Limits
 from aerobee.config.model import BY_FULL_KEY, BY_NAME, BY_ROCKETMQ_KEY, SETTINGS, Settings
 from aerobee.config.rules import (
@@ -30,7 +29,8 @@ from aerobee.config.rules import (
     defaults,
     loopback_by_omission,
 )
-from aerobee.config.setting import Setting, Value
+from aerobee.config.settings.legacy import DERIVED_PATHS
+from aerobee.config.settings.setting import Setting, Value
 from aerobee.config.sources import FileFormat, Given
 
 __all__ = ["ConfigError", "Loaded", "Origin", "load_settings"]

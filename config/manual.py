@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from aerobee.config.model import SECTIONS
-from aerobee.config.setting import Setting, Value, settings_of
+from aerobee.config.settings.setting import Setting, Value, settings_of
 
 MANUAL: Final = Path(__file__).with_name("default.toml")
 

@@ -15,22 +15,22 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
-from aerobee.config.broker_settings import BrokerSettings, TopicSettings
-from aerobee.config.delivery_settings import DeliverySettings
-from aerobee.config.later_settings import AccessSettings, ReplicationSettings
-from aerobee.config.legacy_settings import LegacySettings
-from aerobee.config.limit_settings import LimitSettings
-from aerobee.config.retention_settings import RetentionSettings
-from aerobee.config.scrub_settings import ScrubSettings
-from aerobee.config.service_settings import (
+from aerobee.config.settings.broker import BrokerSettings, TopicSettings
+from aerobee.config.settings.delivery import DeliverySettings
+from aerobee.config.settings.later import AccessSettings, ReplicationSettings
+from aerobee.config.settings.legacy import LegacySettings
+from aerobee.config.settings.limits import LimitSettings
+from aerobee.config.settings.retention import RetentionSettings
+from aerobee.config.settings.scrub import ScrubSettings
+from aerobee.config.settings.service import (
     HttpSettings,
     LogSettings,
     MetricsSettings,
     NameServerSettings,
 )
-from aerobee.config.setting import Setting, Value, settings_of
-from aerobee.config.stage_settings import StageSettings
-from aerobee.config.store_settings import RECORD_OVERHEAD_BYTES, StoreSettings
+from aerobee.config.settings.setting import Setting, Value, settings_of
+from aerobee.config.settings.stages import StageSettings
+from aerobee.config.settings.store import RECORD_OVERHEAD_BYTES, StoreSettings
 
 SECTIONS: Final[tuple[type[Any], ...]] = (
     BrokerSettings,

@@ -21,7 +21,7 @@ import msgspec
 
 from aerobee.nameserver.routes import BrokerGroup, DataVersion, QueueData
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.fastjson import JsonError, loads
+from aerobee.protocol.frames.fastjson import JsonError, loads
 
 log = logging.getLogger("aerobee.nameserver")
 

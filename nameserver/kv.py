@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.fastjson import JsonError, loads
+from aerobee.protocol.frames.fastjson import JsonError, loads
 
 log = logging.getLogger("aerobee.nameserver")
 

@@ -39,7 +39,10 @@ from aerobee.nameserver.routes import (
     RouteLimitReached,
     RouteTable,
 )
-from aerobee.protocol.admin_headers import (
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.headers.admin import (
     AddWritePermResponse,
     BrokerIdentityHeader,
     BrokerNameHeader,
@@ -55,9 +58,6 @@ from aerobee.protocol.admin_headers import (
     RouteHeader,
     WipeWritePermResponse,
 )
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command, encode_response
-from aerobee.protocol.errors import BadRequest
 
 log = logging.getLogger("aerobee.nameserver")
 

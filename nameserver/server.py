@@ -19,7 +19,7 @@ from aerobee.nameserver.kv import KvFile
 from aerobee.nameserver.requests import RequestOptions, Requests
 from aerobee.nameserver.routes import RouteLimits, RouteTable
 from aerobee.protocol.codes import ResponseCode
-from aerobee.protocol.command import Command, encode_response
+from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.limits import KIB, MIB, RemotingLimits
 from aerobee.remoting.server import RemotingServer

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from aerobee.pipeline.rows import nearest
+from aerobee.pipeline.decode.columns import nearest
 
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from aerobee.protocol.command import Command
 from aerobee.protocol.errors import BadFrame
-from aerobee.protocol.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES
-from aerobee.protocol.header_decode import decode_header
-from aerobee.protocol.header_encode import MSGPACK
-from aerobee.protocol.signature import signed
+from aerobee.protocol.frames.command import Command
+from aerobee.protocol.frames.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from aerobee.protocol.frames.header_decode import decode_header
+from aerobee.protocol.frames.header_encode import MSGPACK
+from aerobee.protocol.frames.signature import signed
 from aerobee.remoting.errors import RemotingClosed, RemotingConnectError, RemotingTimeout
 from aerobee.remoting.tls import client_context
 

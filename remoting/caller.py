@@ -13,7 +13,7 @@ import os
 import ssl
 from collections.abc import Callable
 
-from aerobee.protocol.command import Command
+from aerobee.protocol.frames.command import Command
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.errors import RemotingClosed, RemotingConnectError, RemotingUntrusted

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from aerobee.protocol.command import Command
+from aerobee.protocol.frames.command import Command
 from aerobee.remoting.errors import RemotingBusy, RemotingError, RemotingTimeout
 
 Waiting = tuple[asyncio.Future[Command], float, str]

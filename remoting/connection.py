@@ -21,9 +21,9 @@ import asyncio
 import logging
 from typing import Any, cast
 
-from aerobee.protocol.command import Command
-from aerobee.protocol.frame import FrameDecoder
-from aerobee.protocol.record import pack_host
+from aerobee.protocol.frames.command import Command
+from aerobee.protocol.frames.frame import FrameDecoder
+from aerobee.protocol.message.record import pack_host
 from aerobee.remoting.calls import PendingCalls
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.errors import RemotingClosed

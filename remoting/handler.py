@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from aerobee.protocol.command import Command
+from aerobee.protocol.frames.command import Command
 
 if TYPE_CHECKING:
     from aerobee.remoting.connection import Connection

@@ -10,17 +10,17 @@ import threading
 from collections.abc import Callable
 
 from aerobee.config.model import Settings
-from aerobee.store.commit_log import CommitLog
-from aerobee.store.commits import CommitMark
-from aerobee.store.damage import DamageReports, Judge, Kind, Verdict
-from aerobee.store.encoding import crc_checks
-from aerobee.store.heal import Healer
-from aerobee.store.log_walk import LogWalk
-from aerobee.store.offsets_keeper import OffsetsKeeper
+from aerobee.store.flush.offsets_keeper import OffsetsKeeper
+from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.log.commits import CommitMark
+from aerobee.store.log.encoding import crc_checks
 from aerobee.store.opening import StoreParts
-from aerobee.store.reader import CHECKED_BELOW, Reader, ReadLimits
-from aerobee.store.scrub import Scrub
-from aerobee.store.soundness import Soundness
+from aerobee.store.reading.damage import DamageReports, Judge, Kind, Verdict
+from aerobee.store.reading.reader import CHECKED_BELOW, Reader, ReadLimits
+from aerobee.store.recovery.soundness import Soundness
+from aerobee.store.scan.log_walk import LogWalk
+from aerobee.store.scrub.heal import Healer
+from aerobee.store.scrub.scrub import Scrub
 
 
 class Checks:

@@ -7,14 +7,14 @@ trimmer.
 from collections.abc import Callable
 
 from aerobee.config.model import Settings
-from aerobee.store.commit_log import CommitLog
-from aerobee.store.offsets_keeper import OffsetsKeeper
+from aerobee.store.disk.steady_time import SteadyTime
+from aerobee.store.dispatch.reput import Reput
+from aerobee.store.flush.offsets_keeper import OffsetsKeeper
+from aerobee.store.log.commit_log import CommitLog
 from aerobee.store.opening import StoreParts
-from aerobee.store.queue_cleaning import CleanedStore, QueueCleaner
-from aerobee.store.reput import Reput
-from aerobee.store.retention import Retention, StoreSide
-from aerobee.store.retention_rules import RetentionRules
-from aerobee.store.steady_time import SteadyTime
+from aerobee.store.retention.queue_cleaning import CleanedStore, QueueCleaner
+from aerobee.store.retention.retention import Retention, StoreSide
+from aerobee.store.retention.rules import RetentionRules
 
 
 def steady_time(settings: Settings, parts: StoreParts) -> SteadyTime:

@@ -19,27 +19,32 @@ from collections.abc import Callable, Iterator
 
 from aerobee.config.model import Settings
 from aerobee.store.checks import Checks
-from aerobee.store.commit_log import CommitLog
-from aerobee.store.commit_service import PooledCommits
-from aerobee.store.commits import Commits, DirectCommits
-from aerobee.store.delay_queues import DelayQueues
 from aerobee.store.deletion import make_deletion, steady_time
-from aerobee.store.disk_watch import DiskWatch
-from aerobee.store.encoding import encoding_for
+from aerobee.store.disk.disk_watch import DiskWatch
+from aerobee.store.disk.files import Clock, Files
+from aerobee.store.disk.owner import here
+from aerobee.store.dispatch.extended_dispatch import ExtendedReput
+from aerobee.store.dispatch.multi_dispatch import MultiDispatchLog
+from aerobee.store.dispatch.reput import Reput
 from aerobee.store.errors import StoreBroken
-from aerobee.store.extended_dispatch import ExtendedReput
-from aerobee.store.files import Clock, Files
-from aerobee.store.flush import CommitLogSync, ConsumeQueueFlushService, FlushService, log_flusher
-from aerobee.store.multi_dispatch import MultiDispatchLog
-from aerobee.store.offsets_keeper import OffsetsKeeper
+from aerobee.store.flush.commit_service import PooledCommits
+from aerobee.store.flush.offsets_keeper import OffsetsKeeper
+from aerobee.store.flush.services import (
+    CommitLogSync,
+    ConsumeQueueFlushService,
+    FlushService,
+    log_flusher,
+)
+from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.log.commits import Commits, DirectCommits
+from aerobee.store.log.encoding import encoding_for
 from aerobee.store.opening import StoreParts, open_parts
-from aerobee.store.owner import here
-from aerobee.store.queue_cleaning import QueueCleaner
-from aerobee.store.recovery_report import Progress, RecoveryReport
-from aerobee.store.reput import Reput
-from aerobee.store.results import Arrival, GetResult, GetStatus, PutResult, QueryResult
-from aerobee.store.retention import Retention
-from aerobee.store.search import Search
+from aerobee.store.reading.delay_queues import DelayQueues
+from aerobee.store.reading.search import Search
+from aerobee.store.recovery.report import Progress, RecoveryReport
+from aerobee.store.retention.queue_cleaning import QueueCleaner
+from aerobee.store.retention.retention import Retention
+from aerobee.store.segments.results import Arrival, GetResult, GetStatus, PutResult, QueryResult
 from aerobee.store.stats_service import StoreStatsService
 
 __all__ = [

@@ -12,30 +12,30 @@ import os
 from dataclasses import dataclass
 
 from aerobee.config.model import Settings
-from aerobee.protocol.record import encode_blank
-from aerobee.store.allocate import AllocateMappedFileService, mapped_maker
-from aerobee.store.checkpoint import Checkpoint
-from aerobee.store.delay_levels import DelayLevels
-from aerobee.store.dispatcher import Dispatcher
-from aerobee.store.encoding import crc_checks
+from aerobee.protocol.message.record import encode_blank
+from aerobee.store.disk.checkpoint import Checkpoint
+from aerobee.store.disk.files import Clock, Files, is_full, is_refused
+from aerobee.store.disk.health import Health
+from aerobee.store.disk.lock import StoreLock
+from aerobee.store.disk.offsets_file import Offsets, OffsetsFile
+from aerobee.store.dispatch.dispatcher import Dispatcher
+from aerobee.store.dispatch.extended_dispatch import ExtendedDispatcher, ExtendedMultiDispatcher
+from aerobee.store.dispatch.multi_dispatch import MultiDispatcher
 from aerobee.store.errors import StoreBroken, StoreError, StoreNotWritable
-from aerobee.store.extended_dispatch import ExtendedDispatcher, ExtendedMultiDispatcher
-from aerobee.store.extended_queue import ExtendedQueueTable
-from aerobee.store.files import Clock, Files, is_full, is_refused
-from aerobee.store.health import Health
-from aerobee.store.index_service import IndexService
-from aerobee.store.log_paths import LogPaths
-from aerobee.store.mapped_file_queue import MappedFileQueue
-from aerobee.store.multi_dispatch import MultiDispatcher
-from aerobee.store.offsets_file import Offsets, OffsetsFile
-from aerobee.store.queue_table import ConsumeQueueTable
-from aerobee.store.recovery import Recovery
-from aerobee.store.recovery_report import Progress, RecoveryReport
-from aerobee.store.start_checks import check_rights, check_small_files
+from aerobee.store.index.service import IndexService
+from aerobee.store.inspect.start_checks import check_rights, check_small_files
+from aerobee.store.log.encoding import crc_checks
+from aerobee.store.queues.delay_levels import DelayLevels
+from aerobee.store.queues.extended_queue import ExtendedQueueTable
+from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.recovery.recovery import Recovery
+from aerobee.store.recovery.report import Progress, RecoveryReport
+from aerobee.store.segments.allocate import AllocateMappedFileService, mapped_maker
+from aerobee.store.segments.mapped_file_queue import MappedFileQueue
+from aerobee.store.segments.paths import LogPaths
+from aerobee.store.segments.transient_pool import TransientStorePool, pooled_maker
+from aerobee.store.segments.warm_up import warm_maker
 from aerobee.store.stats import StoreStats
-from aerobee.store.store_lock import StoreLock
-from aerobee.store.transient_pool import TransientStorePool, pooled_maker
-from aerobee.store.warm_up import warm_maker
 
 log = logging.getLogger("aerobee.store")
 

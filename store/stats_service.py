@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from aerobee.store.files import Clock
+from aerobee.store.disk.files import Clock
 from aerobee.store.stats import BOUNDS_S, StoreStats
 
 #: The windows of the rates, in seconds.

@@ -1,4 +1,4 @@
-"""The faulty twin of `store/files.py`: fails where told, and forgets what was not synced.
+"""The faulty twin of `store/disk/files.py`: fails where told, and forgets what was not synced.
 
 It works on real files, so everything the store does really happens, and keeps beside them what a
 disk would hold after a power cut: of each file the content of its last sync, of each directory the
@@ -14,7 +14,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from aerobee.store.files import DiskSpace, Files
+from aerobee.store.disk.files import DiskSpace, Files
 
 # Size of the disk that `full_ratio` is a share of.
 _DISK_BYTES = 1_000_000

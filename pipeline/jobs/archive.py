@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from aerobee.pipeline.decode.columns import STORE_COLUMNS, ddl
+from aerobee.pipeline.jobs.archives.ledger import Entry, Ledger, LedgerError, Staged, plan
+from aerobee.pipeline.jobs.archives.plain_bodies import UNKNOWN_COMPRESSION, plain_bodies
+from aerobee.pipeline.jobs.archives.target import Target
 from aerobee.pipeline.jobs.inputs import FAIL_FAST, StoreInput
-from aerobee.pipeline.jobs.ledger import Entry, Ledger, LedgerError, Staged, plan
-from aerobee.pipeline.jobs.plain_bodies import UNKNOWN_COMPRESSION, plain_bodies
 from aerobee.pipeline.jobs.result import DAMAGED, JobFailed, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
-from aerobee.pipeline.jobs.target import Target
-from aerobee.pipeline.rows import STORE_COLUMNS, ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from aerobee.pipeline.jobs.claims import (
+from aerobee.pipeline.jobs.derived.claims import (
     DELAY_LEVELS,
     RECORD_COLUMNS,
     UNITS,
@@ -26,11 +26,9 @@ from aerobee.pipeline.jobs.claims import (
     claims_of,
     units_of,
 )
-from aerobee.pipeline.jobs.findings import FINDINGS_DDL, KINDS, Finding, Level, merged
-from aerobee.pipeline.jobs.inputs import StoreInput
-from aerobee.pipeline.jobs.queue_files import QueueFile, queue_files
-from aerobee.pipeline.jobs.result import DAMAGED, JobResult, size_text
-from aerobee.pipeline.jobs.runs import (
+from aerobee.pipeline.jobs.derived.findings import FINDINGS_DDL, KINDS, Finding, Level, merged
+from aerobee.pipeline.jobs.derived.queue_files import QueueFile, queue_files
+from aerobee.pipeline.jobs.derived.runs import (
     RUNS_DDL,
     Part,
     PartBuilder,
@@ -40,9 +38,11 @@ from aerobee.pipeline.jobs.runs import (
     damaged_ranges,
     judge,
 )
+from aerobee.pipeline.jobs.derived.unit_check import Known, compare
+from aerobee.pipeline.jobs.derived.units_frame import units_frame
+from aerobee.pipeline.jobs.inputs import StoreInput
+from aerobee.pipeline.jobs.result import DAMAGED, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
-from aerobee.pipeline.jobs.unit_check import Known, compare
-from aerobee.pipeline.jobs.units_frame import units_frame
 from aerobee.protocol.names import (
     DLQ_PREFIX,
     HALF_TOPIC,
@@ -50,7 +50,7 @@ from aerobee.protocol.names import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
 )
-from aerobee.store.delay_levels import DelayLevels
+from aerobee.store.queues.delay_levels import DelayLevels
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.datasource import DataSource
 
-    from aerobee.pipeline.store_files import Store
+    from aerobee.pipeline.files.directory import Store
 
 FORMAT: Final = "rocketmq-store"
 PERMISSIVE, DROP_MALFORMED, FAIL_FAST = "permissive", "dropmalformed", "failfast"
@@ -35,7 +35,7 @@ class StoreInput:
 
     def store(self) -> Store:
         """Where its files are. Raises JobFailed for several stores, StoreReadError for none."""
-        from aerobee.pipeline.store_files import find_stores
+        from aerobee.pipeline.files.directory import find_stores
 
         found = find_stores(self.paths)
         if len(found) > 1:
@@ -61,14 +61,14 @@ class StoreInput:
 
 def register(spark: SparkSession) -> None:
     """Make the format known where Spark does not find it by itself."""
-    from aerobee.pipeline.store_source import RocketMQStoreSource
+    from aerobee.pipeline.files.store_source import RocketMQStoreSource
 
     _register(spark, RocketMQStoreSource)
 
 
 def register_topics(spark: SparkSession) -> None:
     """The same for the format of live topics."""
-    from aerobee.pipeline.topic_source import TopicSource
+    from aerobee.pipeline.source.topic_source import TopicSource
 
     _register(spark, TopicSource)
 

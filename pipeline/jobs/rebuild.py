@@ -19,21 +19,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from aerobee.pipeline.jobs.claims import (
+from aerobee.pipeline.jobs.derived.claims import (
     DELAY_LEVELS,
     RECORD_COLUMNS,
     UNITS_DDL,
     keys_of,
     units_of,
 )
-from aerobee.pipeline.jobs.index_build import (
+from aerobee.pipeline.jobs.derived.index_build import (
     INDEX_ENTRIES,
     INDEX_SLOTS,
     build_index,
     index_names,
 )
-from aerobee.pipeline.jobs.inputs import StoreInput
-from aerobee.pipeline.jobs.queue_files import (
+from aerobee.pipeline.jobs.derived.queue_files import (
     QUEUE_FILE_BYTES,
     UNIT_BYTES,
     file_bytes,
@@ -41,10 +40,11 @@ from aerobee.pipeline.jobs.queue_files import (
     write_file,
     write_sparse,
 )
+from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import JobFailed, JobResult
 from aerobee.pipeline.jobs.session import step
-from aerobee.protocol.record_layout import MIN_RECORD_BYTES
-from aerobee.store.delay_levels import DelayLevels
+from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES
+from aerobee.store.queues.delay_levels import DelayLevels
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,17 +18,17 @@ import pyarrow as pa
 
 from aerobee.pipeline.jobs.archive import COLUMNS as ARCHIVE_COLUMNS
 from aerobee.pipeline.jobs.archive import read_archive
+from aerobee.pipeline.jobs.archives.pace import paced
+from aerobee.pipeline.jobs.archives.replay_scope import WAITING, left_out, still_waiting
 from aerobee.pipeline.jobs.inputs import StoreInput
-from aerobee.pipeline.jobs.pace import paced
-from aerobee.pipeline.jobs.replay_scope import WAITING, left_out, still_waiting
 from aerobee.pipeline.jobs.result import JobFailed, JobResult
 from aerobee.pipeline.jobs.session import step
-from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX
-from aerobee.protocol.record_layout import (
+from aerobee.protocol.message.record_layout import (
     SYS_COMPRESSED,
     SYS_COMPRESSION_MASK,
     SYS_COMPRESSION_ZLIB,
 )
+from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -205,8 +205,8 @@ def _check_targets(topics: Sequence[str]) -> None:
 def _send(
     messages: DataFrame, options: dict[str, str], rate: float | None, result: JobResult
 ) -> None:
+    from aerobee.pipeline.jobs.archives.job_state import is_done
     from aerobee.pipeline.jobs.inputs import register_topics
-    from aerobee.pipeline.jobs.job_state import is_done
 
     result.facts["sent"] = 0
     if is_done(options):

@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from aerobee.pipeline.files.directory import Store, StoreReadError
+from aerobee.pipeline.files.units import Queue
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import JobFailed, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
-from aerobee.pipeline.jobs.whatif import (
+from aerobee.pipeline.jobs.statistics.whatif import (
     Committed,
     Loss,
     Outcome,
@@ -23,9 +25,7 @@ from aerobee.pipeline.jobs.whatif import (
     losses,
     outcome,
 )
-from aerobee.pipeline.store_files import Store, StoreReadError
-from aerobee.pipeline.store_units import Queue
-from aerobee.protocol.fastjson import JsonError
+from aerobee.protocol.frames.fastjson import JsonError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from aerobee.pipeline.errors import PipelineError
+from aerobee.pipeline.brokers.errors import PipelineError
 from aerobee.pipeline.jobs.checks import ParseTime, check
 from aerobee.pipeline.jobs.result import COULD_NOT, DAMAGED, USAGE, JobFailed, JobResult
 from aerobee.pipeline.jobs.session import NEEDED, Progress, open_session, step
@@ -84,7 +84,7 @@ def _check_topics(parsed: argparse.Namespace, result: JobResult) -> None:
     asked = " or ".join(parsed.topic)
     known: list[str] = []
     if not getattr(parsed, "archive", False):
-        from aerobee.pipeline.store_files import find_stores
+        from aerobee.pipeline.files.directory import find_stores
 
         known = sorted({topic for topic, _ in find_stores(parsed.directory)[0].queues()})
     hint = f"; the store has queues of {', '.join(known[:20])}" if known else ""
@@ -134,14 +134,14 @@ def _store(parsed: argparse.Namespace, parse_time: ParseTime) -> StoreInput:
 
 def _audit(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
     from aerobee.pipeline.jobs.audit import audit
-    from aerobee.pipeline.jobs.claims import DELAY_LEVELS
+    from aerobee.pipeline.jobs.derived.claims import DELAY_LEVELS
 
     levels = parsed.delay_levels or DELAY_LEVELS
     return audit(spark, _store(parsed, parse_time), delay_levels=levels)
 
 
 def _rebuild(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
-    from aerobee.pipeline.jobs.claims import DELAY_LEVELS
+    from aerobee.pipeline.jobs.derived.claims import DELAY_LEVELS
     from aerobee.pipeline.jobs.rebuild import Sizes, rebuild
 
     default = Sizes()
@@ -200,7 +200,7 @@ def _replay(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTi
 
 
 def _traffic(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
-    from aerobee.pipeline.jobs.plots import can_draw, write_plots
+    from aerobee.pipeline.jobs.statistics.plots import can_draw, write_plots
     from aerobee.pipeline.jobs.traffic import traffic
 
     result = traffic(spark, _store(parsed, parse_time))
@@ -220,7 +220,7 @@ def _traffic(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseT
 
 def _retention(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
     from aerobee.pipeline.jobs.retention import retention
-    from aerobee.pipeline.jobs.whatif import Policy
+    from aerobee.pipeline.jobs.statistics.whatif import Policy
 
     policies = [Policy(hours=hours) for hours in parsed.hours]
     policies += [Policy(size=size) for size in parsed.size]

@@ -12,9 +12,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.pipeline.jobs.inputs import StoreInput
-from aerobee.pipeline.jobs.rates import rate, skew
 from aerobee.pipeline.jobs.result import JobResult, size_text
 from aerobee.pipeline.jobs.session import step
+from aerobee.pipeline.jobs.statistics.rates import rate, skew
 from aerobee.protocol.names import (
     DLQ_PREFIX,
     HALF_TOPIC,

@@ -1,1 +1,4 @@
-"""Is a store sound? Reads what a store at rest holds; `verify.py` begins."""
+"""Is a store sound? Reads what a store at rest holds; `verify.py` begins.
+
+The command line and the tests come in; `repair/` plans by what is found here.
+"""

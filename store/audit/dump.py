@@ -12,35 +12,35 @@ from typing import NamedTuple
 
 from aerobee.config.model import Settings
 from aerobee.protocol.hashing import java_hash
-from aerobee.protocol.names import SCHEDULE_TOPIC
-from aerobee.protocol.record import (
+from aerobee.protocol.message.record import (
     SYS_TRANSACTION_COMMIT,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
     Message,
     decode_record,
 )
-from aerobee.store.audit.ext import Extensions
-from aerobee.store.audit.filler import is_filler
-from aerobee.store.audit.index_file import ENTRIES
-from aerobee.store.audit.layout import FoundFile, survey
-from aerobee.store.audit.queue_files import QueueReader, QueueSet, RecordsByPlace, names_record
-from aerobee.store.audit.scan import LogScan, first_store_ms
-from aerobee.store.audit.sizes import find_sizes
-from aerobee.store.audit.sources import Sources
-from aerobee.store.audit.state import read_marks, was_left_open
-from aerobee.store.consume_queue import PRE_BLANK_SIZE, UNIT
-from aerobee.store.consume_queue_ext import is_address
-from aerobee.store.encoding import crc_checks
-from aerobee.store.files import Files
-from aerobee.store.index_file import (
+from aerobee.protocol.names import SCHEDULE_TOPIC
+from aerobee.store.disk.files import Files
+from aerobee.store.index.file import (
     ENTRY_BYTES,
     HEADER,
     HEADER_BYTES,
     SLOT_BYTES,
     slot_hash,
 )
-from aerobee.store.sequence import Gap
+from aerobee.store.inspect.ext import Extensions
+from aerobee.store.inspect.filler import is_filler
+from aerobee.store.inspect.index_file import ENTRIES
+from aerobee.store.inspect.layout import FoundFile, survey
+from aerobee.store.inspect.queue_files import QueueReader, QueueSet, RecordsByPlace, names_record
+from aerobee.store.inspect.scan import LogScan, first_store_ms
+from aerobee.store.inspect.sizes import find_sizes
+from aerobee.store.inspect.sources import Sources
+from aerobee.store.inspect.state import read_marks, was_left_open
+from aerobee.store.log.encoding import crc_checks
+from aerobee.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT
+from aerobee.store.queues.consume_queue_ext import is_address
+from aerobee.store.scan.sequence import Gap
 
 _FOREVER = (1 << 63) - 1
 # Times of messages next to each other may go back a little; segments are left out with care.

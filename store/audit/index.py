@@ -1,8 +1,9 @@
 """Holds the index files against the log: every key of every record, and nothing else.
 
 Entries were made in the order of the log, so the log and all entries are read side by side. What
-the files' own chains lead to is checked in `audit/index_file.py`; both together say that a look-up
-by a key finds its message. Entries of records the log does not have any more are passed over.
+the files' own chains lead to is checked in `inspect/index_file.py`; both together say that a
+look-up by a key finds its message. Entries of records the log does not have any
+more are passed over.
 """
 
 from bisect import bisect_right
@@ -10,12 +11,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from aerobee.protocol.hashing import java_hash, java_hash_with_prefix
-from aerobee.store.audit.index_file import Entry, IndexFileAudit
-from aerobee.store.audit.layout import FoundFile
-from aerobee.store.audit.report import Counts, Findings, Sizes
-from aerobee.store.audit.sources import Sources
-from aerobee.store.index_file import ENTRY_BYTES, I32_MAX, slot_hash
-from aerobee.store.sequence import Gap
+from aerobee.store.index.file import ENTRY_BYTES, I32_MAX, slot_hash
+from aerobee.store.inspect.index_file import Entry, IndexFileAudit
+from aerobee.store.inspect.layout import FoundFile
+from aerobee.store.inspect.report import Counts, Findings, Sizes
+from aerobee.store.inspect.sources import Sources
+from aerobee.store.scan.sequence import Gap
 
 _PREFIXES_KEPT = 4096
 

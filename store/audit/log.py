@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from aerobee.protocol.hashing import tag_code
-from aerobee.protocol.names import SCHEDULE_TOPIC
-from aerobee.protocol.properties import (
+from aerobee.protocol.message.properties import (
     PROPERTY_CRC,
     PROPERTY_MULTI_QUEUE_OFFSET,
     PROPERTY_TAGS,
@@ -19,23 +18,24 @@ from aerobee.protocol.properties import (
     further_queues,
     index_keys,
 )
-from aerobee.protocol.record import (
+from aerobee.protocol.message.record import (
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
     Checked,
 )
-from aerobee.protocol.record_seal import SEAL_BYTES, is_intact
-from aerobee.store.audit.filler import is_filler
-from aerobee.store.audit.layout import FoundFile
+from aerobee.protocol.message.record_seal import SEAL_BYTES, is_intact
+from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.audit.queue_pass import LostByGap
 from aerobee.store.audit.queues import Claims
-from aerobee.store.audit.report import Counts, Findings
-from aerobee.store.audit.scan import Batch, LogScan
-from aerobee.store.audit.state import KnownMarks
-from aerobee.store.consume_queue import UNIT
-from aerobee.store.delay_levels import DelayLevels
-from aerobee.store.mapped_file import segment_name
+from aerobee.store.inspect.filler import is_filler
+from aerobee.store.inspect.layout import FoundFile
+from aerobee.store.inspect.report import Counts, Findings
+from aerobee.store.inspect.scan import Batch, LogScan
+from aerobee.store.inspect.state import KnownMarks
+from aerobee.store.queues.consume_queue import UNIT
+from aerobee.store.queues.delay_levels import DelayLevels
+from aerobee.store.segments.mapped_file import segment_name
 
 _pack_unit = UNIT.pack
 _SEAL = f"{PROPERTY_CRC}\x01".encode()

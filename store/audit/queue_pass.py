@@ -7,10 +7,10 @@ that records claim but do not have; those are reported there.
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from aerobee.store.audit.queue_files import QueueReader, RecordsByPlace, names_record
-from aerobee.store.audit.report import Counts, Findings
-from aerobee.store.consume_queue import PRE_BLANK, PRE_BLANK_SIZE, UNIT, UNIT_BYTES
-from aerobee.store.sequence import Gap
+from aerobee.store.inspect.queue_files import QueueReader, RecordsByPlace, names_record
+from aerobee.store.inspect.report import Counts, Findings
+from aerobee.store.queues.consume_queue import PRE_BLANK, PRE_BLANK_SIZE, UNIT, UNIT_BYTES
+from aerobee.store.scan.sequence import Gap
 
 #: Slots [first, end).
 Slots = tuple[int, int]

@@ -19,13 +19,13 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from aerobee.protocol.names import LMQ_PREFIX, SCHEDULE_TOPIC
-from aerobee.store.audit.ext import Extensions
-from aerobee.store.audit.queue_files import QueueReader, QueueSet, RecordsByPlace, names_record
 from aerobee.store.audit.queue_pass import LostByGap, QueuePass
-from aerobee.store.audit.report import Counts, Findings
-from aerobee.store.consume_queue import EMPTY, PRE_BLANK, UNIT, UNIT_BYTES
-from aerobee.store.consume_queue_ext import is_address
-from aerobee.store.sequence import Run, runs_of
+from aerobee.store.inspect.ext import Extensions
+from aerobee.store.inspect.queue_files import QueueReader, QueueSet, RecordsByPlace, names_record
+from aerobee.store.inspect.report import Counts, Findings
+from aerobee.store.queues.consume_queue import EMPTY, PRE_BLANK, UNIT, UNIT_BYTES
+from aerobee.store.queues.consume_queue_ext import is_address
+from aerobee.store.scan.sequence import Run, runs_of
 
 _I32_MAX = (1 << 31) - 1
 _RUNS_MOST = 10_000

@@ -8,13 +8,13 @@ often not who runs the broker.
 import os
 
 from aerobee.config.model import Settings
-from aerobee.store.audit.report import Sizes
-from aerobee.store.encoding import crc_checks
+from aerobee.store.disk.files import Clock, Files
 from aerobee.store.errors import StoreError
-from aerobee.store.files import Clock, Files
+from aerobee.store.inspect.report import Sizes
+from aerobee.store.inspect.start_checks import check_log, check_segment_names, check_small_files
+from aerobee.store.log.encoding import crc_checks
 from aerobee.store.opening import LOG_SIZE_KEYS, StoreParts, make_parts
-from aerobee.store.recovery import Recovery
-from aerobee.store.start_checks import check_log, check_segment_names, check_small_files
+from aerobee.store.recovery.recovery import Recovery
 
 
 def with_sizes(settings: Settings, sizes: Sizes) -> Settings:

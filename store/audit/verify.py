@@ -10,10 +10,10 @@
 
 It changes nothing, opens nothing for writing, and needs memory for the queues' states, one index
 file's slots and a few megabytes of the log, however long that is. It trusts no derived file, and
-none of the code that wrote them: records are checked by `protocol/record_check.py`, everything else
-here.
+none of the code that wrote them: records are checked by `protocol/message/record_check.py`,
+and everything else here.
 
-The caller has locked the store (`store_lock.py`): what a running broker does meanwhile would look
+The caller has locked the store (`disk/lock.py`): what a running broker does meanwhile would look
 like damage.
 """
 
@@ -23,22 +23,24 @@ from collections.abc import Callable, Collection
 from aerobee.config.model import Settings
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.names import is_light
-from aerobee.store.audit.config import Tables
-from aerobee.store.audit.ext import Extensions
 from aerobee.store.audit.index import IndexAudit
-from aerobee.store.audit.kinds import Level
-from aerobee.store.audit.layout import Layout, check_segments, check_strays, survey
 from aerobee.store.audit.log import LogAudit
-from aerobee.store.audit.queue_files import QueueSet, RecordsByPlace
 from aerobee.store.audit.queue_pass import LostByGap
 from aerobee.store.audit.queues import QueueAudit
-from aerobee.store.audit.reader import SegmentReader
-from aerobee.store.audit.report import NO_FACTS, Counts, Findings, LogFacts, Report, Sizes
-from aerobee.store.audit.scan import LogScan
-from aerobee.store.audit.sizes import find_sizes
-from aerobee.store.audit.sources import Sources, Window
 from aerobee.store.audit.start import start_refusal, with_sizes
-from aerobee.store.audit.state import (
+from aerobee.store.disk.files import Clock, Files
+from aerobee.store.disk.read_only_files import ReadOnlyFiles
+from aerobee.store.inspect.config import Tables
+from aerobee.store.inspect.ext import Extensions
+from aerobee.store.inspect.kinds import Level
+from aerobee.store.inspect.layout import Layout, check_segments, check_strays, survey
+from aerobee.store.inspect.queue_files import QueueSet, RecordsByPlace
+from aerobee.store.inspect.reader import SegmentReader
+from aerobee.store.inspect.report import NO_FACTS, Counts, Findings, LogFacts, Report, Sizes
+from aerobee.store.inspect.scan import LogScan
+from aerobee.store.inspect.sizes import find_sizes
+from aerobee.store.inspect.sources import Sources, Window
+from aerobee.store.inspect.state import (
     check_abort,
     check_checkpoint,
     check_lock,
@@ -46,11 +48,9 @@ from aerobee.store.audit.state import (
     read_marks,
     was_left_open,
 )
-from aerobee.store.delay_levels import DelayLevels
-from aerobee.store.encoding import crc_checks
-from aerobee.store.files import Clock, Files
-from aerobee.store.read_only_files import ReadOnlyFiles
-from aerobee.store.recovery_report import Progress
+from aerobee.store.log.encoding import crc_checks
+from aerobee.store.queues.delay_levels import DelayLevels
+from aerobee.store.recovery.report import Progress
 
 
 def verify(

@@ -20,7 +20,7 @@ import sys
 import time
 from pathlib import Path
 
-from aerobee.store.files import Files
+from aerobee.store.disk.files import Files
 
 from ..interop.brokers import Broker, StoreShape
 from .__main__ import KINDS, first_send

@@ -10,8 +10,8 @@ import pytest
 
 import aerobee.testing
 from aerobee.protocol.codes import RequestCode
-from aerobee.protocol.command import Command, make_request
-from aerobee.protocol.headers import SendMessageHeader
+from aerobee.protocol.frames.command import Command, make_request
+from aerobee.protocol.headers.client import SendMessageHeader
 from aerobee.remoting.caller import Caller
 from aerobee.testing import RunningBroker
 

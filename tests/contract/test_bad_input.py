@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import aerobee.testing
-from aerobee.protocol.batch import BatchItem, encode_batch
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
+from aerobee.protocol.frames.command import Command
+from aerobee.protocol.message.batch import BatchItem, encode_batch
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.store.errors import StoreError, StoreInUse, StoreSizeMismatch
 from aerobee.testing import RunningBroker

@@ -36,8 +36,8 @@ from aerobee.client import (
     ReceivedMessage,
     SendStatus,
 )
+from aerobee.client.consuming.puller import PullStatus
 from aerobee.client.errors import NoRoute, PeerFailed, RequestRefused
-from aerobee.client.puller import PullStatus
 
 JARS = Path(__file__).parents[2] / ".cache" / "interop" / "java" / "broker-4.9.7"
 # So that the first retry, of level 3, is not waited for as long as in real life.

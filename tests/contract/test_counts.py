@@ -12,8 +12,8 @@ import pytest
 
 import aerobee.testing
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.ids import parse_offset_msg_id
-from aerobee.protocol.record import decode_records
+from aerobee.protocol.message.ids import parse_offset_msg_id
+from aerobee.protocol.message.record import decode_records
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import Wire
 from tests.ports import free_port

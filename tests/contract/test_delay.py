@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 import aerobee.testing
-from aerobee.protocol.batch import BatchItem, encode_batch
-from aerobee.protocol.bodies import loads
+from aerobee.protocol.bodies.common import loads
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
-from aerobee.protocol.ids import parse_offset_msg_id
+from aerobee.protocol.frames.command import Command
+from aerobee.protocol.message.batch import BatchItem, encode_batch
+from aerobee.protocol.message.ids import parse_offset_msg_id
+from aerobee.protocol.message.record import Message, decode_records
 from aerobee.protocol.names import SCHEDULE_TOPIC
-from aerobee.protocol.record import Message, decode_records
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import Wire
 from tests.ports import free_port

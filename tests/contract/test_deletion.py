@@ -11,7 +11,7 @@ from typing import Any
 
 import aerobee.testing
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.record import decode_records
+from aerobee.protocol.message.record import decode_records
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import Wire
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.store.files import Files
+from aerobee.store.disk.files import Files
 from tests.faulty_files import FaultyFiles
 from tests.sim.memory_files import MemoryFiles
 from tests.sim.recorded_files import RecordedFiles

@@ -11,8 +11,8 @@ import pytest
 
 import aerobee.testing
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.record import decode_records
-from aerobee.store.files import Files
+from aerobee.protocol.message.record import decode_records
+from aerobee.store.disk.files import Files
 from tests.contract.conftest import Wire
 
 NEVER_MS = 3_600_000

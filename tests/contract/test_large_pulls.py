@@ -6,9 +6,9 @@ from aerobee import testing
 from aerobee.client.blocking import Admin, Producer
 from aerobee.client.message import Message, MessageQueue
 from aerobee.protocol.codes import RequestCode
-from aerobee.protocol.command import Command, make_request
-from aerobee.protocol.headers import PULL_SUBSCRIPTION, PullMessageHeader
-from aerobee.protocol.record import decode_records
+from aerobee.protocol.frames.command import Command, make_request
+from aerobee.protocol.headers.client import PULL_SUBSCRIPTION, PullMessageHeader
+from aerobee.protocol.message.record import decode_records
 from aerobee.remoting.blocking import BlockingCaller, Manner
 from aerobee.testing import RunningBroker
 

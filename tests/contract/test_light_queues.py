@@ -11,11 +11,11 @@ import pytest
 
 import aerobee.testing
 from aerobee.client import Message, MessageQueue, Producer, PullConsumer
-from aerobee.protocol.batch import BatchItem, encode_batch
-from aerobee.protocol.client_bodies import ConsumerData, HeartbeatData
+from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.filters import parse_tag_expression
-from aerobee.protocol.record import decode_records
+from aerobee.protocol.filters.subscription import parse_tag_expression
+from aerobee.protocol.message.batch import BatchItem, encode_batch
+from aerobee.protocol.message.record import decode_records
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import Wire
 

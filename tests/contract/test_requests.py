@@ -9,12 +9,12 @@ import time
 
 import pytest
 
-from aerobee.protocol.batch import BatchItem, encode_batch
-from aerobee.protocol.client_bodies import ConsumerData, HeartbeatData
+from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.filters import parse_tag_expression
-from aerobee.protocol.ids import parse_offset_msg_id
-from aerobee.protocol.record import decode_record, decode_records
+from aerobee.protocol.filters.subscription import parse_tag_expression
+from aerobee.protocol.message.batch import BatchItem, encode_batch
+from aerobee.protocol.message.ids import parse_offset_msg_id
+from aerobee.protocol.message.record import decode_record, decode_records
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import Wire
 

@@ -14,15 +14,15 @@ import pytest
 
 import aerobee.testing
 from aerobee.client.blocking import PullConsumer
-from aerobee.pipeline.jobs import job_state
-from aerobee.pipeline.jobs.job_state import is_done
+from aerobee.pipeline.jobs.archives import job_state
+from aerobee.pipeline.jobs.archives.job_state import is_done
 from aerobee.pipeline.option_parsing import OptionError
-from aerobee.pipeline.sink_plan import SinkPlan, SinkPlanError, plan_write
-from aerobee.pipeline.sink_rows import SinkRowError
-from aerobee.pipeline.sink_send import SinkSendError
-from aerobee.pipeline.sink_task import TaskResult, abort_write, commit_write, write_partition
+from aerobee.pipeline.sink.plan import SinkPlan, SinkPlanError, plan_write
+from aerobee.pipeline.sink.rows import SinkRowError
+from aerobee.pipeline.sink.send import SinkSendError
+from aerobee.pipeline.sink.task import TaskResult, abort_write, commit_write, write_partition
 from aerobee.testing import RunningBroker
-from tests.unit.pipeline.test_sink import fields
+from tests.unit.pipeline.sink.test_sink import fields
 
 # The first message makes a topic here, which planning warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:topic .* is on no broker")
@@ -146,7 +146,7 @@ def test_a_message_that_is_too_large_is_named(running: RunningBroker, guarantee:
 
 
 def test_a_failed_task_leaves_nothing_staged(running: RunningBroker) -> None:
-    from aerobee.client.staging import StageClient
+    from aerobee.client.producing.staging import StageClient
 
     made = plan(running, "Failing", batchBytes="1024")
     dropped: list[list[str]] = []
@@ -190,7 +190,7 @@ def test_a_topic_that_the_first_message_would_make_is_warned_of(running: Running
 def test_effectively_once_is_refused_where_nobody_stages(
     running: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from aerobee.client.staging import StageClient
+    from aerobee.client.producing.staging import StageClient
 
     async def none(_self: StageClient, _broker: str) -> None:
         return None

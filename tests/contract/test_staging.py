@@ -9,13 +9,11 @@ import pytest
 
 import aerobee.testing
 from aerobee.client import Producer
+from aerobee.client.consuming.pull_consumer import PullConsumer
 from aerobee.client.errors import PeerError, RequestRefused
-from aerobee.client.pull_consumer import PullConsumer
-from aerobee.client.staging import StageClient, StagingOptions
-from aerobee.protocol.batch import BatchItem, encode_batch
+from aerobee.client.producing.staging import StageClient, StagingOptions
 from aerobee.protocol.codes import ResponseCode
-from aerobee.protocol.names import STAGE_TOPIC
-from aerobee.protocol.stages import (
+from aerobee.protocol.headers.stages import (
     Run,
     StageChunkHeader,
     StagePart,
@@ -23,6 +21,8 @@ from aerobee.protocol.stages import (
     encode_chunk,
     stage_checksum,
 )
+from aerobee.protocol.message.batch import BatchItem, encode_batch
+from aerobee.protocol.names import STAGE_TOPIC
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import Wire
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import aerobee.testing
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.record import decode_records
+from aerobee.protocol.message.record import decode_records
 from tests.contract.conftest import Wire
 
 NEVER_MS = 3_600_000

@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aerobee.broker import state_file
-from aerobee.broker.acks import Acks
+from aerobee.broker.messages.acks import Acks
+from aerobee.broker.tables import state_file
 from aerobee.protocol.codes import ResponseCode
-from aerobee.protocol.record_check import CHECK_NOTHING
-from aerobee.store.files import Files
-from aerobee.store.flush import CommitLogSync
-from aerobee.store.log_walk import LogWalk
-from aerobee.store.mapped_file import MappedFile
+from aerobee.protocol.message.record_check import CHECK_NOTHING
+from aerobee.store.disk.files import Files
+from aerobee.store.disk.steady_time import SteadyTime
+from aerobee.store.flush.services import CommitLogSync
 from aerobee.store.message_store import MessageStore
-from aerobee.store.steady_time import SteadyTime
+from aerobee.store.scan.log_walk import LogWalk
+from aerobee.store.segments.mapped_file import MappedFile
 
 
 def replace(owner: Any, name: str, value: object) -> Any:

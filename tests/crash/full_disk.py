@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aerobee.protocol.command import Command
+from aerobee.protocol.frames.command import Command
 from tests.crash.checker import Violation, check
 from tests.crash.daemons import start_daemon
 from tests.crash.history import History, Promise

@@ -11,10 +11,10 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aerobee.broker.state_file import JsonStateFile
-from aerobee.protocol.record import Message
-from aerobee.store.audit.kinds import Level
+from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.protocol.message.record import Message
 from aerobee.store.audit.verify import verify
+from aerobee.store.inspect.kinds import Level
 from aerobee.store.message_store import MessageStore
 from tests.crash.kill_child import COUNT, QUEUES, body_of, settings_of
 from tests.crash.same_directory import SameDirectory

@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from aerobee.broker.state_file import JsonStateFile
+from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.config.model import Settings
 from aerobee.store.message_store import MessageStore
 from tests.crash.same_directory import SameDirectory

@@ -7,8 +7,8 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 
-from aerobee.protocol.command import Command, make_request
-from aerobee.protocol.frame import FrameDecoder
+from aerobee.protocol.frames.command import Command, make_request
+from aerobee.protocol.frames.frame import FrameDecoder
 from tests.crash.records import Record, records_of
 
 SEND, PULL, COMMIT, CREATE_TOPIC = 310, 11, 15, 17

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from aerobee.store.commit_service import Committer
+from aerobee.store.flush.commit_service import Committer
 from aerobee.store.message_store import MessageStore
 from tests.crash.store_writer import body_of
 from tests.unit.store.support import message, small_settings

@@ -6,7 +6,7 @@ of. Tests that damage or kill a hundred copies of one directory mean the directo
 
 import os
 
-from aerobee.store.files import Files
+from aerobee.store.disk.files import Files
 
 
 class SameDirectory(Files):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.store.files import Files
+from aerobee.store.disk.files import Files
 from tests.crash.extents import joined, journal_of
 from tests.crash.recorded_disk import RecordedDisk, make_file_system
 from tests.crash.write_back import written_back

@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import pytest
 
-from aerobee.store.disposal import DeletionCounts, Detached, Removal, SegmentDisposal
-from aerobee.store.files import Clock, Files
-from aerobee.store.health import Health
-from aerobee.store.mapped_file import MappedFile, segment_name
+from aerobee.store.disk.files import Clock, Files
+from aerobee.store.disk.health import Health
+from aerobee.store.retention.disposal import DeletionCounts, Detached, Removal, SegmentDisposal
+from aerobee.store.segments.mapped_file import MappedFile, segment_name
 
 SEGMENT = 1 << 30
 _MIB = 1 << 20

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.store.audit.report import Level
 from aerobee.store.audit.verify import verify
+from aerobee.store.inspect.report import Level
 from tests.crash.daemons import settings_for, start_daemon
 from tests.crash.link import SEND, SUCCESS, Link, send_fields
 from tests.crash.records import Record

@@ -2,7 +2,8 @@
 writers go on by themselves, and each row is there once.
 
 The seed is printed and can be set with AEROBEE_SEED. Every point of the broker's side is enumerated
-in tests/unit/broker/test_staging_crash.py; here it is the whole daemon, its sockets and its client.
+in tests/unit/broker/staging/test_staging_crash.py; here it is the whole daemon, its sockets
+and its client.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ import pytest
 
 from aerobee.client.blocking import PullConsumer
 from aerobee.client.message import MessageQueue
-from aerobee.pipeline.sink_plan import plan_write
-from aerobee.pipeline.sink_task import abort_write, commit_write, write_partition
+from aerobee.pipeline.sink.plan import plan_write
+from aerobee.pipeline.sink.task import abort_write, commit_write, write_partition
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from tests.crash.lasting import LastingDaemon
 from tests.service.kit import wait_until
-from tests.unit.pipeline.test_sink import fields
+from tests.unit.pipeline.sink.test_sink import fields
 
 # The first row makes the topic, which planning tells.
 pytestmark = pytest.mark.filterwarnings("ignore:topic .* is on no broker")

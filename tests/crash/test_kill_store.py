@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.protocol.record import decode_record
+from aerobee.protocol.message.record import decode_record
 from aerobee.store.message_store import MessageStore
 from tests.crash.store_writer import body_of
 from tests.unit.store.support import read_all, small_settings

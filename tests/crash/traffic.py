@@ -14,7 +14,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 
-from aerobee.protocol.command import Command
+from aerobee.protocol.frames.command import Command
 from tests.crash.history import FAIL, OK, History, Seen, Sent
 from tests.crash.link import (
     COMMIT,

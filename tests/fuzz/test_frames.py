@@ -9,9 +9,9 @@ import tracemalloc
 
 import pytest
 
-from aerobee.protocol.command import make_request
 from aerobee.protocol.errors import BadFrame
-from aerobee.protocol.frame import MAX_FRAME_BYTES, FrameDecoder
+from aerobee.protocol.frames.command import make_request
+from aerobee.protocol.frames.frame import MAX_FRAME_BYTES, FrameDecoder
 
 SECONDS = 2.0
 

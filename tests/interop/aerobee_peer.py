@@ -12,13 +12,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 
+from aerobee.client.consuming.listener import Consumed
+from aerobee.client.consuming.push_consumer import PushConsumer
 from aerobee.client.errors import ClientError
-from aerobee.client.listener import Consumed
 from aerobee.client.message import Message, MessageQueue, ReceivedMessage
 from aerobee.client.options import ConsumeFrom, PushOptions
-from aerobee.client.producer import Producer
-from aerobee.client.push_consumer import PushConsumer
-from aerobee.client.sender import SendResult, SendStatus
+from aerobee.client.producing.producer import Producer
+from aerobee.client.producing.sender import SendResult, SendStatus
 
 BATCH = 32
 ASYNC_WINDOW = 128

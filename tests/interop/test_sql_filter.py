@@ -17,8 +17,8 @@ from urllib.parse import quote_plus, unquote_plus, urlencode
 import pytest
 
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.sql_filter import SqlFilter, compile_sql
-from aerobee.protocol.sql_values import Incomparable
+from aerobee.protocol.filters.sql_filter import SqlFilter, compile_sql
+from aerobee.protocol.filters.sql_values import Incomparable
 
 from .conftest import require
 from .kit import CACHE, HERE, HOME, JAVA_BROKER
@@ -194,7 +194,7 @@ def ours(expression: str, messages: list[dict[str, str]]) -> dict[str, str]:
     return {"results": "".join([letter(compiled, message) for message in messages])}
 
 
-# Where we differ and mean to: the reasons are in protocol/sql_filter.py.
+# Where we differ and mean to: the reasons are in protocol/filters/sql_filter.py.
 REST, ZERO = "refused here for what is unread there", "a floating-point zero, refused there alone"
 
 

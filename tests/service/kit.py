@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.protocol.command import Command, make_request
-from aerobee.protocol.frame import FrameDecoder
+from aerobee.protocol.frames.command import Command, make_request
+from aerobee.protocol.frames.frame import FrameDecoder
 from tests.ports import free_port
 
 WAIT_S = 30.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.protocol.command import make_request
+from aerobee.protocol.frames.command import make_request
 
 from .kit import Served, Wire, aerobee
 

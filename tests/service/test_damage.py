@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aerobee.client.blocking import Producer, PullConsumer
+from aerobee.client.consuming.puller import PullStatus
 from aerobee.client.message import Message
-from aerobee.client.puller import PullStatus
 
 from .kit import Served, metric, wait_until
 

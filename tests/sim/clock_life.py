@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from aerobee.protocol.record import decode_record, decode_records
+from aerobee.protocol.message.record import decode_record, decode_records
+from aerobee.store.disk.owner import here
 from aerobee.store.message_store import GetStatus
-from aerobee.store.owner import here
 from tests.sim.memory_files import MemoryFiles
 from tests.sim.recovered import ROOT
 from tests.sim.stepped_store import SteppedClock, SteppedStore

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.log_walk import LogWalk
-from aerobee.store.mapped_file import MappedFile
+from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.scan.log_walk import LogWalk
+from aerobee.store.segments.mapped_file import MappedFile
 from tests.sim.plans import plan_named
 from tests.sim.recorded_files import RecordedFiles
 from tests.sim.stepped_store import SteppedStore

@@ -1,9 +1,9 @@
 """Makes the n-th call of the disk in memory fail, once or from then on.
 
 Calls on names fail in the twin itself. Calls on descriptors fail below `Files`, in the `os` and
-`mmap` that store/files.py and store/syncs.py see, so that their own loops over short reads and
-writes are part of what is tested. The fault is in the call: nothing of it was done, but for a short
-read or write, which did a part.
+`mmap` that store/disk/files.py and store/disk/syncs.py see, so that their own loops over
+short reads and writes are part of what is tested. The fault is in the call: nothing of it was done,
+but for a short read or write, which did a part.
 """
 
 import errno
@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from aerobee.store import files as files_module
-from aerobee.store import syncs as syncs_module
-from aerobee.store.files import DiskSpace
+from aerobee.store.disk import files as files_module
+from aerobee.store.disk import syncs as syncs_module
+from aerobee.store.disk.files import DiskSpace
 from tests.sim.crash_model import CrashModel
 from tests.sim.recorded_files import Forgotten, RecordedFiles, SyncFailed
 

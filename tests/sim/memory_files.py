@@ -1,4 +1,4 @@
-"""A disk in memory: the twin of `store/files.py` that needs no directory.
+"""A disk in memory: the twin of `store/disk/files.py` that needs no directory.
 
 Names are a table here; the bytes of a file are in a memory file of the kernel (memfd), so that a
 descriptor is a real descriptor and a mapping a real one, and the code under `Files` that reads,
@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from aerobee.store.files import DiskSpace, Files
+from aerobee.store.disk.files import DiskSpace, Files
 
 #: Content of each file by absolute path; None for a directory.
 Image: TypeAlias = Mapping[str, bytes | None]

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aerobee.config.model import Settings
-from aerobee.protocol.record import decode_record
-from aerobee.store.files import Clock
+from aerobee.protocol.message.record import decode_record
+from aerobee.store.disk.files import Clock
 from aerobee.store.message_store import GetStatus
 from tests.sim.crash_model import State
 from tests.sim.history import Queue

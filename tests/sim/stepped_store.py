@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from aerobee.config.model import Settings
-from aerobee.protocol.properties import decode_properties
-from aerobee.protocol.record import StoreMessage
-from aerobee.store.allocate import AllocateMappedFileService
+from aerobee.protocol.message.properties import decode_properties
+from aerobee.protocol.message.record import StoreMessage
 from aerobee.store.errors import StoreBroken
-from aerobee.store.mapped_file import MappedFile
 from aerobee.store.message_store import MessageStore
 from aerobee.store.opening import StoreParts
+from aerobee.store.segments.allocate import AllocateMappedFileService
+from aerobee.store.segments.mapped_file import MappedFile
 from tests.unit.store.support import FIRST_MS, ManualClock
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from aerobee.store import retention_plan, search
-from aerobee.store.commit_log import CommitLog
-from aerobee.store.offsets_file import ClockNote
-from aerobee.store.steady_time import SteadyTime
+from aerobee.store.disk.offsets_file import ClockNote
+from aerobee.store.disk.steady_time import SteadyTime
+from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.reading import search
+from aerobee.store.retention import plan as retention_plan
 from tests.sim.clock_life import DAY_MS, HOUR_MS, World, WorldClock
 from tests.sim.explore import judge, states_at
 from tests.sim.plans import plan_named

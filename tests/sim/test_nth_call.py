@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.store.mapped_file import MappedFile
 from aerobee.store.message_store import MessageStore
+from aerobee.store.segments.mapped_file import MappedFile
 from tests.sim.failing_calls import CALLS, Fault
 from tests.sim.nth_call import run_with
 from tests.unit.store.support import bodies, message, small_settings

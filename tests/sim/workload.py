@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aerobee.config.model import Settings
-from aerobee.protocol.record import StoreMessage, encode_record
+from aerobee.protocol.message.record import StoreMessage, encode_record
 from aerobee.store.errors import StoreBroken
-from aerobee.store.results import PutResult
+from aerobee.store.segments.results import PutResult
 from tests.sim.crash_choices import picks_of
 from tests.sim.crash_model import CrashModel, State
 from tests.sim.history import HALF, ROLLBACK, Deleted, Expected, Life, Mark, Seen, Sent

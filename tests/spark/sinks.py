@@ -64,9 +64,9 @@ def write_streams(
 
     from pyspark import TaskContext
 
-    from aerobee.pipeline import sink_task
-    from aerobee.pipeline.sink_plan import staging_client
-    from aerobee.pipeline.topic_source import TopicSource
+    from aerobee.pipeline.sink import task as sink_task
+    from aerobee.pipeline.sink.plan import staging_client
+    from aerobee.pipeline.source.topic_source import TopicSource
 
     def stand_still(name: str) -> None:
         (Path(marks) / name).touch()

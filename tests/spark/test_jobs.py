@@ -18,7 +18,7 @@ import pytest
 from aerobee.client.message import Message
 from tests.interop.brokers import Broker
 from tests.interop.processes import wait_until
-from tests.unit.pipeline.test_jobs_audit import as_fault, plant_anywhere
+from tests.unit.pipeline.jobs.test_jobs_audit import as_fault, plant_anywhere
 from tests.unit.store import audit_support as at
 from tests.unit.store.support import ManualClock, message, small_settings, tree
 

@@ -14,12 +14,12 @@ import pytest
 
 from aerobee.client.options import ClientOptions
 from aerobee.pipeline.option_parsing import OptionError
-from aerobee.pipeline.sink_plan import SinkPlanError, plan_write
+from aerobee.pipeline.sink.plan import SinkPlanError, plan_write
 from tests.interop.brokers import Broker, OurBroker, SecuredJavaBroker
 from tests.interop.conftest import require as require_part
 from tests.interop.processes import wait_until
 from tests.tls import CERTIFICATE, STRANGER
-from tests.unit.pipeline.test_sink import fields
+from tests.unit.pipeline.sink.test_sink import fields
 
 from .conftest import require
 from .kit import VERSIONS, Driver, SparkFailed
@@ -273,7 +273,7 @@ def test_a_driver_killed_in_each_phase_of_a_commit_writes_each_row_once(
 # Each row a slice; and only a few more, from when a file is there.
 HALF_PUBLISHING = """
 import os
-from aerobee.broker import stage_publish
+from aerobee.broker.staging import publish as stage_publish
 from aerobee.cli.main import main
 stage_publish._SLICE_ROWS = 1
 real = stage_publish.Publisher._schedule

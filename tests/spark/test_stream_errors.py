@@ -12,7 +12,7 @@ import pytest
 from aerobee import testing
 from aerobee.client.blocking import Admin, Producer
 from aerobee.client.message import Message
-from aerobee.protocol.signature import signed
+from aerobee.protocol.frames.signature import signed
 from tests.interop.brokers import BROKER_NAME, Broker
 from tests.interop.processes import wait_until
 from tests.interop.wire import Answer, Wire

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aerobee.broker.state_file import StateFileError
+from aerobee.broker.tables.state_file import StateFileError
 from aerobee.nameserver.kv import KvFileDamaged
 from tests.crash.damage.case import Case, Heard
 from tests.crash.damage.originals import Original, snapshot

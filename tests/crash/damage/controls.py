@@ -7,20 +7,18 @@ from unittest import mock
 
 import msgspec
 
-from aerobee.broker.state_file import JsonStateFile, StateFileError
-from aerobee.protocol.record_check import CHECK_NOTHING
-from aerobee.store import (
-    checks,
-    index_service,
-    log_walk,
-    mapped_file_queue,
-    offsets_file,
-    recovery,
-    scrub_units,
-)
-from aerobee.store.mapped_file import MappedFile
-from aerobee.store.soundness import Soundness
-from aerobee.store.store_lock import StoreLock
+from aerobee.broker.tables.state_file import JsonStateFile, StateFileError
+from aerobee.protocol.message.record_check import CHECK_NOTHING
+from aerobee.store import checks
+from aerobee.store.disk import offsets_file
+from aerobee.store.disk.lock import StoreLock
+from aerobee.store.index import service as index_service
+from aerobee.store.recovery import recovery
+from aerobee.store.recovery.soundness import Soundness
+from aerobee.store.scan import log_walk
+from aerobee.store.scrub import units as scrub_units
+from aerobee.store.segments import mapped_file_queue
+from aerobee.store.segments.mapped_file import MappedFile
 
 
 class Broken(NamedTuple):

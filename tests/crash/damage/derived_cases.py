@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from aerobee.protocol.names import SCHEDULE_TOPIC
-from aerobee.store.consume_queue_ext import MOST_ADDRESS
+from aerobee.store.queues.consume_queue_ext import MOST_ADDRESS
 from tests.crash.damage import case as do
 from tests.crash.damage.case import Case
 from tests.crash.damage.originals import Original

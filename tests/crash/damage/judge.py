@@ -16,10 +16,10 @@ from pathlib import Path
 
 from aerobee.store.audit.verify import verify
 from aerobee.store.errors import StoreError
-from aerobee.store.mending.at_rest import StoreAtRest
-from aerobee.store.mending.repair import plan_repair, repair
 from aerobee.store.message_store import MessageStore
-from aerobee.store.results import GetStatus
+from aerobee.store.repair.at_rest import StoreAtRest
+from aerobee.store.repair.repair import plan_repair, repair
+from aerobee.store.segments.results import GetStatus
 from tests.crash.damage.case import NOBODY, Case, Heard
 from tests.crash.damage.config_judge import ConfigJudge
 from tests.crash.damage.log_cases import mark_of

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aerobee.config.model import Settings
-from aerobee.protocol.record import Message, decode_record, pack_host
+from aerobee.protocol.message.record import Message, decode_record, pack_host
+from aerobee.store.disk.offsets_file import decode
 from aerobee.store.message_store import MessageStore
-from aerobee.store.offsets_file import decode
 from tests.crash.damage import tables
 from tests.crash.same_directory import SameDirectory
 from tests.unit.store.support import ManualClock, message, read_all, small_settings

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from aerobee.broker.groups import GroupConfig, GroupTable
-from aerobee.broker.light_queues import LightConsumerOffsets
-from aerobee.broker.offsets import ConsumerOffsets
-from aerobee.broker.state_file import JsonStateFile
-from aerobee.broker.topics import TopicConfig, TopicOptions, TopicTable
+from aerobee.broker.tables.groups import GroupConfig, GroupTable
+from aerobee.broker.tables.light_queues import LightConsumerOffsets
+from aerobee.broker.tables.offsets import ConsumerOffsets
+from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.broker.tables.topics import TopicConfig, TopicOptions, TopicTable
 from aerobee.nameserver.kv import KvFile
 
 NOW_MS = 1_700_000_000_000

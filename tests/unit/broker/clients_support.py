@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from aerobee.broker.clients import ClientTable
-from aerobee.broker.groups import GroupTable
-from aerobee.broker.offsets import ConsumerOffsets
-from aerobee.broker.state_file import JsonStateFile
-from aerobee.broker.topics import TopicOptions, TopicTable
-from aerobee.protocol.command import Command, make_request
-from aerobee.protocol.frame import FrameDecoder
+from aerobee.broker.tables.clients import ClientTable
+from aerobee.broker.tables.groups import GroupTable
+from aerobee.broker.tables.offsets import ConsumerOffsets
+from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.broker.tables.topics import TopicOptions, TopicTable
+from aerobee.protocol.frames.command import Command, make_request
+from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.remoting.connection import Connection
-from aerobee.store.owner import OnOwner
+from aerobee.store.disk.owner import OnOwner
 
 NOW_MS = 1_700_000_000_000
 

@@ -8,19 +8,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from aerobee.broker.delay import ScheduleMessageService
-from aerobee.broker.delay_progress import DelayProgress
-from aerobee.broker.staging import Staging
-from aerobee.broker.state_file import JsonStateFile
+from aerobee.broker.delay.delay import ScheduleMessageService
+from aerobee.broker.delay.progress import DelayProgress
+from aerobee.broker.staging.staging import Staging
 from aerobee.broker.stats import BrokerStats
-from aerobee.broker.topics import PERM_READ_WRITE, TopicConfig, TopicOptions, TopicTable
-from aerobee.protocol.batch import BatchItem, encode_batch
+from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.broker.tables.topics import PERM_READ_WRITE, TopicConfig, TopicOptions, TopicTable
 from aerobee.protocol.codes import RequestCode
-from aerobee.protocol.command import Command
-from aerobee.protocol.frame import FrameDecoder
-from aerobee.protocol.names import SCHEDULE_TOPIC
-from aerobee.protocol.properties import encode_properties
-from aerobee.protocol.stages import (
+from aerobee.protocol.frames.command import Command
+from aerobee.protocol.frames.frame import FrameDecoder
+from aerobee.protocol.headers.stages import (
     Run,
     StageBatchHeader,
     StageChunkHeader,
@@ -31,6 +28,9 @@ from aerobee.protocol.stages import (
     encode_parts,
     stage_checksum,
 )
+from aerobee.protocol.message.batch import BatchItem, encode_batch
+from aerobee.protocol.message.properties import encode_properties
+from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.message_store import MessageStore
 from tests.unit.broker.clients_support import NOW_MS, Peer, request
 from tests.unit.store.support import HOST, read_all, small_settings

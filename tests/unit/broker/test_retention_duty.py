@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.admin_cleaning import CleaningRequests
-from aerobee.broker.admin_topics import TopicRequests
 from aerobee.broker.loop_calls import LoopCalls
-from aerobee.broker.metrics_store import Lag
-from aerobee.broker.offsets import ConsumerOffsets
+from aerobee.broker.monitoring.store_metrics import Lag
+from aerobee.broker.requests.cleaning import CleaningRequests
+from aerobee.broker.requests.topics import TopicRequests
+from aerobee.broker.requests.worker_answers import WorkerAnswers
 from aerobee.broker.retention_duty import RetentionDuty
-from aerobee.broker.state_file import JsonStateFile
 from aerobee.broker.stats import BrokerStats
-from aerobee.broker.worker_answers import WorkerAnswers
+from aerobee.broker.tables.offsets import ConsumerOffsets
+from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
+from aerobee.protocol.frames.command import Command
 from aerobee.store.errors import StoreClosed
 from aerobee.store.message_store import MessageStore
 from tests.unit.broker.clients_support import Peer, Tables, request

@@ -109,7 +109,7 @@ def test_no_time_is_no_text() -> None:
 
 
 def test_exit_codes_tell_who_is_at_fault() -> None:
-    from aerobee.cli.session import exit_code
+    from aerobee.cli.cluster.session import exit_code
     from aerobee.client import errors
 
     refused = errors.RequestRefused("no", address="a:1", code=1, remark=None)
@@ -124,7 +124,7 @@ def test_exit_codes_tell_who_is_at_fault() -> None:
 def test_name_servers_come_from_flag_environment_or_loopback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from aerobee.cli.session import name_servers
+    from aerobee.cli.cluster.session import name_servers
 
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
     assert name_servers(SimpleNamespace(name_servers=None)) == "127.0.0.1:9876"  # type: ignore[arg-type]

@@ -13,21 +13,21 @@ from typing import Any
 
 import pytest
 
-from aerobee.protocol.batch import decode_batch
-from aerobee.protocol.bodies import MessageQueue
-from aerobee.protocol.client_bodies import (
+from aerobee.protocol.bodies.clients import (
     HeartbeatData,
     LockBatch,
     encode_consumer_list,
     encode_locked_queues,
 )
+from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.protocol.bodies.routes import BrokerRoute, ClusterInfo, QueueRoute, TopicRoute
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command, encode_response, make_request
-from aerobee.protocol.filters import tag_codes
-from aerobee.protocol.headers import PullMessageHeader, SendMessageHeader
-from aerobee.protocol.properties import decode_properties
-from aerobee.protocol.record import StoreMessage, encode_record, pack_host
-from aerobee.protocol.route_bodies import BrokerRoute, ClusterInfo, QueueRoute, TopicRoute
+from aerobee.protocol.filters.subscription import tag_codes
+from aerobee.protocol.frames.command import Command, encode_response, make_request
+from aerobee.protocol.headers.client import PullMessageHeader, SendMessageHeader
+from aerobee.protocol.message.batch import decode_batch
+from aerobee.protocol.message.properties import decode_properties
+from aerobee.protocol.message.record import StoreMessage, encode_record, pack_host
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.server import RemotingServer
 

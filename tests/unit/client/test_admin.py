@@ -7,12 +7,12 @@ import pytest
 from aerobee.client.admin import Admin
 from aerobee.client.errors import CallerError, ClientClosed, NoRoute, PeerFailed, RequestRefused
 from aerobee.client.options import ClientOptions
-from aerobee.protocol.admin_headers import CreateTopicHeader
-from aerobee.protocol.bodies import MessageQueue, dumps
+from aerobee.protocol.bodies.common import MessageQueue, dumps
+from aerobee.protocol.bodies.stats import QueueOffsets, encode_topic_stats
+from aerobee.protocol.bodies.topics import TopicData, TopicTableData, VersionStamp
 from aerobee.protocol.codes import RequestCode
-from aerobee.protocol.command import encode_response
-from aerobee.protocol.stats_bodies import QueueOffsets, encode_topic_stats
-from aerobee.protocol.topic_bodies import TopicData, TopicTableData, VersionStamp
+from aerobee.protocol.frames.command import encode_response
+from aerobee.protocol.headers.admin import CreateTopicHeader
 
 
 @pytest.fixture

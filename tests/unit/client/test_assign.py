@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aerobee.client.assign import assign, average, average_by_circle
-from aerobee.protocol.bodies import MessageQueue
+from aerobee.protocol.bodies.common import MessageQueue
 
 
 def queues(count: int) -> list[MessageQueue]:

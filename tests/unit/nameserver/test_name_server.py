@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.nameserver.server import NameServer, NameServerOptions
-from aerobee.protocol.command import make_request
+from aerobee.protocol.frames.command import make_request
 from aerobee.remoting.caller import Caller
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.remoting.limits import RemotingLimits

@@ -12,8 +12,8 @@ import pytest
 from aerobee.nameserver.kv import KvTable
 from aerobee.nameserver.requests import RequestOptions, Requests
 from aerobee.nameserver.routes import RouteTable
-from aerobee.protocol.command import Command, make_request
-from aerobee.protocol.frame import FrameDecoder
+from aerobee.protocol.frames.command import Command, make_request
+from aerobee.protocol.frames.frame import FrameDecoder
 
 IDENTITY = {
     "brokerName": "b-a",

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from aerobee.pipeline.decode import Form, decode
-from aerobee.pipeline.jobs.claims import RECORD_COLUMNS
-from aerobee.pipeline.rows import STORE_COLUMNS, choose
-from aerobee.pipeline.starts import record_starts
-from aerobee.protocol.record_layout import BLANK_MAGIC, MIN_RECORD_BYTES
+from aerobee.pipeline.decode.columns import STORE_COLUMNS, choose
+from aerobee.pipeline.decode.decode import Form, decode
+from aerobee.pipeline.decode.starts import record_starts
+from aerobee.pipeline.jobs.derived.claims import RECORD_COLUMNS
+from aerobee.protocol.message.record_layout import BLANK_MAGIC, MIN_RECORD_BYTES
 
 RAW = tuple(
     column._replace(type="string") if column.name == "properties" else column

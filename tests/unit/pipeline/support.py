@@ -11,9 +11,9 @@ import pytest
 from aerobee import testing
 from aerobee.client.blocking import Admin, Producer
 from aerobee.client.message import Message, MessageQueue
-from aerobee.pipeline.offsets import Queue, Range
-from aerobee.pipeline.source_options import SourceOptions, read_source_options
-from aerobee.pipeline.topic_read import read_range
+from aerobee.pipeline.brokers.offsets import Queue, Range
+from aerobee.pipeline.source.options import SourceOptions, read_source_options
+from aerobee.pipeline.source.read import read_range
 from aerobee.testing import RunningBroker
 
 BROKER = "test-broker"

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from aerobee.protocol import bodies, stats_bodies
-from aerobee.protocol.checksum import body_crc
-from aerobee.protocol.client_bodies import (
+from aerobee.protocol.bodies import common as bodies
+from aerobee.protocol.bodies import stats as stats_bodies
+from aerobee.protocol.bodies.clients import (
     LIMIT,
     CheckClientConfig,
     HeartbeatData,
@@ -21,17 +21,18 @@ from aerobee.protocol.client_bodies import (
     parse_subscription,
     subscription_members,
 )
-from aerobee.protocol.codes import ResponseCode
-from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.filters import Subscription, parse_tag_expression
-from aerobee.protocol.route_bodies import TopicRoute
-from aerobee.protocol.topic_bodies import (
+from aerobee.protocol.bodies.routes import TopicRoute
+from aerobee.protocol.bodies.topics import (
     MAX_INFLATED_BYTES,
     RegistrationBody,
     TopicData,
     VersionStamp,
     parse_topic_table,
 )
+from aerobee.protocol.checksum import body_crc
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.filters.subscription import Subscription, parse_tag_expression
 
 
 def refusal(call: Callable[[], object]) -> str:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerobee.protocol.bodies import MessageQueue
-from aerobee.protocol.fastjson import MAX_DEPTH, JsonError, dumps, loads, text_of
+from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.protocol.frames.fastjson import MAX_DEPTH, JsonError, dumps, loads, text_of
 
 characters = st.characters(exclude_categories=["Cs"])
 values = st.recursive(

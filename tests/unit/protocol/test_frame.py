@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerobee.protocol.command import Command, make_request
 from aerobee.protocol.errors import BadFrame, BadHeader
-from aerobee.protocol.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES, FrameDecoder
+from aerobee.protocol.frames.command import Command, make_request
+from aerobee.protocol.frames.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES, FrameDecoder
 
 HEADER = b'{"code":34,"opaque":7}'
 

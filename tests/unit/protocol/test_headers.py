@@ -6,13 +6,13 @@ import inspect
 
 import pytest
 
-from aerobee.protocol import admin_headers, headers
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import make_request
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.frame import FrameDecoder
-from aerobee.protocol.header_fields import Header
-from aerobee.protocol.headers import (
+from aerobee.protocol.frames.command import make_request
+from aerobee.protocol.frames.frame import FrameDecoder
+from aerobee.protocol.headers import admin as admin_headers
+from aerobee.protocol.headers import client as headers
+from aerobee.protocol.headers.client import (
     PullMessageHeader,
     PullMessageResponse,
     QueryMessageHeader,
@@ -22,6 +22,7 @@ from aerobee.protocol.headers import (
     SendReply,
     UnregisterClientHeader,
 )
+from aerobee.protocol.headers.fields import Header
 
 SEND = SendMessageHeader(
     "PG", "T", "TBW102", 4, -1, 1, 1700000000000, -5, "TAGS\x01a", 3, True, 7, False

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aerobee.protocol import names
-from aerobee.protocol.batch import BatchItem, decode_batch, encode_batch, join_properties
 from aerobee.protocol.checksum import body_crc, crc32c
 from aerobee.protocol.codes import (
     LANGUAGES,
@@ -20,21 +19,22 @@ from aerobee.protocol.codes import (
     version_name,
 )
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.filters import (
+from aerobee.protocol.filters.subscription import (
     java_hash,
     java_hash_with_prefix,
     parse_tag_expression,
     tag_code,
     tag_codes,
 )
-from aerobee.protocol.ids import UniqueIdMaker, offset_msg_id, parse_offset_msg_id
-from aerobee.protocol.properties import (
+from aerobee.protocol.message.batch import BatchItem, decode_batch, encode_batch, join_properties
+from aerobee.protocol.message.ids import UniqueIdMaker, offset_msg_id, parse_offset_msg_id
+from aerobee.protocol.message.properties import (
     decode_properties,
     encode_properties,
     index_keys,
     is_clean_text,
 )
-from aerobee.protocol.record import pack_host
+from aerobee.protocol.message.record import pack_host
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,19 @@ from types import ModuleType
 
 import pytest
 
-from aerobee.protocol import bodies, client_bodies, ids, record, route_bodies, stats_bodies
-from aerobee.protocol.batch import BatchItem, decode_batch, encode_batch
-from aerobee.protocol.bodies import MessageQueue
-from aerobee.protocol.command import Command, encode_response, make_response
-from aerobee.protocol.filters import parse_tag_expression
-from aerobee.protocol.frame import FrameDecoder
-from aerobee.protocol.headers import SendReply
-from aerobee.protocol.properties import decode_properties, encode_properties
-from aerobee.protocol.topic_bodies import RegistrationBody, TopicData, VersionStamp, topic_table
+from aerobee.protocol.bodies import clients as client_bodies
+from aerobee.protocol.bodies import common as bodies
+from aerobee.protocol.bodies import routes as route_bodies
+from aerobee.protocol.bodies import stats as stats_bodies
+from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.protocol.bodies.topics import RegistrationBody, TopicData, VersionStamp, topic_table
+from aerobee.protocol.filters.subscription import parse_tag_expression
+from aerobee.protocol.frames.command import Command, encode_response, make_response
+from aerobee.protocol.frames.frame import FrameDecoder
+from aerobee.protocol.headers.client import SendReply
+from aerobee.protocol.message import ids, record
+from aerobee.protocol.message.batch import BatchItem, decode_batch, encode_batch
+from aerobee.protocol.message.properties import decode_properties, encode_properties
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

@@ -4,15 +4,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.properties import (
+from aerobee.protocol.message.properties import (
     PROPERTY_TAGS,
     decode_properties,
     index_keys,
     tags_and_keys,
 )
-from aerobee.protocol.record import Checked, StoreMessage, check_record, encode_record, pack_host
-from aerobee.protocol.record_check import CHECK_BODY, CHECK_NOTHING, CHECK_WHOLE, RECORD
-from aerobee.protocol.record_scan import MOST_RECORDS, scan_records
+from aerobee.protocol.message.record import (
+    Checked,
+    StoreMessage,
+    check_record,
+    encode_record,
+    pack_host,
+)
+from aerobee.protocol.message.record_check import CHECK_BODY, CHECK_NOTHING, CHECK_WHOLE, RECORD
+from aerobee.protocol.message.record_scan import MOST_RECORDS, scan_records
 
 V4, V6 = pack_host("192.0.2.7", 54321), pack_host("2001:db8::7", 1)
 START = 4096

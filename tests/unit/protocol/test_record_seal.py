@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.properties import decode_properties
-from aerobee.protocol.record import (
+from aerobee.protocol.message.properties import decode_properties
+from aerobee.protocol.message.record import (
     CHECK_BODY,
     CHECK_WHOLE,
     StoreMessage,
@@ -20,7 +20,7 @@ from aerobee.protocol.record import (
     pack_host,
     sealed_record_size,
 )
-from aerobee.protocol.record_seal import SEAL_BYTES, is_sealed, sealable
+from aerobee.protocol.message.record_seal import SEAL_BYTES, is_sealed, sealable
 
 HOST = pack_host("192.0.2.1", 10911)
 LOG_OFFSET = 5000

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import hmac
 
-from aerobee.protocol.signature import signature, signed
+from aerobee.protocol.frames.signature import signature, signed
 
 
 def expected(content: bytes, secret_key: str) -> str:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.sql_closures import MAX_DEPTH
-from aerobee.protocol.sql_filter import MAX_EXPRESSION, compile_sql
-from aerobee.protocol.sql_values import Incomparable
+from aerobee.protocol.filters.sql_closures import MAX_DEPTH
+from aerobee.protocol.filters.sql_filter import MAX_EXPRESSION, compile_sql
+from aerobee.protocol.filters.sql_values import Incomparable
 
 
 def matches(expression: str, **properties: str) -> bool:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerobee.protocol import record
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.record import StoreMessage, check_record, decode_record
+from aerobee.protocol.message import record
+from aerobee.protocol.message.record import StoreMessage, check_record, decode_record
 
 PEER = record.pack_host("192.0.2.7", 54321)
 BROKER = record.pack_host("127.0.0.1", 10911)

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from aerobee.protocol.command import Command, encode_response, make_request
+from aerobee.protocol.frames.command import Command, encode_response, make_request
 from aerobee.remoting.caller import CALLER_LIMITS, Caller, caller_set
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.errors import (

@@ -11,8 +11,8 @@ import struct
 import pytest
 
 from aerobee.config.logs import JsonFormatter
-from aerobee.protocol.command import Command, encode_response, make_request
-from aerobee.protocol.frame import FrameDecoder
+from aerobee.protocol.frames.command import Command, encode_response, make_request
+from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.errors import RemotingBusy, RemotingClosed, RemotingTimeout
 

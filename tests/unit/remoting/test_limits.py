@@ -13,8 +13,8 @@ import socket
 import pytest
 
 from aerobee.broker.router import TurnWrites
-from aerobee.protocol.command import Command, encode_response, make_request
-from aerobee.protocol.frame import FrameDecoder
+from aerobee.protocol.frames.command import Command, encode_response, make_request
+from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.remoting.limits import RemotingLimits

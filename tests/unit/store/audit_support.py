@@ -5,10 +5,10 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from aerobee.protocol.record import decode_record, encode_record
-from aerobee.store.audit.report import Report
+from aerobee.protocol.message.record import decode_record, encode_record
 from aerobee.store.audit.verify import verify
-from aerobee.store.files import Files
+from aerobee.store.disk.files import Files
+from aerobee.store.inspect.report import Report
 from aerobee.store.message_store import MessageStore
 from tests.unit.store.support import (
     FIRST_MS,

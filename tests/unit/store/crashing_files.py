@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from aerobee.store import store_lock
-from aerobee.store.files import Files
+from aerobee.store.disk import lock as store_lock
+from aerobee.store.disk.files import Files
 
 
 class Crashed(BaseException):

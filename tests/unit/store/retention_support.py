@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from aerobee.config.model import Settings
-from aerobee.store.files import Files
+from aerobee.store.disk.files import Files
 from aerobee.store.message_store import MessageStore
-from aerobee.store.retention_plan import RetentionPlan
+from aerobee.store.retention.plan import RetentionPlan
 from tests.unit.store.support import FIRST_MS, SEGMENT, ManualClock, fill, small_settings
 
 T = TypeVar("T")

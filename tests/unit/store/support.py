@@ -8,12 +8,12 @@ import msgspec
 
 from aerobee.config.model import Settings
 from aerobee.protocol.hashing import tag_code
-from aerobee.protocol.properties import decode_properties, encode_properties, index_keys
-from aerobee.protocol.record import Message, StoreMessage, decode_records, pack_host
+from aerobee.protocol.message.properties import decode_properties, encode_properties, index_keys
+from aerobee.protocol.message.record import Message, StoreMessage, decode_records, pack_host
+from aerobee.store.disk.files import Clock, Files
+from aerobee.store.disk.offsets_file import OffsetsFile
 from aerobee.store.errors import StoreNotWritable
-from aerobee.store.files import Clock, Files
 from aerobee.store.message_store import GetStatus, MessageStore
-from aerobee.store.offsets_file import OffsetsFile
 
 HOST = pack_host("192.0.2.1", 10911)
 SEGMENT = 4096

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.store.files import Files
-from aerobee.store.log_paths import LogPaths
-from aerobee.store.mapped_file_queue import MappedFileQueue
+from aerobee.store.disk.files import Files
 from aerobee.store.message_store import MessageStore
+from aerobee.store.segments.mapped_file_queue import MappedFileQueue
+from aerobee.store.segments.paths import LogPaths
 from tests.faulty_files import FaultyFiles
 from tests.unit.store.support import (
     FIRST_MS,

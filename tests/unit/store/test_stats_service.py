@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.store.files import Clock
+from aerobee.store.disk.files import Clock
 from aerobee.store.message_store import MessageStore
 from aerobee.store.stats import BOUNDS_S, SLOW_NS, Histogram, StoreStats
 from aerobee.store.stats_service import PUT_RANGES, StoreStatsService, Totals, rate_text

@@ -1,0 +1,108 @@
+"""How far each delay level has been given out (`config/delayOffset.json`, spec/store.md 11.2).
+
+Level (from 1) -> the next queue offset of that level's queue. What is given out is stored a second
+time without anybody waiting for its sync, so the file never says more than what is durable: a
+level's place is written when the log is synced behind the last message that was given out before
+it. The reference writes it at once, and a power cut then loses the messages that the file calls
+delivered. A stop or kill in between gives the last ones out twice, none gets lost.
+
+Two places a level: the one that is known to be durable, and the next one, which waits for the
+durable mark. A third does not fit in; the newest follows when the waiting one is settled.
+
+Loop thread only, but for `save`, which may run on any.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
+from aerobee.protocol.frames.fastjson import loads
+from aerobee.protocol.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
+
+
+class _Place:
+    """One level: `offset` is where it is, with all before it below the log offset `end`."""
+
+    __slots__ = ("end", "offset", "settled", "settling", "settling_end")
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self.end = 0
+        self.settled = self.settling = offset
+        self.settling_end = 0
+
+    def settle(self, durable: int) -> int:
+        """The newest place known to be durable."""
+        if self.end <= durable:
+            self.settled = self.settling = self.offset
+            return self.offset
+        if self.settling_end <= durable:
+            self.settled = self.settling
+            self.settling, self.settling_end = self.offset, self.end
+        return self.settled
+
+
+class DelayProgress:
+    """The places of all levels; `durable()` is the store's mark. Raises StateFileError if the file
+    and its backup are damaged."""
+
+    def __init__(self, file: JsonStateFile, durable: Callable[[], int]) -> None:
+        self._file = file
+        self._durable = durable
+        stored: dict[int, int] = file.load(_parse, {})
+        self._places = {level: _Place(offset) for level, offset in stored.items()}
+        self._saved = stored
+        # The newest text; one that waits for its turn while another was taken is not written.
+        self._newest = ""
+        self._saving = threading.Lock()
+
+    def of(self, level: int) -> int | None:
+        """The next queue offset of a level, None if nothing is known of it."""
+        place = self._places.get(level)
+        return None if place is None else place.offset
+
+    def moved(self, level: int, offset: int, end: int | None = None) -> None:
+        """A level has come to `offset`; what was given out last ends at the log offset `end`."""
+        place = self._places.get(level)
+        if place is None:
+            place = self._places[level] = _Place(0)
+        place.offset = offset
+        if end is not None:
+            place.end = end
+        place.settle(self._durable())
+
+    def table(self) -> dict[int, int]:
+        """The place of each level, durable or not."""
+        return {level: place.offset for level, place in sorted(self._places.items())}
+
+    def tables(self) -> list[tuple[tuple[str, str], Mapping[int, int]]]:
+        """The places as a group's offsets, ((topic, group), offsets by queue id)."""
+        queues = {level - 1: place.offset for level, place in self._places.items()}
+        return [((SCHEDULE_TOPIC, SCHEDULE_GROUP), queues)]
+
+    def take_changes(self) -> str | None:
+        """The file's new text when it has changed since the last call, else None."""
+        durable = self._durable()
+        settled = {level: place.settle(durable) for level, place in sorted(self._places.items())}
+        if settled == self._saved:
+            return None
+        self._saved = settled
+        self._newest = pretty({"offsetTable": settled})
+        return self._newest
+
+    def save(self, text: str) -> None:
+        """Write a text of `take_changes`, unless a newer one was taken. Any thread; OSError."""
+        with self._saving:
+            if text is self._newest:
+                self._file.save(text)
+
+    def mark_unsaved(self) -> None:
+        """A `save` failed: the next `take_changes` gives the table again."""
+        self._saved = {}
+
+
+def _parse(content: bytes) -> dict[int, int]:
+    table = members(members(loads(content))["offsetTable"])
+    return {int(level): int(offset) for level, offset in table.items()}

@@ -1,0 +1,207 @@
+"""Where the flush thread meets the event loop: sends that wait for the durable mark.
+
+Under SYNC_FLUSH a send is appended at once and answered only when a completed sync covers it. The
+send's answer waits here, in append order, so one look at the durable mark releases every answer it
+covers: one hand-over per flushed batch, one write per connection (style.md 6).
+
+Guarantees
+- `on_durable` and `on_broken` may be called from any thread; everything else on the loop only.
+- An answer of success leaves only after `store.durable` has passed the message's end.
+- Three different answers: durable (SUCCESS), not yet (FLUSH_DISK_TIMEOUT after the time-out; the
+  message is stored and may become durable), failed (SERVICE_NOT_AVAILABLE: the store is broken).
+- Ends are non-decreasing in the queue: appends and `wait` both happen on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from aerobee.broker.stats import BrokerStats
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.frames.command import Command
+from aerobee.remoting.connection import Connection
+from aerobee.store.stats import Histogram
+
+# A stalled disk must not turn into all memory: a waiting send costs about 1 KB, so 50 MB here.
+MAX_WAITING = 50_000
+# Only at stop, where a few milliseconds more do not matter.
+_DRAIN_POLL_S = 0.005
+
+
+class Answer(Protocol):
+    """Encodes the answer to one waiting send: (request, code, msg id, queue, offset, remark)."""
+
+    def __call__(
+        self,
+        request: Command,
+        code: int,
+        msg_id: str,
+        queue_id: int,
+        queue_offset: int,
+        remark: str | None = None,
+    ) -> bytes: ...
+
+
+class DurableMark(Protocol):
+    """The part of a store that acks look at."""
+
+    @property
+    def durable(self) -> int: ...
+    def request_flush(self) -> None: ...
+
+
+class Waiting(NamedTuple):
+    end: int
+    deadline: float
+    connection: Connection
+    request: Command
+    msg_id: str
+    queue_id: int
+    queue_offset: int
+
+
+class Acks:
+    """Answers that wait for durability, in append order."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        store: DurableMark,
+        answer: Answer,
+        after_durable: Callable[[], None],
+        timeout_s: float,
+        stats: BrokerStats,
+        put_times: Histogram,
+    ) -> None:
+        self._loop = loop
+        self._store = store
+        self._answer = answer
+        self._after_durable = after_durable
+        self._timeout_s = timeout_s
+        self._stats = stats
+        self._put_times = put_times
+        self._waiting: deque[Waiting] = deque()
+        self._flush_wanted = False
+        self._wake_pending = False
+        self._broken: str | None = None
+        self.timed_out = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def full(self) -> bool:
+        """As many sends wait as may; the next one is to be refused before it is appended."""
+        return len(self._waiting) >= MAX_WAITING
+
+    def wait(
+        self,
+        end: int,
+        connection: Connection,
+        request: Command,
+        msg_id: str,
+        queue_id: int,
+        queue_offset: int,
+    ) -> None:
+        """Answer `request` when the durable mark has passed `end` (a log offset)."""
+        deadline = self._loop.time() + self._timeout_s
+        # Only its number is needed for the answer; the body is in the log by now.
+        request.body = b""
+        request.ext = {}
+        self._waiting.append(
+            Waiting(end, deadline, connection, request, msg_id, queue_id, queue_offset)
+        )
+        if not self._flush_wanted:
+            # One wake-up for everything read in this turn of the loop.
+            self._flush_wanted = True
+            self._loop.call_soon(self._request_flush)
+
+    def on_durable(self, _offset: int) -> None:
+        """The store's flush thread: a sync moved the mark. Or its commit thread: a commit moved
+        the mark up to which messages may be dispatched."""
+        if not self._wake_pending:
+            self._wake_pending = True
+            self._call_loop(self._release)
+
+    def on_broken(self, error: Exception) -> None:
+        """The store's flush thread: a sync failed, nothing more will become durable."""
+        self._broken = str(error)
+        self._call_loop(self._fail_all)
+
+    def expire(self) -> None:
+        """Answer FLUSH_DISK_TIMEOUT to what has waited too long. Called by a timer of the loop."""
+        now = self._loop.time()
+        waiting = self._waiting
+        while waiting and waiting[0].deadline <= now:
+            self.timed_out += 1
+            self._send(waiting.popleft(), ResponseCode.FLUSH_DISK_TIMEOUT, None)
+
+    async def wait_empty(self, timeout_s: float) -> bool:
+        """Wait until every answer has left, at most `timeout_s` seconds; True when it has."""
+        until = self._loop.time() + timeout_s
+        while self._waiting and self._loop.time() < until:
+            self._store.request_flush()
+            await asyncio.sleep(_DRAIN_POLL_S)
+        return not self._waiting
+
+    def _request_flush(self) -> None:
+        self._flush_wanted = False
+        self._store.request_flush()
+
+    def _call_loop(self, callback: Callable[[], None]) -> None:
+        # The loop may be closed between the daemon's stop and the last sync of the store; then
+        # nobody waits for an answer any more.
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback)
+
+    def _release(self) -> None:
+        # Cleared before the mark is read: a sync that ends from here on wakes us again.
+        self._wake_pending = False
+        durable = self._store.durable
+        waiting, answer = self._waiting, self._answer
+        latest_deadline = self._loop.time() + self._timeout_s
+        writes: dict[Connection, list[bytes]] = {}
+        # Sends of one turn of the loop have one deadline: they are counted together.
+        counted_deadline, counted_code, count = 0.0, 0, 0
+        while waiting and waiting[0].end <= durable:
+            _, deadline, connection, request, msg_id, queue_id, queue_offset = waiting.popleft()
+            if deadline != counted_deadline or request.code != counted_code:
+                self._count(counted_code, latest_deadline - counted_deadline, count)
+                counted_deadline, counted_code, count = deadline, request.code, 0
+            count += 1
+            frame = answer(request, 0, msg_id, queue_id, queue_offset)
+            frames = writes.get(connection)
+            if frames is None:
+                writes[connection] = [frame]
+            else:
+                frames.append(frame)
+        self._count(counted_code, latest_deadline - counted_deadline, count)
+        for connection, frames in writes.items():
+            if not connection.closed:
+                connection.write(frames[0] if len(frames) == 1 else b"".join(frames))
+        self._after_durable()
+
+    def _count(self, code: int, waited_s: float, count: int) -> None:
+        if count:
+            self._stats.requests_served(code, waited_s, count)
+            self._put_times.add_many(int(waited_s * 1e9), count)
+
+    def _fail_all(self) -> None:
+        self._release()
+        remark = f"the store has stopped after a disk error: {self._broken}"
+        while self._waiting:
+            self._stats.failed()  # its topic went with its header
+            self._send(self._waiting.popleft(), ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+
+    def _send(self, item: Waiting, code: int, remark: str | None) -> None:
+        waited_s = self._loop.time() + self._timeout_s - item.deadline
+        self._stats.request_refused(item.request.code, code, waited_s)
+        self._put_times.add_many(int(waited_s * 1e9), 1)
+        if item.connection.closed:
+            return
+        item.connection.write(
+            self._answer(item.request, code, item.msg_id, item.queue_id, item.queue_offset, remark)
+        )

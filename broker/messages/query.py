@@ -1,0 +1,84 @@
+"""QUERY_MESSAGE (12) and VIEW_MESSAGE_BY_ID (33): spec/wire.md 3.2.
+
+Both answer with whole records as stored. Key matches are matches of a hash; clients compare the
+keys themselves.
+"""
+
+from __future__ import annotations
+
+from aerobee.broker.router import Handler
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.headers.client import QueryMessageHeader, ViewMessageHeader
+from aerobee.remoting.connection import Connection
+from aerobee.store.message_store import MessageStore
+
+UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
+# An answer must fit the frame the client accepts, header included.
+_MAX_ANSWER_BYTES = 16_777_212 - 65_536
+
+
+class QueryProcessor:
+    """Finds single messages for people and tools."""
+
+    def __init__(self, store: MessageStore, max_messages: int, unique_max_messages: int) -> None:
+        self._store = store
+        self._max_messages = max_messages
+        self._unique_max_messages = unique_max_messages
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.QUERY_MESSAGE: self.query,
+            RequestCode.VIEW_MESSAGE_BY_ID: self.view,
+        }
+
+    def query(self, _connection: Connection, command: Command) -> bytes:
+        """Messages of a topic with a key, between two times. QUERY_NOT_FOUND when there is none."""
+        header = QueryMessageHeader.from_ext(command.ext)
+        wanted = header.max_num
+        if command.ext.get(UNIQUE_KEY_QUERY, "").lower() == "true":
+            wanted = self._unique_max_messages
+        result = self._store.query(
+            header.topic,
+            header.key,
+            max(0, min(wanted, self._max_messages)),
+            header.begin_timestamp,
+            header.end_timestamp,
+        )
+        fields = {
+            "indexLastUpdateTimestamp": str(result.last_update_timestamp_ms),
+            "indexLastUpdatePhyoffset": str(result.last_update_log_offset),
+        }
+        if not result.records:
+            return encode_response(
+                command,
+                ResponseCode.QUERY_NOT_FOUND,
+                "can not find message, maybe time range not correct",
+                fields,
+            )
+        return encode_response(
+            command, ResponseCode.SUCCESS, None, fields, b"".join(_fitting(result.records))
+        )
+
+    def view(self, _connection: Connection, command: Command) -> bytes:
+        """The message at a log offset; SYSTEM_ERROR when no message starts there."""
+        header = ViewMessageHeader.from_ext(command.ext)
+        record = self._store.record_at(header.offset)
+        if record is None:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"can not find message by the offset, {header.offset}",
+            )
+        return encode_response(command, ResponseCode.SUCCESS, None, {}, record)
+
+
+def _fitting(records: list[bytes]) -> list[bytes]:
+    size = 0
+    fitting: list[bytes] = []
+    for record in records:
+        size += len(record)
+        if fitting and size > _MAX_ANSWER_BYTES:
+            break
+        fitting.append(record)
+    return fitting

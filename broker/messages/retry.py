@@ -1,0 +1,138 @@
+"""CONSUMER_SEND_MSG_BACK (36): a consumer gives a message back (spec/wire.md 3.1, store.md 12.3).
+
+The message is stored again, in `%RETRY%group` after a delay that grows with each try unless the
+consumer names one, or in `%DLQ%group` at once when it was tried often enough or the consumer says
+so (delayLevel < 0).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from aerobee.broker.messages.failed_messages import FailedMessages
+from aerobee.broker.messages.intake import OF_ONE_RECORD
+from aerobee.broker.router import Handler
+from aerobee.broker.tables.groups import GroupConfig, GroupTable
+from aerobee.broker.tables.topics import PERM_READ_WRITE, PERM_WRITE, TopicTable
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.hashing import tag_code
+from aerobee.protocol.headers.client import SendBackHeader
+from aerobee.protocol.message.properties import (
+    PROPERTY_DELAY,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_WAIT,
+    encode_properties,
+    index_keys,
+)
+from aerobee.protocol.message.record import Message, StoreMessage, decode_record, pack_host
+from aerobee.protocol.names import dlq_topic, retry_topic
+from aerobee.remoting.connection import Connection
+from aerobee.store.message_store import MessageStore
+from aerobee.store.segments.results import PutResult
+
+
+class RetryProcessor:
+    """Stores what consumers send back; `put` has messages with a delay level wait."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        put: Callable[[StoreMessage], PutResult],
+        topics: TopicTable,
+        groups: GroupTable,
+        failed: FailedMessages,
+        store_host: bytes,
+        appended: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._put = put
+        self._topics = topics
+        self._groups = groups
+        self._failed = failed
+        self._store_host = store_host
+        self._appended = appended
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
+
+    def send_back(self, _connection: Connection, command: Command) -> bytes:
+        """Store the message again. Raises `BadRequest` when it or its group is not there."""
+        header = SendBackHeader.from_ext(command.ext)
+        group = self._groups.get(header.group)
+        if group is None:
+            raise BadRequest(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {header.group}",
+            )
+        if group.retry_queue_nums <= 0:
+            return encode_response(command, ResponseCode.SUCCESS)
+        record = self._store.record_at(header.offset)
+        if record is None:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}"
+            )
+        message = decode_record(record)
+        topic, queue_id = self._target(command, header, group, message)
+        self._put(self._again(message, topic, queue_id, header, group))
+        self._appended()
+        self._failed.sent_back(header.group, message.topic, message.properties)
+        if topic == dlq_topic(header.group):
+            self._failed.died(header.group, message.topic, message.properties)
+        return encode_response(command, ResponseCode.SUCCESS)
+
+    def _target(
+        self, command: Command, header: SendBackHeader, group: GroupConfig, message: Message
+    ) -> tuple[str, int]:
+        limit = group.retry_limit(header.max_reconsume_times, command.version)
+        if header.delay_level < 0 or message.reconsume_times >= limit:
+            return self._writable(dlq_topic(header.group), 1), 0
+        queues = group.retry_queue_nums
+        return self._writable(retry_topic(header.group), queues), random.randrange(queues)
+
+    def _writable(self, name: str, queues: int) -> str:
+        config = self._topics.create_retry(name, queues, PERM_READ_WRITE)
+        if not config.perm & PERM_WRITE:
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden"
+            )
+        return name
+
+    def _again(
+        self,
+        message: Message,
+        topic: str,
+        queue_id: int,
+        header: SendBackHeader,
+        group: GroupConfig,
+    ) -> StoreMessage:
+        properties = dict(message.properties)
+        for name in OF_ONE_RECORD:
+            properties.pop(name, None)
+        properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)
+        properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, header.origin_msg_id or message.msg_id)
+        properties[PROPERTY_WAIT] = "false"
+        if topic == dlq_topic(group.name):
+            properties[PROPERTY_DELAY] = "0"
+        else:
+            level = header.delay_level or 3 + message.reconsume_times
+            properties[PROPERTY_DELAY] = str(level)
+        return StoreMessage(
+            topic,
+            queue_id,
+            message.flag,
+            message.sys_flag,
+            message.born_timestamp_ms,
+            pack_host(*message.born_host),
+            self._store_host,
+            message.reconsume_times + 1,
+            0,
+            message.body,
+            encode_properties(properties).encode(),
+            tag_code(properties.get(PROPERTY_TAGS, "")),
+            index_keys(properties),
+        )

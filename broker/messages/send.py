@@ -1,0 +1,354 @@
+"""SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): spec/wire.md 3.1.
+
+Checks the topic, the queue and what the message asks for; builds the record to store; appends; then
+either answers at once (ASYNC_FLUSH, or `WAIT=false`) or leaves the answer to `acks.py`, which sends
+it when the message is durable. Refusals change nothing in the store.
+
+A message with a delay level is stored where it waits (`delay.py`), under the checks of its own
+topic; the answer names its own queue, and its place in the delay queue. Transactional messages are
+not served by this version, and refused rather than served wrongly: they would be visible before
+their commit.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from aerobee.broker.messages.acks import Acks
+from aerobee.broker.messages.failed_messages import FailedMessages
+from aerobee.broker.messages.intake import Intake, take_in, without_own
+from aerobee.broker.stats import MESSAGE_FIFO, MESSAGE_NORMAL, BrokerStats
+from aerobee.broker.tables.groups import GroupTable
+from aerobee.broker.tables.topics import PERM_READ_WRITE, TopicConfig, TopicTable
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.frames.command import Command
+from aerobee.protocol.hashing import tag_code
+from aerobee.protocol.headers.client import SendMessageHeader, SendReply
+from aerobee.protocol.message.batch import decode_batch, join_properties
+from aerobee.protocol.message.properties import PROPERTY_TAGS, decode_properties, index_keys
+from aerobee.protocol.message.record import (
+    SYS_MULTI_TAGS,
+    SYS_TRANSACTION_MASK,
+    SYS_TRANSACTION_PREPARED,
+    StoreMessage,
+)
+from aerobee.protocol.names import (
+    NO_SEND_TOPICS,
+    RETRY_PREFIX,
+    STAGE_TOPIC,
+    check_topic_name,
+    dlq_topic,
+)
+from aerobee.remoting.connection import Connection
+from aerobee.store.message_store import MessageStore
+from aerobee.store.segments.results import PutResult
+
+# A property of messages that must keep their order; here it only decides how they are counted.
+_SHARDING_KEY = "__SHARDINGKEY"
+
+
+@dataclass(frozen=True, slots=True)
+class SendOptions:
+    """What sends need to know of the broker: its names, times and mode."""
+
+    cluster_name: str
+    store_host: bytes
+    sync_flush: bool
+    accept_from_ms: int
+    max_message_bytes: int
+    clock_ms: Callable[[], int]
+    broker_writable: Callable[[], bool]
+    advertised: str
+
+
+class Special(NamedTuple):
+    """What becomes of a message that asks for more than to be stored.
+
+    `delayed`: it waits first. `dead`: it was tried often enough and is a dead letter.
+    """
+
+    topic: str
+    queue_id: int
+    intake: Intake
+    delayed: bool
+    dead: bool
+
+
+class SendProcessor:
+    """Stores what producers send; `put_delayed` stores what waits. Loop thread only."""
+
+    def __init__(
+        self,
+        options: SendOptions,
+        store: MessageStore,
+        put_delayed: Callable[[StoreMessage], PutResult],
+        topics: TopicTable,
+        groups: GroupTable,
+        acks: Acks,
+        reply: SendReply,
+        stats: BrokerStats,
+        failed: FailedMessages,
+        appended: Callable[[], None],
+    ) -> None:
+        self._options = options
+        self._store = store
+        self._put_delayed = put_delayed
+        self._topics = topics
+        self._groups = groups
+        self._acks = acks
+        self._reply = reply.encode
+        self._stats = stats
+        self._failed = failed
+        self._appended = appended
+        self._store_host = options.store_host
+        self._cluster = options.cluster_name
+        self._sync_flush = options.sync_flush
+        # An offsetMsgId is the store host and the log offset in hex (spec/wire.md 6.6).
+        self._msg_id_prefix = options.store_host.hex().upper()
+
+    def handle(self, connection: Connection, command: Command) -> bytes | None:
+        """Serve one send; None when its answer waits for the durable mark.
+
+        Raises `BadRequest` for what the client did wrong, `StoreError` for what the store refuses.
+        """
+        try:
+            header = SendMessageHeader.from_command(command)
+            if self._options.accept_from_ms:
+                self._check_accepting()
+            if self._acks.full:
+                raise BadRequest(
+                    ResponseCode.SYSTEM_BUSY,
+                    f"[OVERLOAD]system busy, {len(self._acks)} sends wait for their sync: the disk "
+                    "is slower than what is sent; try again later",
+                )
+            topic = self._topics.get(header.topic)
+            if topic is None and header.topic != STAGE_TOPIC:
+                topic = self._create_topic(header)
+            if topic is None or topic.name in NO_SEND_TOPICS:
+                raise BadRequest(
+                    ResponseCode.NO_PERMISSION,
+                    f"Sending message to topic[{header.topic}] is forbidden.",
+                )
+            queue_id = self._choose_queue(topic, header.queue_id)
+            put = self._put_batch if header.batch else self._put_single
+            return put(connection, command, header, topic, queue_id)
+        except Exception:
+            self._count_failure(command)
+            raise
+
+    def _count_failure(self, command: Command) -> None:
+        """Count a send that was not stored, under its topic if there is such a topic."""
+        name = command.ext.get("topic") or command.ext.get("b") or ""
+        known = self._topics.get(name) is not None
+        self._stats.failed(self._stats.topic(name) if known else None)
+
+    def _check_accepting(self) -> None:
+        if self._options.clock_ms() < self._options.accept_from_ms:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"broker unable to service, until {self._options.accept_from_ms} (ms since 1970)",
+            )
+
+    def _create_topic(self, header: SendMessageHeader) -> TopicConfig:
+        check_topic_name(header.topic)
+        created: TopicConfig | None
+        if header.topic.startswith(RETRY_PREFIX):
+            created = self._topics.create_retry(header.topic, 1, PERM_READ_WRITE)
+        else:
+            created = self._topics.create_on_send(
+                header.topic, header.default_topic, header.default_topic_queue_nums, 0
+            )
+        if created is None:
+            raise BadRequest(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{header.topic}] not exist, apply first please! (automatic creation is off "
+                f"or template topic [{header.default_topic}] does not allow it)",
+            )
+        return created
+
+    def _choose_queue(self, topic: TopicConfig, queue_id: int) -> int:
+        if queue_id < 0:
+            return random.randrange(max(1, topic.write_queues))
+        if queue_id >= max(topic.write_queues, topic.read_queues):
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"request queueId[{queue_id}] is illegal, topic[{topic.name}] has "
+                f"{topic.write_queues} write queues, {topic.read_queues} read queues "
+                f"on broker {self._options.advertised}",
+            )
+        if topic.order and not self._options.broker_writable():
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._options.advertised}] sending message is forbidden",
+            )
+        return queue_id
+
+    def _put_single(
+        self,
+        connection: Connection,
+        command: Command,
+        header: SendMessageHeader,
+        topic: TopicConfig,
+        queue_id: int,
+    ) -> bytes | None:
+        intake = take_in(header.properties, self._cluster)
+        topic_name = header.topic
+        special: Special | None = None
+        if intake.transactional or intake.delay_level > 0 or topic_name.startswith(RETRY_PREFIX):
+            special = self._special(command, header, intake, queue_id)
+            topic_name, queue_id, intake = special[:3]
+        message = StoreMessage(
+            topic_name,
+            queue_id,
+            header.flag,
+            header.sys_flag | SYS_MULTI_TAGS
+            if topic.filter_type == "MULTI_TAG"
+            else header.sys_flag,
+            header.born_timestamp,
+            connection.packed_peer,
+            self._store_host,
+            header.reconsume_times,
+            0,
+            command.body,
+            intake.stored,
+            intake.tags_code,
+            intake.keys,
+        )
+        if special is not None and special.delayed:
+            result = self._put_delayed(message)
+        else:
+            result = self._store.put(message)
+            kind = MESSAGE_FIFO if _SHARDING_KEY in header.properties else MESSAGE_NORMAL
+            self._stats.stored(self._stats.topic(topic_name, kind), 1, result.size)
+            if special is not None and special.dead:
+                self._note_dead(header)
+        msg_id = f"{self._msg_id_prefix}{result.log_offset:016X}"
+        return self._answer(connection, command, result, msg_id, queue_id, intake.wait)
+
+    def _put_batch(
+        self,
+        connection: Connection,
+        command: Command,
+        header: SendMessageHeader,
+        topic: TopicConfig,
+        queue_id: int,
+    ) -> bytes | None:
+        shared = take_in(header.properties, self._cluster, keep_wait=True)
+        if shared.delay_level > 0 or header.sys_flag & SYS_TRANSACTION_MASK or shared.transactional:
+            raise BadRequest(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "a batch cannot carry a delay level or be transactional",
+            )
+        if topic.name.startswith(RETRY_PREFIX):
+            raise BadRequest(
+                ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry topics"
+            )
+        if len(command.body) > self._options.max_message_bytes:
+            raise BadRequest(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the batch has {len(command.body)} bytes, the limit is "
+                f"{self._options.max_message_bytes} (maxMessageSize)",
+            )
+        messages = self._batch_messages(connection, command, header, shared, queue_id)
+        result = self._store.put_batch(messages)
+        self._stats.stored(self._stats.topic(header.topic), result.count, result.size)
+        prefix = self._msg_id_prefix
+        msg_ids = ",".join([f"{prefix}{offset:016X}" for offset in result.log_offsets])
+        return self._answer(connection, command, result, msg_ids, queue_id, shared.wait)
+
+    def _batch_messages(
+        self,
+        connection: Connection,
+        command: Command,
+        header: SendMessageHeader,
+        shared: Intake,
+        queue_id: int,
+    ) -> list[StoreMessage]:
+        messages: list[StoreMessage] = []
+        for flag, body, own in decode_batch(command.body):
+            intake = take_in(own.decode("utf-8", "replace"), self._cluster, keep_wait=True)
+            stored = join_properties(without_own(own), shared.stored)
+            tags_code, keys = intake.tags_code, intake.keys
+            if shared.tags_code or shared.keys:
+                # As whoever reads the record does: of two with one name the request's counts.
+                values = decode_properties(stored)
+                tags_code, keys = tag_code(values.get(PROPERTY_TAGS, "")), index_keys(values)
+            messages.append(
+                StoreMessage(
+                    header.topic,
+                    queue_id,
+                    flag,
+                    header.sys_flag,
+                    header.born_timestamp,
+                    connection.packed_peer,
+                    self._store_host,
+                    header.reconsume_times,
+                    0,
+                    body,
+                    stored,
+                    tags_code,
+                    keys,
+                )
+            )
+        if not messages:
+            raise BadRequest(ResponseCode.MESSAGE_ILLEGAL, "the batch holds no message")
+        return messages
+
+    def _answer(
+        self,
+        connection: Connection,
+        command: Command,
+        result: PutResult,
+        msg_id: str,
+        queue_id: int,
+        wait: bool,
+    ) -> bytes | None:
+        if not self._sync_flush:
+            self._appended()
+        elif wait:
+            self._acks.wait(result.end, connection, command, msg_id, queue_id, result.queue_offset)
+            return None
+        else:
+            self._store.request_flush()
+        return self._reply(command, 0, msg_id, queue_id, result.queue_offset)
+
+    def _special(
+        self, command: Command, header: SendMessageHeader, intake: Intake, queue_id: int
+    ) -> Special:
+        """What becomes of a message that asks for more than to be stored."""
+        if intake.transactional:
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._options.advertised}] sending transaction message is forbidden: "
+                "transactions are not served by this version",
+            )
+        topic = header.topic
+        if topic.startswith(RETRY_PREFIX) and self._is_dead(command, header):
+            dead_letters = dlq_topic(topic[len(RETRY_PREFIX) :])
+            self._topics.create_retry(dead_letters, 1, PERM_READ_WRITE)
+            return Special(dead_letters, 0, intake, delayed=False, dead=True)
+        delayed = intake.delay_level > 0 and not header.sys_flag & SYS_TRANSACTION_PREPARED
+        if delayed:
+            # As the reference: the text is made again from all properties, WAIT among them.
+            intake = take_in(header.properties, self._cluster, keep_wait=True)
+        return Special(topic, queue_id, intake, delayed, dead=False)
+
+    def _is_dead(self, command: Command, header: SendMessageHeader) -> bool:
+        """Whether a retry that a consumer sends itself has had its tries."""
+        group_name = header.topic[len(RETRY_PREFIX) :]
+        group = self._groups.get(group_name)
+        if group is None:
+            raise BadRequest(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {group_name}",
+            )
+        limit = group.retry_limit(header.max_reconsume_times, command.version)
+        return header.reconsume_times >= limit
+
+    def _note_dead(self, header: SendMessageHeader) -> None:
+        group = header.topic[len(RETRY_PREFIX) :]
+        self._failed.died(group, header.topic, decode_properties(header.properties))

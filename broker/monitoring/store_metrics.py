@@ -1,0 +1,311 @@
+"""Metric sections about the store: its marks, times and disk, and how far consumers are behind.
+
+Lag asks the store's queues, which only the loop may do. With many groups and queues that adds up to
+more than the loop should be held for, so `Lag.take` lets it turn every millisecond; the answer is
+then a picture taken over a few turns, which lag is anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from time import perf_counter
+from typing import NamedTuple, Protocol
+
+from aerobee.broker.monitoring.broker_metrics import error_word, yes_no
+from aerobee.broker.monitoring.families import Fill, Page
+from aerobee.broker.stats import Buckets
+from aerobee.broker.tables.groups import is_system_group
+from aerobee.protocol.names import is_retry_topic
+from aerobee.store.log.commits import NO_POOL
+from aerobee.store.stats import BOUNDS_S, Histogram, StoreStats
+
+_STORAGE_LABELS = ["storage_type", "storage_medium"]
+_STORAGE = ("local", "disk")
+_TURN_S = 0.001
+# Reading a store time may touch a cold page of the log; past this many a scrape gives none.
+_TIME_READS = 1000
+_SIZE_KEPT_S = 60.0
+_BLOCK_BYTES = 512  # the unit of st_blocks on every file system
+
+
+class Buffers(Protocol):
+    """The part of a store's commits that is shown."""
+
+    @property
+    def free_buffers(self) -> int: ...
+
+
+class StoreSource(Protocol):
+    """The part of a store that its section reads."""
+
+    @property
+    def commits(self) -> Buffers: ...
+    @property
+    def written(self) -> int: ...
+    @property
+    def committed(self) -> int: ...
+    @property
+    def durable(self) -> int: ...
+    @property
+    def dispatched(self) -> int: ...
+    @property
+    def min_log_offset(self) -> int: ...
+    @property
+    def known_gaps(self) -> tuple[tuple[int, int], ...]: ...
+    @property
+    def stats(self) -> StoreStats: ...
+
+
+class Store:
+    """Marks, counters and times of the store, and the size of its files below `path`."""
+
+    def __init__(
+        self,
+        store: StoreSource,
+        path: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._path = path
+        self._clock = clock
+        self._size = (0, -_SIZE_KEPT_S)  # bytes, and when they were counted
+
+    async def take(self) -> Fill:
+        store = self._store
+        # The order matters: a mark read later may only be further on.
+        dispatched, durable = store.dispatched, store.durable
+        committed, written = store.committed, store.written
+        free_buffers = store.commits.free_buffers
+        oldest, stats = store.min_log_offset, store.stats
+        put_failures = dict(stats.put_failures)
+        gaps = len(store.known_gaps)
+
+        def fill(page: Page) -> None:
+            marks = page.gauge(
+                "aerobee_store_mark_bytes", "How far the log has come, by log offset", ["mark"]
+            )
+            marks.add(oldest, "oldest")
+            marks.add(dispatched, "dispatched")
+            marks.add(durable, "durable")
+            marks.add(committed, "committed")
+            marks.add(written, "written")
+            if free_buffers != NO_POOL:
+                page.gauge(
+                    "aerobee_store_transient_buffers_free", "Buffers of the transient pool not used"
+                ).add(free_buffers)
+            behind = (
+                ("flush", "Bytes written and not yet synced", written - durable),
+                ("dispatch", "Bytes written and not yet given to queues", written - dispatched),
+            )
+            for what, help_text, value in behind:
+                page.gauge(f"rocketmq_storage_{what}_behind_bytes", help_text, _STORAGE_LABELS).add(
+                    value, *_STORAGE
+                )
+            _fill_counters(page, stats, put_failures)
+            _fill_damage(page, stats, gaps)
+            page.gauge(
+                "rocketmq_storage_size_bytes",
+                "Disk space that all store files take",
+                _STORAGE_LABELS,
+            ).add(self._files_bytes(), *_STORAGE)
+
+        return fill
+
+    def _files_bytes(self) -> int:
+        """Disk space of all files below the store path; counted at most once a minute."""
+        size, counted_at = self._size
+        now = self._clock()
+        if now - counted_at >= _SIZE_KEPT_S:
+            size = _tree_bytes(self._path)
+            self._size = (size, now)
+        return size
+
+
+def _fill_damage(page: Page, stats: StoreStats, gaps: int) -> None:
+    found = page.counter(
+        "aerobee_store_damage_found_total", "Damaged places found, each once", ["kind"]
+    )
+    for kind, count in stats.damage_found.items():
+        found.add(count, kind)
+    page.gauge("aerobee_store_known_gaps", "Places of the log known to hold no usable record").add(
+        gaps
+    )
+
+
+def _fill_counters(page: Page, stats: StoreStats, put_failures: Mapping[str, int]) -> None:
+    for name, help_text, value in (
+        ("appends", "Appends to the log, a batch is one", stats.appends),
+        ("appended_messages", "Messages appended to the log", stats.appended_messages),
+        ("appended_bytes", "Bytes appended to the log", stats.appended_bytes),
+        (
+            "dispatched_messages",
+            "Messages put into queues",
+            stats.dispatched_messages,
+        ),
+        ("queue_syncs", "Syncs of consume queue files", stats.queue_syncs),
+        ("damaged_reads", "Reads that came to damage, which is passed over", stats.damaged_reads),
+        ("segments_created", "Log segments created", stats.segments_created),
+        ("index_files_created", "Index files created", stats.index_files_created),
+    ):
+        page.counter(f"aerobee_store_{name}_total", help_text).add(value)
+    failures = page.counter(
+        "aerobee_store_put_failures_total", "Appends that failed or were refused", ["reason"]
+    )
+    for kind, count in put_failures.items():
+        failures.add(count, error_word(kind))
+    page.gauge("aerobee_store_put_max_seconds", "Longest put since the start").add(
+        stats.put_times.max_s
+    )
+    for name, help_text, times in (
+        ("append", "Time of one append under the put lock", stats.append_times),
+        ("sync", "Time of one sync of the log", stats.commit_log_sync_times),
+    ):
+        page.histogram(f"aerobee_store_{name}_seconds", help_text).add_buckets(_buckets(times))
+
+
+def _buckets(histogram: Histogram) -> Buckets:
+    buckets = Buckets(BOUNDS_S)
+    buckets.counts = list(histogram.counts)
+    buckets.total = histogram.sum_s
+    return buckets
+
+
+def _tree_bytes(path: str) -> int:
+    """Bytes of allocated blocks: index files are sparse, their length says nothing."""
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.stat(os.path.join(folder, name)).st_blocks * _BLOCK_BYTES
+            except FileNotFoundError:
+                continue  # expired between the listing and now
+    return total
+
+
+class CommittedOffsets(Protocol):
+    """The part of the offset table that lag reads."""
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """All (topic, group) that have offsets."""
+        ...
+
+    def of(self, group: str, topic: str) -> Mapping[int, int]: ...
+
+
+class Queues(Protocol):
+    """The part of a store that lag asks."""
+
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int: ...
+
+
+class _Unread(NamedTuple):
+    """One queue with messages that the group has not consumed."""
+
+    queue_id: int
+    begin: int
+    end: int
+    pulled: int  # within begin and end
+
+
+class _Behind(NamedTuple):
+    topic: str
+    group: str
+    messages: int
+    inflight: int
+    oldest_ms: int | None  # store time of the oldest unread message, None when not asked
+
+
+class Lag:
+    """How many messages, and how old, each group has before it in each topic.
+
+    `read_queues(group, topic)` gives the topic's number of read queues, 0 when topic or group does
+    not exist (any more); `pulled(group, topic)` the offset behind the last message given out, by
+    queue.
+    """
+
+    def __init__(
+        self,
+        offsets: CommittedOffsets,
+        queues: Queues,
+        pulled: Callable[[str, str], Mapping[int, int]],
+        read_queues: Callable[[str, str], int],
+        is_system_topic: Callable[[str], bool],
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._offsets = offsets
+        self._queues = queues
+        self._pulled = pulled
+        self._read_queues = read_queues
+        self._is_system_topic = is_system_topic
+        self._wall_clock = wall_clock
+
+    async def take(self) -> Fill:
+        behind: list[_Behind] = []
+        reads_left = _TIME_READS
+        turn_began = perf_counter()
+        for topic, group in self._offsets.pairs():
+            if perf_counter() - turn_began > _TURN_S:
+                await asyncio.sleep(0)
+                turn_began = perf_counter()
+            count = self._read_queues(group, topic)
+            if count:
+                unread = list(self._unread(group, topic, count))
+                may_read = len(unread) <= reads_left
+                reads_left -= len(unread) if may_read else 0
+                behind.append(self._behind(topic, group, unread, may_read))
+        now_ms = int(self._wall_clock() * 1000)
+        is_system_topic = self._is_system_topic
+
+        def fill(page: Page) -> None:
+            labels = ["consumer_group", "topic", "is_retry", "is_system"]
+            lag = page.gauge("rocketmq_consumer_lag_messages", "Messages not yet consumed", labels)
+            inflight = page.gauge(
+                "rocketmq_consumer_inflight_messages",
+                "Messages given out, not yet consumed",
+                labels,
+            )
+            ready = page.gauge(
+                "rocketmq_consumer_ready_messages", "Messages not yet given out", labels
+            )
+            age = page.gauge(
+                "rocketmq_consumer_lag_latency_milliseconds",
+                "Age of the oldest message not yet consumed, 0 when there is none",
+                labels,
+            )
+            for topic, group, messages, given_out, oldest_ms in behind:
+                system = is_system_topic(topic) or is_system_group(group)
+                values = (group, topic, yes_no(is_retry_topic(topic)), yes_no(system))
+                lag.add(messages, *values)
+                inflight.add(given_out, *values)
+                ready.add(messages - given_out, *values)
+                if oldest_ms is not None:
+                    age.add(max(0, now_ms - oldest_ms) if messages else 0, *values)
+
+        return fill
+
+    def _unread(self, group: str, topic: str, count: int) -> Iterable[_Unread]:
+        committed, pulled = self._offsets.of(group, topic), self._pulled(group, topic)
+        for queue_id in range(count):
+            end = self._queues.max_offset(topic, queue_id)
+            if end <= 0:
+                continue
+            # What has expired, or was there before the group, cannot be consumed any more.
+            begin = max(committed.get(queue_id, 0), self._queues.min_offset(topic, queue_id))
+            if begin < end:
+                given_out = min(max(pulled.get(queue_id, begin), begin), end)
+                yield _Unread(queue_id, begin, end, given_out)
+
+    def _behind(self, topic: str, group: str, unread: list[_Unread], may_read: bool) -> _Behind:
+        messages = sum(queue.end - queue.begin for queue in unread)
+        inflight = sum(queue.pulled - queue.begin for queue in unread)
+        if not may_read:
+            return _Behind(topic, group, messages, inflight, None)
+        times = [self._queues.store_time(topic, q.queue_id, q.begin) for q in unread]
+        known = [stored_ms for stored_ms in times if stored_ms >= 0]
+        oldest_ms = min(known) if known else (0 if not messages else None)
+        return _Behind(topic, group, messages, inflight, oldest_ms)

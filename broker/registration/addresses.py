@@ -1,0 +1,99 @@
+"""What clients are told to connect to, and what stands in the records as store host.
+
+The first pain of RocketMQ's users is a broker that registers an address nobody can reach (a
+container bridge, one of several cards). So: the address is decided in one place, printed at start,
+and a doubtful one is named with the setting that mends it. A host name is passed on as it is;
+records need numbers, so the name is resolved once here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from dataclasses import dataclass
+
+from aerobee.protocol.message.record import pack_host
+
+_ANY = ("0.0.0.0", "::", "")
+_CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
+# Reserved for documentation (RFC 5737): asking the kernel for a route there sends nothing.
+_NOWHERE = ("192.0.2.1", 9)
+
+
+class AddressError(ValueError):
+    """The advertised host cannot be used; the text says which setting to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advertised:
+    """`host` is what clients are told, `ip` what records carry; `warnings` are for people."""
+
+    host: str
+    ip: str
+    warnings: tuple[str, ...]
+
+    def endpoint(self, port: int) -> str:
+        """`host:port` as it stands in routes; IPv6 numbers without brackets, as RocketMQ has it."""
+        return f"{self.host}:{port}"
+
+    def packed(self, port: int) -> bytes:
+        """The store host of records (spec/wire.md 6.1)."""
+        return pack_host(self.ip, port)
+
+
+def decide_advertised(asked: str, listen_host: str) -> Advertised:
+    """The address clients get: the setting if there is one, else what is listened on, else the
+    address of the default route. Raises `AddressError` when a name does not resolve.
+    """
+    host = asked or (listen_host if listen_host not in _ANY else default_route_address())
+    ip = _resolve(host)
+    return Advertised(host, ip, tuple(_doubts(bool(asked), host, ip, listen_host)))
+
+
+def default_route_address() -> str:
+    """This machine's address on its default route; loopback when it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_NOWHERE)
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+def _resolve(host: str) -> str:
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise AddressError(
+            f"the advertised host {host!r} does not resolve ({error}); set brokerIP1 to a name or "
+            "address that clients can reach"
+        ) from error
+    # IPv4 first: the oldest clients read only those records' hosts.
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    return str(found[0][4][0])
+
+
+def _doubts(asked: bool, host: str, ip: str, listen_host: str) -> list[str]:
+    doubts: list[str] = []
+    wide = listen_host in _ANY
+    if wide and ipaddress.ip_address(ip).is_loopback:
+        doubts.append(
+            f"clients are told {host}, a loopback address, though the broker listens on all "
+            "addresses: clients on other machines cannot connect; set brokerIP1"
+        )
+    if not asked and wide and any(os.path.exists(mark) for mark in _CONTAINER_MARKS):
+        doubts.append(
+            f"clients are told {host}, an address inside a container: clients outside it cannot "
+            "connect; set brokerIP1 to the host's name or address"
+        )
+    if wide:
+        doubts.append(
+            "the broker listens on all addresses without access control; "
+            "keep its ports behind a firewall"
+        )
+    return doubts

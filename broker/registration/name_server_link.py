@@ -1,0 +1,208 @@
+"""One name server as the broker sees it: a long-lived connection, and registering on it.
+
+The connection is the registration: a name server drops a broker the moment the connection it
+registered on closes (spec/wire.md 5.2). So there is one connection, kept; when it is lost the link
+connects again and registers at once, waiting longer after each failure. Every registration on a new
+connection is a whole one, so that a name server that was restarted knows every topic.
+
+One task a link, owned by the registrar. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.frames.command import Command
+from aerobee.remoting.caller import Caller
+from aerobee.remoting.connection_set import ConnectionSet
+from aerobee.remoting.errors import RemotingError
+
+log = logging.getLogger("aerobee.broker.registration")
+
+DEFAULT_PORT = 9876
+
+# The second registration comes soon after the first (the reference's 10 s), then the interval.
+_SECOND_S = 10.0
+_RETRY_FIRST_S = 0.5
+_RETRY_LAST_S = 10.0
+# A stop does not wait longer for a name server to confirm.
+_UNREGISTER_S = 1.0
+
+
+class RegistrationRefused(Exception):
+    """The name server answered a registration with an error."""
+
+
+class LinkOptions(NamedTuple):
+    """Times, and whether every renewal carries all topics."""
+
+    interval_s: float
+    timeout_s: float
+    force: bool
+
+
+class Requests(Protocol):
+    """Makes the requests; the registrar, which knows broker and topics."""
+
+    def full(self) -> Command: ...
+    def query_version(self) -> Command: ...
+    def unregister(self) -> Command: ...
+
+
+class NameServerLink:
+    """Keeps this broker registered at one name server."""
+
+    def __init__(
+        self,
+        server: str,
+        options: LinkOptions,
+        requests: Requests,
+        shared: ConnectionSet,
+        on_answer: Callable[[NameServerLink, Command], None],
+        on_state: Callable[[NameServerLink], None],
+    ) -> None:
+        """`server` is `host`, `host:port` or `[ipv6]:port`. Raises ValueError."""
+        self.server = server
+        self._host, self._port = parse_server(server)
+        self._options = options
+        self._requests = requests
+        self._shared = shared
+        self._on_answer = on_answer
+        self._on_state = on_state
+        self._caller: Caller | None = None
+        self._wake = asyncio.Event()
+        # A whole registration succeeded on the present connection.
+        self.registered = False
+        # Why the last attempt failed, None after a success.
+        self.error: str | None = "not tried yet"
+        self.tried = asyncio.Event()
+
+    async def run(self) -> None:
+        """Register now, and again and again, until cancelled."""
+        retry_s = _RETRY_FIRST_S
+        pause_s = min(_SECOND_S, self._options.interval_s)
+        while True:
+            self._wake.clear()
+            try:
+                await self._renew()
+            except (RemotingError, RegistrationRefused) as error:
+                self._failed(str(error))
+                await asyncio.sleep(retry_s)
+                retry_s = min(retry_s * 2, _RETRY_LAST_S)
+                continue
+            finally:
+                self.tried.set()
+            retry_s = _RETRY_FIRST_S
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pause_s = self._options.interval_s
+            if self._caller is None or self._caller.closed:
+                # A name server that takes connections and drops them must not make us spin.
+                await asyncio.sleep(_RETRY_FIRST_S)
+
+    def wake(self) -> None:
+        """Register soon: topics have changed."""
+        self._wake.set()
+
+    def send_now(self, command: Command) -> None:
+        """Send an incremental registration at once; a link without connection needs none, because
+        its next registration is a whole one."""
+        caller = self._caller
+        if caller is None or caller.closed or not self.registered:
+            self.wake()
+            return
+        try:
+            answer = caller.connection.call(command, self._options.timeout_s)
+        except RemotingError:
+            self.wake()
+            return
+        answer.add_done_callback(self._sent)
+
+    async def close(self) -> None:
+        """Say goodbye where registered, and end the connection. The task must have ended."""
+        caller, self._caller = self._caller, None
+        if caller is None:
+            return
+        if self.registered and not caller.closed:
+            try:
+                timeout_s = min(_UNREGISTER_S, self._options.timeout_s)
+                await caller.call(self._requests.unregister(), timeout_s)
+            except RemotingError as error:
+                log.info("not unregistered name_server=%s why=%s", self.server, error)
+        self.registered = False
+        self.error = "unregistered"
+        self._on_state(self)
+        caller.close()
+
+    async def _renew(self) -> None:
+        caller = self._caller
+        if caller is None or caller.closed:
+            caller = self._caller = await Caller.connect(
+                self._host,
+                self._port,
+                self._options.timeout_s,
+                on_close=self._closed,
+                shared=self._shared,
+            )
+        if self.registered and not self._options.force and not await self._version_changed(caller):
+            return
+        answer = await caller.call(self._requests.full(), self._options.timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RegistrationRefused(f"refused with code {answer.code}: {answer.remark}")
+        if not self.registered:
+            log.info("registered name_server=%s", self.server)
+        self.registered = True
+        self.error = None
+        self._on_state(self)
+        self._on_answer(self, answer)
+
+    async def _version_changed(self, caller: Caller) -> bool:
+        answer = await caller.call(self._requests.query_version(), self._options.timeout_s)
+        return answer.code != ResponseCode.SUCCESS or answer.ext.get("changed") != "false"
+
+    def _sent(self, answer: asyncio.Future[Command]) -> None:
+        """An incremental registration was answered; if not well, a whole one mends it."""
+        if answer.cancelled():
+            return
+        error = answer.exception()
+        if error is not None or answer.result().code != ResponseCode.SUCCESS:
+            log.info("topic change not registered name_server=%s", self.server)
+            self.wake()
+
+    def _closed(self, caller: Caller, reason: str) -> None:
+        if caller is self._caller:
+            if self.registered:
+                self._failed(f"the connection ended: {reason}")
+            self.wake()
+
+    def _failed(self, error: str) -> None:
+        # Once, not on every retry.
+        if self.registered or self.error != error:
+            log.warning("not registered name_server=%s why=%s", self.server, error)
+        self.registered = False
+        self.error = error
+        self._on_state(self)
+
+
+def parse_server(text: str) -> tuple[str, int]:
+    """Host and port of a name server's address. Raises ValueError with the text in it."""
+    host, port_text = text.strip(), ""
+    if host.startswith("["):
+        host, _, rest = host[1:].partition("]")
+        if rest and not rest.startswith(":"):
+            raise ValueError(f"name server address {text!r} is not host:port")
+        port_text = rest[1:]
+    elif host.count(":") == 1:
+        host, _, port_text = host.partition(":")
+    port = int(port_text) if port_text.isascii() and port_text.isdigit() else -1
+    if not port_text:
+        port = DEFAULT_PORT
+    if not host or not 0 < port < 65_536:
+        raise ValueError(f"name server address {text!r} is not host:port")
+    return host, port

@@ -1,0 +1,120 @@
+"""Administration of deletion: topics, queues nobody needs, messages that have expired.
+
+Removing files takes longer than the loop can wait, so these requests are answered when a worker has
+done them. What decides (is the topic still unknown? is the queue in use?) is asked on the loop, in
+the same step in which the queues leave the store: a topic made anew in between keeps its queues.
+
+DELETE_EXPIRED_COMMITLOG lets the next runs delete what has expired at any hour (store spec 10.1).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from aerobee.broker.tables.topics import TopicTable
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.names import is_light
+from aerobee.remoting.connection import Connection
+from aerobee.store.disk.owner import OnOwner
+
+log = logging.getLogger("aerobee.broker.admin")
+
+Handler = Callable[[Connection, Command], bytes | None]
+Later = Callable[[Connection, Command, Callable[[], object]], bytes | None]
+
+
+class Armed(Protocol):
+    """What is asked of the store's retention."""
+
+    def arm(self) -> None:
+        """Do not wait for the hour."""
+        ...
+
+
+class Cleaner(Protocol):
+    """What is asked of the store's cleaning, on worker threads."""
+
+    def remove_topics(
+        self, topics: Iterable[str], on_owner: OnOwner, confirm: Callable[[str], bool]
+    ) -> int:
+        """Remove the queues of topics that are confirmed when they leave."""
+        ...
+
+    def clean_expired(self, on_owner: OnOwner, in_use: Callable[[str, int], bool]) -> int:
+        """Free queues without a message left."""
+        ...
+
+
+class QueueNames(Protocol):
+    """What is asked of the store."""
+
+    def queues(self) -> Iterable[tuple[str, int]]:
+        """All queues that exist."""
+        ...
+
+
+class CleaningRequests:
+    """Serves administrators. Loop thread only."""
+
+    def __init__(
+        self,
+        retention: Armed,
+        cleaner: Cleaner,
+        store: QueueNames,
+        topics: TopicTable,
+        on_loop: OnOwner,
+        later: Later,
+    ) -> None:
+        self._retention = retention
+        self._cleaner = cleaner
+        self._store = store
+        self._topics = topics
+        self._on_loop = on_loop
+        self._later = later
+
+    def handlers(self) -> dict[int, Handler]:
+        """The handlers by request code."""
+        return {
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired,
+        }
+
+    def delete_expired(self, _connection: Connection, command: Command) -> bytes:
+        """Have expired segments deleted from the next run on, whatever the hour."""
+        self._retention.arm()
+        return encode_response(command, ResponseCode.SUCCESS)
+
+    def clean_expired(self, connection: Connection, command: Command) -> bytes | None:
+        """Free the files of queues all of whose messages are gone."""
+
+        def work() -> None:
+            count = self._cleaner.clean_expired(self._on_loop, self._in_use)
+            log.info("expired queues cleaned count=%d", count)
+
+        return self._later(connection, command, work)
+
+    def clean_unused(self, connection: Connection, command: Command) -> bytes | None:
+        """Remove the queues of topics that do not exist any more."""
+        unused = sorted({topic for topic, _ in self._store.queues() if self._is_unused(topic)})
+
+        def work() -> None:
+            count = self._cleaner.remove_topics(unused, self._on_loop, self._is_unused)
+            log.info("queues of unknown topics removed topics=%d queues=%d", len(unused), count)
+
+        return self._later(connection, command, work)
+
+    def _is_unused(self, topic: str) -> bool:
+        """Not in the topic table, and not one of those that need not be: system topics, among them
+        the delay queues and those of transactions, and light queues, which have no topic."""
+        known = self._topics.get(topic) is not None
+        return not known and not self._topics.is_system(topic) and not is_light(topic)
+
+    def _in_use(self, topic: str, queue_id: int) -> bool:
+        config = self._topics.get(topic)
+        if config is None:
+            return not self._is_unused(topic)
+        return queue_id < max(config.read_queues, config.write_queues)

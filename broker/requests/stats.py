@@ -1,0 +1,252 @@
+"""What administrators ask about traffic: queues of a topic, progress of a group, who is connected
+(spec/wire.md 3.6, bodies 4.7 and 4.9).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.tables.clients import ClientTable, Member
+from aerobee.broker.tables.groups import GroupTable
+from aerobee.broker.tables.offsets import ConsumerOffsets
+from aerobee.broker.tables.topics import TopicConfig, TopicTable
+from aerobee.protocol.bodies.common import MessageQueue, dumps
+from aerobee.protocol.bodies.stats import (
+    ConnectionData,
+    ConsumeStats,
+    GroupProgress,
+    QueueOffsets,
+    encode_broker_consume_stats,
+    encode_consumer_connections,
+    encode_group_list,
+    encode_producer_connections,
+    encode_topic_stats,
+)
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.headers.admin import (
+    BrokerConsumeStatsHeader,
+    ConsumeStatsHeader,
+    ProducerGroupHeader,
+    TopicHeader,
+)
+from aerobee.protocol.headers.client import ConsumerListHeader
+from aerobee.remoting.connection import Connection
+
+Handler = Callable[[Connection, Command], bytes | None]
+
+# Pairs of group and topic whose last rate is remembered; beyond it all are measured afresh.
+_MOST_RATES = 50_000
+
+
+class QueueTimes(Protocol):
+    """What is asked of the store."""
+
+    def min_offset(self, topic: str, queue_id: int, /) -> int:
+        """The queue's first offset."""
+        ...
+
+    def max_offset(self, topic: str, queue_id: int, /) -> int:
+        """The offset the next message will get."""
+        ...
+
+    def store_time(self, topic: str, queue_id: int, queue_offset: int, /) -> int:
+        """Store time in ms of a message, -1 when it is not there."""
+        ...
+
+
+class StatsRequests:
+    """Serves administrators. Loop thread only."""
+
+    def __init__(
+        self,
+        broker_name: str,
+        endpoint: str,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: ConsumerOffsets,
+        clients: ClientTable,
+        stats: BrokerStats,
+        store: QueueTimes,
+    ) -> None:
+        self._broker_name = broker_name
+        self._endpoint = endpoint
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._clients = clients
+        self._rates = GroupRates(stats)
+        self._store = store
+
+    def handlers(self) -> dict[int, Handler]:
+        """The handlers by request code."""
+        return {
+            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
+            RequestCode.GET_CONSUME_STATS: self.consume_stats,
+            RequestCode.GET_BROKER_CONSUME_STATS: self.broker_consume_stats,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumer_connections,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producer_connections,
+            RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
+        }
+
+    def topic_stats(self, _connection: Connection, command: Command) -> bytes:
+        """Offsets and last store time of each write queue."""
+        name = TopicHeader.from_ext(command.ext).topic
+        topic = self._topics.get(name)
+        if topic is None:
+            raise BadRequest(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        queues = {}
+        for queue_id in range(topic.write_queues):
+            least = max(self._store.min_offset(name, queue_id), 0)
+            most = max(self._store.max_offset(name, queue_id), 0)
+            last_ms = self._time_of(name, queue_id, most - 1) if most else 0
+            queue = MessageQueue(name, self._broker_name, queue_id)
+            queues[queue] = QueueOffsets(least, most, last_ms)
+        return _success(command, encode_topic_stats(queues))
+
+    def consume_stats(self, _connection: Connection, command: Command) -> bytes:
+        """A group's progress in one topic, or in all that it has offsets in."""
+        header = ConsumeStatsHeader.from_ext(command.ext)
+        group = header.consumer_group
+        names = [header.topic] if header.topic.strip() else self._offsets.topics_of(group)
+        if self._groups.find(group) is None:
+            # Unknown groups have no progress, and their names must not reach our tables.
+            names = []
+        queues: dict[MessageQueue, GroupProgress] = {}
+        tps = 0.0
+        for topic in self._consumed(group, names):
+            queues.update(self._progress(group, topic, topic.read_queues))
+            tps += self._rates.messages_a_second(group, topic.name)
+        return _success(command, ConsumeStats(queues, tps).encode())
+
+    def broker_consume_stats(self, _connection: Connection, command: Command) -> bytes:
+        """The progress of every group in every topic it has offsets in."""
+        only_ordered = BrokerConsumeStatsHeader.from_ext(command.ext).is_order
+        groups: dict[str, list[ConsumeStats]] = {}
+        for group in self._groups.all():
+            entries = [
+                ConsumeStats(
+                    self._progress(group.name, topic, topic.write_queues),
+                    self._rates.messages_a_second(group.name, topic.name),
+                )
+                for topic in self._consumed(group.name, self._offsets.topics_of(group.name))
+                if topic.order or not only_ordered
+            ]
+            if entries:
+                groups[group.name] = entries
+        return _success(command, encode_broker_consume_stats(self._endpoint, groups))
+
+    def _consumed(self, group: str, names: Iterable[str]) -> list[TopicConfig]:
+        """The topics among `names` that exist and that the group, if it is live, subscribes to."""
+        live = self._clients.consumer_group(group)
+        topics = []
+        for name in names:
+            topic = self._topics.get(name)
+            if topic is not None and (live is None or name in live.subscriptions):
+                topics.append(topic)
+        return topics
+
+    def _progress(
+        self, group: str, topic: TopicConfig, queues: int
+    ) -> dict[MessageQueue, GroupProgress]:
+        progress = {}
+        for queue_id in range(queues):
+            consumed = max(self._offsets.query(group, topic.name, queue_id), 0)
+            last_ms = self._time_of(topic.name, queue_id, consumed - 1) if consumed else 0
+            queue = MessageQueue(topic.name, self._broker_name, queue_id)
+            most = max(self._store.max_offset(topic.name, queue_id), 0)
+            progress[queue] = GroupProgress(most, consumed, last_ms)
+        return progress
+
+    def _time_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        return max(self._store.store_time(topic, queue_id, queue_offset), 0)
+
+    def groups_of_topic(self, _connection: Connection, command: Command) -> bytes:
+        """The groups that subscribe to a topic now or have offsets in it."""
+        topic = TopicHeader.from_ext(command.ext).topic
+        groups = {*self._clients.groups_subscribed(topic), *self._offsets.groups_of(topic)}
+        return _success(command, encode_group_list(sorted(groups)))
+
+    def consumer_connections(self, _connection: Connection, command: Command) -> bytes:
+        """The live members of a consumer group and what it subscribes to."""
+        name = ConsumerListHeader.from_ext(command.ext).consumer_group
+        group = self._clients.consumer_group(name)
+        if group is None:
+            raise BadRequest(
+                ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
+            )
+        body = encode_consumer_connections(
+            map(_connection_data, group.members.values()),
+            group.consume_type,
+            group.message_model,
+            group.consume_from_where,
+            group.subscriptions.values(),
+        )
+        return _success(command, body)
+
+    def producer_connections(self, _connection: Connection, command: Command) -> bytes:
+        """The live members of a producer group."""
+        name = ProducerGroupHeader.from_ext(command.ext).producer_group
+        members = self._clients.producers(name)
+        if not members:
+            raise BadRequest.system_error(f"the producer group[{name}] not exist")
+        return _success(command, encode_producer_connections(map(_connection_data, members)))
+
+    def all_producers(self, _connection: Connection, command: Command) -> bytes:
+        """All live producers by group; the address has Java's leading slash."""
+        now_ms = time.time_ns() // 1_000_000
+        groups = {
+            name: [
+                {
+                    "clientId": member.client_id,
+                    "language": member.language,
+                    "lastUpdateTimestamp": now_ms - self._clients.silent_ms(member),
+                    "remoteIP": f"/{member.address}",
+                    "version": member.version,
+                }
+                for member in members
+            ]
+            for name, members in self._clients.producer_groups()
+        }
+        return _success(command, dumps({"data": groups}))
+
+
+class GroupRates:
+    """Messages a second that a group takes from a topic, between one question and the next.
+
+    The first question is measured from the broker's start. Questions within a second of the last
+    get its answer again, so that several tools asking at once do not see noise.
+    """
+
+    def __init__(self, stats: BrokerStats, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stats = stats
+        self._clock = clock
+        self._started = clock()
+        # (time, count, rate) of the last measurement by (group, topic).
+        self._last: dict[tuple[str, str], tuple[float, int, float]] = {}
+
+    def messages_a_second(self, group: str, topic: str) -> float:
+        """0.0 for a group that took nothing yet."""
+        count = self._stats.consumer(group, topic).messages_out
+        now = self._clock()
+        before, seen, rate = self._last.get((group, topic), (self._started, 0, 0.0))
+        # A count below the last one means the counters were dropped with the group.
+        if now - before >= 1.0:
+            rate = round(max(count - seen, 0) / (now - before), 4)
+            if len(self._last) >= _MOST_RATES:
+                self._last.clear()
+            self._last[group, topic] = (now, count, rate)
+        return rate
+
+
+def _connection_data(member: Member) -> ConnectionData:
+    return ConnectionData(member.client_id, member.address, member.language, member.version)
+
+
+def _success(command: Command, body: bytes) -> bytes:
+    return encode_response(command, ResponseCode.SUCCESS, None, None, body)

@@ -1,0 +1,245 @@
+"""Administration of topics and groups (spec/wire.md 3.5).
+
+System topics can be looked at but not changed. Names, queue numbers and rights are checked against
+the same limits as everywhere; upstream checks no group name and no number. A deleted topic loses
+its consume queues, while its groups' offsets stay, as upstream; it is answered when they are gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from aerobee.broker.requests.cleaning import Later
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.tables.groups import GroupConfig, GroupTable
+from aerobee.broker.tables.offsets import ConsumerOffsets
+from aerobee.broker.tables.topics import TopicConfig, TopicTable
+from aerobee.protocol.bodies.common import encode_topic_list, parse_body
+from aerobee.protocol.bodies.topics import MULTI_TAG, SINGLE_TAG
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.frames.fastjson import dumps
+from aerobee.protocol.headers.admin import CreateTopicHeader, DeleteGroupHeader, TopicHeader
+from aerobee.protocol.names import (
+    AUTO_CREATE_TOPIC,
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    TRACE_TOPIC,
+    check_group_name,
+    check_topic_name,
+)
+from aerobee.remoting.connection import Connection
+from aerobee.store.disk.owner import OnOwner
+
+log = logging.getLogger("aerobee.broker.admin")
+
+Handler = Callable[[Connection, Command], bytes | None]
+
+_MAX_PERM = 0xF
+# Named as system topics whether they exist here or not (spec/wire.md 3.5).
+_ALWAYS_SYSTEM = (HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, TRACE_TOPIC, AUTO_CREATE_TOPIC)
+
+
+class TableLimits(Protocol):
+    """The settings used here."""
+
+    @property
+    def max_topics(self) -> int:
+        """Most topics."""
+        ...
+
+    @property
+    def max_queues(self) -> int:
+        """Most queues of all topics."""
+        ...
+
+    @property
+    def max_queues_per_topic(self) -> int:
+        """Most queues of one topic."""
+        ...
+
+    @property
+    def max_groups(self) -> int:
+        """Most groups."""
+        ...
+
+
+class TopicCleaner(Protocol):
+    """What is asked of the store, on a worker thread."""
+
+    def remove_topics(
+        self, topics: Iterable[str], on_owner: OnOwner, confirm: Callable[[str], bool]
+    ) -> object:
+        """Remove topics' consume queues, those that are confirmed when they leave."""
+        ...
+
+
+class TopicRequests:
+    """Serves administrators. Loop thread only."""
+
+    def __init__(
+        self,
+        limits: TableLimits,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: ConsumerOffsets,
+        stats: BrokerStats,
+        cleaner: TopicCleaner,
+        on_loop: OnOwner,
+        later: Later,
+    ) -> None:
+        self._limits = limits
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._stats = stats
+        self._cleaner = cleaner
+        self._on_loop = on_loop
+        self._later = later
+
+    def handlers(self) -> dict[int, Handler]:
+        """The handlers by request code."""
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.create_topic,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update_group,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
+        }
+
+    def create_topic(self, _connection: Connection, command: Command) -> bytes:
+        """Create or change a topic; `order` is ignored, only name servers know it (5.4)."""
+        header = CreateTopicHeader.from_ext(command.ext)
+        name = self._changeable(header.topic)
+        known = self._topics.get(name)
+        topic = TopicConfig(
+            name,
+            header.read_queue_nums,
+            header.write_queue_nums,
+            header.perm,
+            header.topic_filter_type,
+            header.topic_sys_flag,
+            known.order if known is not None else False,
+        )
+        self._check_topic(topic, known)
+        self._topics.update(topic)
+        log.info(
+            "topic configured name=%s read_queues=%d write_queues=%d perm=%d",
+            name,
+            topic.read_queues,
+            topic.write_queues,
+            topic.perm,
+        )
+        return encode_response(command, ResponseCode.SUCCESS)
+
+    def _changeable(self, topic: str) -> str:
+        name = check_topic_name(topic)
+        if self._topics.is_system(name):
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic."
+            )
+        return name
+
+    def _check_topic(self, topic: TopicConfig, known: TopicConfig | None) -> None:
+        most = self._limits.max_queues_per_topic
+        if topic.filter_type not in (SINGLE_TAG, MULTI_TAG):
+            raise BadRequest.system_error(
+                f"topicFilterType must be {SINGLE_TAG} or {MULTI_TAG}, "
+                f"got {topic.filter_type[:64]!r}"
+            )
+        for what, queues in (("read", topic.read_queues), ("write", topic.write_queues)):
+            if not 1 <= queues <= most:
+                raise BadRequest.system_error(f"{what} queues must be 1 to {most}, got {queues}")
+        if not 0 <= topic.perm <= _MAX_PERM:
+            raise BadRequest.system_error(f"perm must be 0 to {_MAX_PERM}, got {topic.perm}")
+        if known is None and len(self._topics) >= self._limits.max_topics:
+            raise BadRequest.system_error(f"there are {len(self._topics)} topics, the limit")
+        before = _queues_of(known) if known is not None else 0
+        queues = sum(map(_queues_of, self._topics.all())) - before + _queues_of(topic)
+        if queues > self._limits.max_queues:
+            raise BadRequest.system_error(
+                f"{queues} queues in all topics would pass the limit of {self._limits.max_queues}"
+            )
+
+    def delete_topic(self, connection: Connection, command: Command) -> bytes | None:
+        """Delete a topic; one that is unknown is no error. Its files go on a worker thread."""
+        name = self._changeable(TopicHeader.from_ext(command.ext).topic)
+
+        def work() -> None:
+            self._cleaner.remove_topics([name], self._on_loop, self._forget_topic)
+
+        return self._later(connection, command, work)
+
+    def _forget_topic(self, name: str) -> bool:
+        """The topic leaves the table in the step in which its queues leave the store."""
+        if self._topics.delete(name):
+            log.info("topic deleted name=%s", name)
+        self._stats.forget_topic(name)
+        return True
+
+    def all_topics(self, _connection: Connection, command: Command) -> bytes:
+        """The whole topic table."""
+        body = dumps(self._topics.to_json())
+        return encode_response(command, ResponseCode.SUCCESS, None, None, body)
+
+    def system_topics(self, _connection: Connection, command: Command) -> bytes:
+        """The names of system topics, also of those that do not exist here."""
+        names = self._topics.system_names().union(_ALWAYS_SYSTEM)
+        body = encode_topic_list(sorted(names))
+        return encode_response(command, ResponseCode.SUCCESS, None, None, body)
+
+    def update_group(self, _connection: Connection, command: Command) -> bytes:
+        """Create or change a group."""
+        try:
+            group = GroupConfig.from_json(parse_body(command.body, "group configuration"))
+        except (ValueError, TypeError) as error:
+            raise BadRequest.system_error(f"the group configuration is wrong: {error}") from error
+        self._check_group(group)
+        self._groups.update(group)
+        log.info("group configured name=%s enabled=%s", group.name, group.consume_enable)
+        return encode_response(command, ResponseCode.SUCCESS)
+
+    def _check_group(self, group: GroupConfig) -> None:
+        most = self._limits.max_queues_per_topic
+        if not 0 <= group.retry_queue_nums <= most:
+            raise BadRequest.system_error(
+                f"retryQueueNums must be 0 to {most}, got {group.retry_queue_nums}"
+            )
+        numbers = (group.retry_max_times, group.broker_id, group.which_broker_when_consume_slowly)
+        if not all(-(2**31) <= number < 2**31 for number in numbers):
+            raise BadRequest.system_error("a number of the group configuration is out of range")
+        known = self._groups.find(group.name)
+        if known is None and len(self._groups) >= self._limits.max_groups:
+            raise BadRequest.system_error(f"there are {len(self._groups)} groups, the limit")
+
+    def all_groups(self, _connection: Connection, command: Command) -> bytes:
+        """The whole group table."""
+        body = dumps(self._groups.to_json())
+        return encode_response(command, ResponseCode.SUCCESS, None, None, body)
+
+    def delete_group(self, _connection: Connection, command: Command) -> bytes:
+        """Delete a group, with its offsets if asked; one that is unknown is no error."""
+        header = DeleteGroupHeader.from_ext(command.ext)
+        name = check_group_name(header.group_name)
+        if self._groups.delete(name):
+            log.info("group deleted name=%s", name)
+        if header.remove_offset:
+            self._offsets.remove_group(name)
+        self._stats.forget_group(name)
+        return encode_response(command, ResponseCode.SUCCESS)
+
+    def all_offsets(self, _connection: Connection, command: Command) -> bytes:
+        """The offsets of all groups, as slaves fetch them."""
+        body = dumps({"offsetTable": self._offsets.all()})
+        return encode_response(command, ResponseCode.SUCCESS, None, None, body)
+
+
+def _queues_of(topic: TopicConfig) -> int:
+    return max(topic.read_queues, topic.write_queues)

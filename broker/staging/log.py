@@ -1,0 +1,238 @@
+"""The stage log: queue 0 of the topic STAGE_TOPIC, where everything about staged batches lies.
+
+Staged rows, decisions and progress are records of the commit log, like messages, so whatever a
+crash leaves is a beginning of what was stored: an intent never outlives a stage it names, nor the
+mark of a slice the slice before it. A record's properties say what it is:
+
+| kind   | further properties                      | body                                   |
+|--------|-----------------------------------------|----------------------------------------|
+| chunk  | query batch partition stage chunk rows crc | the rows (`protocol/headers/stages.py`) |
+| intent | query batch                             | the stages that count, JSON            |
+| slice  | query batch stage first rows            | none; the rows follow in the log       |
+| done   | query batch                             | those of its stages elsewhere, JSON    |
+| drop   | query batch                             | names of stages given up, JSON         |
+
+The topic is in no topic table: clients can neither send to it nor pull from it. Reading at a start
+looks at heads and properties only; the rows stay where they are until they are published.
+
+Loop thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from aerobee.broker.staging.table import BatchKey, Chunk, Slice, Stage, StageTable
+from aerobee.protocol.errors import BadRequest, CorruptRecord
+from aerobee.protocol.headers.stages import (
+    NONE,
+    StageChunkHeader,
+    StagePart,
+    decode_names,
+    decode_parts,
+    encode_names,
+    encode_parts,
+)
+from aerobee.protocol.message.properties import decode_properties, encode_properties
+from aerobee.protocol.message.record import CHECK_NOTHING, StoreMessage, check_record
+from aerobee.protocol.names import STAGE_TOPIC
+from aerobee.store.message_store import MessageStore
+from aerobee.store.segments.results import GetResult, PutResult
+
+log = logging.getLogger("aerobee.broker.stages")
+
+CHUNK, INTENT, SLICE, DONE, DROP = "chunk", "intent", "slice", "done", "drop"
+_QUEUE = 0
+_AT_ONCE = 256
+# Records without a body exist, but nobody expects any.
+_NO_BODY = b"-"
+
+
+class Event(NamedTuple):
+    """One record of the stage log."""
+
+    slot: int
+    log_offset: int
+    end: int
+    store_ms: int
+    body: bytes
+    properties: dict[str, str]
+
+    @property
+    def key(self) -> BatchKey:
+        return self.properties["query"], int(self.properties["batch"])
+
+
+class StageLog:
+    """Puts and reads the records; each put changes the table as reading it again would."""
+
+    def __init__(
+        self, store: MessageStore, table: StageTable, host: bytes, clock_ms: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._host = host
+        self._clock_ms = clock_ms
+
+    @property
+    def end(self) -> int:
+        """Queue offset behind the last visible record."""
+        return self._store.max_offset(STAGE_TOPIC, _QUEUE)
+
+    # --- putting: each raises a StoreError, and then nothing was changed --------------------
+
+    def chunk(self, header: StageChunkHeader, body: bytes, born_ms: int, peer: bytes) -> PutResult:
+        """Store a chunk's rows."""
+        properties = {
+            "kind": CHUNK,
+            "query": header.query,
+            "batch": str(header.batch),
+            "partition": str(header.partition),
+            "stage": header.stage,
+            "chunk": str(header.chunk),
+            "rows": str(header.rows),
+            "crc": str(header.crc),
+        }
+        result = self._put(properties, body, born_ms, peer)
+        self._table.add_chunk(
+            (header.query, header.batch),
+            header.partition,
+            header.stage,
+            header.chunk,
+            Chunk(result.log_offset, header.rows, header.crc, result.size),
+            result.queue_offset,
+            result.store_timestamp_ms,
+        )
+        return result
+
+    def intent(self, key: BatchKey, parts: Sequence[StagePart]) -> PutResult:
+        """Decide a batch."""
+        result = self._put(_of_batch(INTENT, key), encode_parts(parts))
+        self._table.decide(key, parts, result.queue_offset, result.end)
+        return result
+
+    def slice(self, stage: Stage, first: int, rows: int) -> PutResult:
+        """Say that `rows` rows of a stage follow; the caller puts them in the same turn."""
+        properties = _of_batch(SLICE, stage.key)
+        properties |= {"stage": stage.name, "first": str(first), "rows": str(rows)}
+        result = self._put(properties, _NO_BODY)
+        self._table.begin_slice(stage.name, Slice(result.end, first, rows))
+        return result
+
+    def done(self, key: BatchKey) -> PutResult:
+        """Close a batch."""
+        others = self._table.others(self._table.parts_of(key))
+        result = self._put(_of_batch(DONE, key), encode_parts(others))
+        self._table.finish(key, result.store_timestamp_ms, others)
+        return result
+
+    def drop(self, key: BatchKey, names: Sequence[str]) -> PutResult:
+        """Give stages up."""
+        result = self._put(_of_batch(DROP, key), encode_names(names))
+        self._table.drop(names)
+        return result
+
+    def _put(
+        self, properties: dict[str, str], body: bytes, born_ms: int = 0, peer: bytes = b""
+    ) -> PutResult:
+        return self._store.put(
+            StoreMessage(
+                STAGE_TOPIC,
+                _QUEUE,
+                0,
+                0,
+                born_ms or self._clock_ms(),
+                peer or self._host,
+                self._host,
+                0,
+                0,
+                body,
+                encode_properties(properties).encode(),
+            )
+        )
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def replay(self, start: int) -> None:
+        """Bring the table to where the records from queue offset `start` on lead."""
+        for event in self._events(start):
+            try:
+                self._apply(event)
+            except (BadRequest, KeyError, ValueError) as error:
+                log.error(
+                    "stage record passed over log_offset=%d reason=%r", event.log_offset, error
+                )
+
+    def _apply(self, event: Event) -> None:
+        table, values = self._table, event.properties
+        kind = values.get("kind")
+        if kind == CHUNK:
+            if table.state(event.key) == NONE:
+                size = event.end - event.log_offset
+                chunk = Chunk(event.log_offset, int(values["rows"]), int(values["crc"]), size)
+                table.add_chunk(
+                    event.key,
+                    int(values["partition"]),
+                    values["stage"],
+                    int(values["chunk"]),
+                    chunk,
+                    event.slot,
+                    event.store_ms,
+                )
+        elif kind == INTENT:
+            table.decide(event.key, decode_parts(event.body), event.slot, event.end)
+        elif kind == SLICE:
+            slice_ = Slice(event.end, int(values["first"]), int(values["rows"]))
+            table.begin_slice(values["stage"], slice_)
+        elif kind == DONE:
+            table.finish(event.key, event.store_ms, decode_parts(event.body))
+        elif kind == DROP:
+            table.drop(decode_names(event.body))
+        else:
+            log.error("stage record of no known kind log_offset=%d", event.log_offset)
+
+    def _events(self, start: int) -> Iterator[Event]:
+        store = self._store
+        offset = max(start, store.min_offset(STAGE_TOPIC, _QUEUE))
+        while offset < self.end:
+            result = store.get(STAGE_TOPIC, _QUEUE, offset, _AT_ONCE)
+            try:
+                yield from list(_events_in(result))
+            finally:
+                result.release()
+            if result.next_offset <= offset:
+                return
+            offset = result.next_offset
+
+
+def _events_in(result: GetResult) -> Iterator[Event]:
+    for view in result.views:
+        position = 0
+        while position < len(view):
+            log_offset = int.from_bytes(view[position + 28 : position + 36], "big")
+            try:
+                head = check_record(view, position, log_offset, len(view), CHECK_NOTHING)
+            except CorruptRecord as error:
+                log.error("stage record cannot be read reason=%s", error)
+                return
+            start = position + head.properties_position
+            properties = decode_properties(view[start : start + head.properties_length])
+            body = b""
+            if properties.get("kind") != CHUNK:
+                start = position + head.body_position
+                body = bytes(view[start : start + head.body_length])
+            yield Event(
+                head.queue_offset,
+                log_offset,
+                log_offset + head.size,
+                head.store_timestamp_ms,
+                body,
+                properties,
+            )
+            position += head.size
+
+
+def _of_batch(kind: str, key: BatchKey) -> dict[str, str]:
+    return {"kind": kind, "query": key[0], "batch": str(key[1])}

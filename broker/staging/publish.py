@@ -1,0 +1,290 @@
+"""Publishes what intents have decided: staged rows become messages of their topics, each once.
+
+Rows are put in slices. A slice is a record of the stage log ("rows 512 to 767 of this stage
+follow") and its rows right behind it, all in one turn of the loop, so that nobody else's records
+come between. That makes progress exact without a second write: a start counts what is in the log
+(`staging/count.py`) and goes on.
+
+One slice is one turn; queries take turns, batches of one query go in order. What the store does not
+take now (a full disk) is tried again; a row it will never take (the limits were lowered since it
+was staged) and a chunk that is damaged are passed over, named in the log and counted.
+
+Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from itertools import groupby
+from typing import NamedTuple, Protocol
+
+from aerobee.broker.staging.count import count_published, is_delayed
+from aerobee.broker.staging.log import StageLog
+from aerobee.broker.staging.rows import publish_form, rows_of
+from aerobee.broker.staging.table import BatchKey, Chunk, Intent, Stage, StageTable
+from aerobee.broker.stats import BrokerStats
+from aerobee.protocol.errors import BadRequest, CorruptRecord
+from aerobee.protocol.message.record import StoreMessage, decode_record
+from aerobee.store.errors import (
+    MessageIllegal,
+    PropertiesTooLarge,
+    StoreBroken,
+    StoreClosed,
+    StoreError,
+)
+from aerobee.store.message_store import MessageStore
+from aerobee.store.segments.results import PutResult
+
+log = logging.getLogger("aerobee.broker.stages")
+
+# A slice is one turn of the loop: some 2 ms, for which sends have to wait.
+_SLICE_ROWS = 256
+_SLICE_BYTES = 256 * 1024
+_RETRY_S = 0.2
+
+
+class Delays(Protocol):
+    """What holds messages back until they are due."""
+
+    def put(self, message: StoreMessage, /) -> PutResult:
+        """Store a message that has a delay level, where it waits."""
+        ...
+
+
+class OpenChunk(NamedTuple):
+    """The chunk that rows are taken from."""
+
+    log_offset: int
+    messages: list[StoreMessage]
+
+
+class Publisher:
+    """Of one broker. `finished` is told of each done record: batch, log offset behind it."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        store: MessageStore,
+        stages: StageLog,
+        table: StageTable,
+        stats: BrokerStats,
+        appended: Callable[[], None],
+        cluster: str,
+        store_host: bytes,
+        finished: Callable[[BatchKey, int], None],
+        delays: Delays | None = None,
+    ) -> None:
+        self._loop = loop
+        self._store = store
+        self._stages = stages
+        self._table = table
+        self._stats = stats
+        self._appended = appended
+        self._cluster = cluster
+        self._store_host = store_host
+        self._finished = finished
+        # Without it no chunk with a delayed row was taken.
+        self._delays = delays
+        self._turns: dict[str, deque[Intent]] = {}
+        self._chunk: OpenChunk | None = None
+        self._timer: asyncio.Handle | None = None
+        self._running = False
+        self.published_rows = 0
+        self.lost_rows = 0
+
+    def start(self) -> None:
+        """Go on with what was open when the broker ended."""
+        self._running = True
+        count_published(self._store, list(self._table.open.values()), self._load)
+        for intent in self._table.open.values():
+            self._check_all_there(intent)
+            log.warning(
+                "batch is published further query=%s batch=%d rows=%d published=%d",
+                *intent.key, intent.rows, intent.published,
+            )  # fmt: skip
+            self.add(intent)
+
+    def stop(self) -> None:
+        """Publish nothing more; the next start goes on."""
+        self._running = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def add(self, intent: Intent) -> None:
+        """Publish a batch. Before `start`, which adds all that are open, that is nothing."""
+        if not self._running:
+            return
+        self._turns.setdefault(intent.key[0], deque()).append(intent)
+        self._schedule()
+
+    def _schedule(self, after_s: float = 0.0) -> None:
+        if self._timer is not None or not self._turns or not self._running:
+            return
+        if after_s:
+            self._timer = self._loop.call_later(after_s, self._turn)
+        else:
+            self._timer = self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._timer = None
+        query, waiting = next(iter(self._turns.items()))
+        intent = waiting[0]
+        # Behind the others, whether it has got on or not.
+        del self._turns[query]
+        self._turns[query] = waiting
+        pause_s = 0.0
+        try:
+            if not self._is_readable(intent):
+                pause_s = _RETRY_S
+            elif self._advance(intent):
+                waiting.popleft()
+                if not waiting:
+                    del self._turns[query]
+        except (StoreBroken, StoreClosed) as error:
+            log.error("publishing waits for a restart why=%s", error)
+            self.stop()
+        except StoreError as error:
+            log.warning("publishing will be tried again query=%s why=%s", query, error)
+            pause_s = _RETRY_S
+        self._schedule(pause_s)
+
+    def _is_readable(self, intent: Intent) -> bool:
+        """Whether its stages can be read: with a transient pool they may be on their way."""
+        return intent.end <= self._store.committed and self._store.not_writable_reason() is None
+
+    def _advance(self, intent: Intent) -> bool:
+        """Publish a slice, or close the batch: True. Raises StoreError."""
+        for stage in intent.stages:
+            if stage.missing:
+                self._put_missing(stage)
+            elif stage.published < stage.rows:
+                self._put_slice(stage)
+            else:
+                continue
+            self._appended()
+            return False
+        result = self._stages.done(intent.key)
+        self._appended()
+        self._finished(intent.key, result.end)
+        log.info("batch published query=%s batch=%d rows=%d", *intent.key, intent.published)
+        return True
+
+    # --- one slice --------------------------------------------------------------------------
+
+    def _put_slice(self, stage: Stage) -> None:
+        rows = self._next_rows(stage)
+        if not rows:
+            return
+        self._stages.slice(stage, stage.published, len(rows))
+        for (waits, *_), group in groupby(rows, key=_run_of):
+            # A batch cannot hold delayed messages.
+            together = list(group)
+            runs = [[row] for row in together] if waits else [together]
+            if not all(self._put_run(stage, run) for run in runs):
+                return
+
+    def _put_run(self, stage: Stage, rows: list[StoreMessage]) -> bool:
+        """Put rows of one queue. False if one was passed over: that ends the slice, because what
+        follows a slice's mark in the log has to be its rows without a gap."""
+        try:
+            self._put(rows)
+        except (MessageIllegal, PropertiesTooLarge) as error:
+            if len(rows) > 1:
+                return all(self._put_run(stage, [row]) for row in rows)
+            self._pass_over(stage, 1, str(error))
+            return False
+        stage.published += len(rows)
+        return True
+
+    def _put_missing(self, stage: Stage) -> None:
+        """Put the first of the rows that a gap of the log has taken. It has no mark: a start after
+        a gap looks for every row."""
+        row = stage.missing[0]
+        place, first = stage.chunk_at(row)
+        chunk = self._open(place)
+        if chunk is None:
+            self._lose(stage, row, 1, "its chunk is lost")
+        else:
+            try:
+                self._put([chunk.messages[row - first]])
+            except (MessageIllegal, PropertiesTooLarge) as error:
+                self._lose(stage, row, 1, str(error))
+        del stage.missing[0]
+
+    def _put(self, rows: list[StoreMessage]) -> None:
+        if is_delayed(rows[0]) and self._delays is not None:
+            result = self._delays.put(rows[0])
+        else:
+            result = self._store.put_batch(rows) if len(rows) > 1 else self._store.put(rows[0])
+        self.published_rows += len(rows)
+        self._stats.stored(self._stats.topic(rows[0].topic), len(rows), result.size)
+
+    def _next_rows(self, stage: Stage) -> list[StoreMessage]:
+        """The rows of the next slice, none if what they were in is lost."""
+        place, first = stage.chunk_at(stage.published)
+        chunk = self._open(place)
+        if chunk is None:
+            self._pass_over(stage, first + place.rows - stage.published, "its chunk is lost")
+            return []
+        size = 0
+        rows: list[StoreMessage] = []
+        start = stage.published - first
+        for message in chunk.messages[start : start + _SLICE_ROWS]:
+            size += len(message.body) + len(message.properties)
+            if rows and size > _SLICE_BYTES:
+                break
+            rows.append(message)
+        return rows
+
+    def _open(self, place: Chunk) -> OpenChunk | None:
+        """The chunk that lies there; None if it cannot be read."""
+        if self._chunk is None or self._chunk.log_offset != place.log_offset:
+            messages = self._load(place)
+            self._chunk = None if messages is None else OpenChunk(place.log_offset, messages)
+        return self._chunk
+
+    def _load(self, place: Chunk) -> list[StoreMessage] | None:
+        """The messages of a chunk; None if it cannot be read."""
+        record = self._store.record_at(place.log_offset)
+        if record is None:
+            return None
+        try:
+            chunk = decode_record(record)
+            rows = rows_of(chunk.body)
+        except (CorruptRecord, BadRequest):
+            return None
+        if len(rows) != place.rows:
+            return None
+        return [publish_form(row, chunk, self._cluster, self._store_host) for row in rows]
+
+    def _pass_over(self, stage: Stage, rows: int, reason: str) -> None:
+        self._lose(stage, stage.published, rows, reason)
+        stage.published += rows
+
+    def _lose(self, stage: Stage, first: int, rows: int, reason: str) -> None:
+        log.error(
+            "staged rows lost query=%s batch=%d partition=%d stage=%s first=%d rows=%d reason=%s",
+            *stage.key, stage.partition, stage.name, first, rows, reason,
+        )  # fmt: skip
+        stage.lost += rows
+        self.lost_rows += rows
+
+    # --- after a start ----------------------------------------------------------------------
+
+    def _check_all_there(self, intent: Intent) -> None:
+        here = sum(stage.rows for stage in intent.stages)
+        if here < intent.rows:
+            log.error(
+                "staged rows lost query=%s batch=%d rows=%d reason=their stages are not in the "
+                "log any more; the broker was down for longer than fileReservedTime, or its disk "
+                "was full", *intent.key, intent.rows - here,
+            )  # fmt: skip
+            self.lost_rows += intent.rows - here
+
+
+def _run_of(message: StoreMessage) -> tuple[bool, str, int]:
+    return is_delayed(message), message.topic, message.queue_id

@@ -1,0 +1,251 @@
+"""STAGE_CAPABILITY, _CHUNK, _INTENT, _STATUS, _ABORT (31000-31004): effectively once into topics.
+
+A job stages what its tasks write, its driver decides once, the broker publishes (decision 10; the
+client's side is `client/producing/staging.py`). Every request may be repeated, by whoever is
+unsure whether the last one arrived: a chunk that is there is not stored again, of
+two intents for one batch the first counts, an abort of what an intent names does nothing.
+
+Rows for a batch that is decided are answered like any others and thrown away: a driver that was
+killed between its decision and its checkpoint has the whole batch computed again, and learns only
+at the end that it is there.
+
+Loop thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aerobee.broker.router import Handler
+from aerobee.broker.staging.log import StageLog
+from aerobee.broker.staging.publish import Publisher
+from aerobee.broker.staging.rows import ChunkCheck
+from aerobee.broker.staging.table import BatchKey, Stage, StageTable
+from aerobee.broker.staging.waits import StageWaits
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.headers.stages import (
+    NONE,
+    OPEN,
+    STAGE_PROTOCOL,
+    StageBatchHeader,
+    StageCapability,
+    StageChunkHeader,
+    StagePart,
+    check_batch,
+    check_stage,
+    chunk_crc,
+    decode_names,
+    decode_parts,
+)
+from aerobee.remoting.connection import Connection
+
+log = logging.getLogger("aerobee.broker.stages")
+
+# A hundred bytes each: 100 MB.
+MAX_CHUNKS = 1_000_000
+# A status request waits this long at most, whatever it asks for.
+_MAX_WAIT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class StageOptions:
+    """What staging needs to know of the broker."""
+
+    broker_name: str
+    max_message_bytes: int
+    expiry_ms: int
+    max_staged_bytes: int
+    sync_timeout_s: float
+    delays: bool
+    clock_ms: Callable[[], int]
+
+
+class StageRequests:
+    """Serves jobs."""
+
+    def __init__(
+        self,
+        options: StageOptions,
+        table: StageTable,
+        stages: StageLog,
+        check: ChunkCheck,
+        publisher: Publisher,
+        waits: StageWaits,
+        appended: Callable[[], None],
+    ) -> None:
+        self._options = options
+        self._table = table
+        self._log = stages
+        self._check = check
+        self._publisher = publisher
+        self._waits = waits
+        self._appended = appended
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.STAGE_CAPABILITY: self.capability,
+            RequestCode.STAGE_CHUNK: self.chunk,
+            RequestCode.STAGE_INTENT: self.intent,
+            RequestCode.STAGE_STATUS: self.status,
+            RequestCode.STAGE_ABORT: self.abort,
+        }
+
+    def capability(self, _connection: Connection, command: Command) -> bytes:
+        """What this broker takes."""
+        options = self._options
+        told = StageCapability(
+            STAGE_PROTOCOL,
+            options.broker_name,
+            options.max_message_bytes,
+            options.max_message_bytes,
+            options.expiry_ms,
+            options.delays,
+        )
+        return encode_response(command, ResponseCode.SUCCESS, None, told.to_ext())
+
+    # --- chunks -----------------------------------------------------------------------------
+
+    def chunk(self, connection: Connection, command: Command) -> bytes:
+        """Store a chunk. It is durable with the intent that names it, not before."""
+        header = StageChunkHeader.from_ext(command.ext)
+        key = (header.query, header.batch)
+        check_batch(*key)
+        check_stage(header.stage)
+        if min(header.partition, header.chunk, header.rows - 1) < 0:
+            raise BadRequest.system_error("partition, chunk or rows is negative")
+        if chunk_crc(command.body) != header.crc:
+            raise BadRequest.illegal_message("the chunk's checksum does not fit its bytes")
+        stage = self._table.stages.get(header.stage)
+        given_up = self._table.state(key) != NONE or header.stage in self._table.dropped
+        if not self._is_known(stage, header) and not given_up:
+            self._check_room(len(command.body))
+            self._check.check(command.body, header.rows)
+            born_ms = self._options.clock_ms()
+            self._log.chunk(header, command.body, born_ms, connection.packed_peer)
+            self._appended()
+        return encode_response(command, ResponseCode.SUCCESS)
+
+    def _is_known(self, stage: Stage | None, header: StageChunkHeader) -> bool:
+        """Whether the chunk is there. Raises BadRequest if it cannot belong to its stage."""
+        if stage is None:
+            return False
+        if stage.key != (header.query, header.batch) or stage.partition != header.partition:
+            raise BadRequest(ResponseCode.STAGE_CLOSED, f"stage {stage.name} is one of {stage.key}")
+        chunk = stage.chunks.get(header.chunk)
+        if chunk is not None and chunk.crc == header.crc:
+            return True
+        if chunk is not None or stage.named:
+            raise BadRequest(
+                ResponseCode.STAGE_CLOSED,
+                f"stage {stage.name} takes no other chunk {header.chunk}",
+            )
+        return False
+
+    def _check_room(self, size: int) -> None:
+        limit = self._options.max_staged_bytes
+        if size > self._options.max_message_bytes:
+            raise BadRequest.illegal_message(
+                f"the chunk has {size} bytes, {self._options.max_message_bytes} (maxMessageSize) "
+                "are allowed"
+            )
+        if self._table.staged_bytes + size > limit or self._table.chunks >= MAX_CHUNKS:
+            raise BadRequest(
+                ResponseCode.SYSTEM_BUSY,
+                f"{self._table.staged_bytes} bytes in {self._table.chunks} chunks are staged, the "
+                f"limits are {limit} (stage.max_bytes) and {MAX_CHUNKS}; try again when batches "
+                "were committed or aborted",
+            )
+
+    # --- batches ----------------------------------------------------------------------------
+
+    def intent(self, connection: Connection, command: Command) -> bytes | None:
+        """Decide a batch, unless it is decided; answered when the decision is durable."""
+        key = _key_of(command)
+        parts = decode_parts(command.body)
+        existed = self._table.state(key) != NONE
+        if not existed:
+            self._check_parts(key, parts)
+            self._log.intent(key, parts)
+            self._appended()
+            self._publisher.add(self._table.open[key])
+            log.info("batch decided query=%s batch=%d stages=%d", *key, len(parts))
+        intent = self._table.open.get(key)
+        end = None if intent is None else intent.end
+        self._waits.wait(
+            connection, command, key, end, self._options.sync_timeout_s, existed=existed
+        )
+        return None
+
+    def _check_parts(self, key: BatchKey, parts: list[StagePart]) -> None:
+        if len({part.stage for part in parts}) != len(parts):
+            raise BadRequest.system_error("the intent names a stage twice")
+        for part in parts:
+            problem = self._problem_with(key, part)
+            if problem is not None:
+                raise BadRequest(
+                    ResponseCode.STAGE_INCOMPLETE,
+                    f"stage {part.stage} of partition {part.partition}: {problem}",
+                )
+
+    def _problem_with(self, key: BatchKey, part: StagePart) -> str | None:
+        if part.stage in self._table.dropped:
+            return "it was given up"
+        if part.broker != self._options.broker_name:
+            return None
+        stage = self._table.stages.get(part.stage)
+        if stage is None or stage.key != key:
+            return (
+                "it is not here: it was given up, has expired, or was lost in a power cut; the "
+                "batch has to be written again"
+            )
+        return stage.what_is_missing(part)
+
+    def status(self, connection: Connection, command: Command) -> bytes | None:
+        """How a batch stands; waits for DONE as long as asked for."""
+        header = StageBatchHeader.from_ext(command.ext)
+        key = _key_of(command)
+        if header.wait_ms <= 0 or self._waits.state(key) != OPEN:
+            return self._waits.answer(command, key, ResponseCode.SUCCESS, existed=True)
+        wait_s = min(header.wait_ms / 1000, _MAX_WAIT_S)
+        self._waits.wait(connection, command, key, None, wait_s, existed=True)
+        return None
+
+    def abort(self, _connection: Connection, command: Command) -> bytes:
+        """Give stages up that no intent names."""
+        key = _key_of(command)
+        names = decode_names(command.body)
+        known = [name for name in names if name not in self._table.dropped]
+        if self._table.state(key) == NONE and known:
+            for name in known:
+                stage = self._table.stages.get(name)
+                if stage is not None and stage.key != key:
+                    raise BadRequest.system_error(f"stage {name} is one of {stage.key}")
+            self._log.drop(key, known)
+            self._appended()
+        return self._waits.answer(
+            command, key, ResponseCode.SUCCESS, existed=self._table.state(key) != NONE
+        )
+
+    # --- housekeeping -----------------------------------------------------------------------
+
+    def expire(self) -> None:
+        """Give up stages that nothing was added to for as long as the settings say."""
+        names = self._table.silent(self._options.clock_ms() - self._options.expiry_ms)
+        by_key: dict[BatchKey, list[str]] = {}
+        for name in names:
+            by_key.setdefault(self._table.stages[name].key, []).append(name)
+        for key, expired in by_key.items():
+            self._log.drop(key, expired)
+            log.warning("stages expired query=%s batch=%d stages=%d", *key, len(expired))
+        if names:
+            self._appended()
+
+
+def _key_of(command: Command) -> BatchKey:
+    header = StageBatchHeader.from_ext(command.ext)
+    check_batch(header.query, header.batch)
+    return header.query, header.batch

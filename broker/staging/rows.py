@@ -1,0 +1,159 @@
+"""Staged rows: a chunk's bytes to messages as they are published, and the check before it is taken.
+
+Once an intent names a chunk its rows have to be published, whatever they are. So everything a send
+would be refused for is looked at when the chunk arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from aerobee.broker.messages.intake import take_in
+from aerobee.broker.tables.topics import PERM_WRITE, TopicConfig, TopicTable
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.headers.stages import Run, decode_chunk
+from aerobee.protocol.message.batch import BatchItem, decode_batch
+from aerobee.protocol.message.properties import (
+    MAX_PROPERTIES_BYTES,
+    PROPERTY_DELAY,
+    PROPERTY_TRANSACTION_PREPARED,
+)
+from aerobee.protocol.message.record import Message, StoreMessage, pack_host
+from aerobee.protocol.message.record_seal import SEAL_BYTES
+from aerobee.protocol.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
+
+# What the broker adds to a message's properties: its cluster's name and perhaps a seal.
+_ADDED_BYTES = 256 + SEAL_BYTES
+_TEMPLATE_QUEUES = 4
+#: How a message's properties say that it is to be held back.
+DELAY_ENTRY = PROPERTY_DELAY.encode() + b"\x01"
+_TRANSACTION = PROPERTY_TRANSACTION_PREPARED.encode() + b"\x01"
+
+
+class Row(NamedTuple):
+    """One row of a chunk and where it goes."""
+
+    topic: str
+    queue_id: int
+    item: BatchItem
+
+
+def rows_of(body: bytes) -> list[Row]:
+    """The rows of a chunk, in order. Raises BadRequest for bytes that are none."""
+    return [
+        Row(run.topic, run.queue_id, item)
+        for run in decode_chunk(body)
+        for item in decode_batch(run.body)
+    ]
+
+
+def publish_form(row: Row, chunk: Message, cluster: str, store_host: bytes) -> StoreMessage:
+    """The message a row becomes; `chunk` is its chunk's record. The same each time."""
+    intake = take_in(row.item.properties.decode(), cluster, keep_wait=True)
+    return StoreMessage(
+        row.topic,
+        row.queue_id,
+        row.item.flag,
+        0,
+        chunk.born_timestamp_ms,
+        pack_host(*chunk.born_host),
+        store_host,
+        0,
+        0,
+        row.item.body,
+        intake.stored,
+        intake.tags_code,
+        intake.keys,
+    )
+
+
+class ChunkCheck:
+    """Judges chunks as sends are judged. Loop thread only."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        max_message_bytes: int,
+        broker_writable: Callable[[], bool],
+        *,
+        delays: bool,
+    ) -> None:
+        self._topics = topics
+        self._max_message_bytes = max_message_bytes
+        self._broker_writable = broker_writable
+        self._delays = delays
+
+    def check(self, body: bytes, rows: int) -> None:
+        """Raises BadRequest for a chunk that could not be published as it is.
+
+        Makes topics that do not exist yet, where a send would.
+        """
+        count = 0
+        for run in decode_chunk(body):
+            self._check_queue(run)
+            items = decode_batch(run.body)
+            if len(items) != run.rows:
+                raise BadRequest.illegal_message(
+                    f"topic {run.topic}: {len(items)} rows where {run.rows} are announced"
+                )
+            for number, item in enumerate(items, count):
+                self._check_row(number, run.topic, item)
+            count += len(items)
+        if count != rows:
+            raise BadRequest.illegal_message(f"{count} rows where {rows} are announced")
+
+    def _check_queue(self, run: Run) -> None:
+        name = run.topic
+        if self._topics.is_system(name) or name.startswith(RETRY_PREFIX):
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
+            )
+        topic = self._topics.get(name) or self._create(name)
+        if not topic.perm & PERM_WRITE or not self._broker_writable():
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden"
+            )
+        if not 0 <= run.queue_id < max(topic.write_queues, topic.read_queues):
+            raise BadRequest.system_error(
+                f"request queueId[{run.queue_id}] is illegal, topic[{name}] has "
+                f"{topic.write_queues} write queues"
+            )
+
+    def _create(self, name: str) -> TopicConfig:
+        created = self._topics.create_on_send(name, AUTO_CREATE_TOPIC, _TEMPLATE_QUEUES, 0)
+        if created is None:
+            raise BadRequest(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{name}] not exist, apply first please! (automatic creation is off)",
+            )
+        return created
+
+    def _check_row(self, number: int, topic: str, item: BatchItem) -> None:
+        if len(item.body) > self._max_message_bytes:
+            raise self._illegal(
+                number,
+                topic,
+                f"the body has {len(item.body)} bytes, {self._max_message_bytes} (maxMessageSize) "
+                "are allowed",
+            )
+        if len(item.properties) > MAX_PROPERTIES_BYTES - _ADDED_BYTES:
+            raise self._illegal(
+                number,
+                topic,
+                f"the properties have {len(item.properties)} bytes, "
+                f"{MAX_PROPERTIES_BYTES - _ADDED_BYTES} are allowed in a stage",
+            )
+        if has_entry(item.properties, _TRANSACTION):
+            raise self._illegal(number, topic, "a staged row cannot be transactional")
+        if not self._delays and has_entry(item.properties, DELAY_ENTRY):
+            raise self._illegal(number, topic, "delayed delivery is not served by this version")
+
+    def _illegal(self, number: int, topic: str, reason: str) -> BadRequest:
+        return BadRequest.illegal_message(f"row {number} of the chunk, topic {topic}: {reason}")
+
+
+def has_entry(properties: bytes, entry: bytes) -> bool:
+    """Whether stored properties have an entry that begins so (name and U+0001)."""
+    return properties.startswith(entry) or b"\x02" + entry in properties

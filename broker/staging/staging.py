@@ -1,0 +1,126 @@
+"""Builds the parts of staging around a store, and runs them.
+
+    chunks, intents -> requests -> stage log -> table;  publisher -> topics;  memory -> stages.json
+
+Loop thread only, but for the file's writing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from aerobee.broker.housekeeping import Housekeeping
+from aerobee.broker.router import Handler
+from aerobee.broker.staging.log import StageLog
+from aerobee.broker.staging.memory import StageMemory
+from aerobee.broker.staging.publish import Delays, Publisher
+from aerobee.broker.staging.requests import StageOptions, StageRequests
+from aerobee.broker.staging.rows import ChunkCheck
+from aerobee.broker.staging.table import StageTable
+from aerobee.broker.staging.waits import StageWaits
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.broker.tables.topics import PERM_WRITE, TopicTable
+from aerobee.config.model import Settings
+from aerobee.store.errors import StoreError
+from aerobee.store.message_store import MessageStore
+
+log = logging.getLogger("aerobee.broker.stages")
+
+_LOOK_S = 0.2
+_SAVE_S = 5.0
+_EXPIRE_S = 30.0
+
+
+class Staging:
+    """Staged batches of one broker. Reads the stage log when built, publishes after `start`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        loop: asyncio.AbstractEventLoop,
+        store: MessageStore,
+        topics: TopicTable,
+        stats: BrokerStats,
+        file: JsonStateFile,
+        store_host: bytes,
+        appended: Callable[[], None],
+        clock_ms: Callable[[], int],
+        delays: Delays | None = None,
+    ) -> None:
+        self._loop = loop
+        self._store = store
+        self.table = StageTable(settings.broker_name)
+        self._log = StageLog(store, self.table, store_host, clock_ms)
+        self._memory = StageMemory(file, self.table)
+        self._log.replay(self._memory.load(self._log.end))
+        self.waits = StageWaits(store, self.table, stats, loop.time)
+        self.publisher = Publisher(
+            loop,
+            store,
+            self._log,
+            self.table,
+            stats,
+            appended,
+            settings.cluster_name,
+            store_host,
+            self.waits.finished,
+            delays,
+        )
+        self._requests = StageRequests(
+            StageOptions(
+                settings.broker_name,
+                settings.max_message_bytes,
+                settings.stage_expiry_ms,
+                settings.stage_max_bytes,
+                settings.sync_flush_timeout_ms / 1000,
+                delays is not None,
+                clock_ms,
+            ),
+            self.table,
+            self._log,
+            ChunkCheck(
+                topics,
+                settings.max_message_bytes,
+                lambda: bool(settings.broker_permission & PERM_WRITE),
+                delays=delays is not None,
+            ),
+            self.publisher,
+            self.waits,
+            appended,
+        )
+
+    def handlers(self) -> dict[int, Handler]:
+        """The handlers by request code."""
+        return self._requests.handlers()
+
+    def start_duties(self, housekeeping: Housekeeping) -> None:
+        """Publish what is open, and register what has to be done again and again."""
+        self.publisher.start()
+        housekeeping.every(_LOOK_S, "waiting batches", self.waits.look)
+        housekeeping.every(_SAVE_S, "batches", self.save)
+        housekeeping.every(_EXPIRE_S, "expired stages", self._expire)
+
+    def close(self) -> None:
+        """Publish nothing more."""
+        self.publisher.stop()
+
+    def save(self) -> None:
+        """Write the last batches of all queries, if they have changed and are durable."""
+        text = self._memory.take(self._log.end, self._store.written, self._store.durable)
+        if text is not None:
+            saved = self._loop.run_in_executor(None, self._memory.save, text)
+            saved.add_done_callback(_saved)
+
+    def _expire(self) -> None:
+        try:
+            self._requests.expire()
+        except StoreError as error:
+            log.warning("expired stages stay for now why=%s", error)
+
+
+def _saved(saved: asyncio.Future[None]) -> None:
+    if not saved.cancelled() and (error := saved.exception()) is not None:
+        log.error("config/stages.json not saved, will be tried again why=%s", error)

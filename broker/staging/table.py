@@ -1,0 +1,242 @@
+"""What is staged and what was decided, in memory: the state that the stage log's records lead to.
+
+Each change is one record of the log (`staging/log.py`) and one method here, called with the same
+arguments when the record is put and when it is read again at a start. So the state after a start is
+that of before, as far as the log has got. Nothing here asks whether a change is wise: requests are
+judged before their record is put.
+
+    chunks -> stage ---- intent names it ----> published slice by slice -> done
+                 `------ nobody does --------> dropped (abort, another intent, expiry)
+
+Of a batch that is done there remains the number, per query: a batch is committed again only as the
+query's last one. What an intent named on other brokers is kept with it, for a driver that was
+killed between two brokers.
+
+Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from aerobee.protocol.headers.stages import DONE, NONE, OPEN, StagePart, stage_checksum
+
+#: Queries whose last batch is remembered; of more the ones longest silent are forgotten.
+QUERIES_KEPT = 10_000
+#: Stages given up that are remembered, so that an intent on its way can no longer name them.
+DROPPED_KEPT = 100_000
+
+BatchKey = tuple[str, int]
+
+
+class Chunk(NamedTuple):
+    """Where a chunk's record lies, and what is in it."""
+
+    log_offset: int
+    rows: int
+    crc: int
+    size: int
+
+
+class Slice(NamedTuple):
+    """Rows whose publishing was begun: their records follow the slice's record in the log."""
+
+    behind: int
+    first: int
+    rows: int
+
+
+@dataclass(slots=True)
+class Stage:
+    """What one task has sent. `published` rows are in their queues, but for those `missing`, which
+    a gap of the log has taken (their numbers, in order)."""
+
+    key: BatchKey
+    partition: int
+    name: str
+    slot: int
+    touched_ms: int
+    chunks: dict[int, Chunk] = field(default_factory=dict)
+    rows: int = 0
+    size: int = 0
+    named: bool = False
+    published: int = 0
+    missing: list[int] = field(default_factory=list)
+    lost: int = 0
+    last_slice: Slice | None = None
+    # The chunk that publishing has come to, and the number of its first row.
+    at_chunk: int = 0
+    at_first: int = 0
+
+    def chunk_at(self, row: int) -> tuple[Chunk, int]:
+        """The chunk that a row is in and the number of its first row; rows are asked in order."""
+        assert self.at_first <= row < self.rows
+        while row >= self.at_first + self.chunks[self.at_chunk].rows:
+            self.at_first += self.chunks[self.at_chunk].rows
+            self.at_chunk += 1
+        return self.chunks[self.at_chunk], self.at_first
+
+    def what_is_missing(self, part: StagePart) -> str | None:
+        """How this differs from what an intent says of it; None if it does not."""
+        numbers = range(part.chunks)
+        have = sum(number in self.chunks for number in numbers)
+        if have != part.chunks or len(self.chunks) != part.chunks:
+            return f"{have} of its {part.chunks} chunks are here, of {len(self.chunks)} in all"
+        if self.rows != part.rows:
+            return f"it has {self.rows} rows, not {part.rows}"
+        if stage_checksum(self.chunks[number].crc for number in numbers) != part.checksum:
+            return "its checksum is another one"
+        return None
+
+
+@dataclass(slots=True)
+class Intent:
+    """A decision: these stages are the batch. `stages` are those of this broker, in order."""
+
+    key: BatchKey
+    parts: tuple[StagePart, ...]
+    stages: tuple[Stage, ...]
+    slot: int
+    end: int
+    rows: int
+
+    @property
+    def published(self) -> int:
+        return sum(stage.published - len(stage.missing) for stage in self.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class LastBatch:
+    """The newest batch of a query that is done; `others` are its stages on other brokers."""
+
+    batch: int
+    at_ms: int
+    others: tuple[StagePart, ...] = ()
+
+
+class StageTable:
+    """All stages, open intents and last batches of one broker."""
+
+    def __init__(self, broker: str) -> None:
+        self._broker = broker
+        self.stages: dict[str, Stage] = {}
+        self.open: dict[BatchKey, Intent] = {}
+        self.queries: dict[str, LastBatch] = {}
+        self.dropped: dict[str, None] = {}
+        self.staged_bytes = 0
+        self.chunks = 0
+
+    # --- changes, each one a record ---------------------------------------------------------
+
+    def add_chunk(
+        self,
+        key: BatchKey,
+        partition: int,
+        name: str,
+        number: int,
+        chunk: Chunk,
+        slot: int,
+        now_ms: int,
+    ) -> None:
+        """A chunk was stored; `slot` is its queue offset in the stage log."""
+        stage = self.stages.get(name)
+        if stage is None:
+            stage = self.stages[name] = Stage(key, partition, name, slot, now_ms)
+        if number in stage.chunks:
+            return
+        stage.chunks[number] = chunk
+        stage.touched_ms = now_ms
+        stage.rows += chunk.rows
+        stage.size += chunk.size
+        self.staged_bytes += chunk.size
+        self.chunks += 1
+
+    def decide(
+        self, key: BatchKey, parts: Sequence[StagePart], slot: int, end: int
+    ) -> Intent | None:
+        """The intent of a batch was stored; None if the batch was decided before."""
+        if self.state(key) != NONE:
+            return None
+        own = [self.stages.get(part.stage) for part in parts if part.broker == self._broker]
+        stages = tuple(stage for stage in own if stage is not None and stage.key == key)
+        rows = sum(part.rows for part in parts if part.broker == self._broker)
+        intent = self.open[key] = Intent(key, tuple(parts), stages, slot, end, rows)
+        for stage in stages:
+            stage.named = True
+        # Tries of tasks that nobody will name any more.
+        self.drop([stage.name for stage in self.stages.values() if stage.key == key])
+        return intent
+
+    def begin_slice(self, name: str, slice_: Slice) -> None:
+        """Rows of a stage are about to be put; all before them are."""
+        stage = self.stages.get(name)
+        if stage is not None:
+            stage.published = max(stage.published, slice_.first)
+            stage.last_slice = slice_
+
+    def finish(self, key: BatchKey, now_ms: int, others: Iterable[StagePart]) -> None:
+        """All of a batch is published."""
+        intent = self.open.pop(key, None)
+        if intent is not None:
+            for stage in intent.stages:
+                self._forget(stage)
+        query, batch = key
+        known = self.queries.pop(query, None)
+        if known is None or known.batch <= batch:
+            known = LastBatch(batch, now_ms, tuple(others))
+        self.queries[query] = known  # behind all others: they are forgotten from the front
+        while len(self.queries) > QUERIES_KEPT:
+            del self.queries[next(iter(self.queries))]
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Stages are given up, known here or not; those that an intent names stay."""
+        for name in names:
+            stage = self.stages.get(name)
+            if stage is None or not stage.named:
+                self.dropped[name] = None
+                if stage is not None:
+                    self._forget(stage)
+        while len(self.dropped) > DROPPED_KEPT:
+            del self.dropped[next(iter(self.dropped))]
+
+    def _forget(self, stage: Stage) -> None:
+        if self.stages.pop(stage.name, None) is not None:
+            self.staged_bytes -= stage.size
+            self.chunks -= len(stage.chunks)
+
+    # --- questions --------------------------------------------------------------------------
+
+    def state(self, key: BatchKey) -> str:
+        """NONE, OPEN or DONE. Batches below a query's last one are done."""
+        if key in self.open:
+            return OPEN
+        last = self.queries.get(key[0])
+        return DONE if last is not None and key[1] <= last.batch else NONE
+
+    def parts_of(self, key: BatchKey) -> tuple[StagePart, ...]:
+        """The intent that counts for a batch; of one that is done only other brokers' stages."""
+        intent = self.open.get(key)
+        if intent is not None:
+            return intent.parts
+        last = self.queries.get(key[0])
+        return last.others if last is not None and last.batch == key[1] else ()
+
+    def others(self, parts: Iterable[StagePart]) -> tuple[StagePart, ...]:
+        """Those of `parts` that lie on other brokers."""
+        return tuple(part for part in parts if part.broker != self._broker)
+
+    def silent(self, before_ms: int) -> list[str]:
+        """Stages that no intent names and that nothing was added to since."""
+        return [
+            stage.name
+            for stage in self.stages.values()
+            if not stage.named and stage.touched_ms < before_ms
+        ]
+
+    def oldest_slot(self, end: int) -> int:
+        """From where in the stage log a start has to read: the first record still needed."""
+        slots = [stage.slot for stage in self.stages.values()]
+        slots += [intent.slot for intent in self.open.values()]
+        return min(slots, default=end)

@@ -1,0 +1,147 @@
+"""Light queues (`enableLmq`): topics and groups whose names begin with `%LMQ%` (spec/store.md 2.8).
+
+There may be many thousands of them, so they stand in no table and are registered nowhere: each such
+topic has one queue for reading and writing, each such group the default settings, from the first
+time somebody names it. Offsets of light groups are kept by topic and group alone, and all offsets
+in `lmqConsumerOffset.json` instead of `consumerOffset.json` (11.2). The store bounds their number.
+
+These tables take the place of the ordinary ones when the option is on; `core.py` chooses.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from aerobee.broker.tables.groups import GroupConfig, GroupTable
+from aerobee.broker.tables.offsets import (
+    NO_OFFSET,
+    ConsumerOffsets,
+    OffsetTable,
+    offset_key,
+    parse_key,
+    parse_table,
+)
+from aerobee.broker.tables.state_file import JsonStateFile, members
+from aerobee.broker.tables.topics import TopicConfig, TopicTable
+from aerobee.protocol.frames.fastjson import loads
+from aerobee.protocol.names import check_group_name, check_topic_name, is_light
+
+log = logging.getLogger("aerobee.broker.light")
+
+
+class LightTopicTable(TopicTable):
+    """The topic table of a broker with light queues."""
+
+    def get(self, name: str) -> TopicConfig | None:
+        return TopicConfig(name, 1, 1) if is_light(name) else super().get(name)
+
+    def update(self, topic: TopicConfig) -> TopicConfig:
+        """Store a topic, new or changed; a light one stays as it always is. Raises OSError."""
+        return topic if is_light(topic.name) else super().update(topic)
+
+    def report_lost(self, queues: Iterable[tuple[str, int]]) -> None:
+        """As TopicTable.report_lost; light topics are in no table and never lost."""
+        super().report_lost([queue for queue in queues if not is_light(queue[0])])
+
+
+class LightGroupTable(GroupTable):
+    """The group table of a broker with light queues."""
+
+    def get(self, name: str) -> GroupConfig | None:
+        return GroupConfig(check_group_name(name)) if is_light(name) else super().get(name)
+
+    def find(self, name: str) -> GroupConfig | None:
+        return GroupConfig(name) if is_light(name) else super().find(name)
+
+    def update(self, group: GroupConfig) -> GroupConfig:
+        """Store a group's settings; a light one keeps the default ones. Raises OSError."""
+        return group if is_light(group.name) else super().update(group)
+
+
+LightOffsetTable = dict[tuple[str, str], int]
+
+
+class LightConsumerOffsets(ConsumerOffsets):
+    """Consumer offsets of a broker with light queues.
+
+    `before` is the file of a broker without them: a store that has only that one goes on from it.
+    """
+
+    def __init__(
+        self, file: JsonStateFile, before: JsonStateFile, max_offset: Callable[[str, int], int]
+    ) -> None:
+        self._light: LightOffsetTable = {}
+        self._first_time = not file.path.exists() and not file.backup.exists()
+        super().__init__(before if self._first_time else file, max_offset)
+        if self._first_time:
+            self._file = file
+            self._dirty = bool(self._table)
+
+    def _load(self, file: JsonStateFile) -> OffsetTable:
+        if self._first_time:
+            return super()._load(file)
+        # One file for both: where one table is damaged, both are those of the backup.
+        nothing: tuple[OffsetTable, LightOffsetTable] = ({}, {})
+        table, self._light = file.load(_parse, nothing)
+        return table
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        if not is_light(group):
+            return super().commit(group, topic, queue_id, offset)
+        if self._light.get((topic, group)) == offset:
+            return True
+        if offset < 0 or offset > self._max_offset(topic, 0):
+            self._refuse(group, topic, queue_id, offset)
+            return False
+        self._light[check_topic_name(topic), check_group_name(group)] = offset
+        self._dirty = True
+        return True
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        if is_light(group):
+            return self._light.get((topic, group), NO_OFFSET)
+        return super().query(group, topic, queue_id)
+
+    def of(self, group: str, topic: str) -> Mapping[int, int]:
+        if is_light(group):
+            offset = self._light.get((topic, group))
+            return {} if offset is None else {0: offset}
+        return super().of(group, topic)
+
+    def topics_of(self, group: str) -> list[str]:
+        return super().topics_of(group) + [name for name, other in self._light if other == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        return super().groups_of(topic) + [group for name, group in self._light if name == topic]
+
+    def remove_group(self, group: str) -> None:
+        super().remove_group(group)
+        for key in [key for key in self._light if key[1] == group]:
+            del self._light[key]
+            self._dirty = True
+
+    def document(self) -> dict[str, Any]:
+        light = {offset_key(*key): offset for key, offset in self._light.items()}
+        return {"lmqOffsetTable": light, **super().document()}
+
+
+def load_offsets(
+    file_of: Callable[[str], JsonStateFile], max_offset: Callable[[str, int], int], *, light: bool
+) -> ConsumerOffsets:
+    """The consumer offsets of a broker with light queues or without; `file_of` opens by name."""
+    before, file = file_of("consumerOffset.json"), file_of("lmqConsumerOffset.json")
+    if light:
+        return LightConsumerOffsets(file, before, max_offset)
+    if file.path.exists():
+        log.warning(
+            "offsets kept while light queues were on are not used without them path=%s", file.path
+        )
+    return ConsumerOffsets(before, max_offset)
+
+
+def _parse(content: bytes) -> tuple[OffsetTable, LightOffsetTable]:
+    document = loads(content)
+    light = members(members(document)["lmqOffsetTable"])
+    return parse_table(document), {parse_key(key): int(offset) for key, offset in light.items()}

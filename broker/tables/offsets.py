@@ -1,0 +1,175 @@
+"""Consumer offsets: how far each group has come in each queue (`config/consumerOffset.json`).
+
+The value is the next queue offset to consume. Offsets may move back (a group is reset by its
+clients); one beyond the queue's end is refused and logged, because a consumer that skips messages
+not yet written would lose them (reliability 8, "offsets from clients"). Groups that only keep where
+a stream began (START_GROUP_SUFFIX) have offsets one higher than meant, and skip nothing.
+
+Changed in memory at once, written by housekeeping and at stop. Loop thread only, but for `save`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
+from aerobee.protocol.frames.fastjson import loads
+from aerobee.protocol.names import START_GROUP_SUFFIX, check_group_name, check_topic_name
+
+log = logging.getLogger("aerobee.broker.offsets")
+
+NO_OFFSET = -1
+_BEYOND_NAMED = 20
+_KEY_SEPARATOR = "@"
+
+OffsetTable = dict[tuple[str, str], dict[int, int]]
+
+
+class ConsumerOffsets:
+    """Offsets by (topic, group) and queue id. `max_offset(topic, queue)` is the queue's end."""
+
+    def __init__(self, file: JsonStateFile, max_offset: Callable[[str, int], int]) -> None:
+        self._file = file
+        self._max_offset = max_offset
+        self._table = self._load(file)
+        self._dirty = False
+        self.refused = 0
+        self._name_those_beyond()
+
+    def _name_those_beyond(self) -> None:
+        """Groups that wait for offsets their queues have not reached: after a loss, or a restored
+        store beside newer offsets. Nothing comes to them until the queue gets there."""
+        beyond = [
+            (group, topic, queue_id, offset, end)
+            for (topic, group), queues in self._table.items()
+            for queue_id, offset in queues.items()
+            if offset > (end := self._max_offset(topic, queue_id))
+        ]
+        for one in beyond[:_BEYOND_NAMED]:
+            log.warning(
+                "consumer offset beyond its queue group=%s topic=%s queue=%d offset=%d "
+                "queue_end=%d advice=reset the group there, or it misses what comes up to it",
+                *one,
+                extra={"each": True},
+            )
+        if len(beyond) > _BEYOND_NAMED:
+            log.warning("and more of them count=%d", len(beyond) - _BEYOND_NAMED)
+
+    def _load(self, file: JsonStateFile) -> OffsetTable:
+        return file.load(lambda content: parse_table(loads(content)), {})
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """Set a group's next offset in a queue; False when it was refused.
+
+        Raises `BadRequest` for a name that could not stand in the file.
+        """
+        queues = self._table.get((topic, group))
+        known = queues.get(queue_id) if queues is not None else None
+        if known == offset:
+            return True
+        beyond = 1 if group.endswith(START_GROUP_SUFFIX) else 0
+        if offset < 0 or queue_id < 0 or offset > self._max_offset(topic, queue_id) + beyond:
+            self._refuse(group, topic, queue_id, offset)
+            return False
+        if queues is None:
+            key = (check_topic_name(topic), check_group_name(group))
+            queues = self._table[key] = {}
+        queues[queue_id] = offset
+        self._dirty = True
+        return True
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """A group's next offset in a queue, `NO_OFFSET` when it never committed one."""
+        queues = self._table.get((topic, group))
+        return NO_OFFSET if queues is None else queues.get(queue_id, NO_OFFSET)
+
+    def of(self, group: str, topic: str) -> Mapping[int, int]:
+        """All offsets of a group in a topic, by queue id."""
+        return self._table.get((topic, group), {})
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """All (topic, group) that have offsets here."""
+        return list(self._table)
+
+    def tables(self) -> list[tuple[tuple[str, str], Mapping[int, int]]]:
+        """((topic, group), offsets by queue id) of all; the offsets go on changing."""
+        return list(self._table.items())
+
+    def topics_of(self, group: str) -> list[str]:
+        return [topic for topic, name in self._table if name == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        return [group for name, group in self._table if name == topic]
+
+    def remove_group(self, group: str) -> None:
+        """Forget all offsets of a group."""
+        for key in [key for key in self._table if key[1] == group]:
+            del self._table[key]
+            self._dirty = True
+
+    def all(self) -> dict[str, dict[int, int]]:
+        """The table as RocketMQ names it: `topic@group` -> queue id -> offset."""
+        return {
+            offset_key(topic, group): dict(queues) for (topic, group), queues in self._table.items()
+        }
+
+    def document(self) -> dict[str, Any]:
+        """What the file holds."""
+        return {"offsetTable": self.all()}
+
+    def take_changes(self) -> str | None:
+        """The file's new text when something changed since the last call, else None."""
+        if not self._dirty:
+            return None
+        self._dirty = False
+        return pretty(self.document())
+
+    def save(self, text: str) -> None:
+        """Write a text of `take_changes`. Any thread. Raises OSError."""
+        self._file.save(text)
+
+    def flush(self) -> None:
+        """Write what changed, now. Raises OSError."""
+        text = self.take_changes()
+        if text is not None:
+            self.save(text)
+
+    def mark_unsaved(self) -> None:
+        """A `save` failed: the next `take_changes` gives the table again."""
+        self._dirty = True
+
+    def _refuse(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        self.refused += 1
+        log.warning(
+            "offset refused group=%s topic=%s queue=%d offset=%d queue_end=%d",
+            group,
+            topic,
+            queue_id,
+            offset,
+            self._max_offset(topic, queue_id),
+        )
+
+
+def offset_key(topic: str, group: str) -> str:
+    """A pair as the file names it."""
+    return f"{topic}{_KEY_SEPARATOR}{group}"
+
+
+def parse_key(key: str) -> tuple[str, str]:
+    """(topic, group) of a name in the file. Raises ValueError."""
+    topic, separator, group = key.partition(_KEY_SEPARATOR)
+    if not separator:
+        raise ValueError(f"offset key {key!r} is not topic@group")
+    return topic, group
+
+
+def parse_table(document: Any) -> OffsetTable:
+    """The offsets of a file's document. Raises ValueError, KeyError or TypeError."""
+    table: OffsetTable = {}
+    for key, queues in members(members(document)["offsetTable"]).items():
+        table[parse_key(key)] = {
+            int(queue): int(offset) for queue, offset in members(queues).items()
+        }
+    return table

@@ -1,0 +1,187 @@
+"""JSON state on disk: `config/*.json` in RocketMQ's own form, replaced atomically.
+
+Form: what fastjson's pretty printer writes (spec/store.md 11.1): one tab a level, no space after a
+colon, whole-number keys bare and all on one line, no final newline.
+
+Writing (reliability rule B7): the new text goes to `X.tmp` and is synced, the old text is kept as
+`X.bak`, then `X.tmp` is renamed over `X` and the directory is synced. A first text gets its `X.bak`
+after that. A crash at any point leaves a whole `X`, or a whole `X.bak` beside a missing one, or
+neither where there was none.
+
+Reading (spec/store.md 11.4): `X`, else `X.bak` when `X` is missing, empty or unreadable. Without a
+`.bak` that can be read the start stops, unless neither was ever there: nobody's offsets are reset
+in silence.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from aerobee.store.disk.files import is_full
+from aerobee.store.disk.syncs import sync_all
+from aerobee.store.errors import StoreNotWritable
+
+log = logging.getLogger("aerobee.broker.state")
+
+T = TypeVar("T")
+
+# So much of a value stands in an error.
+_SHOWN = 40
+
+
+class StateFileError(Exception):
+    """A state file cannot be read, nor can its backup; the text names them and what to do."""
+
+
+class JsonStateFile:
+    """One state file. `save` may be called from any thread, one at a time."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+
+    @property
+    def backup(self) -> Path:
+        return self.path.with_name(self.path.name + ".bak")
+
+    def load(self, parse: Callable[[bytes], T], default: T) -> T:
+        """The parsed content, or `default` when there is none yet.
+
+        `parse` raises ValueError (or KeyError, TypeError) on what it cannot read. Raises
+        `StateFileError` when the file is damaged, or only its backup there, and no backup helps.
+        """
+        damage: list[str] = []
+        for path in (self.path, self.backup):
+            content = _read(path)
+            if content is None:
+                if path is self.path and self.backup.exists():
+                    log.warning("state file missing, using its backup %s", path)
+                continue
+            try:
+                if not content:
+                    raise ValueError("it is empty")
+                found = parse(content)
+            except (ValueError, KeyError, TypeError) as error:
+                damage.append(f"{path} cannot be read ({error})")
+                continue
+            if damage:
+                log.warning("state file damaged, using its backup %s", damage[0])
+            return found
+        if damage:
+            raise StateFileError(
+                f"{' and '.join(damage)}; restore {self.path} or its backup {self.backup}, or move "
+                "both away to start without them"
+            )
+        return default
+
+    def save_or_refuse(self, text: str) -> None:
+        """As `save`, for a change that a client waits for: StoreNotWritable when the disk is full,
+        so that it is answered as a send would be. Raises OSError otherwise.
+        """
+        try:
+            self.save(text)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            raise StoreNotWritable(
+                f"the disk is full: {self.path} cannot be written ({error.strerror}). Changes are "
+                "taken again when there is room."
+            ) from error
+
+    def save(self, text: str) -> None:
+        """Replace the content; returns once it is on disk. Raises OSError."""
+        with self._lock:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self.path.with_name(self.path.name + ".tmp")
+            new = text.encode("utf-8", "surrogatepass")
+            _write_synced(temporary, new)
+            old = _read(self.path)
+            if old:
+                _write_synced(self.backup, old)
+            os.replace(temporary, self.path)
+            _sync_directory(self.path.parent)
+            if not self.backup.exists():
+                self._back_up_first(new)
+
+    def _back_up_first(self, content: bytes) -> None:
+        """The first content is its own backup: one bad bit must not stop the next start.
+
+        It comes last, and goes again if there is no room for it: half a backup beside a missing
+        file would stop the start.
+        """
+        try:
+            _write_synced(self.backup, content)
+        except OSError as error:
+            self.backup.unlink(missing_ok=True)
+            if not is_full(error):
+                raise
+            log.warning("no room for the backup of %s, the next change makes one", self.path)
+
+
+def pretty(value: Any, level: int = 0) -> str:
+    """A value in the form of fastjson's pretty printer (spec/store.md 11.1)."""
+    if isinstance(value, Mapping):
+        return _pretty_map(value, level)
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(pretty(item, level) for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _pretty_map(value: Mapping[Any, Any], level: int) -> str:
+    if not value:
+        return "{}"
+    indent = "\t" * level
+    if all(isinstance(key, int) for key in value):
+        entries = ",".join(f"{key}:{pretty(item, level)}" for key, item in value.items())
+        return f"{{{entries}\n{indent}}}"
+    lines = [
+        f"{indent}\t{json.dumps(key, ensure_ascii=False)}:{pretty(item, level + 1)}"
+        for key, item in value.items()
+    ]
+    return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+
+
+def members(value: Any) -> Mapping[str, Any]:
+    """`value` as a JSON object. Raises ValueError when it is something else."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{json.dumps(value)[:_SHOWN]} stands where an object has to be")
+    return value
+
+
+def _read(path: Path) -> bytes | None:
+    """The content; None if there is no such file. Raises StateFileError, OSError."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except IsADirectoryError as error:
+        raise StateFileError(f"{path} is a directory, a file is needed; move it away") from error
+    except NotADirectoryError as error:
+        raise StateFileError(
+            f"{path.parent} is a file, a directory is needed; move it away"
+        ) from error
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        sync_all(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        sync_all(descriptor)
+    finally:
+        os.close(descriptor)

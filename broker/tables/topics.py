@@ -1,0 +1,296 @@
+"""Topics of this broker (`config/topics.json`, spec/store.md 11.2 and 11.5).
+
+System topics exist from the start. A topic that nobody made is created by the first send to it,
+from a template topic that allows it (spec/wire.md 3.1). Every change is on disk before it is
+answered, moves the data version, and is told to `on_change`, which registers it with the name
+servers. Automatic creation is bounded in number, because each new topic costs files.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from aerobee.broker.tables.data_version import DataVersion
+from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
+from aerobee.protocol.frames.fastjson import loads
+from aerobee.protocol.names import (
+    AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    REPLY_TOPIC_SUFFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SYSTEM_TOPICS,
+    check_topic_name,
+    is_system_topic,
+    is_valid_topic_name,
+)
+
+log = logging.getLogger("aerobee.broker.topics")
+
+PERM_INHERIT = 1
+PERM_WRITE = 2
+PERM_READ = 4
+PERM_READ_WRITE = PERM_READ | PERM_WRITE
+
+_SCHEDULE_QUEUES = 18
+_BENCHMARK_QUEUES = 1_024
+_CLUSTER_TOPIC_QUEUES = 16
+# A log line names at most this many lost topics.
+_LOST_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """One topic, with RocketMQ's defaults."""
+
+    name: str
+    read_queues: int = 16
+    write_queues: int = 16
+    perm: int = PERM_READ_WRITE
+    filter_type: str = "SINGLE_TAG"
+    sys_flag: int = 0
+    order: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the file and on the wire, keys in ascending order."""
+        return {
+            "order": self.order,
+            "perm": self.perm,
+            "readQueueNums": self.read_queues,
+            "topicFilterType": self.filter_type,
+            "topicName": self.name,
+            "topicSysFlag": self.sys_flag,
+            "writeQueueNums": self.write_queues,
+        }
+
+    @classmethod
+    def from_json(cls, name: str, value: Mapping[str, Any]) -> TopicConfig:
+        """Read one; missing members take their defaults. Raises ValueError."""
+        return cls(
+            name,
+            int(value.get("readQueueNums", 16)),
+            int(value.get("writeQueueNums", 16)),
+            int(value.get("perm", PERM_READ_WRITE)),
+            str(value.get("topicFilterType") or "SINGLE_TAG"),
+            int(value.get("topicSysFlag", 0)),
+            str(value.get("order", False)).lower() == "true",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOptions:
+    """What the table needs to know of the broker."""
+
+    broker_name: str
+    cluster_name: str
+    default_topic_queues: int
+    auto_create: bool
+    cluster_topic: bool
+    broker_topic: bool
+    trace_topic: str
+    limit: int
+    auto_create_per_minute: int
+
+
+_Stored: TypeAlias = tuple[DataVersion | None, dict[str, TopicConfig]]
+
+
+class TopicTable:
+    """All topics of this broker. Loop thread only."""
+
+    def __init__(
+        self, options: TopicOptions, file: JsonStateFile, clock_ms: Callable[[], int]
+    ) -> None:
+        self._options = options
+        self._file = file
+        self._clock_ms = clock_ms
+        built_in = _built_in(options)
+        self._system = SYSTEM_TOPICS | {topic.name for topic in built_in}
+        self._topics = {topic.name: topic for topic in built_in}
+        nothing: _Stored = (None, {})
+        parsed: list[bool] = []
+
+        def parse(content: bytes) -> _Stored:
+            parsed.append(True)
+            return _parse(content, clock_ms())
+
+        present = file.path.is_file() and file.path.stat().st_size > 0
+        version, stored = file.load(parse, nothing)
+        # Whether the file itself was read; its backup is older, and without both there is nothing.
+        self.is_whole = present and len(parsed) == 1
+        self._topics.update(stored)
+        if not options.auto_create:
+            # A template left over from before must not go on creating topics.
+            self._topics.pop(AUTO_CREATE_TOPIC, None)
+        self.data_version = version or DataVersion(clock_ms(), 0)
+        self.on_change: Callable[[list[TopicConfig]], None] = lambda _topics: None
+        self.created_on_send = 0
+        self._minute = (0, 0)
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self._topics.get(name)
+
+    def all(self) -> list[TopicConfig]:
+        return list(self._topics.values())
+
+    def system_names(self) -> frozenset[str]:
+        """Names that clients may not create, change or delete here."""
+        return frozenset(self._system)
+
+    def is_system(self, name: str) -> bool:
+        return name in self._system or is_system_topic(name)
+
+    def create_on_send(
+        self, name: str, template_name: str, queues: int, sys_flag: int
+    ) -> TopicConfig | None:
+        """The topic a first send creates, or None when its template does not allow it.
+
+        Raises `BadRequest` for an illegal name, and as `update` when it cannot be written.
+        """
+        check_topic_name(name)
+        template = self._topics.get(template_name)
+        if template is None or not template.perm & PERM_INHERIT:
+            return None
+        if not self._room_for_one_more(name):
+            return None
+        perm = template.perm
+        if template_name == AUTO_CREATE_TOPIC and not self._options.auto_create:
+            perm = PERM_READ_WRITE
+        queues = max(1, min(queues, template.write_queues))
+        topic = TopicConfig(
+            name, queues, queues, perm & ~PERM_INHERIT, template.filter_type, sys_flag
+        )
+        self.created_on_send += 1
+        log.info("topic created name=%s queues=%d template=%s", name, queues, template_name)
+        return self.update(topic)
+
+    def _room_for_one_more(self, name: str) -> bool:
+        """Whether a send may create a topic now: clients inventing names must not fill the disk."""
+        minute, created = self._minute
+        this_minute = self._clock_ms() // 60_000
+        if minute != this_minute:
+            created = 0
+        reason = ""
+        if len(self._topics) >= self._options.limit:
+            reason = f"there are {self._options.limit} topics, the limit"
+        elif created >= self._options.auto_create_per_minute:
+            reason = f"{created} topics were created in this minute, the limit"
+        self._minute = (this_minute, created + (not reason))
+        if reason:
+            log.warning("topic not created name=%s reason=%s", name, reason)
+        return not reason
+
+    def create_retry(self, name: str, queues: int, perm: int) -> TopicConfig:
+        """The retry or dead letter topic `name`, made when it is not there yet."""
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self.update(TopicConfig(check_topic_name(name), queues, queues, perm))
+        return topic
+
+    def update(self, topic: TopicConfig) -> TopicConfig:
+        """Store a topic, new or changed. Raises StoreNotWritable when the disk is full, OSError;
+        then nothing has changed."""
+        self._change({**self._topics, topic.name: topic}, [topic])
+        return topic
+
+    def delete(self, name: str) -> bool:
+        """Remove a topic; False when there was none. Raises as `update`."""
+        if name not in self._topics:
+            return False
+        self._change({known: one for known, one in self._topics.items() if known != name}, [])
+        return True
+
+    def report_lost(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Log topics that have `queues` (topic, queue id) in the store but are not in the table.
+
+        After a lost or damaged file that is a warning: their messages cannot be reached. With a
+        whole file they are most likely remains of topics that RocketMQ deleted.
+        """
+        lost: dict[str, int] = {}
+        for name, queue_id in queues:
+            if name not in self._topics and name not in SYSTEM_TOPICS:
+                lost[name] = max(lost.get(name, 0), queue_id + 1)
+        if not lost:
+            return
+        shown = [f"{name} (--queues {lost[name]})" for name in sorted(lost)[:_LOST_SHOWN]]
+        if len(lost) > _LOST_SHOWN:
+            shown.append(f"and {len(lost) - _LOST_SHOWN} more")
+        log.log(
+            logging.INFO if self.is_whole else logging.WARNING,
+            "topics with messages in the store are not in the topic table path=%s topics=%s; their "
+            "messages cannot be reached until they are there again: "
+            "aerobee topic create NAME --queues N",
+            self._file.path,
+            ", ".join(shown),
+        )
+
+    def set_order_topics(self, names: frozenset[str]) -> None:
+        """Take the set of order topics from a name server's KV table (spec/wire.md 5.4)."""
+        topics = {
+            name: topic if topic.order == (name in names) else replace(topic, order=name in names)
+            for name, topic in self._topics.items()
+        }
+        if topics != self._topics:
+            self._change(topics, [])
+
+    def to_json(self) -> dict[str, Any]:
+        """The table as the wire and the file have it."""
+        return _to_json(self._topics, self.data_version)
+
+    def _change(self, topics: dict[str, TopicConfig], told: list[TopicConfig]) -> None:
+        """Take `topics` as the table, once they are on the disk: a send to a topic that only memory
+        knows would be answered, and be in no topic after a restart."""
+        version = self.data_version.next(self._clock_ms())
+        self._file.save_or_refuse(pretty(_to_json(topics, version)))
+        self._topics, self.data_version = topics, version
+        self.on_change(told)
+
+
+def _to_json(topics: Mapping[str, TopicConfig], version: DataVersion) -> dict[str, Any]:
+    return {
+        "dataVersion": version.to_json(),
+        "topicConfigTable": {name: topic.to_json() for name, topic in topics.items()},
+    }
+
+
+def _built_in(options: TopicOptions) -> list[TopicConfig]:
+    def system(name: str, queues: int = 1, perm: int = PERM_READ_WRITE) -> TopicConfig:
+        return TopicConfig(name, queues, queues, perm)
+
+    everything = PERM_READ_WRITE | PERM_INHERIT
+    topics = [
+        system(SELF_TEST_TOPIC),
+        system(BENCHMARK_TOPIC, _BENCHMARK_QUEUES),
+        system(
+            options.cluster_name,
+            _CLUSTER_TOPIC_QUEUES,
+            everything if options.cluster_topic else PERM_INHERIT,
+        ),
+        system(options.broker_name, 1, everything if options.broker_topic else PERM_INHERIT),
+        system(OFFSET_MOVED_TOPIC),
+        system(SCHEDULE_TOPIC, _SCHEDULE_QUEUES),
+        system(options.cluster_name + REPLY_TOPIC_SUFFIX),
+    ]
+    if options.auto_create:
+        topics.append(system(AUTO_CREATE_TOPIC, options.default_topic_queues, everything))
+    if options.trace_topic:
+        topics.append(system(options.trace_topic))
+    return topics
+
+
+def _parse(content: bytes, now_ms: int) -> _Stored:
+    document = loads(content)
+    topics: dict[str, TopicConfig] = {}
+    for name, value in members(members(document)["topicConfigTable"]).items():
+        if not is_valid_topic_name(name):
+            log.warning("topic left out, its name is illegal name=%r", name)
+            continue
+        topics[name] = TopicConfig.from_json(name, members(value))
+    return DataVersion.from_json(document.get("dataVersion"), now_ms), topics

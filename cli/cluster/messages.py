@@ -1,0 +1,250 @@
+"""`aerobee message pull`, `tail` and `query`: reading messages without leaving a trace.
+
+Nothing here belongs to a consumer group: no heartbeat, no committed offset, no rebalancing. `pull`
+reads what is there now, all queues merged by store time; `tail` follows all queues and prints as
+messages arrive; `query` finds by key or id.
+"""
+
+import argparse
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Final
+
+from aerobee.cli.cluster.session import check_broker, name_servers, run_client
+from aerobee.cli.message_text import Printer
+from aerobee.cli.output import CANNOT_CONNECT, OK, USAGE, CommandFailed, say
+from aerobee.cli.times import FIRST_TIME_MS, parse_time
+from aerobee.client.admin import Admin
+from aerobee.client.consuming.pull_consumer import PullConsumer
+from aerobee.client.consuming.puller import PullStatus
+from aerobee.client.errors import NetworkError
+from aerobee.client.message import MessageQueue, ReceivedMessage
+from aerobee.client.options import ClientOptions
+
+_BATCH: Final = 32
+# A pull of `tail` is held by the broker this long; shorter than what proxies usually allow.
+_WAIT_MS: Final = 15_000
+_RETRY_S: Final = 1.0
+_TAIL_BUFFER: Final = 1000
+_PLACES_SHOWN: Final = 16
+_FAR_FUTURE_MS: Final = 2**63 - 1
+
+
+def pull(parsed: argparse.Namespace) -> int:
+    """Print up to `--count` messages that are there, oldest first."""
+    return run_client(_pull(parsed))
+
+
+def tail(parsed: argparse.Namespace) -> int:
+    """Print messages as they arrive."""
+    return run_client(_tail(parsed))
+
+
+def query(parsed: argparse.Namespace) -> int:
+    """Print the messages with a key or an id."""
+    return run_client(_query(parsed))
+
+
+def _consumer(parsed: argparse.Namespace) -> PullConsumer:
+    return PullConsumer(name_servers(parsed), options=ClientOptions(call_timeout_s=parsed.timeout))
+
+
+async def _pull(parsed: argparse.Namespace) -> int:
+    printer = Printer(json=parsed.json, full=parsed.full)
+    async with _consumer(parsed) as consumer:
+        cursors = [
+            _Cursor(consumer, queue, await _start(consumer, queue, parsed.start), parsed.tags)
+            for queue in await _queues(consumer, parsed)
+        ]
+        for cursor in cursors:
+            cursor.end = await consumer.max_offset(cursor.queue)
+        by_queue = {cursor.queue: cursor for cursor in cursors}
+        async for message in _merged(cursors):
+            printer.print(message)
+            by_queue[message.queue].following = message.queue_offset + 1
+            if printer.count == parsed.count:
+                break
+    if not printer.count:
+        say(f"no messages in {parsed.topic} from {parsed.start} on")
+    elif printer.count == parsed.count:
+        _say_rest(cursors, printer.count, filtered=parsed.tags != "*")
+    return OK
+
+
+def _say_rest(cursors: list["_Cursor"], shown: int, *, filtered: bool) -> None:
+    """What `--count` cut off, and the offsets where `--from` goes on, queue by queue."""
+    unread = [cursor for cursor in cursors if cursor.following < cursor.end]
+    rest = sum(cursor.end - cursor.following for cursor in unread)
+    if not rest:
+        return
+    if filtered:
+        text = f"{shown} shown, {rest} more not looked at; --count N for more"
+    else:
+        text = f"{shown} of {shown + rest} shown; --count N for more"
+    places = [f"{one.queue.broker_name}/{one.queue.queue_id}@{one.following}" for one in unread]
+    if len(places) > _PLACES_SHOWN:
+        places[_PLACES_SHOWN:] = [f"and {len(places) - _PLACES_SHOWN} queues more"]
+    if len(cursors) == 1:
+        say(f"{text}, --from {unread[0].following} to go on")
+    else:
+        say(f"{text}; next offsets: {', '.join(places)}")
+
+
+async def _tail(parsed: argparse.Namespace) -> int:
+    printer = Printer(json=parsed.json, full=parsed.full)
+    async with _consumer(parsed) as consumer:
+        queues = await _queues(consumer, parsed)
+        starts = [await _start(consumer, queue, parsed.start) for queue in queues]
+        arrived: asyncio.Queue[ReceivedMessage] = asyncio.Queue(_TAIL_BUFFER)
+        try:
+            async with asyncio.TaskGroup() as group:
+                followers = [
+                    group.create_task(_follow(consumer, queue, start, parsed.tags, arrived))
+                    for queue, start in zip(queues, starts, strict=True)
+                ]
+                while parsed.count is None or printer.count < parsed.count:
+                    printer.print(await arrived.get())
+                for follower in followers:
+                    follower.cancel()
+        except ExceptionGroup as errors:
+            # All queues fail for the same reason; one is enough to say.
+            raise errors.exceptions[0] from None
+    return OK
+
+
+async def _follow(
+    consumer: PullConsumer,
+    queue: MessageQueue,
+    offset: int,
+    expression: str,
+    arrived: asyncio.Queue[ReceivedMessage],
+) -> None:
+    """Hand on what arrives in one queue, for ever; a broker that goes away is waited for."""
+    lost = False
+    while True:
+        try:
+            result = await consumer.pull(
+                queue, offset, max_messages=_BATCH, expression=expression, wait_ms=_WAIT_MS
+            )
+        except NetworkError as error:
+            if not lost:
+                say(f"{queue.broker_name}/{queue.queue_id}: {error}; trying on")
+            lost = True
+            await asyncio.sleep(_RETRY_S)
+            continue
+        lost = False
+        offset = result.next_offset
+        for message in result.messages:
+            await arrived.put(message)
+
+
+class _Cursor:
+    """One queue read up to where it ended when the command began."""
+
+    def __init__(
+        self, consumer: PullConsumer, queue: MessageQueue, offset: int, expression: str
+    ) -> None:
+        self._consumer = consumer
+        self._expression = expression
+        self._offset = offset
+        self.following = offset  # after the last message that was printed
+        self._buffer: deque[ReceivedMessage] = deque()
+        self.queue = queue
+        self.end = 0
+
+    async def next(self) -> ReceivedMessage | None:
+        """The next message, None at the end."""
+        while not self._buffer:
+            if self._offset >= self.end:
+                return None
+            result = await self._consumer.pull(
+                self.queue, self._offset, max_messages=_BATCH, expression=self._expression
+            )
+            if result.status is PullStatus.NO_NEW or (
+                not result.messages and result.next_offset <= self._offset
+            ):
+                return None
+            self._offset = result.next_offset
+            self._buffer.extend(m for m in result.messages if m.queue_offset < self.end)
+        return self._buffer.popleft()
+
+
+async def _merged(cursors: list[_Cursor]) -> AsyncIterator[ReceivedMessage]:
+    """The messages of all cursors, by store time; holds one answer a queue at most."""
+    heads: list[tuple[int, int, int, ReceivedMessage]] = []
+
+    async def advance(index: int) -> None:
+        message = await cursors[index].next()
+        if message is not None:
+            stored = message.store_timestamp_ms
+            heapq.heappush(heads, (stored, message.log_offset, index, message))
+
+    for index in range(len(cursors)):
+        await advance(index)
+    while heads:
+        _, _, index, message = heapq.heappop(heads)
+        yield message
+        await advance(index)
+
+
+async def _queues(consumer: PullConsumer, parsed: argparse.Namespace) -> list[MessageQueue]:
+    """The queues asked for; CommandFailed when there is none."""
+    queues = await consumer.queues(parsed.topic)
+    await check_broker(parsed, (queue.broker_name for queue in queues))
+    found = [
+        queue
+        for queue in queues
+        if parsed.queue in (None, queue.queue_id) and parsed.broker in (None, queue.broker_name)
+    ]
+    if not found:
+        raise CommandFailed(f"topic {parsed.topic} has no such queue to read")
+    return found
+
+
+async def _start(consumer: PullConsumer, queue: MessageQueue, where: str) -> int:
+    """The offset `--from` means in one queue."""
+    if where == "earliest":
+        return await consumer.min_offset(queue)
+    if where == "latest":
+        return await consumer.max_offset(queue)
+    number = parse_time(where)
+    if number < FIRST_TIME_MS and where.isdecimal():
+        return max(number, await consumer.min_offset(queue))
+    return await consumer.offset_at(queue, number)
+
+
+async def _query(parsed: argparse.Namespace) -> int:
+    async with Admin(name_servers(parsed), ClientOptions(call_timeout_s=parsed.timeout)) as admin:
+        found = await (_by_key(admin, parsed) if parsed.key else _by_id(admin, parsed))
+    printer = Printer(json=parsed.json, full=parsed.full)
+    for message in found[: parsed.max]:
+        printer.print(message)
+    if not found:
+        raise CommandFailed(
+            f"no message with {'key' if parsed.key else 'id'} {parsed.key or parsed.id}"
+        )
+    return OK
+
+
+async def _by_key(admin: Admin, parsed: argparse.Namespace) -> list[ReceivedMessage]:
+    if not parsed.topic:
+        raise CommandFailed("--key needs the topic: keys are looked up within one", USAGE)
+    begin = parse_time(parsed.begin) if parsed.begin else 0
+    end = parse_time(parsed.end) if parsed.end else _FAR_FUTURE_MS
+    return await admin.query_by_key(
+        parsed.topic, parsed.key, max_messages=parsed.max, begin_ms=begin, end_ms=end
+    )
+
+
+async def _by_id(admin: Admin, parsed: argparse.Namespace) -> list[ReceivedMessage]:
+    """Both kinds of id look alike. The broker's holds an address to connect to, so with a topic the
+    client's is tried first, which asks only brokers we know."""
+    if parsed.topic and (found := await admin.query_by_unique_key(parsed.topic, parsed.id)):
+        return found
+    try:
+        return [await admin.view(parsed.id)]
+    except NetworkError as error:
+        hint = "" if parsed.topic else "; if it is a client's unique id, name the topic"
+        raise CommandFailed(f"{error}{hint}", CANNOT_CONNECT) from error

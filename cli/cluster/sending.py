@@ -1,0 +1,128 @@
+"""`aerobee message send`: from the command line or standard input, one message or many."""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+from aerobee.cli.cluster.session import check_broker, name_servers, run_client
+from aerobee.cli.output import (
+    OK,
+    USAGE,
+    CommandFailed,
+    print_json,
+    print_table,
+    say,
+)
+from aerobee.client.message import Message, MessageQueue
+from aerobee.client.options import ProducerOptions
+from aerobee.client.producing.producer import Producer
+from aerobee.client.producing.sender import SendResult, SendStatus
+
+
+def send(parsed: argparse.Namespace) -> int:
+    """Send, and print where each message came to lie."""
+    if parsed.lines and parsed.body is not None:
+        raise CommandFailed("--lines reads standard input: leave the body out", USAGE)
+    if parsed.body is None and sys.stdin.isatty():
+        raise CommandFailed("give a body, or pipe one into standard input", USAGE)
+    if parsed.queue is not None and parsed.order_key is not None:
+        raise CommandFailed("--queue and --order-key exclude each other", USAGE)
+    if parsed.broker is not None and parsed.queue is None:
+        raise CommandFailed("--broker needs --queue: it says whose queue is meant", USAGE)
+    return run_client(_send(parsed))
+
+
+async def _send(parsed: argparse.Namespace) -> int:
+    options = ProducerOptions(send_timeout_s=parsed.timeout)
+    rows: list[SendResult] = []
+    count = 0
+    async with Producer(name_servers(parsed), options=options) as producer:
+        queue = await _queue(producer, parsed)
+        async for body in _bodies(parsed):
+            message = _message(parsed, body)
+            count += 1
+            if parsed.oneway:
+                await producer.send_oneway(message, queue=queue, key=parsed.order_key)
+                continue
+            result = await producer.send(message, queue=queue, key=parsed.order_key)
+            if parsed.json:
+                print_json(_fields(result), compact=True)
+            else:
+                rows.append(result)
+    _report(rows, count, parsed)
+    return OK
+
+
+def _report(results: list[SendResult], count: int, parsed: argparse.Namespace) -> None:
+    print_table(
+        ("status", "broker", "queue", "offset", "message id"),
+        [
+            (r.status.name, r.queue.broker_name, r.queue.queue_id, r.queue_offset, r.msg_id)
+            for r in results
+        ],
+    )
+    unsure = sum(result.status is not SendStatus.OK for result in results)
+    if unsure:
+        say(f"{unsure} of {count} messages are stored, but not flushed or copied as configured")
+    if parsed.oneway:
+        say(f"{count} sent without asking for an answer")
+
+
+async def _queue(producer: Producer, parsed: argparse.Namespace) -> MessageQueue | None:
+    """The queue asked for by number, on the broker named or the only one there is."""
+    if parsed.queue is None:
+        return None
+    queues = await producer.queues(parsed.topic)
+    await check_broker(parsed, (queue.broker_name for queue in queues))
+    found = [
+        queue
+        for queue in queues
+        if queue.queue_id == parsed.queue and parsed.broker in (None, queue.broker_name)
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(queue.broker_name for queue in found)
+        raise CommandFailed(f"several brokers have queue {parsed.queue}: --broker {names}?", USAGE)
+    raise CommandFailed(f"topic {parsed.topic} has no queue {parsed.queue} to send to")
+
+
+async def _bodies(parsed: argparse.Namespace) -> AsyncIterator[bytes]:
+    """Bodies to send; a line is sent as soon as it was read."""
+    if parsed.lines:
+        while line := await asyncio.to_thread(sys.stdin.buffer.readline):
+            if text := line.rstrip(b"\r\n"):
+                yield text
+        return
+    if parsed.body is None:
+        body = await asyncio.to_thread(sys.stdin.buffer.read)
+    else:
+        body = parsed.body.encode("utf-8", "surrogateescape")
+    for _ in range(parsed.repeat):
+        yield body
+
+
+def _message(parsed: argparse.Namespace, body: bytes) -> Message:
+    properties = {}
+    for text in parsed.property:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise CommandFailed(f"--property must be NAME=VALUE, not {text!r}", USAGE)
+        properties[name] = value
+    return Message(
+        parsed.topic, body, tags=parsed.tags, keys=tuple(parsed.keys), properties=properties
+    )
+
+
+def _fields(result: SendResult) -> dict[str, Any]:
+    return {
+        "status": result.status.name,
+        "topic": result.queue.topic,
+        "broker": result.queue.broker_name,
+        "queue": result.queue.queue_id,
+        "offset": result.queue_offset,
+        "msg_id": result.msg_id,
+        "offset_msg_id": result.offset_msg_id,
+    }

@@ -1,0 +1,126 @@
+"""`aerobee topic create`: making a topic, and changing one only when told to.
+
+To a broker both are one request, which replaces whatever it has. A topic that loses queues loses
+their messages for every reader, so a change needs `--update`; what it would do is said first.
+Settings that are not named stay as they are.
+"""
+
+import argparse
+from typing import Final, NamedTuple
+
+from aerobee.cli.cluster.session import name_servers, run_client
+from aerobee.cli.cluster.topics import rights_text
+from aerobee.cli.output import OK, CommandFailed, print_json, say
+from aerobee.client.admin import Admin
+from aerobee.client.consuming.pull_consumer import PullConsumer
+from aerobee.client.errors import NoRoute
+from aerobee.client.message import MessageQueue
+from aerobee.client.options import ClientOptions
+from aerobee.protocol.bodies.topics import TopicData
+
+_QUEUES: Final = 8
+_PERMISSIONS: Final = {"r": 4, "w": 2, "rw": 6}
+_READ_WRITE: Final = 6
+
+
+class _Step(NamedTuple):
+    """What one broker has (None: no such topic) and what it should have."""
+
+    broker: str
+    before: TopicData | None
+    after: TopicData
+
+    @property
+    def changes(self) -> list[str]:
+        """What would become different, for people; empty for a topic that is new or the same."""
+        if self.before is None:
+            return []
+        pairs = (
+            ("read queues", self.before.read_queues, self.after.read_queues),
+            ("write queues", self.before.write_queues, self.after.write_queues),
+            ("rights", rights_text(self.before.perm), rights_text(self.after.perm)),
+        )
+        return [f"{what} {old} -> {new}" for what, old, new in pairs if old != new]
+
+
+def create_topic(parsed: argparse.Namespace) -> int:
+    """Create a topic; change one that exists only with `--update`."""
+    return run_client(_create(parsed))
+
+
+async def _create(parsed: argparse.Namespace) -> int:
+    async with Admin(name_servers(parsed), ClientOptions(call_timeout_s=parsed.timeout)) as admin:
+        there = await admin.topic_settings(
+            parsed.topic, cluster=parsed.cluster, broker=parsed.broker
+        )
+        steps = [_Step(broker, data, _wanted(parsed, data)) for broker, data in there.items()]
+        if any(step.changes for step in steps) and not parsed.update:
+            raise CommandFailed(await _refusal(parsed, steps))
+        for step in steps:
+            if step.before != step.after:
+                await admin.put_topic(step.broker, step.after)
+    _report(parsed, steps)
+    return OK
+
+
+def _wanted(parsed: argparse.Namespace, before: TopicData | None) -> TopicData:
+    """The settings asked for; what was not asked for stays."""
+    if before is None:
+        queues = parsed.queues or _QUEUES
+        return TopicData(parsed.topic, queues, queues, _PERMISSIONS[parsed.perm or "rw"])
+    perm = before.perm
+    if parsed.perm is not None:
+        perm = before.perm & ~_READ_WRITE | _PERMISSIONS[parsed.perm]
+    return TopicData(
+        before.name,
+        parsed.queues or before.read_queues,
+        parsed.queues or before.write_queues,
+        perm,
+        before.filter_type,
+        before.sys_flag,
+        before.order,
+    )
+
+
+async def _refusal(parsed: argparse.Namespace, steps: list[_Step]) -> str:
+    """One sentence: what is different where, and what would be lost."""
+    parts = [f"{', '.join(step.changes)} on {step.broker}" for step in steps if step.changes]
+    text = f"topic {parsed.topic} exists; this would change {'; '.join(parts)}"
+    if any(step.before and step.after.read_queues < step.before.read_queues for step in steps):
+        lost = await _unreadable(parsed, steps)
+        text += f"; {lost} messages would become unreadable, in the queues that fall away"
+    return f"{text} (--update does it)"
+
+
+async def _unreadable(parsed: argparse.Namespace, steps: list[_Step]) -> int:
+    """Messages in the queues that could not be read any more."""
+    count = 0
+    options = ClientOptions(call_timeout_s=parsed.timeout)
+    async with PullConsumer(name_servers(parsed), options=options) as consumer:
+        try:
+            await consumer.queues(parsed.topic)  # the consumer gets to know the brokers
+        except NoRoute:
+            return 0  # so new that no name server knows it: nobody could send to it
+        for step in steps:
+            before = step.before.read_queues if step.before else 0
+            for number in range(step.after.read_queues, before):
+                queue = MessageQueue(parsed.topic, step.broker, number)
+                count += await consumer.max_offset(queue) - await consumer.min_offset(queue)
+    return count
+
+
+def _report(parsed: argparse.Namespace, steps: list[_Step]) -> None:
+    """What was done; the first broker stands for all where one figure is wanted."""
+    result = "unchanged"
+    if any(step.changes for step in steps):
+        result = "changed"
+    elif any(step.before is None for step in steps):
+        result = "created"
+    shown = steps[0].after
+    rights = rights_text(shown.perm)
+    if parsed.json:
+        fields = {"topic": parsed.topic, "result": result, "queues": shown.write_queues}
+        print_json({**fields, "rights": rights, "brokers": [step.broker for step in steps]})
+        return
+    state = "exists already, " if result == "unchanged" else ""
+    say(f"topic {parsed.topic}: {state}{shown.write_queues} queues, rights {rights}")

@@ -1,0 +1,137 @@
+"""`aerobee topic list` and `describe`: what topics there are, how far their queues reach."""
+
+import argparse
+import asyncio
+from typing import Any, Final
+
+from aerobee.cli.cluster.session import name_servers, run_client
+from aerobee.cli.output import OK, print_json, print_table, say
+from aerobee.cli.times import time_text
+from aerobee.client.admin import Admin
+from aerobee.client.errors import NoRoute
+from aerobee.client.options import ClientOptions
+from aerobee.protocol.bodies.routes import ClusterInfo, TopicRoute
+from aerobee.protocol.names import (
+    DLQ_PREFIX,
+    REPLY_TOPIC_SUFFIX,
+    RETRY_PREFIX,
+    is_system_topic,
+)
+
+_ROUTES_AT_ONCE: Final = 16
+
+
+def list_topics(parsed: argparse.Namespace) -> int:
+    """Print the topics; those of the system itself only with `--all`."""
+    return run_client(_list(parsed))
+
+
+def describe_topic(parsed: argparse.Namespace) -> int:
+    """Print the queues of a topic with their offsets."""
+    return run_client(_describe(parsed))
+
+
+def _admin(parsed: argparse.Namespace) -> Admin:
+    return Admin(name_servers(parsed), ClientOptions(call_timeout_s=parsed.timeout))
+
+
+async def _list(parsed: argparse.Namespace) -> int:
+    async with _admin(parsed) as admin:
+        names = await admin.topics()
+        if not parsed.all:
+            cluster = await admin.cluster()
+            names = [name for name in names if not _is_internal(name, cluster)]
+        routes = await _routes(admin, names)
+    if parsed.json:
+        print_json([_route_fields(name, route) for name, route in routes.items()])
+        return OK
+    print_table(
+        ("topic", "broker", "read queues", "write queues", "rights"),
+        [
+            (name, span.broker_name, span.read_queues, span.write_queues, rights_text(span.perm))
+            for name, route in routes.items()
+            for span in route.queues
+        ],
+    )
+    if not routes:
+        say("no topics yet: the first message to one makes it, or aerobee topic create NAME")
+    return OK
+
+
+async def _routes(admin: Admin, names: list[str]) -> dict[str, TopicRoute]:
+    """Routes by topic, in order; a topic that goes away meanwhile is left out."""
+    turns = asyncio.Semaphore(_ROUTES_AT_ONCE)
+
+    async def route(name: str) -> TopicRoute | None:
+        async with turns:
+            try:
+                return await admin.route(name)
+            except NoRoute:
+                return None
+
+    found = await asyncio.gather(*(route(name) for name in names))
+    return {name: one for name, one in zip(names, found, strict=True) if one is not None}
+
+
+async def _describe(parsed: argparse.Namespace) -> int:
+    async with _admin(parsed) as admin:
+        route = await admin.route(parsed.topic)
+        stats = await admin.topic_stats(parsed.topic)
+    queues: list[dict[str, Any]] = [
+        {
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "min_offset": offsets.min_offset,
+            "max_offset": offsets.max_offset,
+            "messages": offsets.max_offset - offsets.min_offset,
+            "last_store_timestamp_ms": offsets.last_update_ms,
+        }
+        for queue, offsets in stats.items()
+    ]
+    if parsed.json:
+        print_json({**_route_fields(parsed.topic, route), "queues": queues})
+        return OK
+    for span in route.queues:
+        say(
+            f"{parsed.topic} on {span.broker_name}: {span.read_queues} queues to read, "
+            f"{span.write_queues} to write, rights {rights_text(span.perm)}"
+        )
+    print_table(
+        ("broker", "queue", "min offset", "max offset", "messages", "last stored"),
+        [
+            (*list(queue.values())[:-1], time_text(queue["last_store_timestamp_ms"]))
+            for queue in queues
+        ],
+    )
+    return OK
+
+
+def _is_internal(name: str, cluster: ClusterInfo) -> bool:
+    """Topics nobody made on purpose: the system's, those of groups, those named like brokers."""
+    return (
+        is_system_topic(name)
+        or name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        or name in cluster.brokers
+        or name in cluster.clusters
+        or name.removesuffix(REPLY_TOPIC_SUFFIX) in cluster.clusters
+    )
+
+
+def _route_fields(name: str, route: TopicRoute) -> dict[str, Any]:
+    return {
+        "topic": name,
+        "brokers": [
+            {
+                "broker": span.broker_name,
+                "read_queues": span.read_queues,
+                "write_queues": span.write_queues,
+                "rights": rights_text(span.perm),
+            }
+            for span in route.queues
+        ],
+    }
+
+
+def rights_text(perm: int) -> str:
+    """`rw`, with an x for a topic whose rights new topics inherit."""
+    return "".join(letter for bit, letter in ((4, "r"), (2, "w"), (1, "x")) if perm & bit)

@@ -1,0 +1,273 @@
+"""`aerobee store dump`: what is in the files, a line each for people, JSON lines for scripts."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from aerobee.cli.message_text import host_text
+from aerobee.cli.output import (
+    OK,
+    USAGE,
+    CommandFailed,
+    body_fields,
+    body_text,
+    print_json,
+    printable,
+    say,
+)
+from aerobee.cli.store.access import below, locked_to_read, run_on_store, settings_of
+from aerobee.cli.times import parse_time, time_text
+from aerobee.config.model import Settings
+from aerobee.protocol.names import SCHEDULE_TOPIC
+from aerobee.store.audit.dump import (
+    Dump,
+    DumpedEntry,
+    DumpedIndexFile,
+    DumpedMessage,
+    DumpedQueue,
+    DumpedUnit,
+    Wanted,
+)
+from aerobee.store.disk.files import Files
+from aerobee.store.inspect.state import read_checkpoint, read_marks, was_left_open
+from aerobee.store.scan.sequence import Gap
+
+_BODY_SHOWN: Final = 200
+_FOREVER: Final = (1 << 63) - 1
+_CHECKPOINT: Final = ("commit_log_ms", "consume_queues_ms", "index_ms")
+
+Item = DumpedMessage | Gap | DumpedUnit | DumpedQueue | DumpedEntry | DumpedIndexFile
+
+
+def dump_messages(parsed: argparse.Namespace) -> int:
+    """Messages of the log, in its order."""
+    return _listing(parsed, lambda dump, wanted: dump.messages(wanted))
+
+
+def dump_queues(parsed: argparse.Namespace) -> int:
+    """Units of the consume queues, or a line for each queue."""
+    if parsed.summary:
+        return _listing(parsed, lambda dump, wanted: dump.queues(wanted))
+    return _listing(parsed, lambda dump, wanted: dump.units(wanted))
+
+
+def dump_index(parsed: argparse.Namespace) -> int:
+    """Entries of the index files, or a line for each file."""
+    if parsed.summary:
+        return _listing(parsed, lambda dump, _: dump.index_files())
+    return _listing(parsed, lambda dump, wanted: dump.entries(wanted))
+
+
+def dump_checkpoint(parsed: argparse.Namespace) -> int:
+    """Checkpoint, offsets file and how the last run ended."""
+    return run_on_store(parsed, lambda: _checkpoint(parsed))
+
+
+def _listing(parsed: argparse.Namespace, items: Callable[[Dump, Wanted], Iterable[Item]]) -> int:
+    return run_on_store(parsed, lambda: _print_all(parsed, items))
+
+
+def _print_all(parsed: argparse.Namespace, items: Callable[[Dump, Wanted], Iterable[Item]]) -> int:
+    wanted = wanted_of(parsed)
+    settings, given = settings_of(parsed)
+    show = _json if parsed.json else _text
+    left = parsed.limit
+    with locked_to_read(settings), contextlib.closing(Dump(settings, given)) as dump:
+        for item in items(dump, wanted):
+            if left == 0:
+                say(f"{parsed.limit} shown, there is more (--limit)")
+                break
+            show(item, parsed, settings)
+            left -= 1
+    if left == parsed.limit:
+        say("nothing there, or nothing that fits what was asked for")
+    return OK
+
+
+def wanted_of(parsed: argparse.Namespace) -> Wanted:
+    """The filters; those that a listing does not have are not set."""
+    given = vars(parsed)
+    if given.get("key") is not None and parsed.command == "store dump index" and not parsed.topic:
+        raise CommandFailed("--key needs --topic: the index knows hashes of topic#key", USAGE)
+    return Wanted(
+        given.get("topic"),
+        given.get("queue"),
+        given.get("from_offset") or 0,
+        _end(given.get("to_offset")),
+        given.get("from_log") or 0,
+        _end(given.get("to_log")),
+        0 if given.get("begin") is None else parse_time(parsed.begin),
+        _FOREVER if given.get("end") is None else parse_time(parsed.end),
+        given.get("key"),
+    )
+
+
+def _end(value: int | None) -> int:
+    return _FOREVER if value is None else value
+
+
+# Text
+
+
+def _text(item: Item, parsed: argparse.Namespace, settings: Settings) -> None:
+    root = settings.store_path
+    if isinstance(item, DumpedMessage):
+        line = _message_text(item, parsed.body)
+    elif isinstance(item, Gap):
+        line = f"DAMAGED  {item.end - item.start} bytes from {item.start} to {item.end}: " + (
+            item.reason
+        )
+    elif isinstance(item, DumpedUnit):
+        line = _unit_text(item)
+    elif isinstance(item, DumpedQueue):
+        line = (
+            f"{item.topic}/{item.queue_id}  slots {item.first} to {item.end}  {item.files} files  "
+            f"log offsets {_or_none(item.first_log_offset)} to {_or_none(item.last_log_offset)}"
+        )
+    elif isinstance(item, DumpedEntry):
+        line = (
+            f"{below(root, item.path)} {item.number}  hash {item.key_hash}  slot {item.slot}  log "
+            f"{item.log_offset}  {time_text(item.time_ms)}  before {item.previous}{_bad(item)}"
+        )
+    else:
+        line = (
+            f"{below(root, item.path)}  {item.entries} entries  {item.used_slots} slots  log "
+            f"offsets {item.begin_log_offset} to {item.end_log_offset}  "
+            f"{time_text(item.begin_ms)} to {time_text(item.end_ms)}"
+        )
+    print(printable(line))
+
+
+def _message_text(item: DumpedMessage, body: str) -> str:
+    message, kind = item
+    parts = [
+        time_text(message.store_timestamp_ms),
+        f"{message.topic}/{message.queue_id}@{message.queue_offset}",
+        f"log {message.log_offset}+{message.size}",
+    ]
+    if kind != "message":
+        parts.append(kind)
+    if message.tags:
+        parts.append(f"[{message.tags}]")
+    if message.keys:
+        parts.append(f"({' '.join(message.keys)})")
+    parts.append(_body(message.body, body))
+    return "  ".join(parts)
+
+
+def _body(body: bytes, form: str) -> str:
+    if form == "length":
+        return f"{len(body)} bytes"
+    if form == "hex":
+        return body.hex()
+    return body_text(body, _BODY_SHOWN if form == "short" else sys.maxsize)
+
+
+def _unit_text(item: DumpedUnit) -> str:
+    tags = f"tags {item.tags_code}"
+    if item.topic == SCHEDULE_TOPIC and item.tags_code > 0:
+        tags = f"due {time_text(item.tags_code)}"
+    where = f"{item.topic}/{item.queue_id}@{item.queue_offset}"
+    if item.state in ("lost", "empty"):
+        return f"{where}  {item.state}"
+    state = "" if item.state == "message" else f"  {item.state}"
+    if item.state not in ("message", "deleted"):
+        state = f"  DAMAGED {item.state}"
+    return f"{where}  log {item.log_offset}+{item.size}  {tags}{state}"
+
+
+def _bad(item: DumpedEntry) -> str:
+    return "" if item.state == "entry" else "  DAMAGED"
+
+
+def _or_none(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+# JSON
+
+
+def _json(item: Item, parsed: argparse.Namespace, _settings: Settings) -> None:
+    if isinstance(item, DumpedMessage):
+        fields = _message_fields(item, parsed.body)
+    elif isinstance(item, Gap):
+        fields = {"kind": "damaged", "start": item.start, "end": item.end, "reason": item.reason}
+    else:
+        fields = item._asdict()
+    print_json(fields, compact=True)
+
+
+def _message_fields(item: DumpedMessage, body: str) -> dict[str, Any]:
+    message, kind = item
+    fields: dict[str, Any] = {
+        "kind": kind,
+        "log_offset": message.log_offset,
+        "record_bytes": message.size,
+        "topic": message.topic,
+        "queue": message.queue_id,
+        "offset": message.queue_offset,
+        "offset_msg_id": message.msg_id,
+        "tags": message.tags,
+        "keys": list(message.keys),
+        "properties": message.properties,
+        "born_timestamp_ms": message.born_timestamp_ms,
+        "born_host": host_text(message.born_host),
+        "store_timestamp_ms": message.store_timestamp_ms,
+        "store_host": host_text(message.store_host),
+        "reconsume_times": message.reconsume_times,
+        "prepared_transaction_offset": message.prepared_transaction_offset,
+        "flag": message.flag,
+        "sys_flag": message.sys_flag,
+        "body_bytes": len(message.body),
+    }
+    if body == "hex":
+        fields["body_hex"] = message.body.hex()
+    elif body != "length":
+        fields |= body_fields(message.body)
+    return fields
+
+
+# The state
+
+
+def _checkpoint(parsed: argparse.Namespace) -> int:
+    settings, _ = settings_of(parsed)
+    files, root = Files(), settings.store_path
+    with locked_to_read(settings), contextlib.closing(Dump(settings)):
+        times = read_checkpoint(files, root)
+        marks = read_marks(files, root)
+        left_open = was_left_open(files, root)
+    known = marks.offsets
+    fields: dict[str, Any] = {
+        "directory": root,
+        "checkpoint": None if times is None else dict(zip(_CHECKPOINT, times, strict=True)),
+        "offsets_file": "damaged" if marks.damaged else "absent" if known is None else "whole",
+        "offsets_are_ours": marks.ours,
+        "left_open": left_open,
+    }
+    if known is not None:
+        fields |= {
+            "flushed": known.flushed,
+            "last_store_ms": known.last_store_ms,
+            "synced_to": known.synced.log_offset,
+            "dispatched_to": known.live.log_offset,
+            "units": known.live.units,
+            "indexed_to": known.indexed,
+            "gaps": [list(gap) for gap in known.gaps],
+            "poisoned": known.poisoned,
+        }
+    if parsed.json:
+        print_json(fields)
+        return OK
+    for name, time_ms in (fields.pop("checkpoint") or {}).items():
+        print(f"checkpoint {name.removesuffix('_ms').replace('_', ' '):<20} {_time(time_ms)}")
+    for name, value in fields.items():
+        shown = _time(value) if name.endswith("_ms") else value
+        print(f"{name.replace('_', ' '):<31} {printable(str(shown))}")
+    return OK
+
+
+def _time(time_ms: int) -> str:
+    return f"{time_ms}  {time_text(time_ms)}".rstrip()

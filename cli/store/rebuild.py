@@ -1,0 +1,53 @@
+"""`aerobee store rebuild`: consume queues and index, made again from the log."""
+
+import argparse
+from typing import Any
+
+from aerobee.cli.output import OK, print_json, say
+from aerobee.cli.progress import Progress
+from aerobee.cli.store.access import below, run_on_store, settings_of
+from aerobee.store.repair.at_rest import StoreAtRest
+from aerobee.store.repair.rebuild import RebuildReport, rebuild
+
+
+def rebuild_store(parsed: argparse.Namespace) -> int:
+    """Make queues and index again, or the one that was asked for."""
+    return run_on_store(parsed, lambda: _rebuild(parsed))
+
+
+def _rebuild(parsed: argparse.Namespace) -> int:
+    settings, given = settings_of(parsed)
+    both = parsed.queues == parsed.index
+    with (
+        StoreAtRest(settings, given) as rest,
+        Progress(shown=not parsed.quiet) as progress,
+    ):
+        report = rebuild(
+            rest, queues=parsed.queues or both, index=parsed.index or both, progress=progress
+        )
+    if parsed.json:
+        print_json(_fields(report))
+    else:
+        _print(settings.store_path, report)
+    return OK
+
+
+def _print(root: str, report: RebuildReport) -> None:
+    print(f"read    {report.records} records in {report.seconds:.1f} s")
+    if report.queues:
+        print(f"queues  {report.queues} with {report.units} slots")
+    if report.index_files:
+        print(f"index   {report.index_files} files with {report.keys} keys")
+    if report.blanked:
+        print(f"kept    {report.blanked} slots of lost messages, so that numbering goes on")
+    if report.deleted:
+        print(f"left    {report.deleted} messages of deleted topics without a queue")
+    for gap in report.gaps:
+        say(f"damaged: {gap.end - gap.start} bytes from {gap.start} to {gap.end}: {gap.reason}")
+    if report.aside is not None:
+        print(f"the old files are in {below(root, report.aside)}; remove it when all is well")
+
+
+def _fields(report: RebuildReport) -> dict[str, Any]:
+    gaps = [{"start": gap.start, "end": gap.end, "reason": gap.reason} for gap in report.gaps]
+    return {**vars(report), "gaps": gaps, "seconds": round(report.seconds, 3)}

@@ -1,0 +1,90 @@
+"""`aerobee store repair`: says what would be done, with --yes does it, and verifies the result."""
+
+import argparse
+from typing import Any
+
+from aerobee.cli.output import print_json, printable
+from aerobee.cli.progress import Progress
+from aerobee.cli.store.access import (
+    DAMAGED,
+    SOUND,
+    below,
+    locked_to_read,
+    run_on_store,
+    save_table,
+    settings_of,
+)
+from aerobee.cli.store.verify import json_report, print_report
+from aerobee.store.audit.verify import verify
+from aerobee.store.inspect.report import Report
+from aerobee.store.repair.at_rest import StoreAtRest
+from aerobee.store.repair.model import Plan
+from aerobee.store.repair.repair import plan_repair, repair
+
+
+def repair_store(parsed: argparse.Namespace) -> int:
+    """Mend a store; exit code 0 when it is sound (then), 1 when it is damaged (still)."""
+    return run_on_store(parsed, lambda: _repair(parsed))
+
+
+def _repair(parsed: argparse.Namespace) -> int:
+    settings, given = settings_of(parsed)
+    after: Report | None = None
+    with Progress(shown=not parsed.quiet) as progress:
+        with StoreAtRest(settings, given, reading=not parsed.yes) as rest:
+            plan = plan_repair(rest, progress)
+            if not parsed.json:
+                _print_plan(settings.store_path, plan)
+            done = parsed.yes and plan.anything and not plan.impossible
+            if done:
+                repair(rest, plan, save_table, progress)
+        if done:
+            with locked_to_read(settings):
+                after = verify(settings, given, progress=progress)
+    if parsed.json:
+        print_json(_fields(plan, after, rest.aside))
+    elif after is not None:
+        _print_done(settings.store_path, after, rest.aside)
+    elif plan.anything and not plan.impossible:
+        print("nothing was changed; --yes does it")
+    return SOUND if (after or plan.report).sound else DAMAGED
+
+
+def _print_plan(root: str, plan: Plan) -> None:
+    for text in plan.impossible:
+        print(f"CANNOT  {printable(text)}")
+    if not plan.anything and not plan.impossible:
+        print(f"{root}: nothing to repair")
+    for number, step in enumerate(plan.steps, 1):
+        print(f"{number}. {printable(step.what.replace(f'{root}/', ''))}")
+        print(f"   keeps  {printable(step.keeps)}")
+        print(f"   loses  {printable(step.loses)}")
+    if plan.queues:
+        print("then the consume queues are made again from the log; none ends lower than before")
+    if plan.index:
+        print("then the index is made again from the log")
+    if plan.lost:
+        print(f"messages lost in all of this, as far as queues name them: {plan.lost}")
+
+
+def _print_done(root: str, after: Report, aside: str | None) -> None:
+    print()
+    print_report(after)
+    if aside is not None:
+        print(f"what was taken out is in {below(root, aside)}; remove it when all is well")
+
+
+def _fields(plan: Plan, after: Report | None, aside: str | None) -> dict[str, Any]:
+    return {
+        "done": after is not None,
+        "steps": [
+            {"what": step.what, "keeps": step.keeps, "loses": step.loses} for step in plan.steps
+        ],
+        "messages_lost": plan.lost,
+        "rebuild_queues": plan.queues,
+        "rebuild_index": plan.index,
+        "impossible": plan.impossible,
+        "before": json_report(plan.report),
+        "after": None if after is None else json_report(after),
+        "aside": aside,
+    }

@@ -1,0 +1,277 @@
+"""`aerobee store retention`: what deletion would take, when, why, and who still needs it.
+
+A dry run: it reads, also while a broker runs on the store, and changes nothing. The settings are
+those of `--config`; without one the defaults are shown, which may not be what the broker runs with.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from aerobee.cli.output import OK, print_json, print_table, say
+from aerobee.cli.progress import size
+from aerobee.cli.store.access import run_on_store, settings_of
+from aerobee.cli.times import time_text
+from aerobee.store.retention.forecast import (
+    DiskForecast,
+    Forecast,
+    GroupForecast,
+    Wave,
+    forecast,
+)
+from aerobee.store.retention.plan import MOST_A_RUN
+from aerobee.store.segments.segment_times import FILE
+
+_SHOWN: Final = 20
+# Who gave none of these may have forgotten that the broker has others.
+_RULES: Final = frozenset(
+    {
+        "retention_hours", "delete_hours", "disk_max_used_percent", "disk_force_ratio",
+        "disk_warning_ratio", "clean_forcibly",
+    }
+)  # fmt: skip
+
+
+def show_retention(parsed: argparse.Namespace) -> int:
+    """Print the forecast for a store directory."""
+    return run_on_store(parsed, lambda: _show(parsed))
+
+
+def _show(parsed: argparse.Namespace) -> int:
+    settings, given = settings_of(parsed)
+    found = forecast(settings, given)
+    if parsed.json:
+        print_json(_fields(settings.store_path, found))
+        return OK
+    if not parsed.config and not given & _RULES:
+        say("these are the default settings; name the broker's own with --config")
+    most = sys.maxsize if parsed.all else _SHOWN
+    _print_rules(found)
+    _print_disks(found)
+    _print_segments(found, most)
+    _print_waves(found)
+    _print_groups(found, most)
+    for note in found.notes:
+        print(f"note: {note}")
+    return OK
+
+
+# --- for people -----------------------------------------------------------------------------------
+
+
+def _print_rules(found: Forecast) -> None:
+    rules = found.rules
+    hours = ", ".join(f"{hour:02}:00" for hour in sorted(rules.delete_hours)) or "no hour"
+    print(f"messages are kept {rules.retention_ms // 3_600_000} h and deleted at {hours}")
+    forced = "" if rules.clean_forcibly else " (off: cleanFileForciblyEnable)"
+    print(
+        f"above {rules.space_limit:.0%} of the disk expired ones go at once, above "
+        f"{rules.force_limit:.0%} the oldest of all{forced}; above {rules.warning_ratio:.0%} sends "
+        "are refused"
+    )
+    print()
+
+
+def _print_disks(found: Forecast) -> None:
+    rules = found.rules
+    levels = (rules.space_limit, rules.force_limit, rules.warning_ratio)
+    print_table(
+        ("disk of", "used", "free", *(f"until {level:.0%}" for level in levels)),
+        [
+            (
+                disk.path,
+                f"{disk.space.used_ratio:.1%}",
+                size(disk.space.free_bytes),
+                *(_room(disk, level) for level in levels),
+            )
+            for disk in found.disks
+        ],
+    )
+    print()
+
+
+def _room(disk: DiskForecast, level: float) -> str:
+    room = disk.room_to(level)
+    return size(room) if room > 0 else f"passed by {size(-room)}"
+
+
+def _print_segments(found: Forecast, most: int) -> None:
+    goes = _fates(found)
+    rows = [
+        (
+            os.path.basename(one.place.path),
+            "" if one.last is None else time_text(one.last.time_ms)[:19] + _mark(one.last.source),
+            "" if one.expires_ms is None else time_text(one.expires_ms)[:19],
+            "is written, stays" if one.last is None else goes.get(one.place.start, ""),
+        )
+        for one in found.segments
+    ]
+    print_table(("segment", "last message", "expires", "goes"), _head_and_tail(rows, most))
+    if any(one.last is not None and one.last.source == FILE for one in found.segments):
+        print("* no message could be read there: the file's own time")
+    kept = f"{_segments(len(found.segments))} of {size(found.segment_bytes)}"
+    print(f"{kept}, {found.made_ahead} more made ahead" if found.made_ahead else kept)
+    print()
+
+
+def _mark(source: str) -> str:
+    return "*" if source == FILE else ""
+
+
+def _head_and_tail(rows: Sequence[tuple[str, ...]], most: int) -> list[tuple[str, ...]]:
+    if len(rows) <= most:
+        return list(rows)
+    left_out = len(rows) - most + 1
+    return [*rows[: most - 2], ("...", f"{left_out} more (--all)", "", ""), rows[-1]]
+
+
+def _fates(found: Forecast) -> dict[int, str]:
+    """By start: when and why a segment goes, as far as that can be told."""
+    fates: dict[int, str] = {}
+    for one in found.now.doomed:
+        fates[one.start] = f"now ({one.reason})"
+    if found.next is not None:
+        for one in found.next.doomed:
+            fates.setdefault(one.start, f"at {time_text(found.next.at_ms)[:16]}")
+    return fates
+
+
+def _print_waves(found: Forecast) -> None:
+    triggers = " and ".join(found.verdict.triggers)
+    forced = ", forced: what has not expired goes too" if found.verdict.forced else ""
+    why = f" (triggered by {triggers}{forced})" if triggers else ""
+    print(f"now        {_wave_text(found.now)}{why}")
+    print(f"on request {_wave_text(found.on_request)} (mqadmin deleteExpiredCommitLog)")
+    if found.next is not None:
+        print(f"next hour  {_wave_text(found.next)} at {time_text(found.next.at_ms)[:16]}")
+    if found.rules.clean_forcibly:
+        pressed = found.under_pressure
+        print(
+            f"full disk  above {found.rules.force_limit:.0%} the oldest go whatever their age, at "
+            f"most {MOST_A_RUN} a run, until it is enough: {_first_text(pressed)}"
+        )
+    print()
+
+
+def _wave_text(wave: Wave) -> str:
+    if not wave.doomed:
+        return f"nothing goes: {wave.stopped_by}"
+    return f"{_segments(len(wave.doomed))}, {size(wave.bytes)}"
+
+
+def _segments(number: int) -> str:
+    return "1 segment" if number == 1 else f"{number} segments"
+
+
+def _first_text(wave: Wave) -> str:
+    if not wave.doomed:
+        return "there is none that may go"
+    first, last = (os.path.basename(wave.doomed[at].path) for at in (0, -1))
+    return f"{first} first" if first == last else f"{first} first, then up to {last}"
+
+
+def _print_groups(found: Forecast, most: int) -> None:
+    losing = sorted(found.groups, key=lambda one: (-one.lost_next, -one.behind))
+    losing = [one for one in losing if one.lost_next]
+    if not losing:
+        behind = len({one.group for one in found.groups})
+        print(f"no group needs what goes now or at the next hour; {behind} are behind")
+        return
+    print("groups that have not consumed what goes:")
+    print_table(
+        ("group", "topic", "queue", "stands at", "behind", "loses now", "loses by next hour"),
+        [
+            (
+                one.group,
+                one.topic,
+                one.queue_id,
+                one.committed,
+                one.behind,
+                one.lost_now,
+                one.lost_next,
+            )
+            for one in losing[:most]
+        ],
+    )
+    if len(losing) > most:
+        print(f"... and {len(losing) - most} more (--all, --json)")
+
+
+# --- for scripts ----------------------------------------------------------------------------------
+
+
+def _fields(root: str, found: Forecast) -> dict[str, Any]:
+    """The whole forecast for scripts; these names do not change."""
+    rules = found.rules
+    return {
+        "directory": root,
+        "now_ms": found.now_ms,
+        "rules": {
+            "retention_ms": rules.retention_ms,
+            "delete_hours": sorted(rules.delete_hours),
+            "space_ratio": rules.space_limit,
+            "force_ratio": rules.force_limit,
+            "refusal_ratio": rules.warning_ratio,
+            "clean_forcibly": rules.clean_forcibly,
+        },
+        "disks": [_disk_fields(disk, rules.force_limit) for disk in found.disks],
+        "triggers": list(found.verdict.triggers),
+        "forced": found.verdict.forced,
+        "segment_bytes": found.segment_bytes,
+        "segments_made_ahead": found.made_ahead,
+        "segments": [
+            {
+                "path": one.place.path,
+                "start": one.place.start,
+                "end": one.place.end,
+                "last_stored_ms": None if one.last is None else one.last.time_ms,
+                "time_from": None if one.last is None else one.last.source,
+                "expires_ms": one.expires_ms,
+            }
+            for one in found.segments
+        ],
+        "now": _wave_fields(found.now),
+        "on_request": _wave_fields(found.on_request),
+        "next_hour": None if found.next is None else _wave_fields(found.next),
+        "under_pressure": _wave_fields(found.under_pressure),
+        "groups": _group_fields(found.groups),
+        "notes": list(found.notes),
+    }
+
+
+def _disk_fields(disk: DiskForecast, force_limit: float) -> dict[str, Any]:
+    return {
+        "path": disk.path,
+        "holds": "commit log" if disk.is_log else "consume queues",
+        "used_ratio": round(disk.space.used_ratio, 6),
+        "used_bytes": disk.space.used_bytes,
+        "free_bytes": disk.space.free_bytes,
+        "bytes_until_forced": disk.room_to(force_limit),
+    }
+
+
+def _wave_fields(wave: Wave) -> dict[str, Any]:
+    return {
+        "at_ms": wave.at_ms,
+        "segments": [{"start": one.start, "reason": one.reason} for one in wave.doomed],
+        "bytes": wave.bytes,
+        "log_begins_at": wave.doomed[-1].end if wave.doomed else None,
+        "stopped_by": wave.stopped_by,
+    }
+
+
+def _group_fields(groups: Iterable[GroupForecast]) -> list[dict[str, Any]]:
+    return [
+        {
+            "group": one.group,
+            "topic": one.topic,
+            "queue": one.queue_id,
+            "committed": one.committed,
+            "behind": one.behind,
+            "loses_now": one.lost_now,
+            "loses_by_next_hour": one.lost_next,
+        }
+        for one in groups
+    ]

@@ -1,0 +1,144 @@
+"""One connection per address, shared by everything a client does with that peer.
+
+Connections are made when first needed, and made anew after they broke. Callers that need the same
+new connection share one attempt; a caller that gives up waiting does not disturb the attempt. A new
+connection is greeted (the heartbeat, for a broker) before anybody else uses it: after a broker came
+back, the group's members are known there again before their first pull.
+
+Errors of remoting/ leave this module as errors of this folder, with the address in the text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from aerobee.client.connections.background import TaskOwner, wait_shared
+from aerobee.client.errors import (
+    CallTimeout,
+    ClientBusy,
+    ClientClosed,
+    ClientError,
+    ConnectFailed,
+    ConnectionLost,
+    Untrusted,
+)
+from aerobee.client.options import split_address
+from aerobee.protocol.frames.command import Command
+from aerobee.remoting.caller import Caller, caller_set
+from aerobee.remoting.errors import (
+    RemotingBusy,
+    RemotingConnectError,
+    RemotingError,
+    RemotingTimeout,
+    RemotingUntrusted,
+)
+
+Greet = Callable[[str, Caller], Awaitable[None]]
+OnRequest = Callable[[str, Caller, Command], None]
+
+
+def client_error(address: str, error: RemotingError) -> ClientError:
+    """The error of this folder for one of remoting/."""
+    text = f"{address}: {error}"
+    if isinstance(error, RemotingUntrusted):
+        return Untrusted(text)
+    if isinstance(error, RemotingConnectError):
+        return ConnectFailed(text)
+    if isinstance(error, RemotingTimeout):
+        return CallTimeout(text)
+    if isinstance(error, RemotingBusy):
+        return ClientBusy(text)
+    return ConnectionLost(text)
+
+
+class ConnectionPool:
+    """Connections by address; belongs to one event loop, its tasks to `tasks`."""
+
+    def __init__(
+        self,
+        tasks: TaskOwner,
+        connect_timeout_s: float,
+        greet: Greet,
+        on_request: OnRequest,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._tasks = tasks
+        self._connect_timeout_s = connect_timeout_s
+        self._greet = greet
+        self._on_request = on_request
+        self._tls = tls
+        self._shared = caller_set(name="client")
+        self._callers: dict[str, Caller] = {}
+        self._connecting: dict[str, asyncio.Task[Caller]] = {}
+        self._closed = False
+
+    async def call(self, address: str, command: Command, timeout_s: float) -> Command:
+        """The answer of the peer, whatever its code; raises NetworkError or ClientClosed."""
+        caller = self._callers.get(address)
+        if caller is None or caller.closed:
+            caller = await self._connected(address)
+        try:
+            return await caller.call(command, timeout_s)
+        except RemotingError as error:
+            raise client_error(address, error) from error
+
+    async def push(self, address: str, command: Command) -> None:
+        """Send a oneway request; waits while the peer does not take what was sent."""
+        caller = self._callers.get(address)
+        if caller is None or caller.closed:
+            caller = await self._connected(address)
+        try:
+            await caller.wait_drained()
+            caller.push(command)
+        except RemotingError as error:
+            raise client_error(address, error) from error
+
+    def connected_addresses(self) -> list[str]:
+        """Peers with a living connection."""
+        return [address for address, caller in self._callers.items() if not caller.closed]
+
+    async def _connected(self, address: str) -> Caller:
+        if self._closed:
+            raise ClientClosed("the client is closed")
+        attempt = self._connecting.get(address)
+        if attempt is None:
+            attempt = self._tasks.spawn(
+                self._connect(address), f"connect {address}", expected=ClientError
+            )
+            self._connecting[address] = attempt
+        return await wait_shared(attempt)
+
+    async def _connect(self, address: str) -> Caller:
+        try:
+            host, port = split_address(address)
+            caller = await Caller.connect(
+                host,
+                port,
+                self._connect_timeout_s,
+                on_request=partial(self._on_request, address),
+                shared=self._shared,
+                tls=self._tls,
+            )
+            try:
+                await self._greet(address, caller)
+            except BaseException:
+                caller.close()
+                raise
+            self._callers[address] = caller
+            return caller
+        except RemotingError as error:
+            raise client_error(address, error) from error
+        finally:
+            del self._connecting[address]
+
+    def close(self) -> None:
+        """Close every connection; calls that wait for answers fail with ConnectionLost."""
+        self._closed = True
+        for attempt in self._connecting.values():
+            attempt.cancel()
+        for caller in self._callers.values():
+            caller.close()
+        self._callers.clear()

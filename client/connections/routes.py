@@ -1,0 +1,187 @@
+"""The route cache of one client: asks name servers, remembers, refreshes.
+
+Name servers know everything alike, so one is asked until it fails, then the next. A topic that no
+name server knows may still be sent to: the route of the template topic (TBW102) is assumed, and the
+broker makes the topic with the first message. Refreshing replaces the assumption by the real route;
+what a refresh cannot learn stays as it was, since the brokers may well be up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from aerobee.client.connections.background import TaskOwner, wait_shared
+from aerobee.client.connections.pool import ConnectionPool
+from aerobee.client.connections.route import (
+    MASTER_ID,
+    brokers_by_name,
+    read_queues,
+    route_by_template,
+    write_queues,
+)
+from aerobee.client.errors import (
+    ClientError,
+    NetworkError,
+    NoRoute,
+    not_a_name_server,
+    peer_error,
+    reading,
+)
+from aerobee.client.message import MessageQueue
+from aerobee.protocol.bodies.routes import BrokerRoute, TopicRoute
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.frames.command import Command
+from aerobee.protocol.names import is_retry_topic
+
+log = logging.getLogger(__name__)
+
+MakeCommand = Callable[[RequestCode, dict[str, str]], Command]
+
+
+class RouteCache:
+    """Routes by topic, and the brokers they mention by name."""
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        tasks: TaskOwner,
+        name_servers: Sequence[str],
+        timeout_s: float,
+        make_command: MakeCommand,
+    ) -> None:
+        assert name_servers
+        self._pool = pool
+        self._tasks = tasks
+        self._name_servers = list(name_servers)
+        self._timeout_s = timeout_s
+        self._make_command = make_command
+        self._routes: dict[str, TopicRoute] = {}
+        self._write_queues: dict[str, list[MessageQueue]] = {}
+        self._brokers: dict[str, BrokerRoute] = {}
+        self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
+
+    async def ask_name_server(self, code: RequestCode, ext: dict[str, str]) -> Command:
+        """The answer of the first name server that gives one.
+
+        Its code is not judged, except for that of a peer which is no name server: RequestRefused.
+        """
+        failure: NetworkError | None = None
+        for address in tuple(self._name_servers):
+            try:
+                answer = await self._pool.call(
+                    address, self._make_command(code, ext), self._timeout_s
+                )
+            except NetworkError as error:
+                failure = error
+                log.warning("name server failed address=%s error=%s", address, error)
+                # The next call starts with another one: do not wait for a dead server each time.
+                if self._name_servers[0] == address:
+                    self._name_servers.append(self._name_servers.pop(0))
+                continue
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise not_a_name_server(address, answer)
+            return answer
+        assert failure is not None
+        raise failure
+
+    async def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
+        """The route of a topic, from the cache unless `refresh`; NoRoute or NetworkError."""
+        known = self._routes.get(topic)
+        if known is not None and not refresh:
+            return known
+        asking = self._asking.get(topic)
+        if asking is None:
+            asking = self._tasks.spawn(
+                self._ask_route(topic), f"route {topic}", expected=ClientError
+            )
+            self._asking[topic] = asking
+        return await wait_shared(asking)
+
+    async def _ask_route(self, topic: str) -> TopicRoute:
+        try:
+            answer = await self.ask_name_server(
+                RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}
+            )
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                raise NoRoute(
+                    f"no name server knows topic {topic!r}: {answer.remark}",
+                    code=answer.code,
+                    remark=answer.remark,
+                )
+            if answer.code != ResponseCode.SUCCESS:
+                raise peer_error(self._name_servers[0], answer)
+            with reading(self._name_servers[0]):
+                route = TopicRoute.parse(answer.body)
+            self._remember(topic, route)
+            return route
+        finally:
+            del self._asking[topic]
+
+    def _remember(self, topic: str, route: TopicRoute) -> None:
+        if self._routes.get(topic) == route:
+            return
+        names = ",".join(sorted(broker.name for broker in route.brokers))
+        log.info("route topic=%s brokers=%s", topic, names or "none")
+        self._routes[topic] = route
+        self._write_queues[topic] = write_queues(topic, route)
+        self._brokers = brokers_by_name(self._routes)
+
+    def write_queues_nowait(self, topic: str) -> list[MessageQueue] | None:
+        """The cached queues to send to, or None when the topic must be looked up first."""
+        return self._write_queues.get(topic) or None
+
+    async def write_queues(self, topic: str, template: str, queues: int) -> list[MessageQueue]:
+        """The queues to send to; NoRoute when there is none even by way of the template topic."""
+        known = self._write_queues.get(topic)
+        if known:
+            return known
+        try:
+            await self.route(topic, refresh=True)
+        except NoRoute as missing:
+            await self._assume_template(topic, template, queues, missing)
+        found = self._write_queues[topic]
+        if not found:
+            raise NoRoute(f"no broker of topic {topic!r} has a master and the write permission")
+        return found
+
+    async def _assume_template(
+        self, topic: str, template: str, queues: int, missing: NoRoute
+    ) -> None:
+        try:
+            known = await self.route(template, refresh=True)
+        except NoRoute:
+            raise missing from None  # the topic is the news, not the template
+        self._remember(topic, route_by_template(known, queues))
+
+    async def read_queues(self, topic: str, *, refresh: bool = False) -> list[MessageQueue]:
+        """The queues to read from, sorted; NoRoute when the topic is unknown."""
+        return read_queues(topic, await self.route(topic, refresh=refresh))
+
+    async def refresh(self, topics: Sequence[str]) -> None:
+        """Ask again for these topics; what cannot be learnt now stays as it was."""
+        for topic in topics:
+            try:
+                await self.route(topic, refresh=True)
+            except ClientError as error:
+                # A retry topic appears in the routes a moment after the group's first heartbeat.
+                level = logging.DEBUG if is_retry_topic(topic) else logging.WARNING
+                log.log(level, "route not refreshed topic=%s error=%s", topic, error)
+
+    def brokers(self) -> dict[str, BrokerRoute]:
+        """Every broker mentioned by a cached route, by name."""
+        return self._brokers
+
+    def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
+        """The address of one broker, or None when no cached route mentions it."""
+        broker = self._brokers.get(broker_name)
+        return None if broker is None else broker.addresses.get(broker_id)
+
+    def readable_address(self, broker_name: str, preferred_id: int) -> str | None:
+        """The preferred broker's address, else any under that name (a slave serves reads)."""
+        broker = self._brokers.get(broker_name)
+        if broker is None or not broker.addresses:
+            return None
+        addresses = broker.addresses
+        return addresses.get(preferred_id) or addresses[min(addresses)]

@@ -1,0 +1,276 @@
+"""What every role of a client shares: connections, routes, heartbeats, requests from the broker.
+
+A producer, a consumer or an admin client owns one `Session`. It starts with `start()`, ends with
+`close()`, and belongs to the event loop it was started on. Members (the groups a client is in) are
+named in its heartbeats, which go to every broker the cached routes mention: each 30 s, at once when
+a member asks, and on every new connection before it is used otherwise.
+
+Requests that a broker sends to us are answered by the member whose group they name, each in a task
+of its own; what no member knows is refused with code 3, a failing member answers code 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from typing import Final, Protocol
+
+from aerobee.client.connections.background import Periodic, TaskOwner
+from aerobee.client.connections.first_alone import FirstAlone
+from aerobee.client.connections.pool import ConnectionPool
+from aerobee.client.connections.route import MASTER_ID
+from aerobee.client.connections.routes import RouteCache
+from aerobee.client.connections.security import make_signer, make_tls
+from aerobee.client.errors import (
+    CallerError,
+    ClientClosed,
+    ClientError,
+    NoRoute,
+    not_a_broker,
+    peer_error,
+)
+from aerobee.client.options import (
+    Addresses,
+    ClientOptions,
+    local_ip,
+    make_client_id,
+    parse_addresses,
+)
+from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.frames.command import Command, make_request, make_response
+from aerobee.remoting.caller import Caller
+from aerobee.remoting.errors import RemotingError
+
+log = logging.getLogger(__name__)
+
+_SUSPECT_INTERVAL_S: Final = 1.0
+_SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
+# What `call` asks of name servers; everything else is for brokers.
+_OF_NAME_SERVERS: Final = frozenset({RequestCode.DELETE_TOPIC_IN_NAMESRV})
+
+
+class Member(Protocol):
+    """A group this client takes part in, as producer or as consumer."""
+
+    @property
+    def group(self) -> str:
+        """The group's name."""
+
+    @property
+    def topics(self) -> Collection[str]:
+        """Topics whose routes must be kept fresh."""
+
+    def consumer_data(self) -> ConsumerData | None:
+        """This group's part of a heartbeat (wire spec 4.2), or None for a producer group."""
+
+    async def answer(self, command: Command) -> Command | None:
+        """The answer to a broker's request, or None to a oneway or an unknown one."""
+
+
+class Session:
+    """Shared machinery of one client; see the module's text."""
+
+    def __init__(self, name_servers: Addresses, options: ClientOptions) -> None:
+        self.options = options
+        self.name_servers = parse_addresses(name_servers)
+        self.local_ip = local_ip(self.name_servers[0])
+        self.client_id = make_client_id(options, self.local_ip)
+        self.tasks = TaskOwner(self.client_id)
+        self.pool = ConnectionPool(
+            self.tasks, options.connect_timeout_s, self._greet, self._on_request, make_tls(options)
+        )
+        self.routes = RouteCache(
+            self.pool, self.tasks, self.name_servers, options.call_timeout_s, self.command
+        )
+        #: Commits of offsets, by broker, group and topic.
+        self.commits = FirstAlone()
+        self._signed = make_signer(options)
+        self._members: dict[str, Member] = {}
+        self._heartbeats = Periodic(options.heartbeat_interval_s, self.heartbeat, "heartbeat")
+        self._refreshes = Periodic(options.route_refresh_interval_s, self._refresh_routes, "routes")
+        self.running = False
+        self._started = False
+        self._suspected_at = -_SUSPECT_INTERVAL_S
+
+    def start(self) -> None:
+        """Start heartbeats and route refreshes on the running loop."""
+        if self._started:
+            raise CallerError("a client is started once; make a new one after close")
+        self._started = self.running = True
+        self.tasks.spawn(self._heartbeats.run(), self._heartbeats.name)
+        self.tasks.spawn(self._refreshes.run(), self._refreshes.name)
+
+    async def close(self) -> None:
+        """Say goodbye to the brokers, end every task, close every connection."""
+        if not self.running:
+            return
+        self.running = False
+        await self._unregister()
+        await self.tasks.close()
+        self.pool.close()
+
+    def check_running(self) -> None:
+        """Raise ClientClosed before start and after close."""
+        if not self.running:
+            raise ClientClosed("the client is not started, or is closed")
+
+    # Requests of ours
+
+    def command(
+        self,
+        code: RequestCode,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        oneway: bool = False,
+    ) -> Command:
+        """A request in the header form this client was told to use, signed if it has a key."""
+        form = self.options.header_form
+        if self._signed is not None:
+            ext = self._signed(ext or {}, body)
+        return make_request(code, ext, body, oneway=oneway, serialization=int(form))
+
+    async def call(
+        self,
+        address: str,
+        code: RequestCode,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float | None = None,
+        accept: Collection[int] = _SUCCESS,
+    ) -> Command:
+        """Ask one peer; an answer whose code is not in `accept` is raised as PeerError."""
+        command = self.command(code, ext, body)
+        timeout_s = self.options.call_timeout_s if timeout_s is None else timeout_s
+        answer = await self.pool.call(address, command, timeout_s)
+        if answer.code not in accept:
+            unknown = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            if unknown and address in self.name_servers and code not in _OF_NAME_SERVERS:
+                raise not_a_broker(address, answer)
+            raise peer_error(address, answer)
+        return answer
+
+    async def call_name_server(
+        self, code: RequestCode, ext: dict[str, str] | None = None
+    ) -> Command:
+        """Ask any name server; raises PeerError when it does not answer with success."""
+        answer = await self.routes.ask_name_server(code, ext or {})
+        if answer.code != ResponseCode.SUCCESS:
+            raise peer_error("name server", answer)
+        return answer
+
+    def master(self, broker_name: str) -> str:
+        """The master's address of a broker that a cached route mentions; else NoRoute."""
+        address = self.routes.address(broker_name, MASTER_ID)
+        if address is None:
+            raise NoRoute(f"no route mentions a master of broker {broker_name!r}")
+        return address
+
+    # Heartbeats
+
+    def join(self, member: Member) -> None:
+        """Name this group in heartbeats from now on."""
+        self._members[member.group] = member
+
+    def leave(self, member: Member) -> None:
+        """Stop naming the group; the brokers are told by `close`."""
+        self._members.pop(member.group, None)
+
+    def wake_heartbeat(self) -> None:
+        """Send heartbeats soon: a subscription changed."""
+        self._heartbeats.wake()
+
+    async def heartbeat(self) -> None:
+        """One heartbeat to every known broker; failures are logged, the next round tries again."""
+        if not self._members:
+            return
+        body = self._heartbeat_body()
+        calls = [self._heartbeat_to(address, body) for address in self._heartbeat_targets()]
+        await asyncio.gather(*calls)
+
+    def _heartbeat_targets(self) -> list[str]:
+        consuming = any(member.consumer_data() for member in self._members.values())
+        return [
+            address
+            for broker in self.routes.brokers().values()
+            for number, address in broker.addresses.items()
+            if consuming or number == MASTER_ID  # producers have no business with slaves
+        ]
+
+    async def _heartbeat_to(self, address: str, body: bytes) -> None:
+        try:
+            await self.call(address, RequestCode.HEART_BEAT, body=body)
+        except ClientError as error:
+            log.warning("heartbeat failed address=%s error=%s", address, error)
+
+    def _heartbeat_body(self) -> bytes:
+        datas = {member.group: member.consumer_data() for member in self._members.values()}
+        producers = tuple(group for group, data in datas.items() if data is None)
+        consumers = tuple(data for data in datas.values() if data is not None)
+        return HeartbeatData(self.client_id, producers, consumers).encode()
+
+    async def _greet(self, address: str, caller: Caller) -> None:
+        if not self._members or address in self.name_servers:
+            return
+        command = self.command(RequestCode.HEART_BEAT, body=self._heartbeat_body())
+        try:
+            answer = await caller.call(command, self.options.call_timeout_s)
+        except RemotingError as error:
+            log.warning("first heartbeat failed address=%s error=%s", address, error)
+            return
+        if answer.code != ResponseCode.SUCCESS:
+            log.warning("first heartbeat refused %s", peer_error(address, answer))
+
+    async def _unregister(self) -> None:
+        addresses = set(self.pool.connected_addresses()) - set(self.name_servers)
+        calls = []
+        for member in self._members.values():
+            role = "producerGroup" if member.consumer_data() is None else "consumerGroup"
+            ext = {"clientID": self.client_id, role: member.group}
+            calls += [self._unregister_from(address, ext) for address in addresses]
+        await asyncio.gather(*calls)
+
+    async def _unregister_from(self, address: str, ext: dict[str, str]) -> None:
+        try:
+            await self.call(address, RequestCode.UNREGISTER_CLIENT, ext)
+        except ClientError as error:
+            # The closing connection tells the broker the same.
+            log.info("unregister failed address=%s error=%s", address, error)
+
+    def suspect_routes(self) -> None:
+        """A broker could not be reached: ask the name servers soon, at most once a second.
+
+        They forget a broker the moment its connection breaks, long before our next refresh.
+        """
+        now = asyncio.get_running_loop().time()
+        if now - self._suspected_at >= _SUSPECT_INTERVAL_S:
+            self._suspected_at = now
+            self._refreshes.wake()
+
+    async def _refresh_routes(self) -> None:
+        topics = {topic for member in self._members.values() for topic in member.topics}
+        await self.routes.refresh(sorted(topics))
+
+    # Requests of the broker
+
+    def _on_request(self, address: str, caller: Caller, command: Command) -> None:
+        self.tasks.spawn(self._answer(address, caller, command), f"request {command.code}")
+
+    async def _answer(self, address: str, caller: Caller, command: Command) -> None:
+        group = command.ext.get("consumerGroup") or command.ext.get("group") or ""
+        member = self._members.get(group)
+        answer: Command | None = None
+        try:
+            answer = None if member is None else await member.answer(command)
+        except Exception as error:  # top of a task; the broker is told that it went wrong
+            log.exception("broker request failed address=%s code=%d", address, command.code)
+            answer = make_response(command, ResponseCode.SYSTEM_ERROR, repr(error))
+        if command.is_oneway or caller.closed:
+            return
+        if answer is None:
+            remark = f"request code {command.code} for group {group!r} is not supported"
+            answer = make_response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+        caller.reply(answer.encode())

@@ -1,0 +1,209 @@
+"""Where a push consumer keeps its offsets: at the brokers (clustering) or in a file (broadcasting).
+
+Both remember offsets as the listeners move them, and write what changed when `persist` is called:
+every few seconds, when a queue is given away, at close. A crash in between repeats messages, it
+never skips any. Offsets move forward only, unless an administrator or the broker says otherwise.
+
+The local file is RocketMQ's own JSON, written to a new file, synced and renamed over the old one,
+and locked against a second consumer that would overwrite it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Protocol
+
+from aerobee.client import queue_offsets
+from aerobee.client.connections.session import Session
+from aerobee.client.errors import CallerError, ClientError, OffsetFileInUse
+from aerobee.client.message import MessageQueue, queue_text
+from aerobee.protocol.bodies.common import encode_offset_table, parse_offset_table
+from aerobee.protocol.errors import BadRequest
+
+log = logging.getLogger(__name__)
+
+
+class OffsetStore(Protocol):
+    """What a consumer asks of its offset store."""
+
+    def open(self) -> None:
+        """Get ready; raises CallerError when that cannot be."""
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """The stored offset, None when there is none; ClientError when it cannot be learnt."""
+
+    def to_carry(self, queue: MessageQueue) -> int | None:
+        """The offset that a pull may carry to the broker, besides `persist`."""
+
+    def update(self, queue: MessageQueue, offset: int, *, only_forward: bool) -> None:
+        """Remember an offset; `persist` stores it."""
+
+    async def persist(self, queues: Collection[MessageQueue]) -> None:
+        """Store what changed of these; failures are logged, and the next call tries again."""
+
+    def forget(self, queue: MessageQueue) -> None:
+        """The queue is no longer ours."""
+
+    def close(self) -> None:
+        """Give up what is held."""
+
+
+class BrokerOffsets:
+    """Offsets kept by the brokers, one table for the whole group."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._session = session
+        self._group = group
+        self._offsets: dict[MessageQueue, int] = {}
+        self._changed: set[MessageQueue] = set()
+
+    def open(self) -> None:
+        """Nothing to get ready."""
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """What the broker has stored, or None."""
+        stored = await queue_offsets.committed_offset(self._session, self._group, queue)
+        if stored:  # 0 is also said of groups without a table
+            self._session.commits.skip(queue_offsets.commits_key(self._group, queue))
+        return stored
+
+    def to_carry(self, queue: MessageQueue) -> int | None:
+        """The offset as last updated here, once the broker has a table for it."""
+        begun = self._session.commits.is_done(queue_offsets.commits_key(self._group, queue))
+        return self._offsets.get(queue) if begun else None
+
+    def update(self, queue: MessageQueue, offset: int, *, only_forward: bool) -> None:
+        """Remember an offset until the next `persist`."""
+        before = self._offsets.get(queue)
+        if before is None or (offset > before if only_forward else offset != before):
+            self._offsets[queue] = offset
+            self._changed.add(queue)
+
+    async def persist(self, queues: Collection[MessageQueue]) -> None:
+        """Send changed offsets to their brokers; what fails is sent again the next time."""
+        changed = [queue for queue in queues if queue in self._changed]
+        await asyncio.gather(*(self._store(queue) for queue in changed))
+
+    async def _store(self, queue: MessageQueue) -> None:
+        offset = self._offsets[queue]
+        self._changed.discard(queue)
+        try:
+            await queue_offsets.commit_offset(self._session, self._group, queue, offset)
+        except ClientError as error:
+            name = queue_text(queue)
+            log.warning("offset not stored queue=%s offset=%d error=%s", name, offset, error)
+            if queue in self._offsets:
+                self._changed.add(queue)
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop what is remembered, so that it never overwrites the next owner's offset."""
+        self._offsets.pop(queue, None)
+        self._changed.discard(queue)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class LocalOffsets:
+    """Offsets of one broadcasting consumer in a file of this machine."""
+
+    def __init__(self, directory: Path, instance: str, group: str) -> None:
+        """The file is `directory/instance/group.json`."""
+        if not instance or "/" in instance or instance in (".", ".."):
+            raise CallerError(f"instance_name {instance!r} cannot be a directory's name")
+        self._path = directory / instance / f"{group}.json"
+        self._lock: int | None = None
+        self._writing = asyncio.Lock()  # one temporary file, one writer
+        self._offsets: dict[MessageQueue, int] = {}
+        self._changed = False
+
+    def open(self) -> None:
+        """Lock and read the file; raises OffsetFileInUse, CallerError for a damaged one."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock_file(self._path.with_suffix(".lock"))
+        try:
+            self._offsets = _read_offsets(self._path)
+        except BaseException:
+            self.close()
+            raise
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """The offset in the file, or as updated since."""
+        return self._offsets.get(queue)
+
+    def to_carry(self, queue: MessageQueue) -> int | None:
+        """Nothing: they are nobody else's."""
+        return None
+
+    def update(self, queue: MessageQueue, offset: int, *, only_forward: bool) -> None:
+        """Remember an offset until the next `persist`."""
+        before = self._offsets.get(queue)
+        if before is None or (offset > before if only_forward else offset != before):
+            self._offsets[queue] = offset
+            self._changed = True
+
+    async def persist(self, queues: Collection[MessageQueue]) -> None:
+        """Write the whole table, if anything changed; off the loop, since it syncs."""
+        async with self._writing:
+            if not self._changed:
+                return
+            self._changed = False
+            text = encode_offset_table(self._offsets)
+            try:
+                await asyncio.get_running_loop().run_in_executor(None, _replace, self._path, text)
+            except OSError as error:
+                self._changed = True
+                log.warning("offsets not stored file=%s error=%s", self._path, error)
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Nothing: these offsets are nobody else's."""
+
+    def close(self) -> None:
+        """Unlock the file, if it is locked."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _lock_file(path: Path) -> int:
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise OffsetFileInUse(
+            f"{path} is locked by another broadcasting consumer; "
+            "give each its own instance_name or offset_directory"
+        ) from None
+    return lock
+
+
+def _read_offsets(path: Path) -> dict[MessageQueue, int]:
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    try:
+        return parse_offset_table(text)
+    except BadRequest as error:
+        # Starting anew in silence would skip or repeat messages: a person must decide.
+        raise CallerError(f"{path} is not an offset file: {error}") from error
+
+
+def _replace(path: Path, text: bytes) -> None:
+    temporary = path.with_suffix(".tmp")
+    with open(temporary, "wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,125 @@
+"""The asyncio pull consumer: reads any queue from any offset, whenever asked.
+
+It takes part in no rebalancing and sends no heartbeats, so it disturbs no group: the program says
+which queue to read and keeps, or commits, its own offsets. Suits jobs, tools and replays; for
+"each message once to one of us" there is PushConsumer.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from aerobee.client import queue_offsets
+from aerobee.client.connections.session import Session
+from aerobee.client.consuming.puller import Pull, Puller, PullResult
+from aerobee.client.consuming.send_back import send_back
+from aerobee.client.consuming.subscriptions import make_subscription
+from aerobee.client.errors import CallerError
+from aerobee.client.message import MessageQueue, ReceivedMessage
+from aerobee.client.options import Addresses, ClientOptions
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.filters.subscription import Subscription
+from aerobee.protocol.names import check_group_name
+
+
+class PullConsumer:
+    """Reads queues on demand. Belongs to the loop it was started on."""
+
+    def __init__(
+        self,
+        name_servers: Addresses,
+        group: str = "TOOLS_CONSUMER",
+        options: ClientOptions | None = None,
+    ) -> None:
+        try:
+            self.group = check_group_name(group)
+        except BadRequest as error:
+            raise CallerError(error.remark) from error
+        self._session = Session(name_servers, options or ClientOptions())
+        self._puller = Puller(self._session, group)
+        self._subscriptions: dict[tuple[str, str], Subscription] = {}
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def start(self) -> None:
+        """Get ready; connections are made by the first call."""
+        self._session.start()
+
+    async def close(self) -> None:
+        """Close the connections; pulls still waiting fail."""
+        await self._session.close()
+
+    async def queues(self, topic: str, *, refresh: bool = False) -> list[MessageQueue]:
+        """The readable queues of a topic, sorted; raises NoRoute for an unknown topic."""
+        self._session.check_running()
+        return await self._session.routes.read_queues(topic, refresh=refresh)
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_messages: int = 32,
+        expression: str = "*",
+        wait_ms: int = 0,
+    ) -> PullResult:
+        """Read from `offset` on, at most `max_messages`; wait up to `wait_ms` for a first one.
+
+        `expression` is `*` or tags joined by `||`. The result's `next_offset` is where to go on.
+        """
+        self._session.check_running()
+        key = (queue.topic, expression)
+        subscription = self._subscriptions.get(key)
+        if subscription is None:
+            subscription = self._subscriptions[key] = make_subscription(queue.topic, expression)
+        return await self._puller.pull(
+            Pull(
+                queue=queue,
+                offset=offset,
+                subscription=subscription,
+                max_messages=max_messages,
+                suspend_ms=wait_ms,
+                inline=True,
+            )
+        )
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's committed offset, None when there is none."""
+        self._session.check_running()
+        return await queue_offsets.committed_offset(self._session, self.group, queue)
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Store where the group goes on; returns when the broker has it."""
+        self._session.check_running()
+        await queue_offsets.commit_offset(self._session, self.group, queue, offset)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The oldest readable offset."""
+        self._session.check_running()
+        return await queue_offsets.min_offset(self._session, queue)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The offset the next message will get."""
+        self._session.check_running()
+        return await queue_offsets.max_offset(self._session, queue)
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of the message stored nearest to a time."""
+        self._session.check_running()
+        return await queue_offsets.offset_at(self._session, queue, timestamp_ms)
+
+    async def send_back(self, message: ReceivedMessage, delay_level: int = 0) -> None:
+        """Have the broker redeliver a message through the group's retry topic."""
+        self._session.check_running()
+        await send_back(self._session, self.group, message, delay_level=delay_level)

@@ -1,0 +1,249 @@
+"""The asyncio push consumer: a group's messages, shared out, given to a listener.
+
+    async def handle(messages: list[ReceivedMessage]) -> None:
+        print(messages[0].body)
+
+    async with PushConsumer("127.0.0.1:9876", "billing", handle) as consumer:
+        await consumer.subscribe("orders")
+        await asyncio.Event().wait()
+
+This module only puts the parts together and starts and stops them in order:
+
+    rebalance.py    which queues are ours         queue_puller.py   pulls them, one loop each
+    assignment.py   takes and gives them          concurrent.py or orderly.py   calls the listener
+    offset_store.py where each group stands       send_back.py      failed messages
+
+Delivery is at least once: an offset is stored only after its message, and all before it, were
+consumed or given back to the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from types import TracebackType
+from typing import Self
+
+from aerobee.client.connections.background import Periodic
+from aerobee.client.connections.session import Session
+from aerobee.client.consuming.assignment import Assignment
+from aerobee.client.consuming.concurrent import ConcurrentDispatcher
+from aerobee.client.consuming.consumer_requests import ConsumerRequests
+from aerobee.client.consuming.consuming import Consuming, Dispatcher
+from aerobee.client.consuming.listener import Listener, ListenerCall
+from aerobee.client.consuming.offset_store import BrokerOffsets, LocalOffsets, OffsetStore
+from aerobee.client.consuming.order_lock import OrderLocks
+from aerobee.client.consuming.orderly import OrderlyDispatcher
+from aerobee.client.consuming.puller import Puller
+from aerobee.client.consuming.queue_puller import QueuePuller
+from aerobee.client.consuming.rebalance import Rebalancer
+from aerobee.client.consuming.send_back import SendBack
+from aerobee.client.consuming.subscriptions import make_subscription
+from aerobee.client.errors import CallerError
+from aerobee.client.message import MessageQueue
+from aerobee.client.options import Addresses, Model, PushOptions
+from aerobee.protocol.bodies.clients import CONSUME_PASSIVELY, ConsumerData
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.filters.subscription import Subscription
+from aerobee.protocol.frames.command import Command
+from aerobee.protocol.names import check_group_name, retry_topic
+
+_DEFAULT_INSTANCE = "DEFAULT"
+
+
+class PushConsumer:
+    """One member of a consumer group. Belongs to the loop it was started on."""
+
+    def __init__(
+        self,
+        name_servers: Addresses,
+        group: str,
+        listener: Listener,
+        options: PushOptions | None = None,
+    ) -> None:
+        try:
+            self.group = check_group_name(group)
+        except BadRequest as error:
+            raise CallerError(error.remark) from error
+        self.options = options or PushOptions()
+        self._session = Session(name_servers, self.options)
+        self._listener = ListenerCall(listener, self.options.concurrency)
+        self._subscriptions: dict[str, Subscription] = {}
+        self._rebalances = Periodic(self.options.rebalance_interval_s, self._rebalance, "rebalance")
+        self._rebalance_task: asyncio.Task[None] | None = None
+        self._rebalance_turn = asyncio.Lock()  # subscribe() and the periodic round
+        self._offsets = self._open_offsets()
+        self._build()
+        if self.options.model is Model.CLUSTERING:
+            topic = retry_topic(group)
+            self._subscriptions[topic] = make_subscription(topic)
+
+    def _open_offsets(self) -> OffsetStore:
+        if self.options.model is Model.CLUSTERING:
+            return BrokerOffsets(self._session, self.group)
+        instance = self.options.instance_name or _DEFAULT_INSTANCE
+        return LocalOffsets(self.options.offset_directory, instance, self.group)
+
+    def _build(self) -> None:
+        session, options = self._session, self.options
+        clustering = options.model is Model.CLUSTERING
+        self._consuming = Consuming(
+            group=self.group,
+            options=options,
+            tasks=session.tasks,
+            offsets=self._offsets,
+            listener=self._listener,
+            give_back=SendBack(session, self.group, options.max_reconsume),
+        )
+        locks = OrderLocks(session, self.group) if options.orderly and clustering else None
+        dispatcher: Dispatcher
+        self._orderly: OrderlyDispatcher | None = None
+        if options.orderly:
+            dispatcher = self._orderly = OrderlyDispatcher(
+                self._consuming,
+                locks,
+                lambda: self._assignment.held(),
+                lambda assigned: self._assignment.release(assigned, lost=True),
+            )
+        else:
+            dispatcher = ConcurrentDispatcher(self._consuming)
+        self._dispatcher = dispatcher
+        self._assignment = Assignment(
+            session, self._consuming, dispatcher, locks, self._rebalances.wake
+        )
+        puller = QueuePuller(
+            self._consuming,
+            Puller(session, self.group),
+            dispatcher,
+            self._subscriptions.get,
+            lambda assigned, offset: self._assignment.release(assigned, reset_to=offset),
+            session.wake_heartbeat,
+            session.suspect_routes,
+        )
+        self._rebalancer = Rebalancer(
+            session,
+            self._consuming,
+            self._assignment,
+            puller,
+            locks,
+            lambda: sorted(self._subscriptions),
+            self._rebalances.wake,
+        )
+        self._requests = ConsumerRequests(
+            session,
+            self._consuming,
+            self._assignment,
+            lambda: list(self._subscriptions.values()),
+            self._rebalances.wake,
+        )
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # Member of the session
+
+    @property
+    def topics(self) -> Collection[str]:
+        """Subscribed topics, the group's retry topic included."""
+        return self._subscriptions.keys()
+
+    def consumer_data(self) -> ConsumerData:
+        """This group's part of a heartbeat (wire spec 4.2)."""
+        return ConsumerData(
+            group=self.group,
+            consume_type=CONSUME_PASSIVELY,
+            message_model=self.options.model.value,
+            consume_from_where=self.options.consume_from.value,
+            subscriptions=tuple(self._subscriptions.values()),
+        )
+
+    async def answer(self, command: Command) -> Command | None:
+        """Answer a broker's request."""
+        return await self._requests.answer(command)
+
+    # What a program calls
+
+    @property
+    def client_id(self) -> str:
+        """By which the broker knows this member."""
+        return self._session.client_id
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues consumed now, sorted; the group's retry queues included."""
+        return sorted(assigned.queue for assigned in self._assignment.held())
+
+    async def subscribe(self, topic: str, expression: str = "*") -> None:
+        """Consume a topic, all of it or the tags joined by `||`; before or after `start`.
+
+        When the consumer runs, returns after a first attempt to take up the topic's queues.
+        """
+        self._subscriptions[topic] = make_subscription(topic, expression)
+        if self._session.running:
+            await self._announce()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Stop consuming a topic; its queues are given away."""
+        if self._subscriptions.pop(topic, None) is not None and self._session.running:
+            await self._announce()
+
+    async def start(self) -> None:
+        """Join the group; returns after a first attempt to take up queues.
+
+        Peers that cannot be reached now are tried again in the background. Raises CallerError, or
+        OffsetFileInUse when broadcasting.
+        """
+        self._offsets.open()
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start(self) -> None:
+        self._session.join(self)
+        self._session.start()
+        self._dispatcher.start()
+        tasks, options = self._session.tasks, self.options
+        persist = Periodic(options.offset_store_interval_s, self._persist, "offsets")
+        tasks.spawn(persist.run(), persist.name)
+        if self._orderly is not None:
+            renew = Periodic(options.lock_interval_s, self._orderly.renew_locks, "locks")
+            tasks.spawn(renew.run(), renew.name)
+        await self._announce()
+        self._rebalance_task = tasks.spawn(self._rebalances.run(), self._rebalances.name)
+
+    async def close(self) -> None:
+        """Leave the group: finish listeners at work, store offsets, unregister, disconnect."""
+        self._rebalancer.stop()
+        if self._session.running:
+            if self._rebalance_task is not None:
+                self._rebalance_task.cancel()
+                await asyncio.wait([self._rebalance_task])
+            await self._assignment.release_all(self.options.close_timeout_s)
+            await self._session.close()
+        self._offsets.close()
+        self._listener.close()
+
+    async def _announce(self) -> None:
+        """Let the brokers know our subscriptions, then take up queues."""
+        await self._session.routes.refresh(sorted(self._subscriptions))
+        await self._session.heartbeat()
+        await self._rebalance()
+
+    async def _rebalance(self) -> None:
+        async with self._rebalance_turn:
+            await self._rebalancer.run()
+
+    async def _persist(self) -> None:
+        queues = [assigned.queue for assigned in self._assignment.held()]
+        await self._offsets.persist(queues)

@@ -1,0 +1,132 @@
+"""The pull loop of one assigned queue: wait for room, pull, hand on, again.
+
+Flow control is by what is pulled and not yet consumed: messages, bytes, and in concurrent mode the
+span of offsets, because one stuck message holds back the committed offset of all behind it. The
+loop waits on the queue's own signal, not on a timer, so it goes on the moment there is room.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from aerobee.client.consuming.consuming import Consuming, Dispatcher
+from aerobee.client.consuming.process_queue import AssignedQueue
+from aerobee.client.consuming.puller import Pull, Puller, PullResult, PullStatus
+from aerobee.client.errors import ClientError, NetworkError
+from aerobee.client.message import queue_text
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.filters.subscription import Subscription
+
+log = logging.getLogger(__name__)
+
+_FLOW_CONTROL_DELAY_S: Final = 0.02
+# The broker does not know our subscription: it is told anew, which takes a round trip.
+_UNKNOWN_SUBSCRIPTION: Final = frozenset(
+    {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
+)
+_SUBSCRIPTION_DELAY_S: Final = 1.0
+# A broker that answers "nothing" at once instead of holding the pull is not asked in a tight loop.
+_EMPTY_ANSWER_S: Final = 0.1
+
+SubscriptionOf = Callable[[str], Subscription | None]
+ResetQueue = Callable[[AssignedQueue, int], None]
+"""Told the offset at which a queue must be taken up again."""
+
+
+class QueuePuller:
+    """Runs pull loops for a push consumer."""
+
+    def __init__(
+        self,
+        consuming: Consuming,
+        puller: Puller,
+        dispatcher: Dispatcher,
+        subscription_of: SubscriptionOf,
+        reset: ResetQueue,
+        wake_heartbeat: Callable[[], None],
+        suspect_routes: Callable[[], None],
+    ) -> None:
+        self._consuming = consuming
+        self._puller = puller
+        self._dispatcher = dispatcher
+        self._subscription_of = subscription_of
+        self._reset = reset
+        self._wake_heartbeat = wake_heartbeat
+        self._suspect_routes = suspect_routes
+
+    async def run(self, assigned: AssignedQueue) -> None:
+        """Pull until the queue is dropped."""
+        while True:
+            await assigned.wait_until(lambda: self._has_room(assigned))
+            subscription = self._subscription_of(assigned.queue.topic)
+            if assigned.dropped or subscription is None:
+                return
+            pull = self._pull(assigned, subscription)
+            started = time.monotonic()
+            try:
+                result = await self._puller.pull(pull)
+            except ClientError as error:
+                await self._failed(assigned, error)
+                continue
+            self._take(assigned, result)
+            stuck = result.next_offset == pull.offset and not result.messages
+            if stuck and time.monotonic() - started < _EMPTY_ANSWER_S:
+                await assigned.pause(_EMPTY_ANSWER_S)
+
+    def _has_room(self, assigned: AssignedQueue) -> bool:
+        options = self._consuming.options
+        return (
+            assigned.cached_count < options.cached_messages_per_queue
+            and assigned.cached_bytes < options.cached_bytes_per_queue
+            and (options.orderly or assigned.span <= options.cached_span_per_queue)
+        )
+
+    def _pull(self, assigned: AssignedQueue, subscription: Subscription) -> Pull:
+        consuming = self._consuming
+        return Pull(
+            queue=assigned.queue,
+            offset=assigned.pull_offset,
+            subscription=subscription,
+            max_messages=consuming.options.pull_batch,
+            suspend_ms=consuming.options.suspend_ms,
+            # Offset 0 says nothing a broker would not assume; Java's consumers keep it back too.
+            commit=consuming.offsets.to_carry(assigned.queue) or None,
+        )
+
+    def _take(self, assigned: AssignedQueue, result: PullResult) -> None:
+        if assigned.dropped:
+            return
+        assigned.last_pull_at = time.time()
+        if result.status is PullStatus.OFFSET_MOVED:
+            log.warning(
+                "offset moved queue=%s asked=%d given=%d min=%d max=%d",
+                queue_text(assigned.queue),
+                assigned.pull_offset,
+                result.next_offset,
+                result.min_offset,
+                result.max_offset,
+            )
+            self._reset(assigned, result.next_offset)
+            return
+        assigned.pull_offset = result.next_offset
+        if result.messages:
+            assigned.add(result.messages)
+            self._dispatcher.arrived(assigned, result.messages)
+        elif assigned.skip_to(result.next_offset):
+            self._consuming.offsets.update(assigned.queue, assigned.committable, only_forward=True)
+
+    async def _failed(self, assigned: AssignedQueue, error: ClientError) -> None:
+        delay_s = self._consuming.options.pull_retry_delay_s
+        if error.code == ResponseCode.FLOW_CONTROL:
+            delay_s = _FLOW_CONTROL_DELAY_S
+        elif error.code in _UNKNOWN_SUBSCRIPTION:
+            self._wake_heartbeat()
+            delay_s = _SUBSCRIPTION_DELAY_S
+        elif isinstance(error, NetworkError):
+            self._suspect_routes()
+        name = queue_text(assigned.queue)
+        log.warning("pull failed queue=%s error=%s; again in %s s", name, error, delay_s)
+        await assigned.pause(delay_s)

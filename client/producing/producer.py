@@ -1,0 +1,241 @@
+"""The asyncio producer: send, send to a chosen queue, oneway, batch, many in flight.
+
+    async with Producer("127.0.0.1:9876", "orders") as producer:
+        result = await producer.send(Message("orders", b"one more"))
+
+A send that fails in a way that another broker may cure (queue_choice.py) is tried again, up to
+`retries` times, preferring a broker not tried yet. A time-out does not tell whether the message was
+stored, so a retried message may be stored twice, under one unique id: RocketMQ's producers behave
+the same, and consumers that mind compare ids. Sends to one chosen queue are never moved to another.
+
+Many sends may run at the same time, from one task each or by `send_many`; up to `max_in_flight` of
+them wait for answers, the others for their turn. Those to one broker share a connection; an Aerobee
+broker stores them in the order they were started, as long as none is retried. A Java broker's
+threads overtake one another: where order matters there, wait for each send before the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from types import TracebackType
+from typing import Self
+
+from aerobee.client.connections.background import settle
+from aerobee.client.connections.session import Session
+from aerobee.client.errors import CallerError, ClientError, NetworkError, SendFailed
+from aerobee.client.message import Message, MessageQueue
+from aerobee.client.options import Addresses, ProducerOptions
+from aerobee.client.producing.queue_choice import QueueChooser, queue_by_key, worth_retrying
+from aerobee.client.producing.sender import Outgoing, Sender, SendResult, SendStatus
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.frames.command import Command
+from aerobee.protocol.hashing import java_hash
+from aerobee.protocol.names import check_group_name
+
+Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+"""Chooses one of a topic's queues for a message."""
+
+
+class Producer:
+    """Sends messages; one per program is enough. Belongs to the loop it was started on."""
+
+    def __init__(
+        self,
+        name_servers: Addresses,
+        group: str = "DEFAULT_PRODUCER",
+        options: ProducerOptions | None = None,
+    ) -> None:
+        try:
+            self.group = check_group_name(group)
+        except BadRequest as error:
+            raise CallerError(error.remark) from error
+        self.options = options or ProducerOptions()
+        self._session = Session(name_servers, self.options)
+        self._sender = Sender(self._session, group, self.options)
+        self._chooser = QueueChooser(self.options.avoid_failed_broker_s, time.monotonic)
+        self._topics: set[str] = set()
+        self._turns = asyncio.Semaphore(self.options.max_in_flight)
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def start(self) -> None:
+        """Start heartbeats and route refreshes; connections are made by the first send."""
+        self._session.join(self)
+        self._session.start()
+
+    async def close(self) -> None:
+        """Unregister and close the connections; sends still waiting fail."""
+        await self._session.close()
+
+    # Member of the session
+
+    @property
+    def topics(self) -> Collection[str]:
+        """Topics sent to so far."""
+        return self._topics
+
+    def consumer_data(self) -> None:
+        """A producer group has none."""
+
+    async def answer(self, command: Command) -> Command | None:
+        """Brokers ask producers only about transactions, which this producer does not send."""
+        return None
+
+    # Sending
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | None = None,
+        selector: Selector | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Send one message and wait until the broker has stored it.
+
+        Without a choice the queues take turns and failures are retried elsewhere. `queue` names the
+        queue, `key` sends all messages of one key to one queue, `selector` picks; none of these is
+        moved to another queue. `timeout_s` bounds each attempt. Raises BadMessage, NoRoute,
+        SendFailed (after retries), PeerError or NetworkError (single attempt).
+        """
+        self._session.check_running()
+        outgoing = self._sender.prepare(message)
+        timeout_s = self.options.send_timeout_s if timeout_s is None else timeout_s
+        async with self._turns:
+            queues = await self._queues(message.topic)
+            chosen = queue or _choose(queues, message, key, selector)
+            if chosen is not None:
+                return await self._sender.attempt(outgoing, chosen, timeout_s)
+            return await self._send_with_retries(outgoing, queues, timeout_s)
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Send messages of one topic as one request; they are stored together and in order."""
+        self._session.check_running()
+        outgoing = self._sender.prepare_batch(messages)
+        timeout_s = self.options.send_timeout_s if timeout_s is None else timeout_s
+        async with self._turns:
+            queues = await self._queues(outgoing.topic)
+            if queue is not None:
+                return await self._sender.attempt(outgoing, queue, timeout_s)
+            return await self._send_with_retries(outgoing, queues, timeout_s)
+
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | None = None,
+        selector: Selector | None = None,
+    ) -> None:
+        """Send without asking for an answer: nobody learns whether the message arrived."""
+        self._session.check_running()
+        outgoing = self._sender.prepare(message)
+        queues = await self._queues(message.topic)
+        chosen = queue or _choose(queues, message, key, selector)
+        if chosen is None:
+            chosen = self._chooser.choose(message.topic, queues)
+        address = self._session.master(chosen.broker_name)
+        command = self._sender.command(outgoing, chosen, oneway=True)
+        await self._session.pool.push(address, command)
+
+    async def send_many(
+        self, messages: Iterable[Message], *, key: str | None = None, in_flight: int = 256
+    ) -> list[SendResult]:
+        """Send messages, up to `in_flight` at the same time; results in the order given.
+
+        Every message is attempted; the first failure is raised when all the others have ended.
+        """
+        assert in_flight > 0
+        results: dict[int, SendResult | ClientError] = {}
+        numbered = enumerate(messages)
+
+        async def send_some() -> None:
+            for number, message in numbered:
+                try:
+                    results[number] = await self.send(message, key=key)
+                except ClientError as error:
+                    results[number] = error
+
+        tasks = [self._session.tasks.spawn(send_some(), "send many") for _ in range(in_flight)]
+        await settle(tasks)
+        sent = []
+        for number in range(len(results)):
+            result = results[number]
+            if isinstance(result, ClientError):
+                raise result
+            sent.append(result)
+        return sent
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues a message of this topic may go to, sorted."""
+        self._session.check_running()
+        return list(await self._queues(topic))
+
+    async def _queues(self, topic: str) -> list[MessageQueue]:
+        known = self._session.routes.write_queues_nowait(topic)
+        if known is not None:
+            return known
+        self._topics.add(topic)
+        options = self.options
+        return await self._session.routes.write_queues(
+            topic, options.default_topic, options.default_topic_queues
+        )
+
+    async def _send_with_retries(
+        self, outgoing: Outgoing, queues: Sequence[MessageQueue], timeout_s: float
+    ) -> SendResult:
+        attempts: list[tuple[str, ClientError]] = []
+        tried: set[str] = set()
+        unsure: SendResult | None = None
+        for _ in range(self.options.retries + 1):
+            queue = self._chooser.choose(outgoing.topic, queues, tried)
+            tried.add(queue.broker_name)
+            try:
+                result = await self._sender.attempt(outgoing, queue, timeout_s)
+            except ClientError as error:
+                if not worth_retrying(error):
+                    raise
+                self._chooser.failed(queue.broker_name)
+                if isinstance(error, NetworkError):
+                    self._session.suspect_routes()
+                attempts.append((queue.broker_name, error))
+                continue
+            self._chooser.succeeded(queue.broker_name)
+            if result.status is SendStatus.OK or not self.options.retry_when_not_flushed:
+                return result
+            unsure = result
+        if unsure is not None:
+            return unsure
+        tale = "; ".join(f"{name}: {error}" for name, error in attempts)
+        raise SendFailed(
+            f"topic {outgoing.topic!r}: {len(attempts)} attempts failed: {tale}", tuple(attempts)
+        )
+
+
+def _choose(
+    queues: Sequence[MessageQueue], message: Message, key: str | None, selector: Selector | None
+) -> MessageQueue | None:
+    if selector is not None:
+        return selector(queues, message)
+    if key is not None:
+        return queue_by_key(queues, java_hash(key))
+    return None

@@ -1,0 +1,89 @@
+"""Settings of delayed messages, and of transactions, which are understood but not built yet."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from aerobee.config.settings.setting import I32_MAX, setting
+
+_DAY_MS = 86_400_000
+_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeliverySettings:
+    """Delayed messages and transactions."""
+
+    section: ClassVar[str] = "delivery"
+
+    message_delay_levels: str = setting(
+        _DELAY_LEVELS,
+        "messageDelayLevel",
+        separator=" ",
+        why="""The delay levels, numbered from 1; units s, m, h, d. A change does not concern
+        messages that wait already, unless their time is further away than their level's delay.""",
+    )
+    flush_delay_offset_interval_ms: int = setting(
+        10_000,
+        "flushDelayOffsetInterval",
+        unit="ms",
+        low=100,
+        high=_DAY_MS,
+        why="""How often the progress of the delay queues is written to disk. What was delivered
+        since is delivered again after a crash.""",
+    )
+    schedule_message_stats: bool = setting(
+        True,
+        "enableScheduleMessageStats",
+        why="Count a delayed message for its own topic too, when it is delivered.",
+    )
+    schedule_async_deliver: bool = setting(
+        False,
+        "enableScheduleAsyncDeliver",
+        effect="never",
+        why="Deliver without waiting for each other's flush. Here no delivery waits for one.",
+    )
+    schedule_pending_limit: int = setting(
+        2000,
+        "scheduleAsyncDeliverMaxPendingLimit",
+        low=1,
+        high=I32_MAX,
+        effect="never",
+        why="Most deliveries on the way at a time. Here none are.",
+    )
+    schedule_resends_to_block: int = setting(
+        3,
+        "scheduleAsyncDeliverMaxResendNum2Blocked",
+        low=1,
+        high=I32_MAX,
+        effect="never",
+        why="Failed deliveries after which a level waits. Here it waits after the first.",
+    )
+    reject_transactions: bool = setting(
+        False, "rejectTransactionMessage", effect="later", why="Refuse transactional messages."
+    )
+    transaction_timeout_ms: int = setting(
+        6000,
+        "transactionTimeOut",
+        unit="ms",
+        low=1,
+        high=_DAY_MS,
+        effect="later",
+        why="Age at which the producer of an undecided transaction is asked.",
+    )
+    transaction_check_max: int = setting(
+        15,
+        "transactionCheckMax",
+        low=1,
+        high=I32_MAX,
+        effect="later",
+        why="How often it is asked before the message is put aside.",
+    )
+    transaction_check_interval_ms: int = setting(
+        60_000,
+        "transactionCheckInterval",
+        unit="ms",
+        low=100,
+        high=_DAY_MS,
+        effect="later",
+        why="Pause between two rounds of asking.",
+    )

@@ -1,0 +1,94 @@
+"""Settings of deletion: when old messages go, and how gently for the disk and its readers."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from aerobee.config.settings.setting import setting
+
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetentionSettings:
+    """When old messages are deleted, and how gently."""
+
+    section: ClassVar[str] = "retention"
+
+    retention_hours: int = setting(
+        72,
+        "fileReservedTime",
+        key="hours",
+        unit="h",
+        low=1,
+        high=876_000,
+        why="""A segment whose last message was stored longer ago than this may be deleted. RocketMQ
+        counts from the file's modification time, which copying changes.""",
+    )
+    delete_hours: str = setting(
+        "04",
+        "deleteWhen",
+        separator=";",
+        why="""Local hours of the day during which expired segments are deleted, separated by ';'.
+        Empty: only when the disk fills or somebody asks for it.""",
+    )
+    disk_max_used_percent: int = setting(
+        75,
+        "diskMaxUsedSpaceRatio",
+        unit="percent",
+        low=10,
+        high=95,
+        clamp=True,
+        why="With more of the disk used, expired segments are deleted at once.",
+    )
+    disk_force_ratio: float = setting(
+        0.85,
+        "diskSpaceCleanForciblyRatio",
+        low=0.01,
+        high=1.0,
+        aliases=("rocketmq.broker.diskSpaceCleanForciblyRatio",),
+        why="""With more of the disk used, the oldest segments are deleted before their time,
+        consumed or not, until it is back at this ratio. RocketMQ: a JVM property.""",
+    )
+    clean_forcibly: bool = setting(True, "cleanFileForciblyEnable", why="Whether that may happen.")
+    clean_interval_ms: int = setting(
+        10_000,
+        "cleanResourceInterval",
+        unit="ms",
+        low=100,
+        high=_DAY_MS,
+        why="""Pause between two looks for what can be deleted. The first look comes six of these
+        after the start.""",
+    )
+    delete_commit_log_pause_ms: int = setting(
+        100,
+        "deleteCommitLogFilesInterval",
+        unit="ms",
+        low=0,
+        high=_DAY_MS,
+        why="Pause between two deleted segments, for the disk's sake.",
+    )
+    delete_consume_queue_pause_ms: int = setting(
+        100,
+        "deleteConsumeQueueFilesInterval",
+        unit="ms",
+        low=0,
+        high=_DAY_MS,
+        why="The same for consume queue files.",
+    )
+    destroy_segment_after_ms: int = setting(
+        120_000,
+        "destroyMapedFileIntervalForcibly",
+        unit="ms",
+        low=0,
+        high=_DAY_MS,
+        why="""A deleted segment that is still read after this loses its name; its readers keep what
+        they see.""",
+    )
+    redelete_interval_ms: int = setting(
+        120_000,
+        "redeleteHangedFileInterval",
+        unit="ms",
+        low=0,
+        high=_DAY_MS,
+        why="Pause before a segment that could not be removed, or is still read, is tried again.",
+    )

@@ -1,0 +1,128 @@
+"""Settings of what stands around the broker: embedded name server, HTTP port, metrics, logs."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from aerobee.config.settings.setting import setting
+
+_PORT_HIGH = 65535
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameServerSettings:
+    """The name server inside the broker process, and `aerobee nameserver` alone."""
+
+    section: ClassVar[str] = "nameserver"
+
+    nameserver_enabled: bool = setting(
+        True,
+        why="""Run a name server in the broker process, so that one command is a whole system. Off
+        where RocketMQ's own name servers are used.""",
+    )
+    nameserver_host: str = setting(
+        "",
+        why="Address it listens on. Empty: the same as broker.listen_host.",
+    )
+    nameserver_port: int = setting(
+        9876,
+        low=0,
+        high=_PORT_HIGH,
+        why="Port it listens on. 0 turns the embedded name server off.",
+    )
+    nameserver_kv_path: str = setting(
+        "",
+        "kvConfigPath",
+        why="File of its key-value configuration. Empty: namesrv/kvConfig.json below the store.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpSettings:
+    """One HTTP port for metrics and health."""
+
+    section: ClassVar[str] = "http"
+
+    http_enabled: bool = setting(
+        True, why="Serve /metrics, /live and /ready over HTTP, from this process."
+    )
+    http_host: str = setting(
+        "127.0.0.1",
+        "metricsPromExporterHost",
+        why="Address the HTTP port is bound to; loopback unless told otherwise.",
+    )
+    http_port: int = setting(
+        5557,
+        "metricsPromExporterPort",
+        low=0,
+        high=_PORT_HIGH,
+        why="""Port for metrics and health: the one RocketMQ 5's metrics and the usual exporter use.
+        0 turns it off.""",
+    )
+    http_connections: int = setting(
+        64,
+        low=1,
+        high=10_000,
+        why="Most connections of that port at a time: probes and scrapes must not starve clients.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsSettings:
+    """What /metrics shows."""
+
+    section: ClassVar[str] = "metrics"
+
+    metrics_exporter: str = setting(
+        "PROM",
+        "metricsExporterType",
+        choices=("PROM", "DISABLE", "OTLP_GRPC", "LOG"),
+        refused={
+            "OTLP_GRPC": "is not supported: let a collector scrape /metrics (PROM)",
+            "LOG": "is not supported: scrape /metrics (PROM)",
+        },
+        why="DISABLE leaves out the families with RocketMQ 5's names.",
+    )
+    metrics_label: str = setting(
+        "",
+        "metricsLabel",
+        why="Further labels of those families, k:v,k:v.",
+    )
+    metrics_series_per_family: int = setting(
+        50_000,
+        "metricsOtelCardinalityLimit",
+        unit="series",
+        low=1,
+        high=10_000_000,
+        why="Beyond this a family adds everything up under __other__.",
+    )
+    metrics_exporter4x: bool = setting(
+        False,
+        effect="later",
+        why="Also the names of rocketmq-exporter 0.0.2, for dashboards made for RocketMQ 4.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogSettings:
+    """Logs go to standard error, through a queue and one writer thread."""
+
+    section: ClassVar[str] = "log"
+
+    log_level: str = setting(
+        "INFO",
+        choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+        why="Least severe event that is written. Nothing is logged per message above DEBUG.",
+    )
+    log_format: str = setting(
+        "auto",
+        choices=("auto", "text", "json", "journal"),
+        why="""auto: coloured text on a terminal, priority prefixes under journald, otherwise one
+        JSON object a line.""",
+    )
+    log_queue_events: int = setting(
+        10_000,
+        unit="events",
+        low=100,
+        high=1_000_000,
+        why="Events waiting for a slow reader of the log; more are dropped and counted.",
+    )

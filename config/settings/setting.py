@@ -1,0 +1,221 @@
+"""What one setting is, and how its text becomes a value.
+
+A setting is declared exactly once, as a field of one of the section classes (`settings/broker.py`
+and its neighbours): the attribute name, its default and, through `setting()`, unit, range, reason
+and RocketMQ's own key. Everything else is made from that declaration: the manual, the loader's
+checks, the answer of `aerobee config show`.
+
+The type of a setting is the type of its default: bool, int, float or str. There is no other type;
+a list is one text with a separator, as in RocketMQ.
+
+`effect` says what a setting does today: "now"; "later" (understood and checked, the part it steers
+is not built yet); "never" (belongs to the JVM, to Netty or to a part that has no counterpart).
+The last two are reported once at start when somebody sets them, so that nobody relies on them.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeVar
+
+Value = bool | int | float | str
+Effect = Literal["now", "later", "never"]
+
+T = TypeVar("T", bool, int, float, str)
+
+I32_MAX: Final = (1 << 31) - 1
+I64_MAX: Final = (1 << 63) - 1
+
+_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_DECIMAL_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One declared setting. `name` is the attribute of `Settings`; `section`.`key` its own name."""
+
+    name: str
+    section: str
+    key: str
+    default: Value
+    reason: str
+    unit: str = ""
+    low: int | float | None = None
+    high: int | float | None = None
+    clamp: bool = False
+    choices: tuple[str, ...] = ()
+    separator: str = ""
+    rocketmq_key: str = ""
+    aliases: tuple[str, ...] = ()
+    effect: Effect = "now"
+    refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    secret: bool = False
+
+    @property
+    def type(self) -> type[bool] | type[int] | type[float] | type[str]:
+        return type(self.default)
+
+    @property
+    def full_key(self) -> str:
+        """The name in our own files and on the command line, such as `broker.listen_port`."""
+        return f"{self.section}.{self.key}"
+
+    @property
+    def range_text(self) -> str:
+        """What values are allowed, for the manual and for error messages."""
+        if self.choices:
+            return " or ".join(self.choices)
+        if self.type is bool:
+            return "true or false"
+        if self.low is not None and self.high is not None:
+            return f"{self.low} to {self.high}"
+        if self.low is not None:
+            return f"at least {self.low}"
+        return ""
+
+    def parse(self, text: str) -> Value:
+        """Turn configuration text into a value of this setting's type; ValueError says why not."""
+        if self.type is str:
+            return text
+        if self.type is bool:
+            return _parse_bool(text)
+        return _parse_number(self, text)
+
+    def accept(self, value: object) -> Value:
+        """Check an already typed value (TOML, flags); ValueError says what was wanted."""
+        if isinstance(value, str) and self.type is not str:
+            raise ValueError(f"must be {_article(self)}, not text in quotes")
+        if self.separator and isinstance(value, list | tuple):
+            return _join(self, value)
+        if self.type is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if type(value) is not self.type:
+            raise ValueError(f"must be {_article(self)}")
+        assert isinstance(value, bool | int | float | str)
+        return value
+
+    def check(self, value: Value) -> Value:
+        """Hold `value` against range, choices and refusals; returns it, clamped where allowed."""
+        if isinstance(value, str):
+            return self._check_text(value)
+        if isinstance(value, bool):
+            self._check_refused("true" if value else "false")
+            return value
+        low = value if self.low is None else self.low
+        high = value if self.high is None else self.high
+        if low <= value <= high:
+            return value
+        if self.clamp:
+            return self.type(min(max(value, low), high))
+        unit = f" {self.unit}" if self.unit else ""
+        raise ValueError(f"must be {self.range_text}{unit}")
+
+    def _check_text(self, value: str) -> str:
+        if any(ord(character) < 0x20 or ord(character) == 0x7F for character in value):
+            raise ValueError("must not contain control characters")
+        if not self.choices:
+            return value
+        for choice in self.choices:
+            if choice.lower() == value.lower():
+                self._check_refused(choice)
+                return choice
+        raise ValueError(f"must be {self.range_text}")
+
+    def _check_refused(self, text: str) -> None:
+        if text in self.refused:
+            raise ValueError(self.refused[text])
+
+
+def setting(
+    default: T,
+    rocketmq_key: str = "",
+    *,
+    why: str,
+    key: str = "",
+    unit: str = "",
+    low: int | float | None = None,
+    high: int | float | None = None,
+    clamp: bool = False,
+    choices: tuple[str, ...] = (),
+    separator: str = "",
+    aliases: tuple[str, ...] = (),
+    effect: Effect = "now",
+    refused: Mapping[str, str] | None = None,
+    secret: bool = False,
+) -> T:
+    """Declare a field of a section class. `why` is the reason printed in the manual."""
+    declared = {
+        "rocketmq_key": rocketmq_key,
+        "reason": " ".join(why.split()),
+        "key": key,
+        "unit": unit,
+        "low": low,
+        "high": high,
+        "clamp": clamp,
+        "choices": choices,
+        "separator": separator,
+        "aliases": aliases,
+        "effect": effect,
+        "refused": dict(refused or {}),
+        "secret": secret,
+    }
+    field: T = dataclasses.field(default=default, metadata={"setting": declared})
+    return field
+
+
+def settings_of(section_class: type[Any]) -> tuple[Setting, ...]:
+    """The settings one section class declares, in the order of its source."""
+    section: str = section_class.section
+    return tuple(
+        _build(section, field)
+        for field in dataclasses.fields(section_class)
+        if "setting" in field.metadata
+    )
+
+
+def _build(section: str, field: "dataclasses.Field[Any]") -> Setting:
+    """The key is the attribute without its section's name, unless declared otherwise."""
+    declared = dict(field.metadata["setting"])
+    declared["key"] = declared["key"] or field.name.removeprefix(f"{section}_")
+    default: Any = field.default
+    return Setting(name=field.name, section=section, default=default, **declared)
+
+
+def _parse_bool(text: str) -> bool:
+    lowered = text.lower()
+    if lowered not in ("true", "false"):
+        raise ValueError("must be true or false")
+    return lowered == "true"
+
+
+def _parse_number(declared: Setting, text: str) -> int | float:
+    """Whole numbers are plain decimals as in RocketMQ; ratios may have a point."""
+    if declared.type is int:
+        if not _WHOLE_NUMBER.fullmatch(text):
+            raise ValueError(f"must be {_article(declared)}")
+        return int(text)
+    if not _DECIMAL_NUMBER.fullmatch(text):
+        raise ValueError(f"must be {_article(declared)}")
+    return float(text)
+
+
+def _join(declared: Setting, values: list[Any] | tuple[Any, ...]) -> str:
+    if not all(isinstance(value, str) for value in values):
+        raise ValueError("must be a list of texts")
+    return declared.separator.join(values)
+
+
+_NOUNS: Final[Mapping[type, Callable[[str], str]]] = {
+    bool: lambda unit: "true or false",
+    int: lambda unit: f"a whole number of {unit}" if unit else "a whole number",
+    float: lambda unit: f"a number of {unit}" if unit else "a number",
+    str: lambda unit: "a text",
+}
+
+
+def _article(declared: Setting) -> str:
+    """What the setting takes, as a noun: "a whole number of bytes, 1 to 9"."""
+    noun = _NOUNS[declared.type](declared.unit)
+    limits = declared.range_text
+    return f"{noun}, {limits}" if limits and declared.type is not bool else noun

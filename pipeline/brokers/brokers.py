@@ -1,0 +1,282 @@
+"""Name servers and brokers as one blocking program sees them: routes, connections, questions.
+
+Used by the driver for planning and by each executor's task for its range. One connection for each
+peer, made when first needed. Several questions to one broker are sent ahead of their answers.
+
+Brokers move, restart and are busy: a question that got no answer is asked again, along the route as
+the name servers then know it, until `PATIENCE` times the time-out of one request has passed. Name
+servers that never answered are an error at once: the address is probably wrong. So is a topic that
+they do not know. A task is more patient (`expected`): whoever planned it has met both.
+
+One thread at a time. Close it, or use it as a context manager.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from types import TracebackType
+from typing import Final, NamedTuple, Self, TypeVar
+
+from aerobee.pipeline.brokers.errors import BadData, NoSuchTopic, Refused, Unreachable
+from aerobee.pipeline.brokers.offsets import Queue
+from aerobee.pipeline.options import Access
+from aerobee.protocol.bodies.common import parse_topic_list
+from aerobee.protocol.bodies.routes import TopicRoute
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.errors import ProtocolError
+from aerobee.protocol.frames.command import Command, make_request
+from aerobee.remoting.blocking import BlockingCaller
+from aerobee.remoting.errors import RemotingError
+
+T = TypeVar("T")
+
+log = logging.getLogger("aerobee.pipeline")
+
+#: Time-outs of one request that may pass before a peer counts as unreachable.
+PATIENCE: Final = 10
+_MASTER_ID = 0
+_PERM_READ = 4
+# Questions on their way to one broker at the same time.
+_AHEAD = 64
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+BUSY: Final = frozenset(
+    {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL}
+)
+_SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
+
+
+class Question(NamedTuple):
+    """A request about a queue, to be asked of the broker that has it."""
+
+    queue: Queue
+    code: RequestCode
+    ext: dict[str, str]
+
+
+class Patience:
+    """How long failures may go on: `wait` pauses, longer each time, and gives up at the limit.
+
+    The time counts from the first failure after a success.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._limit_s = PATIENCE * timeout_s
+        self.restart()
+
+    def restart(self) -> None:
+        """Something worked."""
+        self._since: float | None = None
+        self._pause_s = _FIRST_PAUSE_S
+
+    def wait(self, error: Exception) -> None:
+        """Pause before another try; Unreachable with the reason when there have been enough."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        if now - self._since + self._pause_s > self._limit_s:
+            raise Unreachable(f"gave up after {self._limit_s:g} s: {error}") from error
+        time.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+
+
+class BrokerBusy(RemotingError):
+    """The broker asks to come back later."""
+
+
+class Brokers:
+    """The cluster behind some name servers."""
+
+    def __init__(self, access: Access, *, expected: bool = False) -> None:
+        self._access = access
+        self._expected = expected
+        self._name_servers = list(access.name_servers)
+        self._heard_of = expected
+        self._callers: dict[str, BlockingCaller] = {}
+        self._routes: dict[str, TopicRoute] = {}
+        self._addresses: dict[str, dict[int, str]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection; it may be used again afterwards."""
+        for caller in self._callers.values():
+            caller.close()
+        self._callers.clear()
+
+    def patience(self) -> Patience:
+        """A new count-down, of the length that fits the time-out."""
+        return Patience(self._access.manner.timeout_s)
+
+    # --- name servers -----------------------------------------------------------------------
+
+    def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        answer = self._ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
+        return sorted(_parsed(answer, parse_topic_list))
+
+    def queues(self, topic: str, *, refresh: bool = False) -> list[Queue]:
+        """The readable queues of a topic, sorted. NoSuchTopic when no name server knows it."""
+        route = self._routes.get(topic)
+        if route is None or refresh:
+            try:
+                route = self._learn(topic)
+            except NoSuchTopic as error:
+                hint = f"'aerobee topic list' shows them, 'aerobee topic create {topic}' makes it"
+                raise NoSuchTopic(f"{error}; {hint}") from error
+        return sorted(
+            Queue(topic, span.broker_name, number)
+            for span in route.queues
+            if span.perm & _PERM_READ
+            for number in range(span.read_queues)
+        )
+
+    def _learn(self, topic: str) -> TopicRoute:
+        answer = self._ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise NoSuchTopic(f"no name server knows topic {topic!r}")
+        route = _parsed(answer, TopicRoute.parse)
+        self._routes[topic] = route
+        for broker in route.brokers:
+            self._addresses[broker.name] = broker.addresses
+        return route
+
+    def _learn_expected(self, topic: str) -> None:
+        """A broker that was killed is forgotten by its name servers, and its topics, until it is
+        back: for a task that is as if it did not answer."""
+        try:
+            self._learn(topic)
+        except NoSuchTopic as error:
+            if self._expected:
+                raise RemotingError(f"{error} at the moment") from error
+            raise
+
+    def _ask_name_server(self, code: RequestCode, ext: dict[str, str]) -> Command:
+        failure: RemotingError | None = None
+        for address in tuple(self._name_servers):
+            try:
+                answer = self._caller(address).call(make_request(code, ext))
+            except RemotingError as error:
+                failure = error
+                log.warning("name server failed address=%s error=%s", address, error)
+                self._name_servers.append(self._name_servers.pop(0))
+                continue
+            self._heard_of = True
+            return answer
+        assert failure is not None
+        if self._heard_of:
+            raise failure
+        names = ", ".join(self._access.name_servers)
+        raise Unreachable(
+            f"no name server answers ({names}): {failure}; is it running, and is nameServer its "
+            "address as seen from here?"
+        ) from failure
+
+    # --- brokers ----------------------------------------------------------------------------
+
+    def ask(self, question: Question, accept: Collection[int] = _SUCCESS) -> Command:
+        """The answer to one question; as `ask_each`."""
+        return self.ask_each([question], accept)[0]
+
+    def ask_each(
+        self, questions: Sequence[Question], accept: Collection[int] = _SUCCESS
+    ) -> list[Command]:
+        """The answers in the order of the questions.
+
+        Raises Unreachable, and Refused for an answer whose code is not in `accept`.
+        """
+        answers: dict[int, Command] = {}
+        patience = self.patience()
+        while len(answers) < len(questions):
+            left = [number for number in range(len(questions)) if number not in answers]
+            try:
+                self._ask_left(questions, left, answers, accept)
+                patience.restart()
+            except RemotingError as error:
+                patience.wait(error)
+                self.look_again(questions[left[0]].queue.topic)
+        return [answers[number] for number in range(len(questions))]
+
+    def _ask_left(
+        self,
+        questions: Sequence[Question],
+        left: Sequence[int],
+        answers: dict[int, Command],
+        accept: Collection[int],
+    ) -> None:
+        by_address: dict[str, list[int]] = {}
+        for number in left:
+            by_address.setdefault(self.address(questions[number].queue), []).append(number)
+        for address, numbers in by_address.items():
+            caller = self._caller(address)
+            for first in range(0, len(numbers), _AHEAD):
+                part = numbers[first : first + _AHEAD]
+                opaques = {
+                    caller.send(make_request(questions[number].code, questions[number].ext)): number
+                    for number in part
+                }
+                while opaques:
+                    answer = caller.receive()
+                    answered = opaques.pop(answer.opaque, None)
+                    if answered is not None:
+                        check(address, answer, accept)
+                        answers[answered] = answer
+
+    def look_again(self, topic: str) -> None:
+        """Ask the name servers where a topic is now; what they do not tell stays as it was."""
+        try:
+            self._learn(topic)
+        except (RemotingError, NoSuchTopic) as error:
+            log.warning("route not refreshed topic=%s error=%s", topic, error)
+
+    def address(self, queue: Queue) -> str:
+        """The address of the master that has a queue, or of a slave where there is none."""
+        addresses = self._addresses.get(queue.broker)
+        if not addresses:
+            self._learn_expected(queue.topic)
+            addresses = self._addresses.get(queue.broker)
+        if not addresses:
+            raise RemotingError(f"no route mentions the broker of {queue}")
+        return addresses.get(_MASTER_ID) or addresses[min(addresses)]
+
+    def caller(self, queue: Queue) -> BlockingCaller:
+        """A connection with the broker of a queue. Raises RemotingError."""
+        return self._caller(self.address(queue))
+
+    def _caller(self, address: str) -> BlockingCaller:
+        caller = self._callers.get(address)
+        if caller is None or caller.closed:
+            caller = self._callers[address] = BlockingCaller(address, self._access.manner)
+        return caller
+
+
+def _parsed(answer: Command, parse: Callable[[bytes], T]) -> T:
+    check("the name server", answer, _SUCCESS)
+    try:
+        return parse(answer.body)
+    except ProtocolError as error:
+        raise BadData(f"a name server's answer cannot be read: {error}") from error
+
+
+def check(address: str, answer: Command, accept: Collection[int]) -> None:
+    """Refused, or BrokerBusy, unless the answer's code is one of those."""
+    if answer.code in accept:
+        return
+    try:
+        name = ResponseCode(answer.code).name
+    except ValueError:
+        name = "unknown code"
+    text = f"{address} answered {answer.code} {name}: {answer.remark or 'no remark'}"
+    if answer.code in BUSY:
+        raise BrokerBusy(text)
+    raise Refused(" ".join(text.split()))

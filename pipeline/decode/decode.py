@@ -1,0 +1,391 @@
+"""Decodes stored messages in bulk: bytes with record starts in, Arrow arrays out.
+
+A record is the same bytes in a pull's answer and in the commit log (spec/store.md 2.1). Nothing is
+done for one message at a time: numpy gathers the fixed fields of all rows with one index operation,
+Arrow cuts topics, bodies and properties out with one copy, and repeated texts (topics, addresses)
+are made once. Rows whose lengths do not add up are left out and named; nothing is believed before
+it is checked.
+
+The gather works on an overlapping view of the buffer, with a step of one byte and items as wide as
+a record's header, which is indexed by the starts.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aerobee.pipeline.decode.arrow_values import hosts, offset_msg_ids, slices, times
+from aerobee.pipeline.decode.columns import PROPERTIES, Column, arrow_schema
+from aerobee.pipeline.decode.properties import Properties
+from aerobee.pipeline.decode.starts import MESSAGE_MAGIC_V2
+from aerobee.pipeline.decode.wanted import Wanted
+from aerobee.protocol.message.record_layout import (
+    HOST_BITS,
+    MESSAGE_MAGIC,
+    SYS_BORN_HOST_V6,
+    SYS_COMPRESSED,
+    SYS_COMPRESSION_LZ4,
+    SYS_COMPRESSION_MASK,
+    SYS_COMPRESSION_ZLIB,
+    SYS_COMPRESSION_ZSTD,
+    SYS_STORE_HOST_V6,
+)
+
+#: What a body may grow to when it is inflated; a few bytes can otherwise become gigabytes.
+MAX_INFLATED_BYTES = 256 << 20
+
+_HOSTS: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
+_SYS_FLAG_POSITION = 36
+# By the magic: how many bytes a topic's length has, the rest of what follows a body at least being
+# the two of the properties' length.
+_MAGIC_POSITION = 4
+_TOPIC_LENGTHS: Final = {MESSAGE_MAGIC: "u1", MESSAGE_MAGIC_V2: ">u2"}
+
+
+def _header(born_bytes: int, store_bytes: int) -> np.dtype:
+    return np.dtype(
+        [
+            ("size", ">i4"), ("magic", ">u4"), ("bodyCrc", ">i4"), ("queueId", ">i4"),
+            ("flag", ">i4"), ("queueOffset", ">i8"), ("commitLogOffset", ">i8"),
+            ("sysFlag", ">i4"), ("bornTimestamp", ">i8"), ("bornHost", f"V{born_bytes}"),
+            ("storeTimestamp", ">i8"), ("storeHost", f"V{store_bytes}"),
+            ("reconsumeTimes", ">i4"), ("preparedTransactionOffset", ">i8"), ("bodyLength", ">i4"),
+        ]
+    )  # fmt: skip
+
+
+HEADERS: Final = {bits: _header(*hosts) for hosts, bits in HOST_BITS.items()}
+_INTS: Final = {
+    "flag": np.int32, "queueId": np.int32, "reconsumeTimes": np.int32, "sysFlag": np.int32,
+    "bodyCrc": np.int32, "queueOffset": np.int64, "commitLogOffset": np.int64,
+    "preparedTransactionOffset": np.int64,
+}  # fmt: skip
+
+
+class Bad(NamedTuple):
+    """A record that is none: its position in the buffer, and why."""
+
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How rows are made: the columns, the text form of properties (map, json or raw), whether
+    bodies are inflated and compared with their CRC, the broker's name for `brokerName`, and which
+    messages are wanted at all. A body that cannot be inflated raises ValueError, or is a bad record
+    with `damage_is_bad`. Without `system_properties` a map or JSON object leaves out what clients
+    and brokers tell each other. `matching` says which messages match by their properties; of the
+    others no more is made."""
+
+    columns: tuple[Column, ...]
+    properties: str = "map"
+    decompress: bool = True
+    check_crc: bool = False
+    broker_name: str | None = None
+    wanted: Wanted | None = None
+    damage_is_bad: bool = False
+    system_properties: bool = True
+    matching: Callable[[Properties], np.ndarray] | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the batches."""
+        return arrow_schema(self.columns)
+
+
+def decode(
+    buffer: bytes | memoryview, starts: np.ndarray, form: Form, log_offset: int | None = None
+) -> tuple[pa.RecordBatch, list[Bad]]:
+    """Rows of the records at `starts` (ascending int64 positions), and what is no record.
+
+    Each record's size word was looked at by the caller: it ends within the buffer, which is below
+    2 GiB. `log_offset` is the buffer's place in the commit log, which each record must name as its
+    own place; None where buffers are of no log. Rows come in the order of `starts`.
+    """
+    if not len(starts):
+        return _empty(form), []
+    bits = _gather(buffer, starts + _SYS_FLAG_POSITION, ">i4") & _HOSTS
+    magics = _gather(buffer, starts + _MAGIC_POSITION, ">u4")
+    parts = []
+    for magic, topic_length in _TOPIC_LENGTHS.items():
+        of_magic = magics == magic
+        for kind in np.unique(bits[of_magic]).tolist():
+            chosen = starts[of_magic & (bits == kind)]
+            parts.append(_Rows(buffer, chosen, HEADERS[kind], topic_length, form, log_offset))
+    assert sum(part.given for part in parts) == len(starts), "a magic was not looked at"
+    bad = sorted([one for part in parts for one in part.bad])
+    if len(parts) == 1:
+        return parts[0].batch(), bad
+    order = np.argsort(np.concatenate([part.starts for part in parts]), kind="stable")
+    table = pa.Table.from_batches([part.batch() for part in parts], form.schema)
+    batches = table.take(pa.array(order)).combine_chunks().to_batches()
+    return (batches[0] if batches else _empty(form)), bad
+
+
+def _empty(form: Form) -> pa.RecordBatch:
+    schema = form.schema
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def _gather(buffer: bytes | memoryview, positions: np.ndarray, kind: str | np.dtype) -> np.ndarray:
+    """A value of that kind from each position."""
+    dtype = np.dtype(kind)
+    if not len(positions):
+        return np.empty(0, dtype)
+    items = np.ndarray(len(buffer) - dtype.itemsize + 1, f"V{dtype.itemsize}", buffer, strides=(1,))
+    found: np.ndarray = items[positions].view(dtype)
+    return found
+
+
+class _Rows:
+    """The records of one buffer that have hosts of the same kind."""
+
+    def __init__(
+        self,
+        buffer: bytes | memoryview,
+        starts: np.ndarray,
+        header: np.dtype,
+        topic_length: str,
+        form: Form,
+        log_offset: int | None,
+    ) -> None:
+        self._buffer = buffer
+        self._arrow = pa.py_buffer(buffer)
+        self.form = form
+        self.bad: list[Bad] = []
+        self.given = len(starts)
+        # Once they are inflated ahead of the rest.
+        self._bodies: pa.Array | None = None
+        self.starts = starts
+        self._topic_length = np.dtype(topic_length)
+        tail_bytes = self._topic_length.itemsize + 2
+        self._keep(starts + header.itemsize + tail_bytes <= len(buffer), "is cut off")
+        self.header = _gather(buffer, self.starts, header)
+        if log_offset is not None:
+            own = self.header["commitLogOffset"] == self.starts + log_offset
+            self._keep(own, "names another place than its own")
+        self._cut(header.itemsize, tail_bytes)
+        if form.wanted is not None and form.wanted.has_rules_for_rows:
+            self._choose(form.wanted)
+        if form.check_crc:
+            self._check_crc()
+        if form.damage_is_bad and form.decompress and "body" in self._names:
+            self._bodies = self._inflatable()
+        self.topic, self.properties = self._texts()
+        if form.matching is not None and len(self.starts):
+            self._match(form.matching(self.properties))
+
+    def batch(self) -> pa.RecordBatch:
+        """The columns asked for."""
+        if not len(self.starts):
+            return _empty(self.form)
+        schema = self.form.schema
+        arrays = [
+            pa.array(self.header[field.name].astype(_INTS[field.name]))
+            if field.name in _INTS
+            else _MAKERS[field.name](self)
+            for field in schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def body(self) -> pa.Array:
+        """The bodies, inflated where they are compressed and that is wanted."""
+        if self._bodies is not None:
+            return self._bodies
+        bodies = slices(self._arrow, self.body_at, self.body_end)
+        packed = np.flatnonzero(self.header["sysFlag"] & SYS_COMPRESSED)
+        if not self.form.decompress or not len(packed):
+            return bodies
+        values = bodies.to_pylist()
+        for row in packed.tolist():
+            values[row] = inflate(values[row], int(self.header["sysFlag"][row]))
+        return pa.array(values, pa.binary())
+
+    # --- checks -----------------------------------------------------------------------------
+
+    def _cut(self, header_bytes: int, tail_bytes: int) -> None:
+        """Where body, topic and properties are; records whose lengths do not add up go."""
+        length = self.header["bodyLength"].astype(np.int64)
+        room = self.header["size"].astype(np.int64) - header_bytes - tail_bytes
+        inside = self._ends <= len(self._buffer)
+        self._keep((length >= 0) & (length <= room) & inside, "has a body longer than itself")
+        self.body_at = self.starts + header_bytes
+        self.body_end = self.body_at + self.header["bodyLength"]
+        self.topic_at = self.body_end + self._topic_length.itemsize
+        self.topic_end = self.topic_at + _gather(self._buffer, self.body_end, self._topic_length)
+        self._keep(self.topic_end + 2 <= self._ends, "has no room for its topic")
+        announced = _gather(self._buffer, self.topic_end, ">u2")
+        fits = self.topic_end + 2 + announced == self._ends
+        self._keep(fits, "has lengths that do not add up")
+
+    def _choose(self, wanted: Wanted) -> None:
+        """Go on with the rows that are wanted."""
+        good = np.ones(len(self.starts), np.bool_)
+        if wanted.queue_ids is not None:
+            good &= np.isin(self.header["queueId"], list(wanted.queue_ids))
+        if wanted.start_ms is not None:
+            good &= self.header["storeTimestamp"] >= wanted.start_ms
+        if wanted.end_ms is not None:
+            good &= self.header["storeTimestamp"] < wanted.end_ms
+        self._reduce(good)
+        if wanted.topics is not None and len(self.starts):
+            names = pa.array([topic.encode() for topic in sorted(wanted.topics)], pa.binary())
+            topics = slices(self._arrow, self.topic_at, self.topic_end)
+            self._reduce(pc.is_in(topics, names).to_numpy(zero_copy_only=False))
+
+    def _inflatable(self) -> pa.Array | None:
+        """The bodies if any is compressed; rows with one that cannot be inflated go."""
+        packed = np.flatnonzero(self.header["sysFlag"] & SYS_COMPRESSED)
+        if not len(packed):
+            return None
+        values = slices(self._arrow, self.body_at, self.body_end).to_pylist()
+        good = np.ones(len(values), np.bool_)
+        for row in packed.tolist():
+            try:
+                values[row] = inflate(values[row], int(self.header["sysFlag"][row]))
+            except ValueError as error:
+                good[row] = False
+                self.bad.append(Bad(int(self.starts[row]), f"cannot be inflated: {error}"))
+        self._reduce(good)
+        kept = [value for value, keep in zip(values, good.tolist(), strict=True) if keep]
+        return pa.array(kept, pa.binary())
+
+    def _check_crc(self) -> None:
+        view = memoryview(self._buffer)
+        found = [
+            zlib.crc32(view[begin:end]) & 0x7FFFFFFF
+            for begin, end in zip(self.body_at.tolist(), self.body_end.tolist(), strict=True)
+        ]
+        self._keep(np.array(found, np.int64) == self.header["bodyCrc"], "has a body of another CRC")
+
+    def _texts(self) -> tuple[pa.Array, Properties]:
+        """Topics and properties, as far as they are needed; records that are no UTF-8 go."""
+        wanted = self._names
+        topics = texts = pa.array([], pa.string())
+        if not len(self.starts):
+            return topics, Properties(texts)
+        try:
+            if "topic" in wanted:
+                topics = slices(self._arrow, self.topic_at, self.topic_end).cast(pa.string())
+            if wanted & _OF_PROPERTIES or self.form.matching is not None:
+                texts = slices(self._arrow, self.topic_end + 2, self._ends).cast(pa.string())
+        except pa.ArrowInvalid:
+            texts_only = [self._is_text(row) for row in range(len(self.starts))]
+            self._keep(np.array(texts_only), "is no UTF-8")
+            return self._texts()
+        return topics, Properties(texts)
+
+    def _match(self, matching: np.ndarray) -> None:
+        """Go on with the rows that match."""
+        if matching.all():
+            return
+        self._reduce(matching)
+        mask = pa.array(matching)
+        self.topic = self.topic.filter(mask) if len(self.topic) else self.topic
+        self.properties = Properties(self.properties.text.filter(mask))
+
+    def _is_text(self, row: int) -> bool:
+        try:
+            for begin, end in (
+                (self.topic_at[row], self.topic_end[row]),
+                (self.topic_end[row] + 2, self._ends[row]),
+            ):
+                bytes(self._buffer[begin:end]).decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+
+    @property
+    def _names(self) -> set[str]:
+        return {column.name for column in self.form.columns}
+
+    @property
+    def _ends(self) -> np.ndarray:
+        ends: np.ndarray = self.starts + self.header["size"]
+        return ends
+
+    def _keep(self, good: np.ndarray, reason: str) -> None:
+        """Go on with the good rows; the others are bad for that reason."""
+        if good.all():
+            return
+        self.bad += [Bad(int(position), reason) for position in self.starts[~good]]
+        self._reduce(good)
+
+    def _reduce(self, good: np.ndarray) -> None:
+        if good.all():
+            return
+        for name in ("starts", "header", "body_at", "body_end", "topic_at", "topic_end"):
+            if hasattr(self, name):
+                setattr(self, name, getattr(self, name)[good])
+        if self._bodies is not None:
+            self._bodies = self._bodies.filter(pa.array(good))
+
+
+def inflate(body: bytes, sys_flag: int) -> bytes:
+    """The body a compressed one was made from. Raises ValueError: damaged, or grows beyond bounds.
+
+    The compression is told by bits 8 to 10 of the sysFlag; 0 is zlib, as 4.x clients leave it.
+    """
+    kind = sys_flag & SYS_COMPRESSION_MASK
+    if kind not in (0, SYS_COMPRESSION_ZLIB):
+        name = {SYS_COMPRESSION_LZ4: "LZ4", SYS_COMPRESSION_ZSTD: "ZSTD"}.get(kind, hex(kind))
+        raise ValueError(
+            f"a body is compressed with {name}, which is not supported; read it as it is with "
+            "decompress=false"
+        )
+    inflater = zlib.decompressobj()
+    try:
+        plain = inflater.decompress(body, MAX_INFLATED_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"a compressed body is damaged: {error}") from error
+    if not inflater.eof:
+        raise ValueError(
+            f"a compressed body is cut off, or larger than {MAX_INFLATED_BYTES} bytes; read it as "
+            "it is with decompress=false"
+        )
+    return plain
+
+
+def _property_column(rows: _Rows) -> pa.Array:
+    kind, properties = rows.form.properties, rows.properties
+    if kind == "raw":
+        return properties.text
+    system = rows.form.system_properties
+    return properties.as_json(system=system) if kind == "json" else properties.as_map(system=system)
+
+
+def _offset_ids(rows: _Rows) -> pa.Array:
+    return offset_msg_ids(rows.header["storeHost"], rows.header["commitLogOffset"])
+
+
+def _message_ids(rows: _Rows) -> pa.Array:
+    unique = rows.properties.value("UNIQ_KEY")
+    return pc.coalesce(unique, _offset_ids(rows)) if unique.null_count else unique
+
+
+_MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
+    "topic": lambda rows: rows.topic,
+    "body": _Rows.body,
+    PROPERTIES: _property_column,
+    "brokerName": lambda rows: pa.repeat(rows.form.broker_name, len(rows.starts)),
+    "bornTimestamp": lambda rows: times(rows.header["bornTimestamp"]),
+    "storeTimestamp": lambda rows: times(rows.header["storeTimestamp"]),
+    "msgId": _message_ids,
+    "offsetMsgId": _offset_ids,
+    "keys": lambda rows: rows.properties.value("KEYS"),
+    "tags": lambda rows: rows.properties.value("TAGS"),
+    "bornHost": lambda rows: hosts(rows.header["bornHost"]),
+    "storeHost": lambda rows: hosts(rows.header["storeHost"]),
+    "recordSize": lambda rows: pa.array(rows.header["size"].astype(np.int32)),
+    "originTopic": lambda rows: rows.properties.value("REAL_TOPIC", "RETRY_TOPIC"),
+    "error": lambda rows: pa.nulls(len(rows.starts), pa.string()),
+}
+_OF_PROPERTIES: Final = {PROPERTIES, "msgId", "keys", "tags", "originTopic"}

@@ -1,0 +1,325 @@
+"""Plans how a store is read: which bytes of which segments, in how many partitions.
+
+A chain of records can only be entered at a record's start. Consume queue units name starts, so
+segments are cut where a unit says one is and the record there agrees; without consume queues a
+segment is one piece. Pieces are put together up to `splitBytes`, which is also how far cuts are
+from each other.
+
+What nobody asked for is not read: segments by the store time of their first record (as far as the
+broker's clock ran forward), by log offset, and, with `use=auto`, pieces for which no wanted queue
+has a unit. Where the wanted topics are a small share of the log, their units are followed instead
+(`use=consumequeue`): a partition is then a range of the log, with each queue's units for it.
+
+Runs where Spark plans, reads little, and gives plain values that can be pickled.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from aerobee.pipeline.decode.wanted import Wanted
+from aerobee.pipeline.files.directory import (
+    File,
+    Place,
+    Store,
+    StoreReadError,
+    find_stores,
+    require_topics,
+)
+from aerobee.pipeline.files.log import Log, in_parallel
+from aerobee.pipeline.files.options import AUTO, COMMIT_LOG, CONSUME_QUEUE, StoreOptions
+from aerobee.pipeline.files.units import Queue
+
+log = logging.getLogger("aerobee.pipeline")
+
+#: With a smaller share of the log than this in the wanted queues, `auto` follows their units:
+#: a record found by its unit costs about as much as walking over eight.
+UNITS_SHARE_MAX: Final = 1 / 8
+_LIGHT_QUEUE: Final = "%LMQ%"
+
+
+class Piece(NamedTuple):
+    """Records of one segment that begin in [start, end), `start` being the start of one.
+
+    What is no record below `known_end` is damage; from there on it is the end of the data, unless
+    records follow within `look_ahead` bytes. Records before `first_wanted` are passed over. Without
+    a path: that part of the log is in no file.
+    """
+
+    path: str
+    file_start: int
+    file_bytes: int
+    start: int
+    end: int
+    known_end: int
+    look_ahead: int = 0
+    first_wanted: int = 0
+    is_sealed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """One partition: pieces of the log, walked in order."""
+
+    place: Place
+    pieces: tuple[Piece, ...]
+
+
+class Units(NamedTuple):
+    """The units [first, end) of a queue, counted from its first file here."""
+
+    topic: str
+    queue_id: int
+    files: tuple[File, ...]
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitsPart:
+    """One partition: the records that these units name, in these segments."""
+
+    place: Place
+    queues: tuple[Units, ...]
+    segments: tuple[File, ...]
+
+
+Part = LogPart | UnitsPart
+
+
+def is_light(topic: str) -> bool:
+    """Whether it is the name of a queue of other topics' messages (store/FORMAT.md)."""
+    return topic.startswith(_LIGHT_QUEUE)
+
+
+def plan(options: StoreOptions, wanted: Wanted) -> list[Part]:
+    """The partitions, in the order of the log. Raises StoreReadError."""
+    stores = find_stores(options.paths)
+    if options.use == CONSUME_QUEUE:
+        for store in stores:
+            if store.queue_root is None:
+                raise StoreReadError(f"{store.name} has no consume queues for use=consumequeue")
+        require_topics(stores, wanted.topics or ())
+    if wanted.is_nothing:
+        return []
+    return [part for store in stores for part in _Planner(store, options, wanted).parts()]
+
+
+class _Planner:
+    def __init__(self, store: Store, options: StoreOptions, wanted: Wanted) -> None:
+        self.store = store
+        self.options = options
+        self.wanted = wanted
+        self.log = Log(store)
+
+    def parts(self) -> list[Part]:
+        segments = self._segments()
+        if not segments:
+            return []
+        chosen = self._wanted_queues()
+        if chosen is not None and self._follows_units(chosen, segments):
+            return list(self._unit_parts(chosen, segments))
+        pieces = list(self._pieces(segments))
+        if chosen and self.options.use == AUTO:
+            pieces = [piece for piece in pieces if self._may_hold(piece, chosen)]
+        return list(self._log_parts(pieces))
+
+    # --- which segments --------------------------------------------------------------------
+
+    def _segments(self) -> list[File]:
+        """Those that may hold what is wanted: by log offset, and by time."""
+        start, end = self.wanted.start_offset or 0, self.wanted.end_offset
+        segments = [
+            segment
+            for segment in self.store.segments
+            if segment.end > start and (end is None or segment.start < end)
+        ]
+        if not segments or not self.wanted.has_times:
+            return segments
+        times = [head.time_ms for head in self.log.heads(segments)]
+        first, last = 0, len(segments)
+        for number, time_ms in enumerate(times):
+            if time_ms is None:
+                continue
+            if self.wanted.start_ms is not None and time_ms < self.wanted.start_ms:
+                first = number
+            if self.wanted.end_ms is not None and time_ms >= self.wanted.end_ms:
+                last = min(last, number)
+        return segments[first:last]
+
+    # --- by walking ------------------------------------------------------------------------
+
+    def _pieces(self, segments: list[File]) -> Iterator[Piece]:
+        queues = self.log.queues()
+        last = self.store.segments[-1]
+        end = self.log.end if segments[-1] is last or self._near_the_end(segments[-1]) else None
+        reading_end = end.at if end else last.end
+        inner = [segment for segment in segments if segment.start < reading_end]
+        if self.store.place.is_local:
+            cuts = [self._cuts(segment, queues) for segment in inner]
+        else:
+            cuts = in_parallel(self.store.place, lambda one: self._cuts(one, self.log.queues()),
+                               inner)  # fmt: skip
+        if end is not None and self.store.was_left_open and self.log.unit_end:
+            log.warning("%s was left open: it is read up to log offset %d, which its consume "
+                        "queues name", self.store.name, end.at)  # fmt: skip
+        for number, segment in enumerate(inner):
+            is_last = number + 1 == len(inner)
+            limit = segment.end if is_last else min(segment.end, inner[number + 1].start)
+            known_end = end.known if end else limit
+            wanted_end = self.wanted.end_offset
+            for start, stop in pairwise([*cuts[number], limit]):
+                stop = min(stop, reading_end, stop if wanted_end is None else wanted_end)
+                if start < stop:
+                    yield Piece(
+                        segment.path, segment.start, segment.size, start, stop,
+                        known_end if end else stop, end.look_ahead if end else 0,
+                        self.wanted.start_offset or 0, segment is not last,
+                    )  # fmt: skip
+            if not is_last and segment.end < inner[number + 1].start:
+                missing = inner[number + 1].start
+                yield Piece("", segment.start, 0, segment.end, missing, missing)
+
+    def _near_the_end(self, segment: File) -> bool:
+        """Whether only segments without anything in them follow."""
+        later = [one for one in self.store.segments if one.start > segment.start]
+        return all(head.is_empty for head in self.log.heads(later[:1]))
+
+    def _cuts(self, segment: File, queues: list[Queue]) -> list[int]:
+        """Where to enter a segment: its start, then record starts at a distance."""
+        first = self.wanted.start_offset or 0
+        cuts = [segment.start, *self.log.entries(segment, self.options.split_bytes, queues)]
+        if segment.start < first < segment.end and self.log.is_record(segment, first):
+            cuts = [first, *[cut for cut in cuts if cut > first]]
+        while len(cuts) > 1 and cuts[1] <= first:
+            del cuts[0]
+        return cuts
+
+    def _may_hold(self, piece: Piece, queues: Sequence[Queue]) -> bool:
+        """Whether a wanted queue has a unit for it, or units may still be missing there."""
+        if piece.end > self.log.unit_end or not piece.path:
+            return True
+        for queue in queues:
+            unit = queue.unit(queue.search(piece.start))
+            if unit is not None and unit[0] < piece.end:
+                return True
+        return False
+
+    def _log_parts(self, pieces: list[Piece]) -> Iterator[LogPart]:
+        together: list[Piece] = []
+        size = 0
+        for piece in pieces:
+            own = max(0, min(piece.end, max(piece.known_end, piece.start)) - piece.start)
+            if together and size + own > self.options.split_bytes:
+                yield LogPart(self.store.place, tuple(together))
+                together, size = [], 0
+            together.append(piece)
+            size += own
+        if together:
+            yield LogPart(self.store.place, tuple(together))
+
+    # --- by units --------------------------------------------------------------------------
+
+    def _wanted_queues(self) -> list[Queue] | None:
+        """The consume queues that have all that is wanted; None if that is not known."""
+        topics = self.wanted.topics
+        if self.options.use == COMMIT_LOG or self.store.queue_root is None:
+            return None
+        if self.options.use == AUTO and topics is None:
+            return None
+        queues = self.log.queues(None if topics is None else sorted(topics))
+        found = {queue.topic for queue in queues}
+        if self.options.use == AUTO and topics is not None and not topics <= found:
+            return None
+        ids = self.wanted.queue_ids
+        return [queue for queue in queues if ids is None or queue.queue_id in ids]
+
+    def _follows_units(self, queues: Sequence[Queue], segments: Sequence[File]) -> bool:
+        if self.options.use == CONSUME_QUEUE:
+            return True
+        if any(is_light(queue.topic) for queue in queues):
+            # Their messages are other topics' in the log.
+            return True
+        whole = sum(segment.size for segment in segments)
+        return self._bytes(self._ranges(queues, segments)) < whole * UNITS_SHARE_MAX
+
+    def _ranges(self, queues: Sequence[Queue], segments: Sequence[File]) -> list[_Range]:
+        """Each queue's units for these segments."""
+        start = max(segments[0].start, self.wanted.start_offset or 0)
+        end = self.wanted.end_offset
+        if end is None and segments[-1] is not self.store.segments[-1]:
+            end = segments[-1].end
+        found = []
+        for queue in queues:
+            first = queue.search(start)
+            last = queue.end() if end is None else queue.search(end)
+            if first < last:
+                found.append(_Range(queue, first, last))
+        return found
+
+    def _bytes(self, ranges: Sequence[_Range]) -> int:
+        """What the records of these units take, by the size of one in the middle of each."""
+        total = 0
+        for one in ranges:
+            unit = one.queue.unit((one.first + one.end) // 2)
+            total += (one.end - one.first) * (unit[1] if unit else 0)
+        return total
+
+    def _unit_parts(self, queues: Sequence[Queue], segments: Sequence[File]) -> Iterator[UnitsPart]:
+        ranges = self._ranges(queues, segments)
+        if not ranges:
+            return
+        count = max(1, -(-self._bytes(ranges) // self.options.split_bytes))
+        largest = max(ranges, key=lambda one: one.end - one.first)
+        length = largest.end - largest.first
+        bounds: list[int] = []
+        for number in range(1, count):
+            unit = largest.queue.unit(largest.first + length * number // count)
+            if unit is not None and unit[0] > (bounds[-1] if bounds else 0):
+                bounds.append(unit[0])
+        firsts = [one.first for one in ranges]
+        log_start = segments[0].start
+        for bound in [*bounds, None]:
+            ends = [
+                one.end if bound is None else min(one.end, max(first, one.queue.search(bound)))
+                for one, first in zip(ranges, firsts, strict=True)
+            ]
+            units = tuple(
+                _units(one.queue, first, end)
+                for one, first, end in zip(ranges, firsts, ends, strict=True)
+                if first < end
+            )
+            if units:
+                near = tuple(
+                    segment
+                    for segment in self.store.segments
+                    if segment.end > log_start and (bound is None or segment.start < bound)
+                )
+                yield UnitsPart(self.store.place, units, near)
+            firsts = ends
+            log_start = bound or 0
+
+
+class _Range(NamedTuple):
+    queue: Queue
+    first: int
+    end: int
+
+
+def _units(queue: Queue, first: int, end: int) -> Units:
+    """With only the files these units are in."""
+    files = []
+    passed = 0
+    before = 0
+    for file in queue.files:
+        count = file.size // 20
+        if passed + count > first and passed < end:
+            files.append(file)
+        elif not files:
+            before += count
+        passed += count
+    return Units(queue.topic, queue.queue_id, tuple(files), first - before, end - before)

@@ -1,0 +1,105 @@
+"""`spark.read.format("rocketmq-store")`: the files of a RocketMQ store as a DataFrame.
+
+    spark.read.format("rocketmq-store").option("topic", "Orders").load("/data/store")
+
+A thin shell over files/options.py (what is asked for), files/plan.py (partitions, on the driver)
+and files/read.py (rows, on the executors); one class for PySpark 4.0 to 4.3. What is imported at
+the top is light, because Spark imports this to find the source; numpy and pyarrow come when a read
+is planned.
+
+Spark refuses a reader that takes filters unless `spark.sql.python.filterPushdown.enabled` is set,
+so only the option `pushdown` gives one that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from aerobee.pipeline.decode.columns import ddl
+from aerobee.pipeline.decode.wanted import Wanted
+from aerobee.pipeline.files.options import StoreOptions
+from aerobee.pipeline.option_parsing import OptionError
+from aerobee.pipeline.workers import settle
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from aerobee.pipeline.files.plan import Part
+
+
+class StorePartition(InputPartition):
+    """A part of the plan, on its way to an executor."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__(part)
+
+
+class RocketMQStoreSource(DataSource):
+    """The source Spark finds; options are case-insensitive and refused by name if unknown."""
+
+    @classmethod
+    def name(cls) -> str:
+        """As in `format(...)`."""
+        return "rocketmq-store"
+
+    def schema(self) -> str:
+        """The columns asked for, as DDL. Raises OptionError for a wrong option."""
+        settle()
+        return ddl(StoreOptions.parse(self.options).columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Raises OptionError, also for a schema that is not the source's own."""
+        options = StoreOptions.parse(self.options)
+        names = [column.name for column in options.columns]
+        if schema.fieldNames() != names:
+            raise OptionError(
+                "this source has its own schema; choose columns with the option columns, not with "
+                f"schema(...): it has {', '.join(names)}"
+            )
+        kind = FilteringStoreReader if options.pushdown else StoreReader
+        return kind(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        """There is none: store files are only read."""
+        raise OptionError("format rocketmq-store only reads; write with format rocketmq")
+
+
+class StoreReader(DataSourceReader):
+    """Plans on the driver, reads on executors; pickled in between."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self.options = options
+        self.wanted: Wanted = options.wanted
+
+    def partitions(self) -> list[InputPartition]:
+        """Raises StoreReadError: no such path, no store, a DLedger log, no such topic."""
+        from aerobee.pipeline.files.plan import plan
+
+        settle()
+        return [StorePartition(part) for part in plan(self.options, self.wanted)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Batches of the schema; Spark makes one partition None of a plan without any."""
+        from aerobee.pipeline.files.read import read_part
+
+        settle()
+        if partition is not None and partition.value is not None:
+            yield from read_part(partition.value, self.options, self.wanted)
+
+
+class FilteringStoreReader(StoreReader):
+    """With `pushdown=true`: filters narrow what is read, and Spark evaluates them again."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        """All of them, for Spark to evaluate on what is left."""
+        from aerobee.pipeline.files.filters import wanted_by
+
+        self.wanted = self.wanted.both(wanted_by(filters))
+        return filters
+
+
+DefaultSource = RocketMQStoreSource

@@ -1,0 +1,129 @@
+"""Planning a write: what is wrong is found here, on the driver, before any row is computed.
+
+Options, columns, name servers, topic, and whether the brokers stage (`guarantee=auto` falls back to
+at least once where they do not, and says so). The plan is pickled and goes to the tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from aerobee.client.errors import ClientError, NoRoute
+from aerobee.client.loop_thread import LoopThread
+from aerobee.client.producing.staging import StageClient, StagingOptions
+from aerobee.pipeline.option_parsing import OptionError
+from aerobee.pipeline.sink.options import (
+    AT_LEAST_ONCE,
+    EFFECTIVELY_ONCE,
+    SinkOptions,
+    query_of_job,
+    read_sink_options,
+)
+from aerobee.pipeline.sink.schema import Field, SinkColumns, read_sink_schema
+from aerobee.protocol.headers.stages import StageCapability
+
+log = logging.getLogger("aerobee.pipeline")
+
+# Somebody waits for the plan: what does not answer soon is told.
+_PATIENCE_S: Final = 15.0
+
+
+class SinkPlanError(RuntimeError):
+    """The write cannot work as things are: nobody answers, no such topic, no staging."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """`staged`: what each broker can stage, None for at least once. `query` stands for a batch
+    write's job, None for a stream, whose query is known to its tasks."""
+
+    options: SinkOptions
+    columns: SinkColumns
+    brokers: tuple[str, ...]
+    staged: dict[str, StageCapability] | None
+    query: str | None
+
+
+def plan_write(given: Mapping[str, str], fields: Sequence[Field], *, streaming: bool) -> SinkPlan:
+    """Raises OptionError, SinkSchemaError, SinkPlanError."""
+    options = read_sink_options(given, streaming=streaming)
+    columns = read_sink_schema(fields, options.topic)
+    wants = options.guarantee != AT_LEAST_ONCE and (streaming or options.job_id is not None)
+    thread = LoopThread.acquire()
+    try:
+        return thread.run(_plan(options, columns, wants=wants))
+    except NoRoute as error:
+        hint = f". {_how_to_make(options.topic)}" if error.code is not None else ""
+        raise SinkPlanError(f"topic {options.topic!r} cannot be written: {error}{hint}") from error
+    except ClientError as error:
+        raise SinkPlanError(
+            f"the write to {options.name_servers} cannot be planned: {error}"
+        ) from error
+    finally:
+        thread.release()
+
+
+async def _plan(options: SinkOptions, columns: SinkColumns, *, wants: bool) -> SinkPlan:
+    async with staging_client(options, _PATIENCE_S) as client:
+        if options.topic is not None:
+            queues = await client.queues(options.topic)
+            if not await client.knows(options.topic):
+                _warn(
+                    f"topic {options.topic!r} is on no broker that the name servers know: the "
+                    "first message makes it, as brokers with autoCreateTopicEnable do. "
+                    f"{_how_to_make(options.topic)}"
+                )
+            brokers = sorted({queue.broker_name for queue in queues})
+        else:
+            brokers = await client.brokers()
+        if not brokers:
+            raise SinkPlanError(f"no broker is registered at {options.name_servers}")
+        # Asked whatever is wanted: a broker that is away or refuses the keys is found now.
+        told = {broker: await client.capability(broker) for broker in brokers}
+    staged = _staged(told, options) if wants else None
+    query = None if options.job_id is None else query_of_job(options.job_id)
+    return SinkPlan(options, columns, tuple(brokers), staged, query)
+
+
+def _staged(
+    told: Mapping[str, StageCapability | None], options: SinkOptions
+) -> dict[str, StageCapability] | None:
+    """What each broker can stage; None, with a warning, if one of them cannot."""
+    found = {broker: one for broker, one in told.items() if one is not None}
+    if len(found) == len(told):
+        return found
+    unable = ", ".join(broker for broker, one in told.items() if one is None)
+    if options.guarantee == EFFECTIVELY_ONCE:
+        raise OptionError(
+            f"option guarantee: effectively-once is not possible, broker {unable} does not stage "
+            "batches; at-least-once is"
+        )
+    _warn(f"broker {unable} does not stage batches: messages are written at least once")
+    return None
+
+
+def _how_to_make(topic: str | None) -> str:
+    return f"If its name is not misspelt: aerobee topic create {topic}"
+
+
+def _warn(text: str) -> None:
+    log.warning(text)
+    warnings.warn(text, stacklevel=3)
+
+
+def staging_client(options: SinkOptions, patience_s: float | None = None) -> StageClient:
+    """A client as the options want it; `patience_s` instead of retryTimeoutMs."""
+    asked_s = options.retry_timeout_ms / 1000
+    return StageClient(
+        options.name_servers,
+        StagingOptions(
+            call_timeout_s=max(options.send_timeout_ms / 1000, 5.0),
+            patience_s=asked_s if patience_s is None else min(asked_s, patience_s),
+            commit_timeout_s=options.commit_timeout_ms / 1000,
+            **options.of_clients(),
+        ),
+    )

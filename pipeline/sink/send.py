@@ -1,0 +1,329 @@
+"""Sends one partition's messages, many at a time: staged in chunks, or as batches to their queues.
+
+Both senders gather rows, send what has become `batch_bytes` large without waiting for the answer,
+and keep at most `in_flight` requests open; `finish` sends the rest and waits for all answers. Rows
+of one queue stay in their order inside a request and, where nothing is retried, between requests.
+
+A request that fails for good raises SinkSendError, which names its rows and topics.
+
+Threads: a sender belongs to Spark's task; the requests run on the client's loop thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, Protocol
+
+from aerobee.client.connections.patience import patiently
+from aerobee.client.connections.session import Session
+from aerobee.client.errors import ClientError, NoRoute
+from aerobee.client.loop_thread import LoopThread
+from aerobee.client.message import MessageQueue
+from aerobee.client.options import ProducerOptions
+from aerobee.client.producing.sender import Outgoing, Sender, SendResult, SendStatus
+from aerobee.client.producing.staging import StageClient
+from aerobee.pipeline.sink.options import SinkOptions
+from aerobee.pipeline.sink.rows import Row, SinkRowError
+from aerobee.protocol.headers.stages import (
+    Run,
+    StageCapability,
+    StageChunkHeader,
+    StagePart,
+    chunk_crc,
+    encode_chunk,
+    stage_checksum,
+)
+from aerobee.protocol.message.batch import BatchItem, encode_batch
+from aerobee.protocol.names import AUTO_CREATE_TOPIC
+
+log = logging.getLogger("aerobee.pipeline")
+
+# Gathered for all queues together, whatever `batch_bytes` is.
+_GATHERED_BYTES: Final = 32 * 1024 * 1024
+# What a chunk needs beside its rows: a run's head, with the longest topic name.
+_RUN_BYTES: Final = 160
+_DEFAULT_QUEUES: Final = 4
+# Spark waits with the news of a failed task.
+_GIVE_UP_S: Final = 2.0
+
+
+class SinkSendError(RuntimeError):
+    """Rows that could not be stored; the text names them and their topic."""
+
+
+class TaskSender(Protocol):
+    """What a task does with its messages."""
+
+    def add(self, row: Row) -> None:
+        """Take a message; may send, and wait for room. Raises SinkSendError, SinkRowError."""
+
+    def finish(self) -> list[StagePart]:
+        """Send the rest and wait for all answers; what was staged. Raises SinkSendError."""
+
+    def give_up(self) -> None:
+        """The task has failed: forget what was staged, as far as that is quickly done."""
+
+
+class InFlight:
+    """Requests that are not answered yet, at most `limit`."""
+
+    def __init__(self, thread: LoopThread, limit: int) -> None:
+        self._thread = thread
+        self._limit = limit
+        self._open: deque[tuple[Future[Any], Sequence[Row]]] = deque()
+
+    def start(self, work: Coroutine[Any, Any, Any], rows: Sequence[Row]) -> None:
+        """Start a request that stores `rows`, when there is room for it."""
+        if len(self._open) >= self._limit:
+            try:
+                self._wait_first()
+            except BaseException:
+                work.close()
+                raise
+        self._open.append((self._thread.submit(work), rows))
+
+    def drain(self) -> None:
+        """Wait for all answers."""
+        while self._open:
+            self._wait_first()
+
+    def _wait_first(self) -> None:
+        future, rows = self._open.popleft()
+        try:
+            future.result()
+        except ClientError as error:
+            raise SinkSendError(f"{named(rows)}: {error}") from error
+
+
+def named(rows: Sequence[Row]) -> str:
+    """Rows by number and topic, for errors."""
+    topics = ", ".join(sorted({repr(row.queue.topic) for row in rows}))
+    first, last = min(row.number for row in rows), max(row.number for row in rows)
+    which = f"row {first}" if first == last else f"rows {first} to {last}"
+    return f"{which} of the partition, topic {topics}"
+
+
+def _batch_body(rows: Sequence[Row]) -> bytes:
+    return encode_batch([BatchItem(row.flag, row.body, row.properties) for row in rows])
+
+
+class _Gathered:
+    """Rows for one broker that are not sent yet, by queue."""
+
+    def __init__(self) -> None:
+        self.by_queue: dict[MessageQueue, list[Row]] = {}
+        self.size = 0
+
+    def add(self, row: Row) -> None:
+        rows = self.by_queue.get(row.queue)
+        if rows is None:
+            rows = self.by_queue[row.queue] = []
+            self.size += _RUN_BYTES
+        rows.append(row)
+        self.size += row.size
+
+
+class StagedSender:
+    """Stages rows; nobody sees them before the batch is committed."""
+
+    def __init__(
+        self,
+        client: StageClient,
+        thread: LoopThread,
+        options: SinkOptions,
+        key: tuple[str, int],
+        partition: int,
+        capability_of: Callable[[str], StageCapability],
+    ) -> None:
+        self._client = client
+        self._thread = thread
+        self._batch_bytes = options.batch_bytes
+        self._key = key
+        self._partition = partition
+        self._capability_of = capability_of
+        self._in_flight = InFlight(thread, options.in_flight)
+        self._gathered: dict[str, _Gathered] = {}
+        self._names: dict[str, str] = {}
+        self._crcs: dict[str, list[int]] = {}
+        self._rows: Counter[str] = Counter()
+
+    def add(self, row: Row) -> None:
+        broker = row.queue.broker_name
+        told = self._capability_of(broker)
+        limit = min(told.max_message_bytes, told.max_chunk_bytes - row.size + len(row.body) - 256)
+        if len(row.body) > limit:
+            raise SinkRowError(
+                f"row {row.number} of its partition, topic {row.queue.topic!r}: its body has "
+                f"{len(row.body)} bytes, at most {limit} fit into one message of broker {broker}"
+            )
+        if row.delay_level and not told.delay:
+            raise SinkRowError(
+                f"row {row.number} of its partition, topic {row.queue.topic!r}: broker {broker} "
+                "does not stage delayed messages; leave delayTimeLevel out, or use "
+                "guarantee=at-least-once"
+            )
+        gathered = self._gathered.get(broker)
+        if gathered is not None and gathered.size + row.size > told.max_chunk_bytes - _RUN_BYTES:
+            self._flush(broker)
+            gathered = None
+        if gathered is None:
+            gathered = self._gathered[broker] = _Gathered()
+        gathered.add(row)
+        if gathered.size >= self._batch_bytes:
+            self._flush(broker)
+
+    def finish(self) -> list[StagePart]:
+        for broker in list(self._gathered):
+            self._flush(broker)
+        self._in_flight.drain()
+        return [
+            StagePart(
+                broker,
+                self._partition,
+                name,
+                len(self._crcs[broker]),
+                self._rows[broker],
+                stage_checksum(self._crcs[broker]),
+            )
+            for broker, name in self._names.items()
+        ]
+
+    def give_up(self) -> None:
+        async def drop() -> None:
+            async with asyncio.timeout(_GIVE_UP_S):
+                for broker, name in self._names.items():
+                    await self._client.drop(broker, *self._key, [name])
+
+        try:
+            self._thread.run(drop())
+        except (ClientError, TimeoutError) as error:
+            log.info("stages of a failed task are left to expire error=%s", error)
+
+    def _flush(self, broker: str) -> None:
+        gathered = self._gathered.pop(broker)
+        runs = [
+            Run(queue.topic, queue.queue_id, len(rows), _batch_body(rows))
+            for queue, rows in gathered.by_queue.items()
+        ]
+        rows = [row for queue_rows in gathered.by_queue.values() for row in queue_rows]
+        body = encode_chunk(runs)
+        # A name nobody had before: a batch run again has the same numbers as its first run.
+        name = self._names.setdefault(broker, uuid.uuid4().hex)
+        crcs = self._crcs.setdefault(broker, [])
+        crc = chunk_crc(body)
+        header = StageChunkHeader(*self._key, self._partition, name, len(crcs), len(rows), crc)
+        crcs.append(crc)
+        self._rows[broker] += len(rows)
+        self._in_flight.start(self._client.send_chunk(broker, header, body), rows)
+
+
+class PlainClient:
+    """Sends batches that are encoded already. Belongs to the loop it was started on."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        send_s = options.send_timeout_ms / 1000
+        # A broker's own limit decides; it is told as the broker tells it.
+        self._options = ProducerOptions(
+            send_timeout_s=send_s, call_timeout_s=max(send_s, 5.0), **options.of_clients()
+        )
+        self._session = Session(options.name_servers, self._options)
+        self._sender = Sender(self._session, options.producer_group, self._options)
+        self._patience_s = options.retry_timeout_ms / 1000
+        self.local_ip = self._session.local_ip
+
+    async def __aenter__(self) -> PlainClient:
+        self._session.start()
+        return self
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._session.close()
+
+    async def queues(self, topic: str, *, is_known: bool = False) -> list[MessageQueue]:
+        """As StageClient.queues."""
+        routes = self._session.routes
+        return await patiently(
+            self._session,
+            self._patience_s,
+            lambda: routes.write_queues(topic, AUTO_CREATE_TOPIC, _DEFAULT_QUEUES),
+            (NoRoute,) if is_known else (),
+        )
+
+    async def send(self, rows: Sequence[Row]) -> SendResult:
+        """Send rows of one queue, as a batch if there are several; until somebody takes them."""
+        first = rows[0]
+        if len(rows) == 1:
+            body, properties = first.body, first.properties.decode()
+            outgoing = Outgoing(first.queue.topic, body, properties, "", flag=first.flag)
+        else:
+            outgoing = Outgoing(first.queue.topic, _batch_body(rows), "", "", batch=True)
+        timeout_s = self._options.send_timeout_s
+        return await patiently(
+            self._session,
+            self._patience_s,
+            lambda: self._sender.attempt(outgoing, first.queue, timeout_s),
+        )
+
+
+class PlainSender:
+    """Sends rows straight to their queues: at least once."""
+
+    def __init__(self, client: PlainClient, thread: LoopThread, options: SinkOptions) -> None:
+        self._client = client
+        self._batch_bytes = options.batch_bytes
+        self._accepted = options.accept_codes
+        self._in_flight = InFlight(thread, options.in_flight)
+        self._gathered: dict[MessageQueue, list[Row]] = {}
+        self._sizes: Counter[MessageQueue] = Counter()
+        self._size = 0
+        self.unsure: Counter[str] = Counter()
+
+    def add(self, row: Row) -> None:
+        queue = row.queue
+        if row.delay_level:
+            # A batch cannot hold it.
+            self._start([row])
+            return
+        if queue in self._gathered and self._sizes[queue] + row.size > self._batch_bytes:
+            self._flush(queue)
+        self._gathered.setdefault(queue, []).append(row)
+        self._sizes[queue] += row.size
+        self._size += row.size
+        if self._sizes[queue] >= self._batch_bytes:
+            self._flush(queue)
+        elif self._size > _GATHERED_BYTES:
+            self._flush(max(self._gathered, key=lambda one: self._sizes[one]))
+
+    def finish(self) -> list[StagePart]:
+        for queue in list(self._gathered):
+            self._flush(queue)
+        self._in_flight.drain()
+        for code, count in self.unsure.items():
+            log.warning("messages stored, but not known to be safe code=%s count=%d", code, count)
+        return []
+
+    def give_up(self) -> None:
+        """What was sent is sent."""
+
+    def _flush(self, queue: MessageQueue) -> None:
+        self._size -= self._sizes.pop(queue)
+        self._start(self._gathered.pop(queue))
+
+    def _start(self, rows: list[Row]) -> None:
+        self._in_flight.start(self._send(rows), rows)
+
+    async def _send(self, rows: list[Row]) -> None:
+        status = (await self._client.send(rows)).status
+        if status is SendStatus.OK:
+            return
+        if status.value not in self._accepted:
+            raise ClientError(
+                f"the broker answered {status.value} {status.name}: stored, but not known to be "
+                "safe; the task is repeated, which stores it twice (option acceptCodes)"
+            )
+        self.unsure[f"{status.value} {status.name}"] += len(rows)

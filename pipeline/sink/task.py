@@ -1,0 +1,177 @@
+"""The three moments of a write: a task's rows, the driver's commit, the driver's abort.
+
+Tasks and driver are different processes and meet in `SinkCommit` only. A commit that is repeated,
+or comes after a crash, is the same call again; an abort after it does nothing, because Spark calls
+abort with whole messages when a commit has failed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from aerobee.client.errors import ClientError
+from aerobee.client.loop_thread import LoopThread
+from aerobee.client.message import MessageQueue
+from aerobee.client.producing.sender import make_unique_ids
+from aerobee.client.producing.staging import StageClient
+from aerobee.pipeline.sink.plan import SinkPlan, staging_client
+from aerobee.pipeline.sink.rows import RowMaker
+from aerobee.pipeline.sink.send import (
+    PlainClient,
+    PlainSender,
+    SinkSendError,
+    StagedSender,
+    TaskSender,
+)
+from aerobee.protocol.headers.stages import StageCapability, StagePart
+
+log = logging.getLogger("aerobee.pipeline")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What a task has done; plain values, because it is pickled. `parts` are StageParts."""
+
+    query: str
+    batch: int
+    rows: int
+    parts: list[dict[str, Any]] = field(default_factory=list)
+
+
+def write_partition(
+    plan: SinkPlan, query: str, batch: int, partition: int, values: Iterable[Sequence[Any]]
+) -> TaskResult:
+    """Stage, or send, one partition's rows. Raises SinkRowError, SinkSendError."""
+    task = f"{query}/{batch}/{partition}"
+    with _sender(plan, query, batch, partition) as (sender, queues_of, next_id):
+        maker = RowMaker(plan.columns, plan.options.topic, task, partition, queues_of, next_id)
+        count = 0
+        try:
+            for row in maker.rows(values):
+                sender.add(row)
+                count += 1
+            parts = sender.finish()
+        except BaseException:
+            sender.give_up()
+            raise
+    return TaskResult(query, batch, count, [msgspec.structs.asdict(part) for part in parts])
+
+
+QueuesOf = Callable[[str], Sequence[MessageQueue]]
+
+
+@contextmanager
+def _sender(
+    plan: SinkPlan, query: str, batch: int, partition: int
+) -> Iterator[tuple[TaskSender, QueuesOf, Callable[[], str]]]:
+    """A sender, the queues of a topic, and a maker of message ids."""
+    thread = LoopThread.acquire()
+    client: StageClient | PlainClient
+    client = PlainClient(plan.options) if plan.staged is None else staging_client(plan.options)
+    try:
+        thread.run(client.__aenter__())
+        try:
+            sender: TaskSender
+            if isinstance(client, PlainClient):
+                sender = PlainSender(client, thread, plan.options)
+            else:
+                told = _Capabilities(client, thread, plan.staged or {})
+                sender = StagedSender(client, thread, plan.options, (query, batch), partition, told)
+
+            def queues_of(topic: str) -> Sequence[MessageQueue]:
+                try:
+                    is_known = topic == plan.options.topic
+                    return thread.run(client.queues(topic, is_known=is_known))
+                except ClientError as error:
+                    raise SinkSendError(f"topic {topic!r}: {error}") from error
+
+            yield sender, queues_of, make_unique_ids(client.local_ip).next_id
+        finally:
+            thread.run(client.close())
+    finally:
+        thread.release()
+
+
+class _Capabilities:
+    """What brokers can stage, also one that the plan did not know."""
+
+    def __init__(
+        self, client: StageClient, thread: LoopThread, known: dict[str, StageCapability]
+    ) -> None:
+        self._client = client
+        self._thread = thread
+        self._known = dict(known)
+
+    def __call__(self, broker: str) -> StageCapability:
+        told = self._known.get(broker)
+        if told is None:
+            told = self._thread.run(self._client.capability(broker))
+            if told is None:
+                raise SinkSendError(
+                    f"broker {broker}, which was not there when the write began, does not stage "
+                    "batches; start the write anew, or use guarantee=at-least-once"
+                )
+            self._known[broker] = told
+        return told
+
+
+def commit_write(plan: SinkPlan, results: Sequence[TaskResult]) -> None:
+    """Decide the batch and wait until it is published; nothing to do at least once."""
+    if plan.staged is None or not results:
+        return
+    query, batch = _batch_of(results)
+    parts = _parts_of(results)
+
+    async def commit() -> None:
+        async with staging_client(plan.options) as client:
+            decision = await client.commit(query, batch, parts, plan.brokers)
+        if decision.existed:
+            log.warning(
+                "the batch was decided before, its rows of then count query=%s batch=%d "
+                "stages_dropped=%d", query, batch, len(parts),
+            )  # fmt: skip
+
+    _run(commit)
+
+
+def abort_write(plan: SinkPlan, results: Sequence[TaskResult]) -> None:
+    """Give up what was staged, unless the batch is decided."""
+    if plan.staged is None or not results:
+        return
+    query, batch = _batch_of(results)
+    parts = _parts_of(results)
+
+    async def abort() -> None:
+        async with staging_client(plan.options) as client:
+            if not await client.abort(query, batch, parts, plan.brokers):
+                log.warning("abort after the decision query=%s batch=%d", query, batch)
+
+    try:
+        _run(abort)
+    except ClientError as error:
+        # They expire by themselves; the error that led here is the one to be told.
+        log.warning("stages not given up query=%s batch=%d error=%s", query, batch, error)
+
+
+def _run(work: Callable[[], Any]) -> None:
+    thread = LoopThread.acquire()
+    try:
+        thread.run(work())
+    finally:
+        thread.release()
+
+
+def _batch_of(results: Sequence[TaskResult]) -> tuple[str, int]:
+    batches = {(result.query, result.batch) for result in results}
+    assert len(batches) == 1, batches
+    return batches.pop()
+
+
+def _parts_of(results: Sequence[TaskResult]) -> list[StagePart]:
+    return [msgspec.convert(part, type=StagePart) for result in results for part in result.parts]

@@ -1,0 +1,174 @@
+"""The writers behind `format("rocketmq")`: batch and stream, for PySpark 4.0 to 4.3.
+
+A thin layer over `sink/task.py`. Which class Spark is given: batch writes take Arrow in all
+versions, streams since 4.1, before that rows. A writer is made and planned on the driver, pickled
+to the tasks, and made again from the pickle for commit and abort: nothing is kept in it but the
+plan.
+
+What Spark says of a task, and where: the partition in its TaskContext, a stream's query and batch
+as local properties of it; commit is told the batch only. So both travel in the commit messages.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+except ImportError:  # before 4.1
+    DataSourceStreamArrowWriter = None
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from aerobee.pipeline.sink.plan import SinkPlan
+    from aerobee.pipeline.sink.task import TaskResult
+
+_BATCH_ID = "streaming.sql.batchId"
+_QUERY_ID = "sql.streaming.queryId"
+
+
+class OverwriteRefused(ValueError):
+    """A topic has no content that could be replaced."""
+
+
+@dataclass
+class SinkCommit(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    result: TaskResult
+
+
+def batch_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> DataSourceArrowWriter:
+    """For `DataSource.writer`. Raises what planning finds wrong."""
+    if overwrite:
+        raise OverwriteRefused(
+            'mode overwrite: messages of a topic cannot be replaced; use .mode("append")'
+        )
+    from aerobee.pipeline.sink.plan import plan_write
+
+    return TopicWriter(plan_write(options, schema.fields, streaming=False))
+
+
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> DataSourceStreamWriter:
+    """For `DataSource.streamWriter`. Raises what planning finds wrong."""
+    if overwrite:
+        raise OverwriteRefused(
+            'outputMode complete: messages of a topic cannot be replaced; use "append" or "update"'
+        )
+    from aerobee.pipeline.sink.plan import plan_write
+
+    kind = TopicStreamRowWriter if DataSourceStreamArrowWriter is None else TopicStreamWriter
+    return kind(plan_write(options, schema.fields, streaming=True))
+
+
+class TopicWriter(DataSourceArrowWriter):
+    """One batch write."""
+
+    def __init__(self, plan: SinkPlan) -> None:
+        self._plan = plan
+        # Names the rows of a write without jobId, in SPARK_ID.
+        self._query = plan.query or f"write.{uuid.uuid4()}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
+        """Runs in a task."""
+        from aerobee.pipeline.sink.rows import values_of
+        from aerobee.pipeline.sink.task import write_partition
+        from aerobee.pipeline.workers import settle
+
+        settle()
+        values = values_of(iterator)
+        return SinkCommit(write_partition(self._plan, self._query, 0, _partition(), values))
+
+    def commit(self, messages: Sequence[SinkCommit | None]) -> None:
+        """Runs on the driver when all tasks have ended."""
+        _commit(self._plan, messages)
+
+    def abort(self, messages: Sequence[SinkCommit | None]) -> None:
+        """Runs on the driver when a task, or the commit, has failed."""
+        _abort(self._plan, messages)
+
+
+class _StreamSides:
+    """What both stream writers do on the driver."""
+
+    def __init__(self, plan: SinkPlan) -> None:
+        self._plan = plan
+
+    def commit(self, messages: Sequence[SinkCommit | None], batchId: int) -> None:
+        """Runs on the driver when all tasks of a batch have ended; may be called again."""
+        _commit(self._plan, messages)
+
+    def abort(self, messages: Sequence[SinkCommit | None], batchId: int) -> None:
+        """Runs on the driver when a task, or the commit, has failed."""
+        _abort(self._plan, messages)
+
+
+class TopicStreamRowWriter(_StreamSides, DataSourceStreamWriter):
+    """One stream's writes, as rows."""
+
+    def write(self, iterator: Iterator[Any]) -> SinkCommit:
+        """Runs in a task."""
+        return _write_stream(self._plan, iterator)
+
+
+if DataSourceStreamArrowWriter is not None:
+
+    class TopicStreamWriter(_StreamSides, DataSourceStreamArrowWriter):
+        """One stream's writes, as Arrow batches."""
+
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
+            """Runs in a task."""
+            from aerobee.pipeline.sink.rows import values_of
+
+            return _write_stream(self._plan, values_of(iterator))
+
+
+def _write_stream(plan: SinkPlan, values: Iterator[Sequence[Any]]) -> SinkCommit:
+    from aerobee.pipeline.sink.task import write_partition
+    from aerobee.pipeline.workers import settle
+
+    settle()
+    context = TaskContext.get()
+    assert context is not None
+    query = context.getLocalProperty(_QUERY_ID)
+    batch = context.getLocalProperty(_BATCH_ID)
+    if query is None or batch is None:
+        raise RuntimeError(
+            f"this Spark does not tell its tasks {_QUERY_ID} and {_BATCH_ID}, so batches cannot be "
+            "told apart; PySpark 4.0 to 4.3 do"
+        )
+    return SinkCommit(write_partition(plan, query, int(batch), _partition(), values))
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    assert context is not None
+    return int(context.partitionId())
+
+
+def _commit(plan: SinkPlan, messages: Sequence[SinkCommit | None]) -> None:
+    from aerobee.pipeline.sink.task import commit_write
+
+    commit_write(plan, [message.result for message in messages if message is not None])
+
+
+def _abort(plan: SinkPlan, messages: Sequence[SinkCommit | None]) -> None:
+    from aerobee.pipeline.sink.task import abort_write
+
+    abort_write(plan, [message.result for message in messages if message is not None])

@@ -1,0 +1,200 @@
+"""What a streaming query asks of its source: where to begin, how far to go, what to read.
+
+Nothing here knows Spark; `topic_source.py` puts its classes around this. One object lives as long
+as the query's driver process and may be asked a hundred times a second.
+
+    initial()           once; pinned outside the process where a later answer would differ
+    latest(start, ...)  how far the next batch goes: the queues' ends, held back by limits. PySpark
+                        before 4.2 asks for it before it asks for initial(), and without a start
+    ranges(start, end)  what the batch reads; a queue that `start` lacks is read from its minimum
+    done(end)           a batch is committed: offsets for the display of lag
+
+A queue without a route (its broker is away) keeps the offset it had, so it is neither forgotten nor
+read again. An end below the start is lost data: the broker's disk took messages back that were
+checkpointed already, or the topic was made anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from aerobee.pipeline.brokers.errors import DataLoss, PipelineError
+from aerobee.pipeline.brokers.offsets import Offsets, Queue, Range, limited
+from aerobee.pipeline.brokers.queue_offsets import (
+    max_offsets,
+    mean_sizes,
+    min_offsets,
+    store_group_offsets,
+)
+from aerobee.pipeline.source.options import SourceOptions
+from aerobee.pipeline.source.positions import Cluster
+from aerobee.pipeline.source.start_pins import make_pins
+
+log = logging.getLogger("aerobee.pipeline")
+
+# Sizes of messages are judged by this many of each queue.
+_SAMPLE = 32
+
+
+class StreamPlan:
+    """The plans of one streaming query. One thread."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self._cluster = Cluster(options)
+        self._pins = make_pins(options, self._cluster.brokers)
+        self._initial: Offsets | None = None
+        #: Whether Spark wanted to know where to begin, so batch 0 is not done.
+        self._asked = False
+        self._pins_settled = False
+        #: The last offset met of each queue, for queues whose broker is away.
+        self._known: Offsets = {}
+        self._target: Offsets | None = None
+        self.highest: Offsets = {}
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._cluster.close()
+
+    # --- where to begin ---------------------------------------------------------------------
+
+    def initial(self) -> Offsets:
+        """Where the query begins; the same each time."""
+        self._asked = True
+        return dict(self._beginning())
+
+    def _beginning(self) -> Offsets:
+        if self._initial is None:
+            self._initial = self._begin()
+            self._known |= self._initial
+        return self._initial
+
+    def _begin(self) -> Offsets:
+        queues = self._cluster.queues()
+        place = self.options.start
+        offsets = self._cluster.resolve(place, queues)
+        if not place.moves:
+            return offsets
+        if self._pins.where is None:
+            log.warning(
+                "the start is not kept outside this process: after a crash within the first batch "
+                "the query must be started anew; option consumerGroup keeps it"
+            )
+            return offsets
+        pinned = self._pins.load(queues)
+        if pinned:
+            log.warning("the start of an earlier try is used again, from %s", self._pins.where)
+        offsets |= pinned
+        self._pins.store(offsets)
+        return offsets
+
+    def _settle_pins(self) -> None:
+        """A start that did not need the initial offset: batch 0 is done, the pins have served."""
+        if not self._pins_settled and not self._asked and self.options.start.moves:
+            self._pins.drop(self._cluster.queues(list(self._known)))
+        self._pins_settled = True
+
+    # --- how far to go ----------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        """Take what is there now for the end of the query (trigger availableNow)."""
+        self._target = self._ends()
+
+    def latest(
+        self, start: Offsets | None, most_rows: int | None = None, most_bytes: int | None = None
+    ) -> Offsets:
+        """How far the next batch goes. `start` None: from what this process has seen so far.
+
+        Such a call may be the first of a new query, whose start is asked for later. So the start
+        is resolved and kept before an end is told, or it could come to lie behind that end.
+        """
+        if start is not None:
+            self._known |= start
+            self._settle_pins()
+        elif self.options.start.moves and not self._pins_settled:
+            self._beginning()
+        ends = self._ends()
+        self.highest = dict(ends)
+        if self._target is not None:
+            target = self._target
+            ends = {
+                queue: min(end, max(target[queue], self._known.get(queue, 0)))
+                for queue, end in ends.items()
+                if queue in target
+            }
+        for queue, known in self._known.items():
+            if ends.setdefault(queue, known) < known:
+                self._cluster.lose(
+                    f"{queue}: was read up to offset {known}, but ends at {ends[queue]}"
+                )
+        if start is not None and (most_rows or most_bytes):
+            ends = self._held_back(start, ends, most_rows, most_bytes)
+        return ends
+
+    def _ends(self) -> Offsets:
+        return max_offsets(self._cluster.brokers, self._cluster.queues(list(self._known)))
+
+    def _held_back(
+        self, start: Offsets, ends: Offsets, most_rows: int | None, most_bytes: int | None
+    ) -> Offsets:
+        # What retention took is not counted: a limit of a thousand would have to pass over a
+        # million lost messages in a thousand empty batches.
+        behind = [queue for queue, end in ends.items() if end > start.get(queue, -1)]
+        lowest = min_offsets(self._cluster.brokers, behind)
+        begins = {**start} | {queue: max(low, start.get(queue, 0)) for queue, low in lowest.items()}
+        lags = {queue: ends[queue] - begins[queue] for queue in behind}
+        lags = {queue: lag for queue, lag in lags.items() if lag > 0}
+        limits = [most_rows] if most_rows else []
+        if most_bytes and lags:
+            places = [(queue, begins[queue]) for queue in lags]
+            sizes = mean_sizes(self._cluster.brokers, self.options.group, places, _SAMPLE)
+            total = sum(lag * sizes.get(queue, 0) for queue, lag in lags.items())
+            if total > most_bytes:
+                limits.append(max(1, int(sum(lags.values()) * most_bytes / total)))
+        return limited(begins, ends, min(limits)) if limits else ends
+
+    def _with_new_queues(self, start: Mapping[Queue, int], ends: Offsets) -> Offsets:
+        new = [queue for queue in ends if queue not in start]
+        return {**min_offsets(self._cluster.brokers, new), **start}
+
+    # --- what to read -----------------------------------------------------------------------
+
+    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
+        """What a batch reads; DataLoss where it is not there (or a warning, as asked).
+
+        An empty range from an offset to itself is no batch: so PySpark 4.0 tells a source that
+        starts again how far was planned, also when batch 0 was not finished.
+        """
+        if start != end:
+            self._settle_pins()
+        self._known |= start
+        self._known |= end
+        begins = self._with_new_queues(start, end)
+        wanted = [Range(queue, begins[queue], last) for queue, last in sorted(end.items())]
+        for one in wanted:
+            if one.size < 0:
+                self._backwards(one)
+        return self._cluster.check([one for one in wanted if one.size > 0])
+
+    def _backwards(self, one: Range) -> None:
+        begun = (self._initial or {}).get(one.queue)
+        if self._asked and begun == one.start and self.options.start.moves:
+            raise DataLoss(
+                f"{one.queue}: the first batch was planned to end at offset {one.end}, but the "
+                f"start was resolved anew, at {one.start}. Without option consumerGroup the start "
+                "of a stream is not kept. Begin with a new checkpoint, and with "
+                "startingTimestamp or startingOffsets that reach back far enough"
+            )
+        self._cluster.lose(f"{one.queue}: the batch begins at {one.start} and ends at {one.end}")
+
+    # --- afterwards -------------------------------------------------------------------------
+
+    def done(self, end: Offsets) -> None:
+        """A batch is committed. Failing to tell the brokers is a warning: it is display only."""
+        if not self.options.commit_offsets:
+            return
+        try:
+            store_group_offsets(self._cluster.brokers, self.options.group, end)
+        except PipelineError as error:
+            log.warning("offsets not committed group=%s error=%s", self.options.group, error)

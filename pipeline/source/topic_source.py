@@ -1,0 +1,252 @@
+"""`format("rocketmq")` for Spark: one class for PySpark 4.0 to 4.3, batch and stream.
+
+A thin layer: options come in, plans of `batch_plan.py` and `stream_plan.py` become Spark's
+partitions, and `source/read.py` reads them. Where the versions differ is said beside the place.
+
+Which process runs what: schema() and the readers' planning run in short driver processes, a stream
+reader's offsets in one that lives as long as the query, read() in the executors' workers, where the
+reader arrives pickled. So nothing holds a socket but what is made inside such a call, and nothing
+heavy (numpy, pyarrow, msgspec) is imported before one: Spark imports this module while it looks for
+data sources, and a failure would hide all of them without a word.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    HAS_LIMITS = True
+except ImportError:  # before 4.2: no limits, and no target for availableNow
+    HAS_LIMITS = False
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Stands in for a class that this version of PySpark does not know."""
+
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from aerobee.pipeline.brokers.offsets import Range
+    from aerobee.pipeline.source.options import SourceOptions
+    from aerobee.pipeline.source.pushdown import Pruning
+    from aerobee.pipeline.source.stream_plan import StreamPlan
+
+log = logging.getLogger("aerobee.pipeline")
+
+
+class TopicSource(DataSource):
+    """The data source `rocketmq`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` is told."""
+        return "rocketmq"
+
+    def schema(self) -> str:
+        """The columns asked for, as DDL. Raises OptionError for any option that is wrong."""
+        from aerobee.pipeline.decode.columns import ddl
+        from aerobee.pipeline.workers import settle
+
+        settle()
+        return ddl(self._options(None).columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch reader; one with pushFilters only when asked, since Spark refuses it else."""
+        options = self._options(False, schema)
+        return PruningTopicReader(options) if options.pushdown else TopicReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A stream reader."""
+        return TopicStreamReader(self._options(True, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch writer; refuses by name what cannot be written."""
+        from aerobee.pipeline.sink.topic_sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """A stream writer; the same."""
+        from aerobee.pipeline.sink.topic_sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
+
+    def _options(self, streaming: bool | None, schema: StructType | None = None) -> SourceOptions:
+        from aerobee.pipeline.option_parsing import OptionError
+        from aerobee.pipeline.source.options import read_source_options
+
+        options = read_source_options(self.options, streaming=streaming)
+        wanted = [(column.name, column.type) for column in options.columns]
+        if schema is not None and wanted != [
+            (column.name, column.dataType.simpleString()) for column in schema.fields
+        ]:
+            raise OptionError(
+                "a schema cannot be given for this source; option columns chooses and orders the "
+                "columns"
+            )
+        return options
+
+
+class _Reading:
+    """What batch and stream readers share: options, and reading one partition."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition. An empty plan is read too: as InputPartition(None), or None
+        itself before 4.1."""
+        from aerobee.pipeline.source.read import read_range
+        from aerobee.pipeline.workers import settle
+
+        settle()
+        if partition is not None and partition.value is not None:
+            yield from read_range(self._options, _range_of(partition.value))
+
+    def _partitions(self, ranges: list[Range]) -> list[InputPartition]:
+        from aerobee.pipeline.brokers.offsets import split
+
+        pieces = split(ranges, self._options.min_partitions)
+        return [InputPartition((*one.queue, one.start, one.end)) for one in pieces]
+
+
+def _range_of(value: tuple[str, str, int, int, int]) -> Range:
+    from aerobee.pipeline.brokers.offsets import Queue, Range
+
+    topic, broker, number, start, end = value
+    return Range(Queue(topic, broker, number), start, end)
+
+
+class TopicReader(_Reading, DataSourceReader):
+    """Reads what is there when the DataFrame is planned."""
+
+    _pruning: Pruning | None = None
+
+    def partitions(self) -> list[InputPartition]:
+        """One for each queue with messages, or as many as minPartitions asks for."""
+        from aerobee.pipeline.source.batch_plan import batch_ranges
+        from aerobee.pipeline.workers import settle
+
+        settle()
+        if self._options.most_rows or self._options.most_bytes:
+            log.warning("maxOffsetsPerTrigger and maxBytesPerTrigger do nothing in a batch read")
+        return self._partitions(batch_ranges(self._options, self._pruning))
+
+
+class PruningTopicReader(TopicReader):
+    """With filters pushed down (since 4.1): leaves out queues and offsets that cannot match."""
+
+    def pushFilters(self, filters: list[Any]) -> list[Any]:
+        """Take what helps; all are given back, so Spark evaluates them on the rows as well."""
+        from aerobee.pipeline.source.pushdown import prune
+
+        self._pruning = prune(filters)
+        return list(filters)
+
+
+class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans and reads micro-batches. Offsets are the JSON of `offsets.py`."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        super().__init__(options)
+        self._made: StreamPlan | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Executors read; plans and their connections stay in the driver."""
+        return {"_options": self._options, "_made": None}
+
+    @property
+    def _plan(self) -> StreamPlan:
+        if self._made is None:
+            from aerobee.pipeline.source.stream_plan import StreamPlan
+
+            self._made = StreamPlan(self._options)
+            if not HAS_LIMITS and (self._options.most_rows or self._options.most_bytes):
+                log.warning(
+                    "maxOffsetsPerTrigger and maxBytesPerTrigger need PySpark 4.2: this version "
+                    "does not tell a source where the last batch ended; each batch takes all"
+                )
+        return self._made
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query begins; asked until batch 0 is committed."""
+        return _json(self._plan.initial())
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
+        """How far the next batch goes; called without arguments before 4.2.
+
+        A limit of the engine's own, all that is available, counts more than the options.
+        """
+        most_rows = most_bytes = None
+        if HAS_LIMITS and isinstance(limit, ReadMaxRows | ReadMaxBytes):
+            most_rows, most_bytes = self._options.most_rows, self._options.most_bytes
+            if isinstance(limit, ReadMaxRows):
+                most_rows = limit.max_rows
+            else:
+                most_bytes = limit.max_bytes
+        begin = None if start is None else _offsets(start)
+        return _json(self._plan.latest(begin, most_rows, most_bytes))
+
+    def getDefaultReadLimit(self) -> Any:
+        """The limit that the options ask for."""
+        if self._options.most_rows:
+            return ReadMaxRows(self._options.most_rows)
+        if self._options.most_bytes:
+            return ReadMaxBytes(self._options.most_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """The query ends with what is there now."""
+        self._plan.freeze()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """What is there, limits aside; Spark shows it beside how far it has got."""
+        return _json(self._plan.highest) if self._plan.highest else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """One for each queue with messages, or as many as minPartitions asks for."""
+        return self._partitions(self._plan.ranges(_offsets(start), _offsets(end)))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """A batch is done; Spark says so when it plans the next one."""
+        self._plan.done(_offsets(end))
+
+    def stop(self) -> None:
+        """The query ends."""
+        if self._made is not None:
+            self._made.close()
+
+
+def _json(offsets: Any) -> dict[str, Any]:
+    from aerobee.pipeline.brokers.offsets import to_json
+
+    return to_json(offsets)
+
+
+def _offsets(value: dict[str, Any]) -> Any:
+    from aerobee.pipeline.brokers.errors import PipelineError
+    from aerobee.pipeline.brokers.offsets import from_json
+
+    try:
+        return from_json(value)
+    except ValueError as error:
+        raise PipelineError(f"the checkpoint holds no offsets of this source: {error}") from error

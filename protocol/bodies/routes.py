@@ -1,0 +1,161 @@
+"""Routes and cluster info, both ways (wire spec 5.3).
+
+Broker ids are map keys that upstream leaves unquoted for old clients; quoted ones are read by all
+of them, so that is what is written. `enableActingMaster` is written because one Rust client refuses
+a route without it (clients 2).
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from aerobee.protocol.bodies.common import (
+    as_object,
+    dumps,
+    int_member,
+    list_member,
+    object_member,
+    parse_body,
+    text_list,
+    text_member,
+)
+from aerobee.protocol.errors import BadRequest
+
+_MAX_VALUES = 2_000_000
+_NO_LIMIT = 1 << 31
+
+
+class QueueRoute(msgspec.Struct, frozen=True, order=True):
+    """The queues that one broker name has of a topic."""
+
+    broker_name: str
+    read_queues: int
+    write_queues: int
+    perm: int
+    sys_flag: int = 0
+
+    def json_members(self) -> Mapping[str, Any]:
+        """Its form in `queueDatas`."""
+        return {
+            "brokerName": self.broker_name,
+            "perm": self.perm,
+            "readQueueNums": self.read_queues,
+            "topicSysFlag": self.sys_flag,
+            "writeQueueNums": self.write_queues,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> "QueueRoute":
+        """BadRequest (code 1) names what is missing or no number."""
+        members = as_object(value, "queue data")
+        return cls(
+            text_member(members, "brokerName"),
+            int_member(members, "readQueueNums"),
+            int_member(members, "writeQueueNums"),
+            int_member(members, "perm"),
+            int_member(members, "topicSysFlag", 0),
+        )
+
+
+class BrokerRoute(msgspec.Struct, frozen=True):
+    """The addresses of one broker name by broker id, 0 being the master."""
+
+    name: str
+    cluster: str
+    addresses: dict[int, str]
+
+    def json_members(self) -> Mapping[str, Any]:
+        """Its form in `brokerDatas` and in cluster info."""
+        return {
+            "brokerAddrs": self.addresses,
+            "brokerName": self.name,
+            "cluster": self.cluster,
+            "enableActingMaster": False,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> "BrokerRoute":
+        """BadRequest (code 1) names what is missing or no number."""
+        members = as_object(value, "broker data")
+        addresses = object_member(members, "brokerAddrs")
+        return cls(
+            text_member(members, "brokerName"),
+            text_member(members, "cluster", ""),
+            {
+                int_member({"broker id": broker_id}, "broker id"): text_member(addresses, broker_id)
+                for broker_id in addresses
+            },
+        )
+
+
+class TopicRoute(msgspec.Struct, frozen=True):
+    """Where a topic is: the answer to GET_ROUTEINFO_BY_TOPIC."""
+
+    queues: tuple[QueueRoute, ...]
+    brokers: tuple[BrokerRoute, ...]
+    order_conf: str | None = None
+    filter_servers: dict[str, list[str]] = {}
+
+    def encode(self) -> bytes:
+        """The body; standard JSON, which every version reads."""
+        return dumps(
+            {
+                "brokerDatas": self.brokers,
+                "filterServerTable": self.filter_servers,
+                "orderTopicConf": self.order_conf,
+                "queueDatas": self.queues,
+            }
+        )
+
+    @classmethod
+    def parse(cls, body: bytes) -> "TopicRoute":
+        """BadRequest (code 1) when the body is no route."""
+        members = parse_body(body, "route", _MAX_VALUES)
+        servers = object_member(members, "filterServerTable")
+        return cls(
+            tuple(map(QueueRoute.from_json, list_member(members, "queueDatas", _NO_LIMIT))),
+            tuple(map(BrokerRoute.from_json, list_member(members, "brokerDatas", _NO_LIMIT))),
+            text_member(members, "orderTopicConf", "") or None,
+            {
+                address: text_list(_as_list(servers[address]), "filterServers")
+                for address in servers
+            },
+        )
+
+
+class ClusterInfo(msgspec.Struct, frozen=True):
+    """Brokers by name and their clusters: the answer to GET_BROKER_CLUSTER_INFO."""
+
+    brokers: dict[str, BrokerRoute]
+    clusters: dict[str, list[str]]
+
+    def encode(self) -> bytes:
+        """The body; standard JSON."""
+        return dumps({"brokerAddrTable": self.brokers, "clusterAddrTable": self.clusters})
+
+    @classmethod
+    def parse(cls, body: bytes) -> "ClusterInfo":
+        """BadRequest (code 1) when the body is no cluster info."""
+        members = parse_body(body, "cluster info", _MAX_VALUES)
+        brokers = object_member(members, "brokerAddrTable")
+        clusters = object_member(members, "clusterAddrTable")
+        return cls(
+            {name: BrokerRoute.from_json(value) for name, value in brokers.items()},
+            {name: text_list(_as_list(names), "cluster") for name, names in clusters.items()},
+        )
+
+    @classmethod
+    def of(cls, brokers: Iterable[BrokerRoute]) -> "ClusterInfo":
+        """The info that follows from some brokers."""
+        by_name = {broker.name: broker for broker in brokers}
+        clusters: dict[str, list[str]] = {}
+        for broker in by_name.values():
+            clusters.setdefault(broker.cluster, []).append(broker.name)
+        return cls(by_name, clusters)
+
+
+def _as_list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise BadRequest.system_error("a member that must be a list is none")
+    return value

@@ -1,0 +1,241 @@
+"""Bodies of statistics and connection lists (wire spec 4.7, 4.9), written by the broker and read by
+the command line.
+
+Queues are map keys written as real objects: clients up to 4.7.0 read no other form.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from aerobee.protocol.bodies.clients import subscription_members
+from aerobee.protocol.bodies.common import (
+    MessageQueue,
+    as_object,
+    dumps,
+    int_member,
+    list_member,
+    long_member,
+    object_member,
+    parse_body,
+    text_list,
+    text_member,
+)
+from aerobee.protocol.filters.subscription import Subscription
+
+_MAX_VALUES = 2_000_000
+_NO_LIMIT = 1 << 31
+
+
+class QueueOffsets(msgspec.Struct, frozen=True):
+    """Range of one queue; `last_update_ms` is the store time of its last message, 0 without one."""
+
+    min_offset: int
+    max_offset: int
+    last_update_ms: int
+
+    def json_members(self) -> Mapping[str, Any]:
+        """Its form in topic statistics."""
+        return {
+            "lastUpdateTimestamp": self.last_update_ms,
+            "maxOffset": self.max_offset,
+            "minOffset": self.min_offset,
+        }
+
+
+def encode_topic_stats(queues: Mapping[MessageQueue, QueueOffsets]) -> bytes:
+    """The answer to GET_TOPIC_STATS_INFO."""
+    return dumps({"offsetTable": queues})
+
+
+def parse_topic_stats(body: bytes) -> dict[MessageQueue, QueueOffsets]:
+    """BadRequest (code 1) when the body is none."""
+    table = object_member(parse_body(body, "topic statistics", _MAX_VALUES), "offsetTable")
+    stats = {}
+    for key, value in table.items():
+        members = as_object(value, "topic statistics entry")
+        stats[MessageQueue.from_key(key)] = QueueOffsets(
+            long_member(members, "minOffset", 0),
+            long_member(members, "maxOffset", 0),
+            long_member(members, "lastUpdateTimestamp", 0),
+        )
+    return stats
+
+
+class GroupProgress(msgspec.Struct, frozen=True):
+    """How far a group is in one queue; `last_consumed_ms` is that message's store time, or 0."""
+
+    broker_offset: int
+    consumer_offset: int
+    last_consumed_ms: int
+
+    @property
+    def lag(self) -> int:
+        """Messages not consumed yet."""
+        return self.broker_offset - self.consumer_offset
+
+    def json_members(self) -> Mapping[str, Any]:
+        """Its form in consume statistics."""
+        return {
+            "brokerOffset": self.broker_offset,
+            "consumerOffset": self.consumer_offset,
+            "lastTimestamp": self.last_consumed_ms,
+        }
+
+
+class ConsumeStats(msgspec.Struct, frozen=True):
+    """A group's progress by queue and the messages a second it gets."""
+
+    queues: dict[MessageQueue, GroupProgress]
+    tps: float = 0.0
+
+    def json_members(self) -> Mapping[str, Any]:
+        """Its form alone and in broker consume statistics."""
+        return {"consumeTps": float(self.tps), "offsetTable": self.queues}
+
+    def encode(self) -> bytes:
+        """The answer to GET_CONSUME_STATS."""
+        return dumps(self)
+
+    @classmethod
+    def parse(cls, body: bytes) -> "ConsumeStats":
+        """BadRequest (code 1) when the body is none."""
+        members = parse_body(body, "consume statistics", _MAX_VALUES)
+        table = object_member(members, "offsetTable")
+        queues = {}
+        for key, value in table.items():
+            entry = as_object(value, "consume statistics entry")
+            queues[MessageQueue.from_key(key)] = GroupProgress(
+                long_member(entry, "brokerOffset", 0),
+                long_member(entry, "consumerOffset", 0),
+                long_member(entry, "lastTimestamp", 0),
+            )
+        tps = members.get("consumeTps")
+        return cls(queues, float(tps) if isinstance(tps, int | float) else 0.0)
+
+
+def encode_broker_consume_stats(
+    broker_address: str, groups: Mapping[str, Iterable[ConsumeStats]]
+) -> bytes:
+    """The answer to GET_BROKER_CONSUME_STATS: for each group one entry for each of its topics."""
+    lists = {group: list(stats) for group, stats in groups.items()}
+    total = sum(
+        progress.lag
+        for stats in lists.values()
+        for topic in stats
+        for progress in topic.queues.values()
+    )
+    return dumps(
+        {
+            "brokerAddr": broker_address,
+            "consumeStatsList": [{group: stats} for group, stats in lists.items()],
+            "totalDiff": total,
+        }
+    )
+
+
+class ConnectionData(msgspec.Struct, frozen=True):
+    """One client of a group; language and version are those of its heartbeat."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+
+    def json_members(self) -> Mapping[str, Any]:
+        """Its form in connection lists."""
+        return {
+            "clientAddr": self.address,
+            "clientId": self.client_id,
+            "language": self.language,
+            "version": self.version,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> "ConnectionData":
+        """BadRequest (code 1) when a member is of the wrong kind."""
+        members = as_object(value, "connection")
+        return cls(
+            text_member(members, "clientId", ""),
+            text_member(members, "clientAddr", ""),
+            text_member(members, "language", ""),
+            int_member(members, "version", 0),
+        )
+
+
+def encode_producer_connections(connections: Iterable[ConnectionData]) -> bytes:
+    """The answer to GET_PRODUCER_CONNECTION_LIST."""
+    return dumps({"connectionSet": list(connections)})
+
+
+def encode_consumer_connections(
+    connections: Iterable[ConnectionData],
+    consume_type: str,
+    message_model: str,
+    consume_from_where: str,
+    subscriptions: Iterable[Subscription],
+) -> bytes:
+    """The answer to GET_CONSUMER_CONNECTION_LIST."""
+    return dumps(
+        {
+            "connectionSet": list(connections),
+            "consumeFromWhere": consume_from_where,
+            "consumeType": consume_type,
+            "messageModel": message_model,
+            "subscriptionTable": {
+                subscription.topic: subscription_members(subscription)
+                for subscription in subscriptions
+            },
+        }
+    )
+
+
+def parse_connections(body: bytes) -> list[ConnectionData]:
+    """The connections of either answer; BadRequest (code 1) when the body is none."""
+    members = parse_body(body, "connection list", _MAX_VALUES)
+    return [
+        ConnectionData.from_json(value)
+        for value in list_member(members, "connectionSet", _NO_LIMIT)
+    ]
+
+
+def encode_group_list(groups: Iterable[str]) -> bytes:
+    """The answer to QUERY_TOPIC_CONSUME_BY_WHO."""
+    return dumps({"groupList": list(groups)})
+
+
+def parse_group_list(body: bytes) -> list[str]:
+    """The groups in such an answer."""
+    members = parse_body(body, "group list", _MAX_VALUES)
+    return text_list(list_member(members, "groupList", _NO_LIMIT), "groupList")
+
+
+def encode_consumer_offsets(offsets: Mapping[tuple[str, str], Mapping[int, int]]) -> bytes:
+    """The answer to GET_ALL_CONSUMER_OFFSET, from offsets by (topic, group) and queue id."""
+    return dumps(
+        {"offsetTable": {f"{topic}@{group}": table for (topic, group), table in offsets.items()}}
+    )
+
+
+class StatsWindow(msgspec.Struct, frozen=True):
+    """What happened in one window: how much, a second, and on average each time."""
+
+    total: int
+    a_second: float
+    each_time: float
+
+    def to_json(self) -> dict[str, float]:
+        """As the wire has it."""
+        return {"avgpt": self.each_time, "sum": self.total, "tps": self.a_second}
+
+
+def encode_stats_data(minute: StatsWindow, hour: StatsWindow, day: StatsWindow) -> bytes:
+    """The answer to VIEW_BROKER_STATS_DATA."""
+    return dumps(
+        {
+            "statsDay": day.to_json(),
+            "statsHour": hour.to_json(),
+            "statsMinute": minute.to_json(),
+        }
+    )

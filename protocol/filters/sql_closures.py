@@ -1,0 +1,286 @@
+"""What a SQL92 filter means: each rule of the grammar is a closure over a message's properties.
+
+The meaning is that of RocketMQ 4.9's filter module (`org.apache.rocketmq.filter.expression`), which
+has its own idea of SQL:
+
+- A property is a text, or null where a message has none. Against a number it is read as a number of
+  that number's type (32-bit, 64-bit or double); two properties are ordered as doubles. A text that
+  is no such number ends the evaluation, and the message does not match, NOT or OR around it or not,
+  unless what stands before it in an AND or OR has decided that one.
+- Conditions are true, false or null, and only true matches. `x = null` counts from the left: a null
+  on the left gives null, one on the right false, two are equal.
+- A property alone, where a condition is wanted, is false, or null where it is missing.
+- NOT belongs to the next operand: `NOT a = 1` is `(NOT a) = 1`.
+- `=` with a condition on its left and a text on its right ends the evaluation in the same way.
+
+A node knows as much of its type as the text tells, so that errors are found when it is built, and
+a closure does what is left to do for a message and no more.
+"""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from lark import Token, Transformer, v_args
+
+from aerobee.protocol.filters.sql_values import (
+    INTEGER_BITS,
+    LONG_BITS,
+    Kind,
+    Pair,
+    readers,
+    sameness,
+)
+
+#: Levels of operators and parentheses within each other: each costs a call for every message.
+MAX_DEPTH: Final = 100
+
+Properties = Mapping[str, str | None]
+Evaluate = Callable[[Properties], Any]
+
+
+class Wrong(Exception):
+    """The expression means nothing; `position` is where in the text, from 0."""
+
+    def __init__(self, position: int, what: str) -> None:
+        super().__init__(what)
+        self.position = position
+
+
+_ORDERS: Final[dict[str, Pair]] = {
+    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An operand. `name` is a property's; `number` that of a number; `literal` says that it stands
+    in the text as it is, `condition` that it may stand where true or false is wanted."""
+
+    evaluate: Evaluate
+    kind: Kind
+    position: int
+    names: frozenset[str] = frozenset()
+    depth: int = 1
+    name: str | None = None
+    number: int | float | None = None
+    literal: bool = False
+    condition: bool = False
+
+
+@v_args(inline=True)
+class Meaning(Transformer[Token, Node]):
+    """A method for each rule of the grammar in `sql_filter.py`. Raises Wrong."""
+
+    # --- operands ---------------------------------------------------------------------------
+
+    def property(self, token: Token) -> Node:
+        name = str(token)
+        return Node(lambda row: row.get(name), Kind.TEXT, _at(token), frozenset({name}), name=name)
+
+    def text(self, token: Token) -> Node:
+        return _literal(token, Kind.TEXT, token[1:-1].replace("''", "'"))
+
+    def decimal(self, token: Token) -> Node:
+        value = int(token.rstrip("lL")) if len(token) <= 20 else 1 << LONG_BITS
+        if value >= 1 << (LONG_BITS - 1):
+            raise Wrong(_at(token), f"{_short(token)} is more than an integer of 64 bits holds")
+        kind = Kind.INTEGER if value < 1 << (INTEGER_BITS - 1) else Kind.LONG
+        return replace(_literal(token, kind, value), number=value)
+
+    def floating(self, token: Token) -> Node:
+        value = float(token)
+        if value == float("inf"):
+            raise Wrong(_at(token), f"{_short(token)} is more than a double holds")
+        return replace(_literal(token, Kind.DOUBLE, value), number=value)
+
+    def true(self, token: Token) -> Node:
+        return replace(_literal(token, Kind.BOOLEAN, True), condition=True)
+
+    def false(self, token: Token) -> Node:
+        return replace(_literal(token, Kind.BOOLEAN, False), condition=True)
+
+    def null(self, token: Token) -> Node:
+        return replace(_literal(token, Kind.NOTHING, None), condition=True)
+
+    def group(self, inner: Node) -> Node:
+        return replace(inner, depth=_depth(inner))
+
+    def negative(self, inner: Node) -> Node:
+        if inner.number is not None:
+            value = -inner.number
+            return replace(
+                inner, evaluate=lambda row: value, number=value, literal=False, depth=_depth(inner)
+            )
+        # The operand counts as far as it may fail.
+        evaluate = inner.evaluate
+        return Node(
+            lambda row: (evaluate(row), None)[1],
+            Kind.NOTHING, inner.position, inner.names, _depth(inner),
+        )  # fmt: skip
+
+    # --- conditions -------------------------------------------------------------------------
+
+    def disjunction(self, *nodes: Node) -> Node:
+        return _condition(_any([truth_of(node) for node in nodes]), *nodes)
+
+    def conjunction(self, *nodes: Node) -> Node:
+        return _condition(_all([truth_of(node) for node in nodes]), *nodes)
+
+    def negation(self, inner: Node) -> Node:
+        return _condition(_not(truth_of(inner)), inner)
+
+    def equal(self, left: Node, right: Node) -> Node:
+        for node in (left, right):
+            if node.literal and node.kind is Kind.NOTHING:
+                raise Wrong(node.position, "NULL is not compared; write IS NULL or IS NOT NULL")
+        truths = left.literal and left.condition, right.literal and not right.condition
+        if all(truths):
+            raise Wrong(right.position, "this is not compared with TRUE or FALSE")
+        return _condition(_equal(left, right), left, right)
+
+    def unequal(self, left: Node, right: Node) -> Node:
+        return self.negation(self.equal(left, right))
+
+    def is_null(self, left: Node, null: Token) -> Node:
+        return _condition(_equal(left, self.null(null)), left)
+
+    def is_not_null(self, left: Node, null: Token) -> Node:
+        return self.negation(self.is_null(left, null))
+
+    def order(self, left: Node, symbol: Token, right: Node) -> Node:
+        return _condition(_ordered(left, _ORDERS[symbol], right), left, right)
+
+    def between(self, value: Node, low: Node, high: Node) -> Node:
+        inside = [_ordered(value, operator.ge, low), _ordered(value, operator.le, high)]
+        if low.literal and high.literal and _ordered(high, operator.lt, low)({}):
+            raise Wrong(low.position, "BETWEEN has its higher bound first")
+        return _condition(_all(inside), value, low, high)
+
+    def not_between(self, value: Node, low: Node, high: Node) -> Node:
+        outside = [_ordered(value, operator.lt, low), _ordered(value, operator.gt, high)]
+        return _condition(_any(outside), value, low, high)
+
+    def one_of(self, left: Node, *tokens: Token) -> Node:
+        return _condition(self._member(left, tokens), left)
+
+    def none_of(self, left: Node, *tokens: Token) -> Node:
+        return _condition(_not(self._member(left, tokens)), left)
+
+    def _member(self, left: Node, tokens: Sequence[Token]) -> Evaluate:
+        name = left.name
+        if name is None:
+            raise Wrong(left.position, "IN asks of a property, and this is none")
+        values = frozenset(self.text(token).evaluate({}) for token in tokens)
+        return lambda row: None if (value := row.get(name)) is None else value in values
+
+
+def _at(token: Token) -> int:
+    return token.start_pos or 0
+
+
+def _short(token: Token) -> str:
+    return token if len(token) <= 24 else f"{token[:20]}..."
+
+
+def _literal(token: Token, kind: Kind, value: object) -> Node:
+    return Node(lambda row: value, kind, _at(token), literal=True)
+
+
+def _depth(*nodes: Node) -> int:
+    depth = 1 + max([node.depth for node in nodes])
+    if depth > MAX_DEPTH:
+        raise Wrong(nodes[0].position, f"this is nested more than {MAX_DEPTH} levels deep")
+    return depth
+
+
+def _condition(evaluate: Evaluate, *nodes: Node) -> Node:
+    """The node of an operator on these."""
+    names = frozenset().union(*[node.names for node in nodes])
+    return Node(evaluate, Kind.BOOLEAN, nodes[0].position, names, _depth(*nodes), condition=True)
+
+
+def truth_of(node: Node) -> Evaluate:
+    """The node where true, false or null is wanted."""
+    if node.condition:
+        return node.evaluate
+    if (name := node.name) is None:
+        raise Wrong(node.position, "this is a value where a condition is wanted")
+    return lambda row: None if row.get(name) is None else False
+
+
+def _any(conditions: Sequence[Evaluate]) -> Evaluate:
+    """OR: true as soon as one is; null if none is and one is null."""
+
+    def evaluate(row: Properties) -> bool | None:
+        result: bool | None = False
+        for condition in conditions:
+            found = condition(row)
+            if found:
+                return True
+            if found is None:
+                result = None
+        return result
+
+    return evaluate
+
+
+def _all(conditions: Sequence[Evaluate]) -> Evaluate:
+    """AND: false as soon as one is; null if none is and one is null."""
+
+    def evaluate(row: Properties) -> bool | None:
+        result: bool | None = True
+        for condition in conditions:
+            found = condition(row)
+            if found is None:
+                result = None
+            elif not found:
+                return False
+        return result
+
+    return evaluate
+
+
+def _not(condition: Evaluate) -> Evaluate:
+    return lambda row: None if (found := condition(row)) is None else not found
+
+
+def _equal(left: Node, right: Node) -> Evaluate:
+    same, of_left, of_right = sameness(left.kind, right.kind), left.evaluate, right.evaluate
+
+    def evaluate(row: Properties) -> bool | None:
+        one, other = of_left(row), of_right(row)
+        if other is None:
+            return one is None
+        return None if one is None else same(one, other)
+
+    return evaluate
+
+
+def _ordered(left: Node, order: Pair, right: Node) -> Evaluate:
+    """`order` of two numbers, one of which may be a property's."""
+    for node in (left, right):
+        if node.literal and node.number is None:
+            raise Wrong(node.position, "only numbers and properties have an order")
+        if node.condition:
+            hint = "NOT takes the next operand alone, parentheses give it more"
+            raise Wrong(node.position, f"a condition has no order; {hint}")
+    read_left, read_right = readers(left.kind, right.kind)
+    of_left, of_right = left.evaluate, right.evaluate
+    if left.name is not None and right.number is not None:
+        return _bounded(left.name, read_left, order, read_right(right.number))
+
+    def evaluate(row: Properties) -> bool | None:
+        one = of_left(row)
+        if one is None:
+            return None
+        other = of_right(row)
+        return None if other is None else order(read_left(one), read_right(other))
+
+    return evaluate
+
+
+def _bounded(name: str, read: Callable[[Any], Any], order: Pair, bound: object) -> Evaluate:
+    """What most filters are made of: a property against a number."""
+    return lambda row: None if (value := row.get(name)) is None else order(read(value), bound)

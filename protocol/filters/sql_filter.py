@@ -1,0 +1,179 @@
+"""SQL92 filters: an expression over the properties of a message, compiled once, asked many times.
+
+    wanted = compile_sql("amount BETWEEN 10 AND 99 AND (TAGS = 'a' OR region IN ('n', 's'))")
+    wanted.matches({"amount": "17", "TAGS": "a"})
+
+The language is that of RocketMQ 4.9's filter module (`SelectorParser.jj`): comparisons with =, <>,
+>, >=, <, <=, [NOT] BETWEEN, [NOT] IN with strings, IS [NOT] NULL, joined by AND, OR and NOT; names
+of properties, strings in single quotes (two of them for one inside), integers, doubles, TRUE, FALSE
+and NULL; keywords in any case, names as they are; comments `-- to the end of the line` and
+`/* ... */`. There is no arithmetic and no LIKE. What it all means is said in `sql_closures.py`.
+
+Three things are other than there, and tests/interop/test_sql_filter.py holds that no more are: what
+follows a complete expression is an error (RocketMQ reads `a > 1 b < 2` as `a > 1`, and leaves the
+rest without a word); 0.0 is a number like others (RocketMQ refuses it); `--` begins a comment also
+on the last line (RocketMQ reads two minus signs there, which nobody means).
+
+Expressions come from clients: their length and depth are bounded, the parser has no recursion, and
+nothing is made into code. lark is imported with this module, which takes 50 ms: import it where an
+expression is at hand.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Final
+
+from lark import Lark, Token, UnexpectedCharacters, UnexpectedToken
+
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.filters.sql_closures import Meaning, Node, Properties, Wrong, truth_of
+from aerobee.protocol.filters.sql_values import Incomparable
+
+#: Characters of an expression; a list of some thousand values is what takes most.
+MAX_EXPRESSION: Final = 65_536
+
+_GRAMMAR: Final = r"""
+    ?start: condition
+
+    ?condition: conjunction
+        | conjunction (_OR conjunction)+ -> disjunction
+
+    ?conjunction: equality (_AND equality)*
+
+    ?equality: comparison
+        | equality "=" comparison -> equal
+        | equality _UNEQUAL comparison -> unequal
+        | equality _IS NULL -> is_null
+        | equality _IS _NOT NULL -> is_not_null
+
+    ?comparison: operand
+        | comparison ORDER operand -> order
+        | comparison _BETWEEN operand _AND operand -> between
+        | comparison _NOT _BETWEEN operand _AND operand -> not_between
+        | comparison _IN "(" STRING ("," STRING)* ")" -> one_of
+        | comparison _NOT _IN "(" STRING ("," STRING)* ")" -> none_of
+
+    ?operand: "+" operand
+        | "-" operand -> negative
+        | _NOT operand -> negation
+        | "(" condition ")" -> group
+        | STRING -> text
+        | DECIMAL -> decimal
+        | FLOATING -> floating
+        | TRUE -> true
+        | FALSE -> false
+        | NULL -> null
+        | NAME -> property
+
+    _AND: "and"i
+    _OR: "or"i
+    _NOT: "not"i
+    _IS: "is"i
+    _IN: "in"i
+    _BETWEEN: "between"i
+    NULL: "null"i
+    TRUE: "true"i
+    FALSE: "false"i
+    NAME: /[a-z_$][a-z0-9_$]*/i
+    STRING: /'(?:''|[^'])*'/
+    DECIMAL: /0|[1-9][0-9]*l?/i
+    FLOATING.2: /[0-9]+\.[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+(?:e[+-]?[0-9]+)?|[0-9]+e[+-]?[0-9]+/i
+    _UNEQUAL.2: "<>"
+    ORDER: /[<>]=?/
+
+    %ignore /[ \t\n\r\f]+/
+    LINE_COMMENT.2: /--[^\n\r]*/
+    BLOCK_COMMENT.2: /\/\*[^*]*\*(?:\*|[^*\/][^*]*\*)*\//
+    %ignore LINE_COMMENT
+    %ignore BLOCK_COMMENT
+"""
+_MEANING: Final = Meaning()
+_SAID: Final = {"STRING": "a string in single quotes", "RPAR": ")", "LPAR": "(", "COMMA": ","}
+_OF_OTHERS: Final = frozenset({"LIKE", "ESCAPE", "CONTAINS", "STARTSWITH", "ENDSWITH"})
+
+
+@dataclass(frozen=True, slots=True)
+class SqlFilter:
+    """A compiled expression; `names` are the properties that it asks for, sorted."""
+
+    expression: str
+    names: tuple[str, ...]
+    _evaluate: Callable[[Properties], bool | None] = field(repr=False, compare=False)
+
+    def matches(self, properties: Properties) -> bool:
+        """Whether a message with these properties, by name, is wanted."""
+        try:
+            return self._evaluate(properties) is True
+        except Incomparable:
+            return False
+
+    def evaluate(self, properties: Properties) -> bool | None:
+        """True, false or null. Raises Incomparable where a text should be a number and is none."""
+        return self._evaluate(properties)
+
+
+def compile_sql(expression: str) -> SqlFilter:
+    """The filter that an expression means.
+
+    Raises BadRequest (SUBSCRIPTION_PARSE_FAILED), which says what is wrong and at which character.
+    """
+    if len(expression) > MAX_EXPRESSION:
+        size = f"{len(expression)} characters, and {MAX_EXPRESSION} is the most"
+        raise BadRequest(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"the expression has {size}")
+    try:
+        node = _parse(expression)
+        return SqlFilter(expression, tuple(sorted(node.names)), truth_of(node))
+    except Wrong as wrong:
+        raise _refusal(expression, wrong.position, str(wrong)) from None
+
+
+def _parse(text: str) -> Node:
+    try:
+        node = _parser().parse(text)
+    except UnexpectedCharacters as error:
+        position = error.pos_in_stream or 0
+        raise Wrong(position, _odd_character(text[position:])) from None
+    except UnexpectedToken as error:
+        raise _odd_token(text, error) from None
+    assert isinstance(node, Node)
+    return node
+
+
+@cache
+def _parser() -> Lark:
+    # With the basic lexer keywords are keywords everywhere; LALR keeps its own stack.
+    return Lark(_GRAMMAR, parser="lalr", lexer="basic", transformer=_MEANING, g_regex_flags=re.A)
+
+
+def _refusal(text: str, position: int, what: str) -> BadRequest:
+    near = text[position : position + 20]
+    place = f"at character {position + 1} ({near!r})" if near else "at the end"
+    return BadRequest(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"SQL92 expression, {place}: {what}")
+
+
+def _odd_character(rest: str) -> str:
+    if rest[0] == "'":
+        return "this string has no closing quote"
+    if rest.startswith("/*"):
+        return "this comment has no end"
+    hints = {'"': "; strings stand in single quotes", "!": "; not equal is <>"}
+    return f"{rest[0]!r} is no part of the language{hints.get(rest[0], '')}"
+
+
+def _odd_token(text: str, error: UnexpectedToken) -> Wrong:
+    token: Token = error.token
+    ended = token.type == "$END"
+    found = "the expression ends" if ended else f"found {token[:20]!r}"
+    position = len(text) if ended else token.start_pos or 0
+    accepts = error.accepts
+    if token.upper() in _OF_OTHERS:
+        return Wrong(position, f"{token.upper()} is not in RocketMQ's SQL92")
+    if "$END" in accepts:
+        return Wrong(position, f"{found} behind a complete expression; AND or OR can follow it")
+    if "NAME" in accepts:
+        return Wrong(position, f"{found} where a property or a value is wanted")
+    wanted = sorted([_SAID.get(name, name.lstrip("_")) for name in accepts])
+    return Wrong(position, f"{found} where {' or '.join(wanted)} is wanted")

@@ -1,0 +1,257 @@
+"""Typed headers of the requests that clients send while they work (wire spec 3.1 to 3.4, 3.8).
+
+Attributes are the upstream fields in snake case, in the order required first. Extra fields of newer
+clients (bname, ns, nsd, oway, lo) are ignored everywhere. Administration is in headers/admin.py.
+"""
+
+import struct
+from collections.abc import Mapping
+from typing import Self
+
+import msgspec
+from msgspec import field
+
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.headers.fields import Header, Int32, Int64, parse_int
+from aerobee.protocol.headers.send import SendMessageHeader as SendMessageHeader
+from aerobee.protocol.headers.send import SendMessageResponse as SendMessageResponse
+from aerobee.protocol.headers.send import SendReply as SendReply
+
+# Bits of a pull's sysFlag (wire spec 6.5).
+PULL_COMMIT_OFFSET = 1
+PULL_SUSPEND = 2
+PULL_SUBSCRIPTION = 4
+PULL_CLASS_FILTER = 8
+PULL_LITE = 16
+
+_check_pull_widths = struct.Struct(">iqiiqqq").pack
+
+
+class _PullFields(Header):
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    queue_offset: Int64
+    max_msg_nums: Int32
+    sys_flag: Int32
+    commit_offset: Int64
+    suspend_timeout_millis: Int64
+    sub_version: Int64
+    subscription: str | None = None
+    expression_type: str | None = None
+    max_msg_bytes: Int32 | None = None
+
+
+class PullMessageHeader(_PullFields):
+    """PULL_MESSAGE and LITE_PULL_MESSAGE; `expression_type` None or "" means TAG.
+
+    `max_msg_bytes` is sent by 5.x clients: the most bytes of messages that they want at once.
+    """
+
+    @classmethod
+    def from_ext(cls, ext: Mapping[str, str]) -> Self:
+        """The direct way; whatever is wrong is left to the careful one to name."""
+        try:
+            queue_id = int(ext["queueId"])
+            queue_offset = int(ext["queueOffset"])
+            max_msg_nums = int(ext["maxMsgNums"])
+            sys_flag = int(ext["sysFlag"])
+            commit_offset = int(ext["commitOffset"])
+            suspend_timeout_millis = int(ext["suspendTimeoutMillis"])
+            sub_version = int(ext["subVersion"])
+            _check_pull_widths(
+                queue_id,
+                queue_offset,
+                max_msg_nums,
+                sys_flag,
+                commit_offset,
+                suspend_timeout_millis,
+                sub_version,
+            )
+            return cls(
+                ext["consumerGroup"],
+                ext["topic"],
+                queue_id,
+                queue_offset,
+                max_msg_nums,
+                sys_flag,
+                commit_offset,
+                suspend_timeout_millis,
+                sub_version,
+                ext.get("subscription"),
+                ext.get("expressionType"),
+                parse_int("maxMsgBytes", ext["maxMsgBytes"], 32) if "maxMsgBytes" in ext else None,
+            )
+        except (KeyError, ValueError, struct.error, BadRequest):
+            return super().from_ext(ext)
+
+
+class PullMessageResponse(msgspec.Struct, gc=False):
+    """What every pull's answer says once the store was asked."""
+
+    suggest_which_broker_id: int
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+
+    @classmethod
+    def from_ext(cls, ext: Mapping[str, str]) -> Self:
+        """BadRequest (code 1) when one of the four is missing or no number."""
+        fields = _PullResponseFields.from_ext(ext)
+        return cls(
+            fields.suggest_which_broker_id,
+            fields.next_begin_offset,
+            fields.min_offset,
+            fields.max_offset,
+        )
+
+    def to_ext(self) -> dict[str, str]:
+        """The four fields as text."""
+        return {
+            "maxOffset": str(self.max_offset),
+            "minOffset": str(self.min_offset),
+            "nextBeginOffset": str(self.next_begin_offset),
+            "suggestWhichBrokerId": str(self.suggest_which_broker_id),
+        }
+
+
+class _PullResponseFields(Header):
+    suggest_which_broker_id: Int64
+    next_begin_offset: Int64
+    min_offset: Int64
+    max_offset: Int64
+
+
+class QueryMessageHeader(Header):
+    """QUERY_MESSAGE; times in ms, `unique_key_query` is the extra field of the client's own."""
+
+    topic: str
+    key: str
+    max_num: Int32
+    begin_timestamp: Int64
+    end_timestamp: Int64
+    unique_key_query: bool = field(default=False, name="_UNIQUE_KEY_QUERY")
+
+
+class QueryMessageResponse(Header):
+    """How far the index reaches; both 0 on a miss. The spelling `phyoffset` is upstream's."""
+
+    index_last_update_timestamp: Int64
+    index_last_update_phyoffset: Int64
+
+
+class ViewMessageHeader(Header):
+    """VIEW_MESSAGE_BY_ID; `offset` is a commit log offset."""
+
+    offset: Int64
+
+
+class UnregisterClientHeader(Header):
+    """UNREGISTER_CLIENT; either group may be absent."""
+
+    client_id: str = field(name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class ConsumerListHeader(Header):
+    """GET_CONSUMER_LIST_BY_GROUP, GET_CONSUMER_CONNECTION_LIST, NOTIFY_CONSUMER_IDS_CHANGED."""
+
+    consumer_group: str
+
+
+class QueryConsumerOffsetHeader(Header):
+    """QUERY_CONSUMER_OFFSET."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+
+
+class UpdateConsumerOffsetHeader(Header):
+    """UPDATE_CONSUMER_OFFSET."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    commit_offset: Int64
+
+
+class QueueHeader(Header):
+    """GET_MAX_OFFSET, GET_MIN_OFFSET, GET_EARLIEST_MSG_STORETIME."""
+
+    topic: str
+    queue_id: Int32
+
+
+class SearchOffsetHeader(Header):
+    """SEARCH_OFFSET_BY_TIMESTAMP; `timestamp` in ms."""
+
+    topic: str
+    queue_id: Int32
+    timestamp: Int64
+
+
+class OffsetResponse(Header):
+    """The answer to 14, 29, 30 and 31."""
+
+    offset: Int64
+
+
+class TimestampResponse(Header):
+    """The answer to 32; -1 if there is no message."""
+
+    timestamp: Int64
+
+
+class SendBackHeader(Header):
+    """CONSUMER_SEND_MSG_BACK; `offset` is a commit log offset, delay level < 0 goes to the DLQ."""
+
+    offset: Int64
+    group: str
+    delay_level: Int32
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+
+
+class EndTransactionHeader(Header):
+    """END_TRANSACTION; `commit_or_rollback` is 0 (pending), 8 or 12."""
+
+    producer_group: str
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    commit_or_rollback: Int32
+    msg_id: str
+    from_transaction_check: bool = False
+    transaction_id: str | None = None
+
+
+class CheckTransactionStateHeader(Header):
+    """CHECK_TRANSACTION_STATE, broker to producer."""
+
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+
+
+class ReplyMessageHeader(Header):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT, broker to requester; hosts are `ip:port`."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
+    born_host: str
+    store_host: str
+    store_timestamp: Int64
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool = False

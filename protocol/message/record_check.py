@@ -1,0 +1,258 @@
+"""The strict reader of stored messages: recovery, audit and catching up believe nothing.
+
+Every length is bounded before it is used, the record must name its own position, and what a torn
+page leaves behind (zeros in topic or properties, which the CRC does not cover) is refused
+(reliability B6, B17). Texts that other brokers may have stored, topics with a dot for example,
+pass: refusing them here would cut a foreign log. `check_topic_name` guards what becomes a path.
+"""
+
+import zlib
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.hashing import tag_code
+from aerobee.protocol.message.properties import PROPERTY_TAGS, decode_properties, index_keys
+from aerobee.protocol.message.record_layout import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    HEADS,
+    MAX_PROPERTIES_BYTES,
+    MAX_TOPIC_BYTES,
+    MESSAGE_MAGIC,
+    MIN_RECORD_BYTES,
+    SIZE_AND_MAGIC,
+)
+from aerobee.protocol.message.record_seal import is_intact, is_sealed
+
+RECORD, BLANK = 1, 0
+#: What `check_crc` may be: nothing; the body against its CRC; of a sealed record (`record_seal.py`)
+#: all of it, of others the body.
+CHECK_NOTHING, CHECK_BODY, CHECK_WHOLE = 0, 1, 2
+
+_crc32 = zlib.crc32
+
+# A page that never reached the disk is a run of zeros of at least a sector (512 bytes). Where it
+# meets a field it either touches the field's first or last byte or covers a whole sector in it.
+_ZERO_RUN = b"\0" * 16
+
+
+class RecordHead(msgspec.Struct, gc=False):
+    """What a strict check learned; positions count from the start of the record.
+
+    `kind` is RECORD or BLANK. Of a blank only `size` means something: the bytes up to the end of
+    the segment, as the blank itself claims; the caller knows where its segment ends.
+    """
+
+    kind: int
+    size: int
+    queue_id: int = 0
+    queue_offset: int = 0
+    sys_flag: int = 0
+    store_timestamp_ms: int = 0
+    topic: str = ""
+    body_position: int = 0
+    body_length: int = 0
+    properties_position: int = 0
+    properties_length: int = 0
+
+
+#: The same of a record, for readers of many: log offset, size, queue id, queue offset, sysFlag,
+#: store time in ms, topic, body's position and length, properties' position, the properties.
+Checked: TypeAlias = tuple[int, int, int, int, int, int, str, int, int, int, bytes]
+
+
+class DispatchFields(msgspec.Struct, gc=False):
+    """What consume queue and index need of a stored record."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    sys_flag: int
+    size: int
+    tags_code: int
+    keys: tuple[str, ...]
+    store_timestamp_ms: int
+
+
+def check_record(
+    buffer: bytes | bytearray | memoryview,
+    position: int,
+    log_offset: int,
+    limit: int,
+    check_crc: int = CHECK_BODY,
+) -> RecordHead:
+    """The record or blank at `position`, believed in nothing (reliability B6, B17).
+
+    `log_offset` is what the record must name as its own place, `limit` the position behind the
+    last byte that may belong to it (the segment's end), `check_crc` one of the CHECK_ values (True
+    is CHECK_BODY). Raises CorruptRecord with the reason.
+    """
+    room = limit - position
+    if room < BLANK_BYTES or limit > len(buffer):
+        raise CorruptRecord(f"{room} bytes at {log_offset} cannot hold a record")
+    size, magic = SIZE_AND_MAGIC.unpack_from(buffer, position)
+    if magic == BLANK_MAGIC:
+        if not BLANK_BYTES <= size <= room:
+            raise CorruptRecord(f"blank at {log_offset} claims {size} of {room} bytes")
+        return RecordHead(BLANK, size)
+    if magic != MESSAGE_MAGIC:
+        raise CorruptRecord(f"magic {magic:#010x} at {log_offset}")
+    if not MIN_RECORD_BYTES <= size <= room:
+        raise CorruptRecord(f"record at {log_offset} claims {size} of {room} bytes")
+    checked = check_fields(buffer, position, log_offset, size, check_crc)
+    return RecordHead(RECORD, *checked[1:-1], len(checked[-1]))
+
+
+def check_fields(
+    buffer: bytes | bytearray | memoryview,
+    position: int,
+    log_offset: int,
+    size: int,
+    check_crc: int,
+) -> Checked:
+    """The rest of `check_record`, for a record whose magic and size have been looked at."""
+    # Bit 4 and 5 lie in the last byte of the sysFlag.
+    head = HEADS[buffer[position + 39] & 0x30]
+    head_bytes = head.size
+    if head_bytes + 3 > size:
+        raise CorruptRecord(f"record at {log_offset} is shorter than its own fields")
+    fields = head.unpack_from(buffer, position)
+    crc, queue_id, _, queue_offset, own_offset, sys_flag = fields[2:8]
+    body_length = fields[14]
+    if own_offset != log_offset:
+        raise CorruptRecord(f"record at {log_offset} names {own_offset} as its place")
+    if queue_id < 0 or queue_offset < 0:
+        raise CorruptRecord(f"record at {log_offset} has a negative queue id or queue offset")
+    if not 0 <= body_length <= size - head_bytes - 3:
+        raise CorruptRecord(f"record at {log_offset} claims a body of {body_length} bytes")
+    body_start = position + head_bytes
+    body_end = body_start + body_length
+    # Topic length, topic, properties length, properties.
+    tail = bytes(buffer[body_end : position + size])
+    properties_at = tail[0] + 3
+    if properties_at > len(tail) or properties_at == 3:
+        raise CorruptRecord(f"record at {log_offset} has no room for its topic")
+    properties_length = tail[properties_at - 2] << 8 | tail[properties_at - 1]
+    if properties_length != len(tail) - properties_at or properties_length > MAX_PROPERTIES_BYTES:
+        raise CorruptRecord(f"lengths of the record at {log_offset} do not add up")
+    if check_crc == CHECK_WHOLE and is_sealed(record := bytes(buffer[position : position + size])):
+        if not is_intact(record):
+            raise CorruptRecord(f"record at {log_offset} does not match the CRC at its end")
+    elif check_crc and _crc32(buffer[body_start:body_end]) & 0x7FFFFFFF != crc:
+        raise CorruptRecord(f"body of the record at {log_offset} does not match its CRC")
+    topic = _topic_text(tail[1 : properties_at - 2])
+    if topic is None:
+        raise CorruptRecord(f"topic of the record at {log_offset} is not a topic")
+    properties = tail[properties_at:]
+    if not tail.isascii() or b"\0" in properties:
+        _check_properties(properties, log_offset)
+    return (
+        log_offset,
+        size,
+        queue_id,
+        queue_offset,
+        sys_flag,
+        fields[10],
+        topic,
+        head_bytes,
+        body_length,
+        head_bytes + body_length + properties_at,
+        properties,
+    )
+
+
+def announced_size(buffer: bytes | memoryview, position: int) -> int:
+    """How long the record at `position` says it is, for who has only its beginning; 0 if its size
+    and its body's length do not fit each other, or too little of it is there to tell.
+    """
+    if len(buffer) - position < HEADS[0x30].size:
+        return 0
+    (size, _) = SIZE_AND_MAGIC.unpack_from(buffer, position)
+    head = HEADS[buffer[position + 39] & 0x30]
+    body_length = int(head.unpack_from(buffer, position)[14])
+    rest = size - head.size - body_length
+    fits = body_length >= 0 and 3 < rest <= 3 + MAX_TOPIC_BYTES + MAX_PROPERTIES_BYTES
+    return int(size) if fits else 0
+
+
+class Told(NamedTuple):
+    """What a record that does not check out still says of itself: its size in bytes by its own
+    field and by its parts, 0 where that is no size, and whether magic and own place are right."""
+
+    by_field: int
+    by_parts: int
+    is_named: bool
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it agrees: then its content is damaged, not where it ends."""
+        return self.is_named and self.by_field == self.by_parts != 0
+
+
+def told_sizes(buffer: bytes | memoryview, position: int, log_offset: int, limit: int) -> Told:
+    """What the bytes at `position` say of a record that may end up to the position `limit`."""
+    if limit - position < MIN_RECORD_BYTES:
+        return Told(0, 0, False)
+    size, magic = SIZE_AND_MAGIC.unpack_from(buffer, position)
+    head = HEADS[buffer[position + 39] & 0x30]
+    by_field = size if MIN_RECORD_BYTES <= size <= limit - position else 0
+    if limit - position < head.size + 3:
+        return Told(by_field, 0, False)
+    fields = head.unpack_from(buffer, position)
+    is_named = magic == MESSAGE_MAGIC and fields[6] == log_offset
+    body_length = fields[14]
+    topic_at = position + head.size + body_length
+    if body_length < 0 or topic_at + 3 > limit:
+        return Told(by_field, 0, is_named)
+    properties_at = topic_at + 1 + buffer[topic_at] + 2
+    if properties_at > limit:
+        return Told(by_field, 0, is_named)
+    end = properties_at + (buffer[properties_at - 2] << 8 | buffer[properties_at - 1])
+    return Told(by_field, end - position if end <= limit else 0, is_named)
+
+
+@lru_cache(maxsize=4096)
+def _topic_text(encoded: bytes) -> str | None:
+    """The topic, or None when these bytes cannot be one."""
+    try:
+        topic = encoded.decode()
+    except UnicodeDecodeError:
+        return None
+    sound = topic.isprintable() and "/" not in topic and len(encoded) <= MAX_TOPIC_BYTES
+    return topic if sound else None
+
+
+def _check_properties(encoded: bytes, log_offset: int) -> None:
+    if not encoded:
+        return
+    if encoded[0] == 0 or encoded[-1] == 0 or _ZERO_RUN in encoded:
+        raise CorruptRecord(f"properties of the record at {log_offset} hold unwritten bytes")
+    try:
+        encoded.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptRecord(f"properties of the record at {log_offset}: {error}") from error
+
+
+def dispatch_fields(
+    buffer: bytes | bytearray | memoryview, position: int, head: RecordHead
+) -> DispatchFields:
+    """What consume queue and index take from a checked record (reput that catches up).
+
+    The same values as the append that stored it fed them, so both ways give the same bytes.
+    """
+    start = position + head.properties_position
+    text = bytes(buffer[start : start + head.properties_length])
+    properties = decode_properties(text)
+    return DispatchFields(
+        head.topic,
+        head.queue_id,
+        head.queue_offset,
+        head.sys_flag,
+        head.size,
+        tag_code(properties.get(PROPERTY_TAGS, "")),
+        index_keys(properties),
+        head.store_timestamp_ms,
+    )

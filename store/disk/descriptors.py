@@ -1,0 +1,176 @@
+"""Descriptors of consume queue files: a bounded number open, none lost before its last sync.
+
+A store may hold thousands of queue files, more than a process may have open. Files are opened when
+touched and closed when others need the room. A file with unsynced writes keeps its descriptor (the
+kernel reports a failed write back once per open descriptor, reliability 3.2); if all open files are
+in that state, the one chosen to go is synced on the spot.
+
+Threads: the store's caller opens, writes and evicts; the flush thread syncs. `_lock` guards the
+open list and closing; a file being synced is never closed under the flush thread's feet.
+"""
+
+import os
+import resource
+import threading
+from collections import OrderedDict
+
+from aerobee.store.disk.files import Files
+
+_MOST = 4096
+_LEAST = 64
+
+
+def default_capacity() -> int:
+    """A quarter of the descriptors this process may have, at most 4,096."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = _MOST * 4 if soft == resource.RLIM_INFINITY else soft
+    return max(_LEAST, min(_MOST, allowed // 4))
+
+
+class QueueFile:
+    """One consume queue segment; `start` is its byte offset in the queue. Open while `fd` >= 0."""
+
+    __slots__ = (
+        "end",
+        "fd",
+        "high",
+        "path",
+        "start",
+        "synced_high",
+        "synced_writes",
+        "syncing",
+        "unlinked",
+        "used",
+        "writes",
+    )
+
+    def __init__(self, directory: str, name: str, size: int) -> None:
+        self.path = os.path.join(directory, name)
+        self.start = int(name)
+        self.end = self.start + size
+        self.fd = -1
+        # Writes so far and those covered by a sync; equal when the file is clean.
+        self.writes = 0
+        self.synced_writes = 0
+        # Bytes from the start of the file written so far, and those covered by a sync.
+        self.high = 0
+        self.synced_high = 0
+        self.used = False
+        self.syncing = False
+        self.unlinked = False
+
+
+class DescriptorCache:
+    """Opens queue files on demand; at most `capacity` at a time."""
+
+    def __init__(
+        self, files: Files, capacity: int | None = None, *, read_only: bool = False
+    ) -> None:
+        self._files = files
+        self._read_only = read_only
+        self._capacity = capacity or default_capacity()
+        self._open: OrderedDict[QueueFile, None] = OrderedDict()
+        self._lock = threading.Lock()
+        # Files with writes the flush thread has not picked up yet.
+        self.dirty: dict[QueueFile, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def fd(self, file: QueueFile) -> int:
+        """A descriptor of the file, valid until the next call on this thread."""
+        file.used = True
+        return file.fd if file.fd >= 0 else self._reopen(file)
+
+    def create(self, file: QueueFile, size: int) -> None:
+        """Make the file, `size` bytes of nothing; its directory is the caller's to sync."""
+        self._reopen(file, size)
+        self.wrote(file, 0)
+
+    def wrote(self, file: QueueFile, high: int) -> None:
+        """Note a write that reached up to byte `high` of the file."""
+        file.writes += 1
+        if high > file.high:
+            file.high = high
+        self.dirty[file] = None
+
+    def sync(self, file: QueueFile) -> bool:
+        """Flush thread: sync the file; False if there was nothing to do. Raises OSError."""
+        with self._lock:
+            self.dirty.pop(file, None)
+            if file.fd < 0 or file.writes == file.synced_writes:
+                return False
+            file.syncing = True
+            fd, writes, high = file.fd, file.writes, file.high
+        try:
+            self._files.data_sync(fd)
+        finally:
+            with self._lock:
+                file.syncing = False
+                if file.unlinked:
+                    self._close(file)
+        file.synced_writes, file.synced_high = writes, high
+        return True
+
+    def discard(self, file: QueueFile) -> None:
+        """The file is about to be removed: close it, unsynced."""
+        with self._lock:
+            self.dirty.pop(file, None)
+            file.unlinked = True
+            if not file.syncing:
+                self._close(file)
+
+    def close(self) -> None:
+        """Close all. The flush thread has ended and synced what was to be synced."""
+        with self._lock:
+            for file in list(self._open):
+                self._close(file)
+
+    def _reopen(self, file: QueueFile, new_bytes: int | None = None) -> int:
+        """Open the file, or make it with that length."""
+        assert file.fd < 0
+        while len(self._open) >= self._capacity and self._evict():
+            pass
+        if new_bytes is None:
+            fd = self._files.open(file.path, read_only=self._read_only)
+        else:
+            fd = self._files.create(file.path, new_bytes)
+        with self._lock:
+            file.fd = fd
+            file.unlinked = False
+            self._open[file] = None
+        return fd
+
+    def _evict(self) -> bool:
+        """Close one file: the first found that was not used since the last round."""
+        victim = self._victim()
+        if victim is None:
+            return False
+        if victim.writes != victim.synced_writes:
+            self.sync(victim)
+        with self._lock:
+            if not victim.syncing:
+                self._close(victim)
+        return True
+
+    def _victim(self) -> QueueFile | None:
+        with self._lock:
+            clean = dirty = None
+            for file in list(self._open):
+                if file.syncing:
+                    continue
+                if file.used:
+                    file.used = False
+                    self._open.move_to_end(file)
+                elif file.writes == file.synced_writes:
+                    clean = file
+                    break
+                elif dirty is None:
+                    dirty = file
+            return clean or dirty or next((f for f in self._open if not f.syncing), None)
+
+    def _close(self, file: QueueFile) -> None:
+        if file.fd >= 0:
+            self._files.close(file.fd)
+            file.fd = -1
+            self._open.pop(file, None)

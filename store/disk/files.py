@@ -1,0 +1,385 @@
+"""The only door to the operating system: files, mappings, syncs, locks and the clock.
+
+Everything the store does to a disk goes through one `Files` object, so that tests can pass a twin
+that fails on the n-th call or forgets what was not synced. What is here is what was measured to be
+right (reliability 3):
+
+- Blocks are reserved with posix_fallocate before anything is stored through a mapping: on a full
+  disk a store through an unreserved mapping kills the process, a failed reservation is ENOSPC.
+- Syncs go by descriptor. A sync through the mapping holds the interpreter lock for its whole time.
+- A new name is durable only after its directory was synced too.
+- The lock is a POSIX record lock on byte 0 (what RocketMQ takes as well). Closing any descriptor
+  of that file drops it, and the same process is granted it twice; `message_store` therefore opens
+  it once and keeps a process-wide set of open directories besides.
+
+Errors are the OSError of the call, with the file's name where the system gives one. EINTR is
+retried by Python itself, short reads and writes here.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+import time
+from typing import NamedTuple
+
+from aerobee.store.disk import native_memory
+from aerobee.store.disk.syncs import sync_all, sync_data
+
+_BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
+# A file's two times come from the kernel's coarse clock, which ticks every few milliseconds.
+_SAME_TIME_NS = 20_000_000
+_COPY_BYTES = 1 << 20
+# What a system says that cannot make a file without a name: the file system, an old kernel.
+_NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
+_ZEROS = bytes(_COPY_BYTES)
+
+
+class Clock:
+    """Wall clock for what is stored, monotonic clock for intervals."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the epoch."""
+        return time.time_ns()
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        return time.monotonic()
+
+
+class DiskSpace(NamedTuple):
+    """A file system as `df` counts it: what is kept for root alone is neither used nor free."""
+
+    used_bytes: int
+    free_bytes: int
+
+    @property
+    def used_ratio(self) -> float:
+        """Used share, 0 to 1; 1 when there is nothing to use."""
+        usable = self.used_bytes + self.free_bytes
+        return self.used_bytes / usable if usable else 1.0
+
+
+class Files:
+    """The real operating system."""
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
+        """A descriptor of `path`; with `create` the file must not exist yet."""
+        flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR)
+        if create:
+            flags |= os.O_CREAT | os.O_EXCL
+        return os.open(path, flags, 0o644)
+
+    def create(self, path: str, size: int) -> int:
+        """A descriptor of a new file of `size` bytes of nothing; no blocks are reserved yet.
+
+        Where the system can, the name appears with the full length: a process killed in between
+        leaves no shorter file, with which the reference would refuse to start. Raises OSError, and
+        leaves nothing behind.
+        """
+        try:
+            fd = os.open(
+                os.path.dirname(path) or ".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o644
+            )
+        except OSError as error:
+            if error.errno in _NO_UNNAMED_FILES:
+                return self.create_in_steps(path, size)
+            raise
+        try:
+            os.ftruncate(fd, size)
+            # Python follows the link only if it is given a descriptor, which nobody looks at here.
+            os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
+        except FileNotFoundError:  # no /proc here
+            os.close(fd)
+            return self.create_in_steps(path, size)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def create_in_steps(self, path: str, size: int) -> int:
+        """`create` for file systems without unnamed files."""
+        fd = self.open(path, create=True)
+        try:
+            self.set_size(fd, size)
+        except OSError:
+            self.close(fd)
+            self.remove(path)
+            raise
+        return fd
+
+    def close(self, fd: int) -> None:
+        """Give a descriptor back."""
+        os.close(fd)
+
+    def size(self, fd: int) -> int:
+        """Length of an open file in bytes."""
+        return os.fstat(fd).st_size
+
+    def size_of(self, path: str) -> int:
+        """Length of a file in bytes."""
+        return os.stat(path).st_size
+
+    def identity(self, path: str) -> tuple[int, int]:
+        """(inode, time of the last change of the content in ns): tells a file from its copies."""
+        found = os.stat(path)
+        return found.st_ino, found.st_mtime_ns
+
+    def made_and_left(self, path: str) -> bool:
+        """Whether a file was made since the machine came up, here, and never touched afterwards.
+
+        A copy that kept its times has a younger change of the inode; one from before the last boot
+        is older than that. One whose time is still to come is from before the clock was set back,
+        and nobody can tell whether from before the boot as well.
+        """
+        found = os.stat(path)
+        now_ns = time.time_ns()
+        up_ns = now_ns - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        untouched = abs(found.st_ctime_ns - found.st_mtime_ns) < _SAME_TIME_NS
+        return untouched and up_ns < found.st_mtime_ns <= now_ns
+
+    def boot_id(self) -> str:
+        """Names this run of the kernel: another one after each power cut; "" if not known."""
+        try:
+            with open(_BOOT_ID_PATH, encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:
+            return ""
+
+    def set_size(self, fd: int, size: int) -> None:
+        """Cut or lengthen (sparsely) to `size` bytes."""
+        os.ftruncate(fd, size)
+
+    def reserve(self, fd: int, position: int, length: int) -> None:
+        """Make sure the disk has blocks for the range; bytes already there stay. May be ENOSPC."""
+        if length > 0:
+            os.posix_fallocate(fd, position, length)
+
+    def map(self, fd: int, size: int, *, read_only: bool = False) -> mmap.mmap:
+        """The whole file as shared memory."""
+        access = mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE
+        return mmap.mmap(fd, size, access=access)
+
+    def anonymous(self, size: int) -> mmap.mmap:
+        """Memory of no file, all zeros; gone with the process."""
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+    def lock_memory(self, memory: mmap.mmap) -> None:
+        """Keep writable `memory` from being swapped out. Fails where RLIMIT_MEMLOCK forbids it."""
+        native_memory.lock(memory)
+
+    def unlock_memory(self, memory: mmap.mmap) -> None:
+        """End `lock_memory`."""
+        native_memory.unlock(memory)
+
+    def zero_memory(self, memory: mmap.mmap, position: int, length: int) -> None:
+        """Store zeros through a writable mapping: each page of the range is there afterwards."""
+        native_memory.zero(memory, position, length)
+
+    def read(self, fd: int, position: int, size: int) -> bytes:
+        """Up to `size` bytes at `position`; fewer only at the end of the file."""
+        data = os.pread(fd, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        missing = size - len(data)
+        while missing and (data := os.pread(fd, missing, position + size - missing)):
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def write(self, fd: int, position: int, data: bytes | bytearray | memoryview) -> None:
+        """All of `data` at `position`."""
+        written = os.pwrite(fd, data, position)
+        if written != len(data):
+            rest = memoryview(data)[written:]
+            position += written
+            while rest:
+                written = os.pwrite(fd, rest, position)
+                rest = rest[written:]
+                position += written
+
+    def data_sync(self, fd: int) -> None:
+        """Wait until the file's bytes, and what is needed to read them, are on the disk."""
+        sync_data(fd)
+
+    def sync(self, fd: int) -> None:
+        """As `data_sync`, with all metadata."""
+        sync_all(fd)
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and removals of names in `path` durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            sync_all(fd)
+        finally:
+            os.close(fd)
+
+    def forget_cached(self, fd: int) -> None:
+        """Drop clean cached pages, so that the next read comes from the disk."""
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def data_ranges(self, fd: int, start: int, end: int) -> list[tuple[int, int]]:
+        """Ranges of [start, end) that may hold something else than zeros, in order.
+
+        A list, not a generator: reading up to a hole makes the kernel read ahead into it, what it
+        has read counts as data, and the caller would follow it through the whole file.
+        """
+        ranges: list[tuple[int, int]] = []
+        position = start
+        while position < end:
+            try:
+                begin = os.lseek(fd, position, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nothing but a hole up to the end of the file
+                    break
+                raise
+            if begin >= end:
+                break
+            position = min(os.lseek(fd, begin, os.SEEK_HOLE), end)
+            ranges.append((begin, position))
+        return ranges
+
+    def last_nonzero(self, fd: int, start: int, end: int) -> int:
+        """Position behind the last byte of [start, end) that is not zero; `start` if all are."""
+        for begin, stop in reversed(self.data_ranges(fd, start, end)):
+            while stop > begin:
+                position = max(begin, stop - _COPY_BYTES)
+                data = self.read(fd, position, stop - position)
+                # Comparing is ten times faster than stripping, and most of it is zeros.
+                if data != _ZEROS[: len(data)]:
+                    return position + len(data.rstrip(b"\0"))
+                stop = position
+        return start
+
+    def zero(self, fd: int, start: int, end: int) -> int:
+        """Overwrite what is not zero in [start, end); the reservation stays. Bytes rewritten.
+
+        Only chunks that hold something are written, so zeroing the unused rest of a reserved
+        segment costs a look at its extents and no disk space on sparse files.
+        """
+        rewritten = 0
+        for begin, stop in self.data_ranges(fd, start, end):
+            for position in range(begin, stop, _COPY_BYTES):
+                length = min(_COPY_BYTES, stop - position)
+                data = self.read(fd, position, length)
+                if data.count(0) != len(data):
+                    self.write(fd, position, _ZEROS[:length])
+                    rewritten += length
+        return rewritten
+
+    def rename(self, source: str, target: str) -> None:
+        """Put `source` in the place of `target`, at once."""
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        """Remove a file's name."""
+        os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory with all it holds; absent is fine."""
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            return
+
+    def make_directories(self, path: str) -> list[str]:
+        """Make `path` with its parents; the directories whose list of names changed by it."""
+        changed: list[str] = []
+        missing: list[str] = []
+        # A relative path's parents would end at "", which is never there.
+        path = os.path.abspath(path)
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for directory in reversed(missing):
+            os.mkdir(directory, 0o755)
+            changed.append(os.path.dirname(directory))
+        return changed
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory of that name is there."""
+        return os.path.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        """Whether `path` is a directory."""
+        return os.path.isdir(path)
+
+    def may_use(self, path: str, *, write: bool) -> bool:
+        """Whether this user may read a file or directory, and `write` it, by its mode and mount."""
+        wanted = os.R_OK | (os.W_OK if write else 0)
+        if write and os.path.isdir(path):
+            wanted |= os.X_OK
+        return os.access(path, wanted, effective_ids=True)
+
+    def names(self, path: str) -> list[str]:
+        """Sorted names in a directory; none if it is not there."""
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def try_lock(self, fd: int, *, shared: bool = False) -> bool:
+        """Lock byte 0 for this process; False if another process has it.
+
+        Exclusively, which needs a descriptor to write with; or `shared` with other readers, which
+        needs one to read with.
+        """
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        try:
+            fcntl.lockf(fd, kind | fcntl.LOCK_NB, 1, 0)
+        except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, POSIX leaves it open
+            return False
+        return True
+
+    def modified_ms(self, path: str) -> int:
+        """When the file was changed last, in milliseconds since the epoch."""
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def is_alone(self, fd: int) -> bool:
+        """Whether this writable descriptor is all that keeps its file: no name, no other
+        descriptor, no mapping, of any process. False as well where the system cannot tell.
+        """
+        if os.fstat(fd).st_nlink:
+            return False
+        try:
+            # Granted only to the one opener of a file; given back when the descriptor is closed.
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except OSError:
+            return False
+        return True
+
+    def disk_space(self, path: str) -> DiskSpace:
+        """What the file system of `path` holds."""
+        disk = os.statvfs(path)
+        used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
+        return DiskSpace(used, disk.f_bavail * disk.f_frsize)
+
+    def used_ratio(self, path: str) -> float:
+        """Used share of the file system, 0 to 1, as `df` shows it."""
+        return self.disk_space(path).used_ratio
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the error says that the disk, or the share of it we may use, is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_out_of_descriptors(error: OSError) -> bool:
+    """Whether a file could not be opened because too many are; no open one lost anything by it."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def is_passing(error: OSError) -> bool:
+    """Whether a call failed for want of room or descriptors, which come back by themselves."""
+    return is_full(error) or is_out_of_descriptors(error)
+
+
+def is_refused(error: OSError) -> bool:
+    """Whether the error says that we may not write there."""
+    return error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)

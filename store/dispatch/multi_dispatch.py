@@ -1,0 +1,140 @@
+"""Multi-dispatch: one record, found through several consume queues (store spec 2.8).
+
+A message whose property `INNER_MULTI_DISPATCH` lists queue names, separated by commas, gets a unit
+in each of those queues besides its own. The append writes their queue offsets, in the same order,
+into the record (`INNER_MULTI_QUEUE_OFFSET`), so that the queues can always be made again from the
+log: `MultiDispatchLog` writes them, `MultiDispatcher` reads them back, `slots.py` tells whether a
+record names a unit back. With light queues on, names that begin with `%LMQ%` have queue id 0,
+others the message's own.
+
+Not multi-dispatched, although the reference of 4.9 does it: retries and dead letters, whose
+original was dispatched already, and messages that wait for their delay or commit and will be put
+again when it comes (5.x leaves most of these out, too). Messages of a batch keep the property and
+are dispatched to their own queue only, as in the reference.
+
+Names come from clients and become directories: what cannot be one, and the system's own topics, are
+refused with the message.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from aerobee.protocol.message.properties import (
+    LIST_SEPARATOR,
+    PROPERTY_MULTI_DISPATCH,
+    PROPERTY_WAIT,
+    decode_properties,
+    further_queues,
+    split_list,
+)
+from aerobee.protocol.message.record import SYS_TRANSACTION_PREPARED, Checked, StoreMessage
+from aerobee.protocol.names import DLQ_PREFIX, NO_SEND_TOPICS, RETRY_PREFIX
+from aerobee.store.dispatch.dispatcher import Dispatcher
+from aerobee.store.errors import MessageIllegal, StoreError
+from aerobee.store.log.commit_log import Appended, CommitLog
+from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.slots import OFFSETS_MARK
+from aerobee.store.segments.results import PutResult
+
+_MARK = PROPERTY_MULTI_DISPATCH.encode() + b"\x01"
+_REPLACED = (OFFSETS_MARK, PROPERTY_WAIT.encode() + b"\x01")
+
+
+class MultiDispatchLog(CommitLog):
+    """A commit log that numbers messages in further queues as well."""
+
+    def put(self, message: StoreMessage) -> PutResult:
+        """As CommitLog.put; a name that cannot be a queue's refuses the message."""
+        if _MARK in message.properties and _is_dispatched(message):
+            try:
+                others = self._others(message)
+            except StoreError as error:
+                raise self._counted(error) from None
+            # The numbers may have a digit more under the lock.
+            numbered = _numbered(message, [queue.next_offset * 10 + 9 for queue in others])
+            self._check_sizes(numbered)
+        return super().put(message)
+
+    def _append(
+        self, message: StoreMessage, queue: ConsumeQueue, transaction: int, now_ms: int
+    ) -> Appended:
+        if _MARK not in message.properties or not _is_dispatched(message):
+            return super()._append(message, queue, transaction, now_ms)
+        others = self._others(message)
+        message = _numbered(message, [other.next_offset for other in others])
+        entry = super()._append(message, queue, transaction, now_ms)
+        _, _, log_offset, size, tags_code, _, store_ms, _ = entry
+        for other in dict.fromkeys(others):
+            if other is not queue:
+                if self.feeding:
+                    self.pending.append(
+                        (other, other.next_offset, log_offset, size, tags_code, (), store_ms,
+                         other.topic)
+                    )  # fmt: skip
+                other.next_offset += 1
+        return entry
+
+    def _others(self, message: StoreMessage) -> list[ConsumeQueue]:
+        """The queues a message lists, as often as it does. Raises StoreError."""
+        names = decode_properties(message.properties).get(PROPERTY_MULTI_DISPATCH, "")
+        queues = self._queues
+        return [
+            queues.admit(_check_name(name), queues.listed_id(name, message.queue_id))
+            for name in split_list(names)
+        ]
+
+
+def _is_dispatched(message: StoreMessage) -> bool:
+    topic = message.topic
+    return not (
+        topic in NO_SEND_TOPICS
+        or message.sys_flag & SYS_TRANSACTION_PREPARED
+        or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    )
+
+
+def _check_name(name: str) -> str:
+    if not name.strip() or not name.isprintable() or name in NO_SEND_TOPICS:
+        raise MessageIllegal(
+            f"{PROPERTY_MULTI_DISPATCH} lists {name!r}, which is no queue that messages may be "
+            "dispatched to"
+        )
+    return name
+
+
+def _numbered(message: StoreMessage, queue_offsets: list[int]) -> StoreMessage:
+    """The message with the offsets in its properties, and without what the broker keeps."""
+    kept = [
+        entry
+        for entry in message.properties.split(b"\x02")
+        if entry and not entry.startswith(_REPLACED)
+    ]
+    numbers = LIST_SEPARATOR.join(map(str, queue_offsets))
+    kept.append(OFFSETS_MARK + numbers.encode())
+    return msgspec.structs.replace(message, properties=b"\x02".join(kept))
+
+
+class MultiDispatcher(Dispatcher):
+    """Reads the further queues of records back from the log."""
+
+    def entries(self, records: Iterable[Checked]) -> list[Appended]:
+        """As Dispatcher.entries; behind a record's entry one for each of its further queues."""
+        found: list[Appended] = []
+        for record in records:
+            own = super().entries((record,))
+            found += own
+            if own and own[0][0] is not None and OFFSETS_MARK in record[10]:
+                found += self._further(record, own[0])
+        return found
+
+    def _further(self, record: Checked, own: Appended) -> list[Appended]:
+        queue, _, log_offset, size, tags_code, _, store_ms, _ = own
+        found: list[Appended] = []
+        known = {queue}
+        for name, queue_offset in further_queues(decode_properties(record[10])):
+            other = self._obtain(name, self._queues.listed_id(name, record[2]))
+            if other is not None and other not in known:
+                known.add(other)
+                found.append((other, queue_offset, log_offset, size, tags_code, (), store_ms, name))
+        return found

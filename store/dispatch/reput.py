@@ -1,0 +1,195 @@
+"""Dispatch: what is in the commit log goes into consume queues and index, and becomes visible.
+
+Two ways to the same bytes. Fed: the append left what is needed in `CommitLog.pending`, nothing is
+read back. Catching up: after an overflow or a failure the log is read from `dispatched` on, and
+what is there already is left alone (`dispatcher.py`, which recovery uses too).
+
+Under SYNC_FLUSH the owner passes the durable mark as the limit: no consumer sees what a power cut
+could still take back, so no queue offset is ever given to two messages (reliability B4).
+
+A round first reserves room in the index, then writes each queue's units with one write, then puts
+the keys (which cannot fail), then moves `dispatched`. A full disk therefore changes nothing that
+trying again would not repeat: the store refuses puts, remembers that it is behind, and tries again.
+Any other failure poisons it: a queue that cannot be written must not be served half.
+
+Threads: the store's caller only; `dispatched` and `dispatched_ms` are read by the flush thread.
+"""
+
+from collections.abc import Callable, Iterator
+
+from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.message.record import (
+    BLANK,
+    CHECK_NOTHING,
+    Checked,
+    check_record,
+    scan_records,
+)
+from aerobee.store.disk.files import is_full, is_passing
+from aerobee.store.disk.health import DISK_FULL, Health
+from aerobee.store.dispatch.dispatcher import Dispatcher
+from aerobee.store.index.service import IndexService
+from aerobee.store.log.commit_log import Appended, CommitLog
+from aerobee.store.queues.consume_queue import UNIT, ConsumeQueue
+from aerobee.store.scan.sequence import Sequences, nothing_is_sound
+from aerobee.store.segments.results import Arrival
+from aerobee.store.stats import StoreStats
+
+_pack_unit = UNIT.pack
+
+
+class Reput:
+    """Keeps queues and index up with the log."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        dispatcher: Dispatcher,
+        index: IndexService | None,
+        health: Health,
+        stats: StoreStats,
+        queue_ends: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self._dispatcher = dispatcher
+        self._index = index
+        self._health = health
+        self._stats = stats
+        self.dispatched = log.written
+        # The same with the sum of all queues' ends, which belong together; moved after it.
+        self.mark = (log.written, queue_ends())
+        self._queue_ends = queue_ends
+        # Store time of the newest dispatched record.
+        self.dispatched_ms = 0
+
+    def dispatch(self, limit: int) -> list[Arrival]:
+        """Dispatch what lies below `limit`; the messages that have become visible, in log order.
+
+        Never raises OSError: a failure is the health's affair.
+        """
+        if self.dispatched >= limit or self._health.broken is not None:
+            return []
+        log = self._log
+        if not log.feeding:
+            return self._catch_up(limit)
+        entries = log.take_pending(limit)
+        if not entries:
+            return []
+        try:
+            return self._dispatch_fed(entries)
+        except OSError as error:
+            self._failed(error)
+            return []
+
+    def _dispatch_fed(self, entries: list[Appended]) -> list[Arrival]:
+        index = self._index
+        if index is not None:
+            index.reserve(sum([len(entry[5]) for entry in entries]))
+        touched: list[tuple[ConsumeQueue, int]] = []
+        try:
+            arrivals = self._gather(entries, touched)
+            for queue, first in touched:
+                queue.write_units(first, b"".join(queue.pending))
+        finally:
+            for queue, _ in touched:
+                queue.pending = []
+        if index is not None:
+            for _, _, log_offset, _, _, keys, store_ms, topic in entries:
+                if keys:
+                    index.put_keys(topic, keys, log_offset, store_ms)
+            index.finish()
+        self._done(entries)
+        # Numbering goes on by one with each message that has a queue.
+        self.mark = (self.dispatched, self.mark[1] + len(arrivals))
+        return arrivals
+
+    def _gather(
+        self, entries: list[Appended], touched: list[tuple[ConsumeQueue, int]]
+    ) -> list[Arrival]:
+        """Collect units in their queues' `pending`; queues and their first slots go to `touched`.
+
+        Raises OSError.
+        """
+        arrivals: list[Arrival] = []
+        for queue, queue_offset, log_offset, size, tags_code, _, _, _ in entries:
+            if queue is not None:
+                units = queue.pending
+                if not units:
+                    touched.append((queue, queue_offset))
+                units.append(_pack_unit(log_offset, size, tags_code))
+                arrivals.append(Arrival(queue.topic, queue.queue_id, queue_offset, tags_code))
+        return arrivals
+
+    def count_again(self) -> None:
+        """The queues' ends have changed otherwise than by dispatching."""
+        self.mark = (self.dispatched, self._queue_ends())
+
+    def _done(self, entries: list[Appended]) -> None:
+        last = entries[-1]
+        self.dispatched_ms = last[6]
+        self.dispatched = last[2] + last[3]
+        self._stats.dispatched_messages += len(entries)
+
+    # --- catching up ------------------------------------------------------------------------
+
+    def _catch_up(self, limit: int) -> list[Arrival]:
+        arrivals: list[Arrival] = []
+        sequences = Sequences(None, 0, nothing_is_sound)
+        end = self.dispatched
+        try:
+            for records in self._read(limit):
+                end = records[-1][0] + records[-1][1]
+                entries = self._dispatcher.entries(records)
+                if entries:
+                    arrivals += self._merge(entries, sequences)
+        except OSError as error:
+            self._failed(error)
+            return arrivals
+        except CorruptRecord as error:
+            self._health.poison("reading back the commit log", OSError(str(error)))
+            return arrivals
+        self.dispatched = max(self.dispatched, end)
+        self.count_again()
+        if self._log.resume_feeding(self.dispatched):
+            self._health.allow(DISK_FULL)
+        return arrivals
+
+    def _merge(self, batch: list[Appended], sequences: Sequences) -> list[Arrival]:
+        self._dispatcher.merge(batch, sequences)
+        self._done(batch)
+        return [
+            Arrival(queue.topic, queue.queue_id, queue_offset, tags_code)
+            for queue, queue_offset, _, _, tags_code, _, _, _ in batch
+            if queue is not None
+        ]
+
+    def _read(self, limit: int) -> Iterator[list[Checked]]:
+        """Records from `dispatched` up to `limit`, many at a time; blanks are passed over."""
+        log_offset = self.dispatched
+        while log_offset < limit:
+            segment = self._log.segments.find(log_offset)
+            if segment is None:
+                return
+            position = log_offset - segment.start
+            end = min(segment.wrote, limit - segment.start)
+            records = scan_records(segment.view, position, log_offset, end, CHECK_NOTHING)
+            if records:
+                yield records
+                log_offset = records[-1][0] + records[-1][1]
+                continue
+            head = check_record(segment.view, position, log_offset, segment.wrote, CHECK_NOTHING)
+            if head.kind != BLANK:
+                return  # reaches beyond the limit
+            log_offset = segment.end
+
+    def _failed(self, error: OSError) -> None:
+        self._log.stop_feeding()
+        if is_passing(error):
+            want = "the disk is full" if is_full(error) else "too many files are open"
+            self._health.refuse(
+                DISK_FULL,
+                f"{want}: the queues in {self._dispatcher.directory} or the index cannot be "
+                f"written ({error}). Sends resume by themselves when that has passed.",
+            )
+        else:
+            self._health.poison("writing consume queues or index", error)

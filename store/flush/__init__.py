@@ -1,0 +1,4 @@
+"""What makes written bytes durable: flush threads, commit service, the offsets file keeper.
+
+Moves the durable mark, which acknowledgements and dispatch wait for. Only the store starts it.
+"""

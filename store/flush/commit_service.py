@@ -1,0 +1,175 @@
+"""Moves what was appended in buffers of the transient pool into the files, a moment later.
+
+The mark `committed` (a log offset) says how far that has got: what lies below can be read,
+dispatched and synced, and outlives the process. It moves in the order of the log, also over
+segments that got no buffer and are in their files anyhow.
+
+CommitRealTimeService (store spec 4.6) looks at every `interval_ms`, or as soon as it is woken:
+`least_pages` or more go to the file at once, less when `thorough_interval_ms` have passed since
+something last did; so a message after a pause goes at once. Then the flush service is told, and the
+owner, who may dispatch.
+
+A failed write poisons the store, as everywhere. Only a full disk (on file systems where reserved
+blocks do not hold, reliability 3.1) is waited for: the bytes are safe in the buffer, sends are
+refused meanwhile.
+"""
+
+import logging
+from collections.abc import Callable
+
+from aerobee.config.model import Settings
+from aerobee.store.disk.files import Clock, is_full
+from aerobee.store.disk.health import Health
+from aerobee.store.flush.services import FlushService
+from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.log.commits import CommitMark
+from aerobee.store.segments.transient_pool import TransientStorePool
+
+log = logging.getLogger("aerobee.store.pool")
+
+#: The kind of refusal this service sets and lifts (`Health.refuse`).
+COMMIT_BLOCKED = "commit blocked"
+_PAGE_BITS = 12
+
+
+class Committer:
+    """Commits `log` and holds the mark. `commit` has one caller at a time."""
+
+    def __init__(self, log: CommitLog, health: Health) -> None:
+        self._log = log
+        self._health = health
+        self.committed = log.written
+        self.committed_ms = log.last_store_ms
+
+    def pages(self) -> int:
+        """Whole pages that wait."""
+        return (self._log.written >> _PAGE_BITS) - (self.committed >> _PAGE_BITS)
+
+    def commit(self, least_pages: int) -> bool:
+        """Commit what is written if it is `least_pages` or more, or ends a segment; whether the
+        mark moved. Never raises OSError: a failure is the health's affair."""
+        store_ms, target = self._log.last_store_ms, self._log.written
+        if target == self.committed or self._health.broken is not None:
+            return False
+        segment_bytes = self._log.segments.segment_bytes
+        if (
+            self.pages() < least_pages
+            and target // segment_bytes == self.committed // segment_bytes
+        ):
+            return False
+        for segment in self._log.segments.between(self.committed, target):
+            end = min(segment.end, target)
+            try:
+                segment.commit(end - segment.start)
+            except OSError as error:
+                self._failed(segment.path, error)
+                return False
+            self.committed = end
+        self.committed_ms = store_ms
+        self._health.allow(COMMIT_BLOCKED)
+        return True
+
+    def _failed(self, path: str, error: OSError) -> None:
+        if not is_full(error):
+            self._health.poison(f"the write of {path}", error)
+            return
+        self._health.refuse(
+            COMMIT_BLOCKED,
+            f"the disk is full: {path} cannot be written ({error.strerror}). What was acknowledged "
+            "waits in memory; sends resume by themselves when there is room",
+        )
+
+
+class PooledCommits:
+    """The committing of one store, by a thread of its own."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        pool: TransientStorePool,
+        log: CommitLog,
+        health: Health,
+        clock: Clock,
+    ) -> None:
+        self._pool = pool
+        self._flush: Callable[[], None]
+        committer = Committer(log, health)
+        self.mark: CommitMark = committer
+        self.on_moved: Callable[[int], None] | None = None
+        self._service = CommitRealTimeService(
+            committer,
+            health,
+            clock,
+            settings.commit_interval_ms,
+            settings.commit_least_pages,
+            settings.commit_thorough_interval_ms,
+            self._moved,
+        )
+        self.start = self._service.start
+        self.wake = self._service.wake
+        self.stop = self._service.stop
+
+    def connect(self, flush: Callable[[], None]) -> None:
+        """`flush` is called after each commit."""
+        self._flush = flush
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs as it should."""
+        return self._service.alive
+
+    @property
+    def free_buffers(self) -> int:
+        """Buffers that nobody has."""
+        return self._pool.free
+
+    def _moved(self) -> None:
+        self._flush()
+        if self.on_moved is not None:
+            self.on_moved(self.mark.committed)
+
+
+class CommitRealTimeService(FlushService):
+    """The thread that commits. `moved` is called on it whenever the mark has moved."""
+
+    name = "aerobee-commit-log"
+
+    def __init__(
+        self,
+        committer: Committer,
+        health: Health,
+        clock: Clock,
+        interval_ms: int,
+        least_pages: int,
+        thorough_interval_ms: int,
+        moved: Callable[[], None],
+    ) -> None:
+        super().__init__(interval_ms)
+        self._committer = committer
+        self._health = health
+        self._clock = clock
+        self._least_pages = least_pages
+        self._thorough_s = thorough_interval_ms / 1000
+        self._committed_at = clock.monotonic()
+        self._moved = moved
+
+    def wake(self) -> None:
+        """Something was appended. Wakes the thread only if it would do something about it."""
+        if self._committer.pages() >= self._least_pages or self._is_due():
+            self._wake.set()
+
+    def _is_due(self) -> bool:
+        return self._clock.monotonic() - self._committed_at >= self._thorough_s
+
+    def _tick(self) -> bool:
+        self._wake.wait(self._interval_s)
+        if not self._stopping:
+            self._wake.clear()
+        if self._committer.commit(0 if self._is_due() else self._least_pages):
+            self._committed_at = self._clock.monotonic()
+            self._moved()
+        return self._health.broken is None
+
+    def _last(self) -> None:
+        if self._committer.commit(0):
+            self._moved()

@@ -1,0 +1,134 @@
+"""Keeps the offsets file (`offsets_file.py`) up to date while the store runs.
+
+Marks are taken before the sync they describe and called synced after it, never the other way round.
+Saved by the queue flush thread at each of its ticks, about once a second; by the owner before queue
+or index files are removed, because fewer of them would otherwise look like a loss at the next
+start; and once more, with the poisoned bit, when the store breaks.
+
+Threads: any; the lock is held while the file is written.
+"""
+
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from aerobee.store.disk.offsets_file import MOST_GAPS, ClockNote, DerivedMarks, Offsets, OffsetsFile
+from aerobee.store.index.service import IndexService
+from aerobee.store.queues.consume_queue import ConsumeQueue
+
+
+class OffsetsKeeper:
+    """Writes `file`; `durable` (mark, store time in ms), `dispatched` (mark, units), `note` (of the
+    clock) and `begins` (of the log, and the sum of the queues' files) tell what."""
+
+    def __init__(
+        self,
+        file: OffsetsFile,
+        start: Offsets,
+        index: IndexService | None,
+        durable: Callable[[], tuple[int, int]],
+        dispatched: Callable[[], tuple[int, int]],
+        note: Callable[[], ClockNote],
+        begins: Callable[[], tuple[int, int]],
+    ) -> None:
+        self._file = file
+        self._current = start
+        self._index = index
+        self._durable = durable
+        self._dispatched = dispatched
+        self._note = note
+        self._begins = begins
+        self._lock = threading.Lock()
+        # Units of queues that are about to be taken out: a start must not miss them.
+        self.leaving = 0
+
+    @property
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """Ranges [start, end) of the log that are known to hold no usable record."""
+        return self._current.gaps
+
+    @property
+    def synced_to(self) -> int:
+        """Log offset below which all units and keys are known to be synced."""
+        return self._current.synced.log_offset
+
+    @property
+    def behind_bytes(self) -> int:
+        """How much the saved flushed mark could be moved on."""
+        return self._durable()[0] - self._current.flushed
+
+    def _live(self) -> DerivedMarks:
+        marks = self.take()
+        return DerivedMarks(marks.log_offset, max(0, marks.units - self.leaving))
+
+    def take(self) -> DerivedMarks:
+        """What is dispatched now; to be called before a sync of all queues and the index."""
+        return DerivedMarks(*self._dispatched())
+
+    def synced(self, marks: DerivedMarks) -> None:
+        """All that `marks` speaks of has been synced."""
+        with self._lock:
+            self._current = msgspec.structs.replace(
+                self._current,
+                synced=marks,
+                indexed=-1 if self._index is None else marks.log_offset,
+            )
+
+    def forget_queues(self, gone: list[ConsumeQueue]) -> None:
+        """Queues that have been taken out; their files go after this. Raises OSError.
+
+        Only those of their units that the synced mark counts are taken off it: with younger ones
+        taken off too, as many missing units of other queues would not be noticed.
+        """
+        with self._lock:
+            synced = self._current.synced
+            units = sum([queue.units_below(synced.log_offset) for queue in gone])
+            self._current = msgspec.structs.replace(
+                self._current,
+                synced=DerivedMarks(synced.log_offset, max(0, synced.units - units)),
+            )
+        self.begin_later()
+
+    def begin_later(self) -> None:
+        """The log or queues begin later than they did; the files go after this. Raises OSError."""
+        log_begins, queues_begin = self._begins()
+        with self._lock:
+            self._current = msgspec.structs.replace(
+                self._current, log_begins=log_begins, queues_begin=queues_begin
+            )
+        self.save()
+
+    def add_gap(self, start: int, end: int) -> None:
+        """Damage was found while the store runs; the next save remembers it."""
+        with self._lock:
+            gaps = merged([*self._current.gaps, (start, end)])
+            self._current = msgspec.structs.replace(self._current, gaps=gaps)
+
+    def save(self, *, poisoned: bool = False) -> None:
+        """Write the file if anything has changed. Raises OSError; not for a full disk, where the
+        older marks that stay are as true as they were."""
+        with self._lock:
+            flushed, last_store_ms = self._durable()
+            self._current = msgspec.structs.replace(
+                self._current,
+                flushed=flushed,
+                last_store_ms=last_store_ms or self._current.last_store_ms,
+                live=self._live(),
+                index_files=() if self._index is None else self._index.file_names(),
+                index_end=-1 if self._index is None else self._index.end_offset,
+                poisoned=self._current.poisoned or poisoned,
+                clock=self._note(),
+            )
+            self._file.save_if_room(self._current)
+
+
+def merged(gaps: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The gaps in order, those that overlap as one, the last ones if there are too many."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(gaps):
+        if found and start < found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return tuple(found[-MOST_GAPS:])

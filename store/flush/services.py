@@ -1,0 +1,345 @@
+"""Makes what was written durable: the durable mark, and the threads that move it.
+
+`CommitLogSync` holds the mark. One sync covers everything written before it began, so under
+SYNC_FLUSH all sends that wait are completed by one fdatasync, and while it runs the next ones
+gather (group commit). The mark is `committed` as read before the call, never after; that is
+`written`, unless a transient pool (`commit_service.py`) keeps the newest bytes out of the files.
+
+The threads, of which a store has the first or the second, and the third:
+- `GroupCommitService` (SYNC_FLUSH) syncs when asked to.
+- `FlushRealTimeService` (ASYNC_FLUSH) looks every `flush_interval_ms` and syncs when
+  `flush_least_pages` are new, and whatever is new every `flush_thorough_interval_ms`.
+- `ConsumeQueueFlushService` does the same for consume queues and index, and writes the checkpoint
+  and the offsets file with values taken before the sync they describe.
+
+A failed sync is final (reliability 3.2): the pages count as clean afterwards and a second call
+succeeds without having written them. So the first error poisons the store and ends the thread; the
+mark stays where it was.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from aerobee.config.model import Settings
+from aerobee.store.disk.checkpoint import Checkpoint
+from aerobee.store.disk.files import Clock, is_out_of_descriptors
+from aerobee.store.disk.health import Health
+from aerobee.store.flush.offsets_keeper import OffsetsKeeper
+from aerobee.store.index.service import IndexService
+from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.log.commits import CommitMark
+from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.stats import StoreStats
+
+log = logging.getLogger("aerobee.store")
+
+_PAGE_BITS = 12
+# Slow disks stall for seconds and come back; one that is silent for longer has to show.
+_STUCK_S = 20.0
+# A start reads some 200 MB/s: a tenth of a second's worth is not worth a sync.
+_LOOK_S = 0.2
+_BEHIND_BYTES = 16 << 20
+
+
+class CommitLogSync:
+    """Syncs the commit log; `durable` is the log offset up to which a completed sync reached."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        mark: CommitMark,
+        checkpoint: Checkpoint,
+        health: Health,
+        stats: StoreStats,
+    ) -> None:
+        self._log = log
+        self._mark = mark
+        self._checkpoint = checkpoint
+        self._health = health
+        self._stats = stats
+        self.durable = log.written
+        # Called on the flush thread with the new mark.
+        self.on_durable: Callable[[int], None] | None = None
+        self._moved = threading.Condition()
+
+    def sync(self, least_pages: int = 0) -> bool:
+        """Sync what is new, if it is `least_pages` or more; False when the store is broken."""
+        if self._health.broken is not None:
+            self._wake()  # by another thread's failure, of which nobody who waits has heard
+            return False
+        store_ms = self._mark.committed_ms
+        target = self._mark.committed
+        if not self._worth_it(target, least_pages):
+            return True
+        started_ns = time.perf_counter_ns()
+        for segment in self._log.segments.between(self.durable, target):
+            try:
+                segment.sync()
+            except OSError as error:
+                self._health.poison(f"the sync of {segment.path}", error)
+                self._wake()
+                return False
+            if segment.end <= target:
+                segment.seal()
+        self._stats.commit_log_sync_times.add(time.perf_counter_ns() - started_ns)
+        self._checkpoint.physic_ms = store_ms
+        self.durable = target
+        self._wake()
+        if self.on_durable is not None:
+            self.on_durable(target)
+        return True
+
+    def is_worth_it(self, least_pages: int) -> bool:
+        """Whether so many pages are new, or a segment has become full."""
+        return self._worth_it(self._mark.committed, least_pages)
+
+    def _worth_it(self, target: int, least_pages: int) -> bool:
+        durable = self.durable
+        if target <= durable:
+            return False
+        if (target >> _PAGE_BITS) - (durable >> _PAGE_BITS) >= least_pages:
+            return True
+        # A full segment does not wait for company.
+        size = self._log.segments.segment_bytes
+        return target // size != durable // size
+
+    def _wake(self) -> None:
+        with self._moved:
+            self._moved.notify_all()
+
+    def wait(self, log_offset: int, timeout_s: float) -> bool:
+        """Wait until the mark has reached `log_offset`; False after the time-out or a failure."""
+        with self._moved:
+            self._moved.wait_for(
+                lambda: self.durable >= log_offset or self._health.broken is not None, timeout_s
+            )
+        return self.durable >= log_offset
+
+
+class FlushService:
+    """A thread that calls `_tick` again and again until it says False or is stopped."""
+
+    name = "aerobee-flush"
+
+    def __init__(self, interval_ms: int) -> None:
+        self._interval_s = interval_ms / 1000
+        self._wake = threading.Event()
+        self._stopping = False
+        self._turned_at = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs, and is not stuck in one call (a disk that does not answer)."""
+        overdue_s = time.monotonic() - self._turned_at - self._interval_s
+        return self._thread.is_alive() and overdue_s < _STUCK_S
+
+    def wake(self) -> None:
+        """There is something to sync; services that keep to their interval ignore it."""
+
+    def hurry(self) -> None:
+        """Somebody waits for what is in the files now: do not wait for the interval."""
+        self.wake()
+
+    def stop(self) -> None:
+        """End the thread; it does what is left first."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._turned_at = time.monotonic()
+            if not self._tick():
+                return
+        self._last()
+
+    def _tick(self) -> bool:
+        raise NotImplementedError
+
+    def _last(self) -> None:
+        raise NotImplementedError
+
+
+class GroupCommitService(FlushService):
+    """SYNC_FLUSH: syncs as soon as somebody wants it, and all who want it at once."""
+
+    name = "aerobee-group-commit"
+
+    def __init__(self, sync: CommitLogSync, interval_ms: int) -> None:
+        super().__init__(interval_ms)
+        self._sync = sync
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def _tick(self) -> bool:
+        # The time-out only matters for appends whose owner never asks.
+        self._wake.wait(self._interval_s)
+        self._wake.clear()
+        return self._sync.sync()
+
+    def _last(self) -> None:
+        self._sync.sync()
+
+
+class FlushRealTimeService(FlushService):
+    """ASYNC_FLUSH: syncs at intervals; with `timed` nothing shortens them."""
+
+    name = "aerobee-flush-commit-log"
+
+    def __init__(
+        self,
+        sync: CommitLogSync,
+        clock: Clock,
+        interval_ms: int,
+        least_pages: int,
+        thorough_interval_ms: int,
+        timed: bool,
+    ) -> None:
+        super().__init__(interval_ms)
+        self._sync = sync
+        self._clock = clock
+        self._least_pages = least_pages
+        self._thorough_s = thorough_interval_ms / 1000
+        self._timed = timed
+        self._hurried = False
+        self._thorough_at = clock.monotonic()
+
+    def wake(self) -> None:
+        """Ends the pause, unless it is `timed`, if the thread would then do something."""
+        if not self._timed and (self._is_due() or self._sync.is_worth_it(self._least_pages)):
+            self._wake.set()
+
+    def hurry(self) -> None:
+        self._hurried = True
+        self._wake.set()
+
+    def _is_due(self) -> bool:
+        return self._hurried or self._clock.monotonic() - self._thorough_at >= self._thorough_s
+
+    def _tick(self) -> bool:
+        self._wake.wait(self._interval_s)
+        if not self._stopping:
+            self._wake.clear()
+        if not self._is_due():
+            return self._sync.sync(self._least_pages)
+        self._hurried = False
+        self._thorough_at = self._clock.monotonic()
+        return self._sync.sync()
+
+    def _last(self) -> None:
+        self._sync.sync()
+
+
+def log_flusher(settings: Settings, sync: CommitLogSync, clock: Clock) -> FlushService:
+    """The service that fits the flush mode."""
+    if settings.sync_flush:
+        return GroupCommitService(sync, settings.flush_interval_ms)
+    return FlushRealTimeService(
+        sync,
+        clock,
+        settings.flush_interval_ms,
+        settings.flush_least_pages,
+        settings.flush_thorough_interval_ms,
+        settings.flush_timed,
+    )
+
+
+class ConsumeQueueFlushService(FlushService):
+    """Syncs consume queues and index, keeps checkpoint and offsets file, looks at the disk."""
+
+    name = "aerobee-flush-queues"
+
+    def __init__(
+        self,
+        queues: ConsumeQueueTable,
+        index: IndexService | None,
+        checkpoint: Checkpoint,
+        offsets: OffsetsKeeper,
+        health: Health,
+        stats: StoreStats,
+        clock: Clock,
+        dispatched_ms: Callable[[], int],
+        watch_disk: Callable[[], None],
+        interval_ms: int,
+        least_pages: int,
+        thorough_interval_ms: int,
+    ) -> None:
+        super().__init__(interval_ms)
+        self._queues = queues
+        self._index = index
+        self._checkpoint = checkpoint
+        self._offsets = offsets
+        self._health = health
+        self._stats = stats
+        self._clock = clock
+        self._dispatched_ms = dispatched_ms
+        self._watch_disk = watch_disk
+        self._least_pages = least_pages
+        self._thorough_s = thorough_interval_ms / 1000
+        self._thorough_at = clock.monotonic()
+
+    def _tick(self) -> bool:
+        if self._wait():
+            return True  # stopping
+        self._watch_disk()
+        now = self._clock.monotonic()
+        thorough = now - self._thorough_at >= self._thorough_s
+        if thorough:
+            self._thorough_at = now
+        return self.flush(0 if thorough else self._least_pages)
+
+    def _last(self) -> None:
+        self.flush(0)
+
+    def _wait(self) -> bool:
+        """Wait for the interval, True if stopping. Under load the offsets file is saved more often:
+        what was stored since is read again after a crash."""
+        left_s = self._interval_s
+        while left_s > 0:
+            slice_s = min(left_s, _LOOK_S)
+            if self._wake.wait(slice_s):
+                return True
+            left_s -= slice_s
+            if self._offsets.behind_bytes >= _BEHIND_BYTES and not self._save():
+                break
+        return False
+
+    def _save(self) -> bool:
+        try:
+            self._offsets.save()
+        except OSError as error:
+            self._health.poison("the sync of the offsets file", error)
+            return False
+        return True
+
+    def flush(self, least_pages: int) -> bool:
+        """Sync files with that many new pages; with 0 all, and the checkpoint follows."""
+        if self._health.broken is not None:
+            return False
+        store_ms = self._dispatched_ms()
+        marks = self._offsets.take()
+        try:
+            self._stats.queue_syncs += self._queues.flush(least_pages)
+            if self._index is not None:
+                self._index.flush(all_files=least_pages == 0)
+            if least_pages == 0:
+                self._offsets.synced(marks)
+                self._checkpoint.logics_ms = store_ms
+                self._checkpoint.flush()
+            self._offsets.save()
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                log.warning("queues and index not synced, will be tried again error=%s", error)
+                return True
+            self._health.poison("the sync of queues, index, checkpoint or offsets file", error)
+            return False
+        return True

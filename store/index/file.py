@@ -1,0 +1,369 @@
+"""One index file: finds records by the hash of `topic#key`, newest first (store spec 6).
+
+    header 40 bytes   begin time i64, end time i64, begin log offset i64, end log offset i64,
+                      slots in use i32, number of the next entry i32 (starts at 1)
+    slots             i32 each: number of the newest entry of the slot, 0 for none
+    entries           20 bytes each: key hash i32, log offset i64, seconds since the begin time i32,
+                      number of the previous entry in the same slot i32
+
+The file is sparse at its full length and mapped. Stores go only into ranges reserved before: the
+slots when the file is made, entries a megabyte ahead, both by `reserve`, which may say ENOSPC while
+nothing has been stored yet. `put` itself cannot fail.
+
+The header is in attributes while the file is written and goes into the mapping once for each
+dispatch (`write_header`), not for each key: the bytes come out the same, and an entry the header
+does not count yet is not believed by any reader.
+
+Threads: the store's caller puts and reads; `sync` may run on the flush thread.
+"""
+
+import mmap
+import struct
+from typing import TypeAlias
+
+from aerobee.store.disk.files import Files
+from aerobee.store.errors import StoreLayoutError
+
+HEADER = struct.Struct(">qqqqii")
+HEADER_BYTES = 40
+SLOT_BYTES = 4
+ENTRY_BYTES = 20
+I32_MAX = 0x7FFFFFFF
+
+_SLOT = struct.Struct(">i")
+_ENTRY = struct.Struct(">iqii")
+_AHEAD_ENTRIES = (1 << 20) // ENTRY_BYTES
+
+
+#: Stored hash (`slot_hash`), log offset and store time (ms) of one key of a record.
+IndexKey: TypeAlias = tuple[int, int, int]
+
+
+def index_file_bytes(slots: int, entries: int) -> int:
+    """Length of an index file with that many slots and entries."""
+    return HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * entries
+
+
+def slot_hash(java_hash: int) -> int:
+    """The non-negative hash that is stored: |hash|, and 0 for the one without a positive form."""
+    positive = -java_hash if java_hash < 0 else java_hash
+    return positive if positive <= I32_MAX else 0
+
+
+class IndexFile:
+    """An index file of `slots` and `entries` (entry 0 is never used, so one key less fits)."""
+
+    __slots__ = (
+        "_entries_at",
+        "_fd",
+        "_files",
+        "_map",
+        "_reserved",
+        "begin_ms",
+        "begin_offset",
+        "count",
+        "dirty",
+        "end_ms",
+        "end_offset",
+        "entries",
+        "path",
+        "slots",
+        "used_slots",
+    )
+
+    def __init__(self, files: Files, path: str, slots: int, entries: int) -> None:
+        self._files = files
+        self._fd = -1
+        self._map: mmap.mmap | None = None
+        self.slots = slots
+        self._entries_at = HEADER_BYTES + SLOT_BYTES * slots
+        self._reserved = 0
+        self.path = path
+        self.entries = entries
+        self.begin_ms = self.end_ms = 0
+        self.begin_offset = self.end_offset = 0
+        self.used_slots = 0
+        self.count = 1
+        self.dirty = False
+
+    @classmethod
+    def create(cls, files: Files, path: str, slots: int, entries: int) -> "IndexFile":
+        """Make an empty file, its slots reserved. Raises OSError; nothing is left behind then."""
+        file = cls(files, path, slots, entries)
+        file._fd = files.create(path, index_file_bytes(slots, entries))
+        try:
+            file.reserve(1)
+            file._map = files.map(file._fd, index_file_bytes(slots, entries))
+        except OSError:
+            file.close()
+            files.remove(path)
+            raise
+        return file
+
+    @classmethod
+    def load(cls, files: Files, path: str, slots: int, entries: int) -> "IndexFile":
+        """An existing file of the right length; StoreLayoutError when its header is nonsense."""
+        file = cls(files, path, slots, entries)
+        file._fd = files.open(path)
+        try:
+            file._take_in()
+        except (OSError, StoreLayoutError):
+            file.close()
+            raise
+        return file
+
+    def _take_in(self) -> None:
+        """Map the file and believe its header."""
+        self._map = self._files.map(self._fd, index_file_bytes(self.slots, self.entries))
+        (
+            self.begin_ms,
+            self.end_ms,
+            self.begin_offset,
+            self.end_offset,
+            self.used_slots,
+            count,
+        ) = HEADER.unpack_from(self._map, 0)
+        self.count = max(1, count)
+        sane = (
+            self.count <= self.entries
+            and 0 <= self.used_slots <= self.slots
+            and 0 <= self.begin_offset <= self.end_offset
+            and self.begin_ms >= 0
+        )
+        if not sane:
+            raise StoreLayoutError(f"the header of {self.path} is damaged")
+
+    @property
+    def full(self) -> bool:
+        """Whether no further key fits."""
+        return self.count >= self.entries
+
+    @property
+    def room(self) -> int:
+        """Keys that still fit."""
+        return max(0, self.entries - self.count)
+
+    def begin_after(self, previous: "IndexFile") -> None:
+        """Take over the end of the file before, as the reference presets a new file's header."""
+        self.begin_ms = self.end_ms = previous.end_ms
+        self.begin_offset = self.end_offset = previous.end_offset
+
+    def reserve(self, keys: int) -> None:
+        """Make sure that `keys` more can be stored (as far as they fit). Raises OSError."""
+        needed = min(self.count + keys, self.entries)
+        if needed <= self._reserved:
+            return
+        if self._reserved == 0:
+            self._files.reserve(self._fd, 0, self._entries_at)
+            self._reserved = self.count
+        ahead = min(needed + _AHEAD_ENTRIES, self.entries)
+        start = self._entries_at + ENTRY_BYTES * self._reserved
+        self._files.reserve(self._fd, start, ENTRY_BYTES * (ahead - self._reserved))
+        self._reserved = ahead
+
+    def put(self, key_hash: int, log_offset: int, store_ms: int) -> None:
+        """Add a key's stored hash (`slot_hash`); the caller has reserved room for it."""
+        memory = self._map
+        count = self.count
+        assert memory is not None
+        assert count < self._reserved
+        slot_at = HEADER_BYTES + SLOT_BYTES * (key_hash % self.slots)
+        (previous,) = _SLOT.unpack_from(memory, slot_at)
+        if previous <= 0 or previous > count:
+            previous = 0
+            self.used_slots += 1
+        seconds = self._seconds(store_ms)
+        _ENTRY.pack_into(
+            memory,
+            self._entries_at + ENTRY_BYTES * count,
+            key_hash,
+            log_offset,
+            seconds,
+            previous,
+        )
+        _SLOT.pack_into(memory, slot_at, count)
+        if count == 1:
+            self.begin_offset = log_offset
+            self.begin_ms = store_ms
+        self.count = count + 1
+        self.end_offset = log_offset
+        self.end_ms = store_ms
+
+    def _seconds(self, store_ms: int) -> int:
+        begin_ms = self.begin_ms
+        if begin_ms > 0 and store_ms > begin_ms:
+            return min((store_ms - begin_ms) // 1000, I32_MAX)
+        return 0
+
+    def put_all(self, keys: list[IndexKey]) -> None:
+        """`put` for each of `keys`; a loop of its own, because rebuilds put millions."""
+        memory = self._map
+        assert memory is not None
+        assert self.count + len(keys) <= self._reserved
+        if self.count == 1 and keys:
+            self.put(*keys[0])  # it sets the beginning
+            keys = keys[1:]
+        if not keys:
+            return
+        read_slot, write_slot, write_entry = _SLOT.unpack_from, _SLOT.pack_into, _ENTRY.pack_into
+        slots, count, used = self.slots, self.count, self.used_slots
+        entry_at = self._entries_at + ENTRY_BYTES * count
+        last_ms = seconds = 0
+        for key_hash, log_offset, store_ms in keys:
+            slot_at = HEADER_BYTES + SLOT_BYTES * (key_hash % slots)
+            (previous,) = read_slot(memory, slot_at)
+            if previous <= 0 or previous > count:
+                previous = 0
+                used += 1
+            if store_ms != last_ms:
+                last_ms = store_ms
+                seconds = self._seconds(store_ms)
+            write_entry(memory, entry_at, key_hash, log_offset, seconds, previous)
+            write_slot(memory, slot_at, count)
+            count += 1
+            entry_at += ENTRY_BYTES
+        self.count, self.used_slots = count, used
+        self.end_offset, self.end_ms = keys[-1][1], keys[-1][2]
+
+    def write_header(self) -> None:
+        """Bring the header in the file up to date."""
+        assert self._map is not None
+        HEADER.pack_into(
+            self._map,
+            0,
+            self.begin_ms,
+            self.end_ms,
+            self.begin_offset,
+            self.end_offset,
+            self.used_slots,
+            self.count,
+        )
+        self.dirty = True
+
+    def covers(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether messages of that time may be in this file."""
+        return (
+            (begin_ms < self.begin_ms and end_ms > self.end_ms)
+            or self.begin_ms <= begin_ms <= self.end_ms
+            or self.begin_ms <= end_ms <= self.end_ms
+        )
+
+    def select(self, key_hash: int, most: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Log offsets with that stored hash and a time in the range, newest first.
+
+        Entries know their time to the second only, so up to a second's worth before `begin_ms` is
+        let through; the caller sees the records and can tell. (The reference misses some instead.)
+        """
+        memory = self._map
+        found: list[int] = []
+        if memory is None or self.count <= 1:
+            return found
+        (number,) = _SLOT.unpack_from(memory, HEADER_BYTES + SLOT_BYTES * (key_hash % self.slots))
+        while 0 < number < self.count and len(found) < most:
+            at = self._entries_at + ENTRY_BYTES * number
+            entry_hash, log_offset, seconds, previous = _ENTRY.unpack_from(memory, at)
+            if seconds < 0:
+                break
+            if number == 1:
+                # Its difference was taken against the file before (store spec 6.2).
+                seconds = 0
+            time_ms = self.begin_ms + seconds * 1000
+            if entry_hash == key_hash and begin_ms < time_ms + 1000 and time_ms <= end_ms:
+                found.append(log_offset)
+            # Entries only ever point back; a number that does not is damage, and would loop.
+            if previous >= number or time_ms + 1000 <= begin_ms:
+                break
+            number = previous
+        return found
+
+    def holds(self, key_hash: int, log_offset: int) -> bool:
+        """Whether the newest entries of the hash's slot name that record already."""
+        memory = self._map
+        assert memory is not None
+        (number,) = _SLOT.unpack_from(memory, HEADER_BYTES + SLOT_BYTES * (key_hash % self.slots))
+        while 0 < number < self.count:
+            at = self._entries_at + ENTRY_BYTES * number
+            entry_hash, entry_offset, _, previous = _ENTRY.unpack_from(memory, at)
+            if entry_hash == key_hash and entry_offset == log_offset:
+                return True
+            if entry_offset < log_offset or previous >= number:
+                return False
+            number = previous
+        return False
+
+    # --- for the check after a crash (index/check.py) ----------------------------------------
+
+    def read(self, position: int, size: int) -> bytes:
+        """Bytes of the file."""
+        return self._files.read(self._fd, position, size)
+
+    def entry_position(self, number: int) -> int:
+        """Where entry `number` is in the file."""
+        return self._entries_at + ENTRY_BYTES * number
+
+    def entry(self, number: int) -> tuple[int, int, int, int]:
+        """Entry `number`: key hash, log offset, seconds, number of the previous entry."""
+        entry: tuple[int, int, int, int] = _ENTRY.unpack(
+            self.read(self.entry_position(number), ENTRY_BYTES)
+        )
+        return entry
+
+    def slot(self, slot: int) -> int:
+        """Number of the newest entry of `slot`."""
+        (number,) = _SLOT.unpack(self.read(HEADER_BYTES + SLOT_BYTES * slot, SLOT_BYTES))
+        return int(number)
+
+    def blank_entries(self, start: int, end: int) -> None:
+        """Overwrite the entries [start, end) with zeros. Raises OSError."""
+        self._files.zero(self._fd, self.entry_position(start), self.entry_position(end))
+        self.dirty = True
+
+    def leads_to(self, number: int, slot: int, wanted: int) -> bool:
+        """Whether the uncounted entry `number` of `slot` leads back to the entry `wanted`."""
+        while number >= self.count and number < self.entries:
+            key_hash, _, _, previous = _ENTRY.unpack(
+                self.read(self.entry_position(number), ENTRY_BYTES)
+            )
+            if key_hash < 0 or key_hash % self.slots != slot or previous >= number:
+                return False
+            number = previous
+        return number == wanted
+
+    def set_slot(self, slot: int, number: int) -> None:
+        """Make entry `number` the newest of `slot`."""
+        assert self._map is not None
+        _SLOT.pack_into(self._map, HEADER_BYTES + SLOT_BYTES * slot, number)
+        self.dirty = True
+
+    def distrust_cache(self) -> None:
+        """As MappedFile.distrust_cache. What is mapped is not forgotten, so it is mapped anew.
+
+        Raises OSError, or StoreLayoutError when the header turns out to be nonsense.
+        """
+        self._unmap()
+        self._files.sync(self._fd)
+        self._files.forget_cached(self._fd)
+        self._take_in()
+
+    def sync(self) -> None:
+        """Wait until all that was put is on the disk. Raises OSError."""
+        if self._fd >= 0:
+            self.dirty = False
+            self._files.data_sync(self._fd)
+
+    def close(self) -> None:
+        """Unmap and close."""
+        self._unmap()
+        if self._fd >= 0:
+            self._files.close(self._fd)
+            self._fd = -1
+
+    def _unmap(self) -> None:
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+
+    def remove(self) -> None:
+        """Close and delete."""
+        self.close()
+        self._files.remove(self.path)

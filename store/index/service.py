@@ -1,0 +1,400 @@
+"""The run of index files: keys go into the newest, queries walk back from it (store spec 6.3, 6.4).
+
+A dispatch first calls `reserve` with the number of keys it brings, which makes the next file and
+asks the disk for blocks as needed and may fail with nothing stored; then `put_keys` for each
+message, which cannot fail; then `finish`.
+
+A file that has become full is handed to the flush thread (`flush`), which syncs it and only then
+lets the checkpoint know. Unlike the reference's, the newest file is synced too, also at close.
+
+Threads: the store's caller, except `flush`.
+"""
+
+import logging
+import os
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from aerobee.protocol.hashing import java_hash, java_hash_with_prefix
+from aerobee.store.disk.checkpoint import Checkpoint
+from aerobee.store.disk.files import Clock, Files
+from aerobee.store.errors import StoreLayoutError
+from aerobee.store.index.check import cut_uncounted, repair_index_file
+from aerobee.store.index.file import IndexFile, IndexKey, index_file_bytes, slot_hash
+from aerobee.store.index.names import IndexNames, is_index_name
+from aerobee.store.log.commit_log import Appended
+from aerobee.store.segments.mapped_file_queue import check_file_size, check_is_file
+from aerobee.store.stats import StoreStats
+
+log = logging.getLogger("aerobee.store")
+
+_SIZE_KEYS = "index_slots and index_entries (maxHashSlotNum, maxIndexNum)"
+_PREFIXES_KEPT = 4096
+
+
+class IndexHits(NamedTuple):
+    """Log offsets a look-up found, newest first, and how far the newest file has got."""
+
+    log_offsets: list[int]
+    last_ms: int
+    last_offset: int
+
+
+class IndexService:
+    """Index files of `slots` and `entries` in `directory`."""
+
+    def __init__(
+        self,
+        files: Files,
+        clock: Clock,
+        stats: StoreStats,
+        checkpoint: Checkpoint,
+        directory: str,
+        slots: int,
+        entries: int,
+    ) -> None:
+        self._files = files
+        self._stats = stats
+        self._checkpoint = checkpoint
+        self.directory = directory
+        self._slots = slots
+        self._entries = entries
+        # Replaced as a whole, never changed: other threads may be reading the one they took.
+        self.files: tuple[IndexFile, ...] = ()
+        # Made ahead by `reserve` for the dispatch that is going on.
+        self._spare: list[IndexFile] = []
+        # Full files the flush thread has not synced yet.
+        self._sealed: list[IndexFile] = []
+        self._prefixes: dict[str, int] = {}
+        self._new_names = False
+        self._names = IndexNames(clock)
+        self.foreign: list[str] = []
+        self.damaged: list[str] = []
+
+    # --- loading ----------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Open the files, oldest first. Raises StoreSizeMismatch; changes nothing.
+
+        From the first file on that is empty (made ahead of a kill) or has a nonsensical header,
+        files are left out and named in `damaged`. All are if one begins before the end of the one
+        before it: nobody knows which is a copy or has another one's name.
+        """
+        expected = index_file_bytes(self._slots, self._entries)
+        for name in self._files.names(self.directory):
+            path = os.path.join(self.directory, name)
+            if not is_index_name(name):
+                self.foreign.append(path)
+                continue
+            check_is_file(self._files, path)
+            self._names.seen(name)
+            size = self._files.size_of(path)
+            if size:
+                check_file_size(path, size, expected, _SIZE_KEYS)
+            if self.damaged or size == 0:
+                self.damaged.append(path)
+                continue
+            try:
+                file = IndexFile.load(self._files, path, self._slots, self._entries)
+            except StoreLayoutError:
+                self.damaged.append(path)
+                continue
+            self.files = (*self.files, file)
+            if file.count <= 1:
+                self._doubt_from(len(self.files) - 1)
+            elif len(self.files) > 1 and file.begin_offset < self.files[-2].end_offset:
+                self._doubt_from(0)
+
+    def _doubt_from(self, number: int) -> None:
+        """Leave out the files from the `number`-th on."""
+        for file in self.files[number:]:
+            file.close()
+            self.damaged.append(file.path)
+        self.files = self.files[:number]
+
+    def sound(self, log_end: int, synced_ms: int | None) -> int:
+        """How many of the oldest files can be relied on, judged by `log_end` and after a crash.
+
+        Not those that name records at or above `log_end`. After a crash (`synced_ms` given) files
+        with younger entries than that were perhaps not synced: they are read through. So are those
+        behind the first with that very time, and the newest, whatever their times: the clock may
+        have been set back, or stand still. Raises OSError when the disk refuses.
+        """
+        times = [file.end_ms for file in self.files]
+        last_synced = times.index(synced_ms) if synced_ms in times else len(times) - 2
+        for number, file in enumerate(self.files):
+            if file.end_offset >= log_end or not self._is_filled(number):
+                return number
+            if synced_ms is None or (file.end_ms <= synced_ms and number <= last_synced):
+                continue
+            if not repair_index_file(file):
+                return number
+        return len(self.files)
+
+    def _is_filled(self, number: int) -> bool:
+        """Whether a file is full, as it was before the next was made; not, if it is an older copy
+        or a failed sync has lost its header."""
+        return number == len(self.files) - 1 or self.files[number].full
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of all files there are, damaged ones too."""
+        return [file.path for file in self.files] + self.damaged
+
+    @property
+    def names(self) -> set[str]:
+        """Names of all files there are, damaged ones too."""
+        return {os.path.basename(path) for path in self.paths}
+
+    def file_names(self) -> tuple[str, ...]:
+        """Names of the files in use, oldest first."""
+        return tuple([os.path.basename(file.path) for file in self.files])
+
+    def cut_uncounted(self) -> int:
+        """After a kill, nothing being lost: forget keys that the newest file does not count yet.
+
+        How many of the oldest files can be relied on: the others were full once, or they would not
+        have been followed by one; if not now, a failed sync that nobody could note took something.
+        """
+        for number in range(len(self.files)):
+            if not self._is_filled(number):
+                return number
+        if not self.files or cut_uncounted(self.files[-1]):
+            return len(self.files)
+        return len(self.files) - 1
+
+    def whole_up_to(self, log_offset: int) -> int:
+        """After a power cut: how many of the oldest files can be relied on.
+
+        Files with keys of records at or above `log_offset` were perhaps not synced: they are read
+        through. So is the newest, whose header may be older than its slots. A file that has only
+        such keys may follow one whose very name was lost, so it goes. Raises OSError when the disk
+        refuses.
+        """
+        keep = sum([file.begin_offset < log_offset for file in self.files])
+        for number, file in enumerate(self.files[:keep]):
+            in_doubt = file.end_offset >= log_offset or number == keep - 1
+            if not self._is_filled(number):
+                return number
+            if in_doubt and not repair_index_file(file):
+                return number
+        return keep
+
+    def distrust_caches(self, log_offset: int) -> None:
+        """After a crash: see files with keys of records at or above `log_offset` as the disk has
+        them, and have them and their names synced. Raises OSError.
+
+        From the first one on that the disk has empty or as nonsense, all are `damaged`.
+        """
+        for number, file in enumerate(self.files):
+            if file.end_offset < log_offset and file is not self.files[-1]:
+                continue
+            self._new_names = True
+            try:
+                file.distrust_cache()
+                usable = file.count > 1
+            except StoreLayoutError:
+                usable = False
+            if not usable:
+                self._doubt_from(number)
+                return
+
+    def drop_from(self, number: int) -> list[str]:
+        """Remove all but the oldest `number` files, and those that could not be read; the paths."""
+        removed = [file.path for file in self.files[number:]] + self.damaged
+        for file in self.files[number:]:
+            file.close()
+        for path in removed:
+            self._files.remove(path)
+        self.files = self.files[:number]
+        self.damaged = []
+        self._new_names = self._new_names or bool(removed)
+        return removed
+
+    def take_below(self, log_offset: int) -> tuple[IndexFile, ...]:
+        """Take out the oldest files that know no record at or above `log_offset`, never the last.
+
+        Not those that the flush thread still has to sync. Their files stay.
+        """
+        count = 0
+        for file in self.files[:-1]:
+            if file.end_offset >= log_offset or file in self._sealed:
+                break
+            count += 1
+        taken, self.files = self.files[:count], self.files[count:]
+        return taken
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def reserve(self, keys: int) -> None:
+        """Make room for `keys` more. Raises OSError with nothing stored."""
+        if not keys:
+            return
+        current = self.files[-1] if self.files else None
+        room = 0
+        if current is not None and not current.full:
+            current.reserve(keys)
+            room = current.room
+        for spare in self._spare:
+            spare.reserve(keys)
+            room += spare.room
+        while room < keys:
+            spare = self._create()
+            self._spare.append(spare)
+            spare.reserve(keys)
+            room += spare.room
+
+    def drop_spares(self) -> None:
+        """Remove files that were made ahead for keys which turned out to be there. Raises OSError.
+
+        Until the next dispatch nobody needs them, and a kill would leave them behind.
+        """
+        while self._spare:
+            self._spare.pop().remove()
+
+    def put_keys(self, topic: str, keys: tuple[str, ...], log_offset: int, store_ms: int) -> None:
+        """Index a message under its keys; room for them was reserved."""
+        prefix = self._prefixes.get(topic)
+        if prefix is None:
+            prefix = self._prefix(topic)
+        file = self.files[-1] if self.files else self._roll()
+        for key in keys:
+            if file.count >= file.entries:
+                file = self._roll()
+            file.put(slot_hash(java_hash_with_prefix(prefix, key)), log_offset, store_ms)
+
+    def put_all(self, entries: Iterable[Appended]) -> None:
+        """The same for many messages."""
+        prefixes = self._prefixes
+        found: list[IndexKey] = []
+        for _, _, log_offset, _, _, keys, store_ms, topic in entries:
+            prefix = prefixes.get(topic)
+            if prefix is None:
+                prefix = self._prefix(topic)
+            for key in keys:
+                key_hash = java_hash_with_prefix(prefix, key)
+                found.append(
+                    (key_hash if key_hash > 0 else slot_hash(key_hash), log_offset, store_ms)
+                )
+        done = 0
+        while done < len(found):
+            file = self.files[-1] if self.files else self._roll()
+            if file.full:
+                file = self._roll()
+            part = found[done : done + file.room]
+            file.put_all(part)
+            done += len(part)
+
+    @property
+    def end_offset(self) -> int:
+        """Records above this log offset are not indexed; -1 while nothing is."""
+        return self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
+
+    def put_missing_keys(
+        self, topic: str, keys: tuple[str, ...], log_offset: int, store_ms: int
+    ) -> None:
+        """As `put_keys` for a record that may be indexed already, wholly or in part."""
+        file = self.files[-1] if self.files else None
+        if file is not None and log_offset <= file.end_offset and file.count > 1:
+            if log_offset < file.end_offset:
+                return
+            prefix = self._prefix(topic)
+            keys = tuple(
+                key
+                for key in keys
+                if not any(
+                    near.holds(slot_hash(java_hash_with_prefix(prefix, key)), log_offset)
+                    for near in self.files[-2:]
+                )
+            )
+        self.put_keys(topic, keys, log_offset, store_ms)
+
+    def finish(self) -> None:
+        """End of a dispatch: headers up to date."""
+        if self.files:
+            self.files[-1].write_header()
+
+    def _roll(self) -> IndexFile:
+        file = self._spare.pop(0)
+        if self.files:
+            full = self.files[-1]
+            full.write_header()
+            file.begin_after(full)
+            self._sealed.append(full)
+        self.files = (*self.files, file)
+        return file
+
+    def _create(self) -> IndexFile:
+        for directory in self._files.make_directories(self.directory):
+            self._files.sync_directory(directory)
+        path = os.path.join(self.directory, self._names.next())
+        file = IndexFile.create(self._files, path, self._slots, self._entries)
+        self._new_names = True
+        self._stats.index_files_created += 1
+        return file
+
+    def _prefix(self, topic: str) -> int:
+        prefix = self._prefixes.get(topic)
+        if prefix is None:
+            if len(self._prefixes) >= _PREFIXES_KEPT:
+                self._prefixes.clear()
+            prefix = self._prefixes[topic] = java_hash(topic + "#")
+        return prefix
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def find(self, topic: str, key: str, most: int, begin_ms: int, end_ms: int) -> IndexHits:
+        """Log offsets of at most `most` records with (very likely) that key and time."""
+        files = self.files
+        found: list[int] = []
+        key_hash = self.key_hash(topic, key)
+        for file in reversed(files):
+            if file.covers(begin_ms, end_ms):
+                found += file.select(key_hash, most - len(found), begin_ms, end_ms)
+            if file.begin_ms < begin_ms or len(found) >= most:
+                break
+        # A record may have been indexed twice over a restart.
+        found = list(dict.fromkeys(found))
+        if not files:
+            return IndexHits(found, 0, 0)
+        return IndexHits(found, files[-1].end_ms, files[-1].end_offset)
+
+    def key_hash(self, topic: str, key: str) -> int:
+        """The hash that is stored for a key."""
+        return slot_hash(java_hash_with_prefix(self._prefix(topic), key))
+
+    # --- the flush thread -------------------------------------------------------------------
+
+    def flush(self, *, all_files: bool) -> None:
+        """Sync the full files, and the newest one too with `all_files`. Raises OSError."""
+        if self._new_names:
+            self._new_names = False
+            try:
+                self._files.sync_directory(self.directory)
+            except OSError:
+                self._new_names = True
+                raise
+        while self._sealed:
+            file = self._sealed[0]
+            end_ms = file.end_ms
+            file.sync()
+            self._checkpoint.index_ms = end_ms
+            self._sealed.pop(0)
+        files = self.files
+        if all_files and files and files[-1].dirty:
+            files[-1].sync()
+
+    def seal(self) -> None:
+        """At close, all dispatched and the owner alone: sync all, and let the checkpoint say so."""
+        self.flush(all_files=True)
+        if self.files:
+            self._checkpoint.index_ms = self.files[-1].end_ms
+
+    def close(self) -> None:
+        """Close all files; those made ahead are removed, if that fails by the next start."""
+        for file in (*self.files, *self._spare):
+            file.close()
+        try:
+            self.drop_spares()
+        except OSError as error:
+            log.warning("unused index file not removed path=%s %s", self.directory, error)

@@ -1,0 +1,190 @@
+"""The broker's tables below `config/`: can they be read, and do groups stand within their queues.
+
+The broker reads `X.json`, or `X.json.bak` when that is missing, empty or damaged, and refuses to
+start when neither can be read (store spec 11.4). The audit reads in the same order and says which.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from aerobee.protocol.frames.fastjson import JsonError, loads
+from aerobee.protocol.names import SCHEDULE_GROUP, SCHEDULE_TOPIC, SYSTEM_TOPICS
+from aerobee.store.disk.files import Files
+from aerobee.store.inspect.layout import Layout
+from aerobee.store.inspect.report import Counts, Findings
+from aerobee.store.inspect.state import read_small
+
+_BACKUP, _TEMPORARY = ".bak", ".tmp"
+_MOST_BYTES = 256 << 20
+_MOST_VALUES = 20_000_000
+
+#: The end of the queue (topic, queue id), None if it is not to be looked at.
+MaxOffset = Callable[[tuple[str, int]], int | None]
+
+TOPICS, OFFSETS, DELAYS = "topics.json", "consumerOffset.json", "delayOffset.json"
+LMQ_OFFSETS = "lmqConsumerOffset.json"
+
+
+class Beyond(NamedTuple):
+    """An offset above the end of its queue."""
+
+    table: str
+    who: str
+    topic: str
+    queue_id: int
+    offset: int
+    end: int
+
+
+class Tables:
+    """The tables of one store as a start would read them; damage goes to `findings`."""
+
+    def __init__(self, files: Files, layout: Layout, findings: Findings, counts: Counts) -> None:
+        self._files = files
+        self._findings = findings
+        self._counts = counts
+        self._directory = os.path.join(layout.root, "config")
+        names = {os.path.basename(path) for path in layout.config_files}
+        self._names = names
+        self._tables: dict[str, Any] = {}
+        bases = {name.removesuffix(_BACKUP) for name in names if not name.endswith(_TEMPORARY)}
+        for name in sorted(base for base in bases if base.endswith(".json")):
+            self._tables[name] = self._read(name)
+        for name in sorted(name for name in names if name.endswith(_TEMPORARY)):
+            findings.add("config-unfinished", self.path(name), None, "was being written")
+
+    def path(self, name: str) -> str:
+        """Where the table is."""
+        return os.path.join(self._directory, name)
+
+    def topics(self) -> frozenset[str] | None:
+        """All topics there are, None when nobody knows (no broker has kept a table here)."""
+        table = _member(self._tables.get(TOPICS), "topicConfigTable")
+        return None if table is None else frozenset(table) | SYSTEM_TOPICS
+
+    def check_offsets(self, max_offset: MaxOffset) -> None:
+        """Offsets that groups have committed beyond the end of their queue."""
+        for name in (OFFSETS, LMQ_OFFSETS):
+            self._counts.consumer_offsets += sum(1 for _ in self._committed(name))
+        for found in self.beyond(max_offset):
+            self._findings.add(
+                "offset-beyond",
+                self.path(found.table),
+                None,
+                f"{found.who} stands at {found.offset} in {found.topic}/{found.queue_id}, which "
+                f"goes to {found.end}",
+                queue_offset=found.offset,
+            )
+
+    def beyond(self, max_offset: MaxOffset) -> Iterator["Beyond"]:
+        """Committed offsets above the end of their queue.
+
+        `max_offset` gives None for a queue that is not there, or not to be looked at: brokers keep
+        the offsets of deleted topics for a while.
+        """
+        for name in (OFFSETS, LMQ_OFFSETS):
+            for topic, group, queue_id, offset in self._committed(name):
+                end = max_offset((topic, queue_id))
+                if end is not None and offset > end:
+                    yield Beyond(name, f"group {group}", topic, queue_id, offset, end)
+        for level, offset in _numbers(_member(self._tables.get(DELAYS), "offsetTable")):
+            end = max_offset((SCHEDULE_TOPIC, level - 1))
+            if end is not None and offset > end:
+                who = f"delay level {level}"
+                yield Beyond(DELAYS, who, SCHEDULE_TOPIC, level - 1, offset, end)
+
+    def committed(self) -> Iterator[tuple[str, str, int, int]]:
+        """(topic, group, queue id, offset) of all that groups have committed, delay levels too."""
+        for name in (OFFSETS, LMQ_OFFSETS):
+            yield from self._committed(name)
+        for level, offset in _numbers(_member(self._tables.get(DELAYS), "offsetTable")):
+            yield SCHEDULE_TOPIC, SCHEDULE_GROUP, level - 1, offset
+
+    def set_back(self, max_offset: MaxOffset) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """(path, new content) of tables with offsets beyond the end of their queue: they are at it
+        then. Whole numbers as keys are numbers in it."""
+        for name in dict.fromkeys(found.table for found in self.beyond(max_offset)):
+            table = dict(self._tables[name])
+            for key, value in table.items():
+                if key == "lmqOffsetTable":
+                    table[key] = {
+                        place: _at_most(offset, max_offset((place.rpartition("@")[0], 0)))
+                        for place, offset in value.items()
+                    }
+                elif key == "offsetTable" and name == DELAYS:
+                    table[key] = {
+                        level: _at_most(offset, max_offset((SCHEDULE_TOPIC, level - 1)))
+                        for level, offset in _numbers(value)
+                    }
+                elif key == "offsetTable":
+                    table[key] = {
+                        place: {
+                            number: _at_most(offset, max_offset((place.rpartition("@")[0], number)))
+                            for number, offset in _numbers(queues)
+                        }
+                        for place, queues in value.items()
+                    }
+            yield self.path(name), table
+
+    def _committed(self, name: str) -> Iterator[tuple[str, str, int, int]]:
+        table = self._tables.get(name)
+        for key, queues in (_member(table, "offsetTable") or {}).items():
+            topic, _, group = key.rpartition("@")
+            for queue_id, offset in _numbers(queues):
+                yield topic, group, queue_id, offset
+        for key, offset in (_member(table, "lmqOffsetTable") or {}).items():
+            topic, _, group = key.rpartition("@")
+            if isinstance(offset, int):
+                yield topic, group, 0, offset
+
+    def _read(self, name: str) -> Any:
+        path = self.path(name)
+        value, problem = self._parse(name)
+        backup, worse = self._parse(name + _BACKUP)
+        if problem is None:
+            if worse not in (None, _ABSENT):
+                self._findings.add("config-backup", path + _BACKUP, None, str(worse))
+            return value
+        if worse is None:
+            self._findings.add("config-from-backup", path, None, problem)
+            return backup
+        if (problem, worse) != (_ABSENT, _ABSENT):
+            self._findings.add("config-damaged", path, None, f"{problem}; its backup {worse}")
+        return None
+
+    def _parse(self, name: str) -> tuple[Any, str | None]:
+        if name not in self._names:
+            return None, _ABSENT
+        content = read_small(self._files, self.path(name), _MOST_BYTES)
+        self._counts.config_files += 1
+        if not content:
+            return None, _EMPTY
+        try:
+            value = loads(content, _MOST_VALUES)
+        except JsonError as error:
+            return None, f"cannot be read: {error}"
+        if not isinstance(value, dict):
+            return None, "holds no table"
+        return value, None
+
+
+_ABSENT, _EMPTY = "is not there", "is empty"
+
+
+def _at_most(offset: int, end: int | None) -> int:
+    return offset if end is None else min(offset, end)
+
+
+def _member(table: Any, name: str) -> Mapping[str, Any] | None:
+    value = table.get(name) if isinstance(table, dict) else None
+    return value if isinstance(value, dict) else None
+
+
+def _numbers(table: Any) -> Iterator[tuple[int, int]]:
+    """The entries of a map from whole numbers to whole numbers; others are passed over."""
+    if not isinstance(table, dict):
+        return
+    for key, value in table.items():
+        if key.isdecimal() and key.isascii() and isinstance(value, int):
+            yield int(key), value

@@ -1,0 +1,73 @@
+"""Looks up what units of consume queues say through their extension files (`consume_queue_ext.py`).
+
+RocketMQ calls these files weakly reliable, and readers cope with a unit that is missing: any filter
+matches then. A unit with another message's tags is worse, because it hides its own.
+"""
+
+from struct import Struct
+
+from aerobee.store.inspect.layout import FoundFile, Layout
+from aerobee.store.inspect.report import Findings
+from aerobee.store.inspect.sources import Sources
+
+_HEAD = Struct(">hqqh")  # size, tags code, store time, size of the bit map
+_BASE = -(1 << 63)
+# Stays free behind the last unit of a file.
+_END_BYTES = 4
+_I32_MIN, _I32_MAX = -(1 << 31), (1 << 31) - 1
+# Messages of one queue follow each other here too, so one read serves many.
+_READ_BYTES = 1 << 16
+
+
+class Extensions:
+    """The extension files of a store, `segment_bytes` each, read-only."""
+
+    def __init__(self, sources: Sources, layout: Layout, segment_bytes: int) -> None:
+        self._sources = sources
+        self._segment_bytes = segment_bytes
+        self._files = [file for _, file in layout.extensions]
+        # By topic and queue id, then by where they begin; those that a broker would read.
+        self._by_queue: dict[tuple[str, int], dict[int, FoundFile]] = {}
+        for key, file in layout.extensions:
+            if file.size == segment_bytes and not file.start % segment_bytes:
+                self._by_queue.setdefault(key, {})[file.start] = file
+        # What was read last: path, position, bytes.
+        self._read: tuple[str, int, bytes] = ("", 0, b"")
+
+    def check_files(self, findings: Findings) -> None:
+        """Lengths and names."""
+        size = self._segment_bytes
+        for file in self._files:
+            if file.start % size:
+                what = f"begins at {file.start}, which is no multiple of {size}"
+                findings.add("foreign-stops-rocketmq", file.path, None, what)
+            elif file.size and file.size != size:
+                what = f"has {file.size} bytes instead of {size}"
+                findings.add("ext-file-size", file.path, None, what)
+
+    def tags_code(self, key: tuple[str, int], address: int, *, delayed: bool) -> int | None:
+        """What the extension unit at an address holds; None if a reader would take it for missing.
+
+        Readers take a code of more than 32 bits, of a message that is not `delayed`, for damage.
+        """
+        offset = address - _BASE
+        start = offset // self._segment_bytes * self._segment_bytes
+        file = self._by_queue.get(key, {}).get(start)
+        if file is None:
+            return None
+        head = self._bytes_at(file.path, offset - start)
+        if len(head) < _HEAD.size:
+            return None
+        size, code, _, map_size = _HEAD.unpack(head)
+        if not size == _HEAD.size + map_size >= _HEAD.size:
+            return None
+        if offset + size + _END_BYTES > start + self._segment_bytes:
+            return None
+        return int(code) if delayed or _I32_MIN <= code <= _I32_MAX else None
+
+    def _bytes_at(self, path: str, position: int) -> bytes:
+        read, start, data = self._read
+        if read != path or not start <= position <= start + len(data) - _HEAD.size:
+            start, data = position, self._sources.get(path).read(position, _READ_BYTES)
+            self._read = (path, start, data)
+        return data[position - start : position - start + _HEAD.size]

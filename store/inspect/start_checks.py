@@ -1,0 +1,198 @@
+"""What a start refuses before it changes anything: files that are not what or where they should be.
+
+Going on would misread them, write over what somebody else may still bring back, or fail in the
+middle of the recovery. Each refusal names the file and says what to do; a place that only one file
+of the store is in the wrong, and derived ones can be made again, is still a person's to decide.
+
+Not seen here: damage inside of files, which recovery and scrub deal with, and sizes, which loading
+compares.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+
+from aerobee.protocol.message.record import LOG_OFFSET_POSITION, MESSAGE_MAGIC
+from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES
+from aerobee.store.disk.files import Files
+from aerobee.store.errors import StoreLayoutError, StoreNotWritable
+from aerobee.store.index.service import IndexService
+from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.segments.mapped_file import MappedFile, segment_name
+from aerobee.store.segments.mapped_file_queue import MappedFileQueue
+
+SMALL_FILES = ("abort", "checkpoint", "offsets", "offsets.tmp")
+_HEAD = struct.Struct(">iI")
+_OWN_OFFSET = struct.Struct(">q")
+_HEAD_BYTES = LOG_OFFSET_POSITION + _OWN_OFFSET.size
+
+
+def check_small_files(files: Files, root: str) -> None:
+    """Refuse what is no file in the place of one. Raises StoreLayoutError."""
+    names = files.names(root)
+    for name in SMALL_FILES:
+        path = os.path.join(root, name)
+        if name not in names:
+            continue
+        if files.is_directory(path):
+            raise StoreLayoutError(f"{path} is a directory, a file is needed; move it away")
+        if not files.exists(path):
+            raise StoreLayoutError(
+                f"{path} is a link to nothing. Is its volume not mounted? If it is gone for good, "
+                "remove the link: the store starts without that file."
+            )
+
+
+def check_log(
+    segments: MappedFileQueue, queues: ConsumeQueueTable, flushed: int | None, *, clean_stop: bool
+) -> None:
+    """Refuse a log that is not whole, `flushed` being where it must reach. StoreLayoutError.
+
+    Where that is not known, all that queues name was on the disk when a clean stop ended the run.
+    """
+    end = segments.segments[-1].end if segments.segments else 0
+    if flushed is not None and flushed > end:
+        last = segments.segments[-1].path if segments.segments else ""
+        directory = os.path.dirname(last) or segments.paths.writable[0]
+        missing = os.path.join(directory, segment_name(end))
+        raise StoreLayoutError(
+            f"the commit log in {segments.paths} ends at {end}, but messages up to {flushed} were "
+            f"on the disk: segments are missing at its end, from {missing} on. Restore them, or "
+            "look with 'aerobee store repair' at what is left; nothing was changed."
+            + segments.paths.absent()
+        )
+    if segments.segments:
+        if flushed is None and clean_stop:
+            _check_end(segments, queues)
+        return
+    for queue in queues:
+        if queue.first_named(queue.first_offset, queue.max_offset) is not None:
+            raise StoreLayoutError(
+                f"{queue.directory} names messages, but {segments.paths} holds no commit log. Is "
+                "its volume not mounted? To start empty, move consumequeue and index away as well."
+            )
+
+
+def units_beyond(queues: ConsumeQueueTable, log_offset: int) -> dict[ConsumeQueue, int]:
+    """How many units of each queue name records at or above `log_offset`. Raises OSError."""
+    found = {}
+    for queue in queues:
+        last = queue.unit(queue.max_offset - 1) if queue.max_offset else None
+        if last is not None and last[0] >= log_offset:
+            found[queue] = queue.max_offset - queue.first_at(log_offset)
+    return found
+
+
+def _check_end(segments: MappedFileQueue, queues: ConsumeQueueTable) -> None:
+    last = segments.segments[-1]
+    beyond = units_beyond(queues, last.end)
+    count = sum(beyond.values())
+    if count == 1:  # perhaps one with a flipped bit, unless it fits
+        (queue,) = beyond
+        first = queue.unit(queue.max_offset - 1)
+        count = int(first is not None and first[0] == last.end)
+    if count:
+        missing = os.path.join(os.path.dirname(last.path), segment_name(last.end))
+        raise StoreLayoutError(
+            f"the commit log in {segments.paths} ends at {last.end}, but {count} units of "
+            f"{len(beyond)} consume queues name messages behind it, and the last run was stopped "
+            f"in order: segments are missing at the end of the log, from {missing} on. Restore "
+            "them, or accept the loss with 'aerobee store repair'; nothing was changed."
+            + segments.paths.absent()
+        )
+
+
+def check_segment_names(files: Files, segments: MappedFileQueue) -> None:
+    """Refuse a segment under the name of another one. Raises StoreLayoutError, OSError.
+
+    Recovery would take it for damage, zero what it holds behind the log's end, and write on there.
+    """
+    for segment in segments.segments:
+        own = _own_start(files, segment)
+        if own == segment.start or own % segment.size:
+            continue
+        raise StoreLayoutError(
+            f"{segment.path} holds the segment {segment_name(own)} of the commit log: files were "
+            "swapped, or one was copied over another. Give them their own names, or look with "
+            "'aerobee store repair', which does; nothing was changed."
+        )
+
+
+def _own_start(files: Files, segment: MappedFile) -> int:
+    """Where a segment begins by its first two records; its own beginning if they do not agree."""
+    fd = files.open(segment.path, read_only=True)
+    try:
+        first = _told(files, fd, 0)
+        if first is None or first[1] == segment.start:
+            return segment.start
+        size, own = first
+        if not MIN_RECORD_BYTES <= size <= segment.size - _HEAD_BYTES:
+            return segment.start
+        second = _told(files, fd, size)
+    finally:
+        files.close(fd)
+    # Two, because one flipped bit can make the first name the beginning of another segment.
+    agree = second is not None and second[1] == own + size
+    return own if agree else segment.start
+
+
+def _told(files: Files, fd: int, position: int) -> tuple[int, int] | None:
+    """(size, log offset) that a record says of itself; None if there is no record."""
+    data = files.read(fd, position, _HEAD_BYTES)
+    if len(data) < _HEAD_BYTES:
+        return None
+    size, magic = _HEAD.unpack_from(data)
+    (own,) = _OWN_OFFSET.unpack_from(data, LOG_OFFSET_POSITION)
+    return (size, own) if magic == MESSAGE_MAGIC else None
+
+
+def check_rights(
+    files: Files,
+    root: str,
+    segments: MappedFileQueue,
+    queues: ConsumeQueueTable,
+    index: IndexService | None,
+) -> None:
+    """Refuse files that we may not use as we have to: made by another user, most often root, or on
+    a read-only file system. Met later, they would stop the store. Raises StoreNotWritable."""
+    for path, write in _used(files, root, segments, queues, index):
+        if files.exists(path) and not files.may_use(path, write=write):
+            raise StoreNotWritable(
+                f"{path} cannot be {'written' if write else 'read'} by this user: look at its "
+                "owner and mode (was the broker started as root once?), and whether its file "
+                "system is mounted read-only. Nothing was changed."
+            )
+
+
+def _used(
+    files: Files,
+    root: str,
+    segments: MappedFileQueue,
+    queues: ConsumeQueueTable,
+    index: IndexService | None,
+) -> Iterator[tuple[str, bool]]:
+    """(path, whether it is written) of all that is there."""
+    yield root, True
+    yield os.path.join(root, "checkpoint"), True
+    yield os.path.join(root, "offsets"), False
+    paths = segments.paths
+    for directory in paths.all:
+        yield directory, directory in paths.writable
+    last = segments.last
+    for segment in segments.segments:
+        # Any of the last ones may be the one that is written: those behind it are empty.
+        is_young = last is not None and segment.start >= last.start - 2 * segment.size
+        yield segment.path, is_young and not paths.is_read_only(segment.path)
+    for directory in (queues.directory, queues.ext_directory):
+        yield directory, True
+    for topic in sorted({os.path.dirname(queue.directory) for queue in queues}):
+        yield topic, True
+    for queue in queues:
+        yield queue.directory, True
+        for file in queue.segments:
+            yield file.path, True
+    if index is not None:
+        yield index.directory, True
+        for file_path in index.paths:
+            yield file_path, True

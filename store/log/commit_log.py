@@ -1,0 +1,391 @@
+"""The commit log: the one place where a message becomes bytes of the store.
+
+One writer at a time, under the put lock: give the message its offsets and time, encode it, copy it
+behind the last one, move the marks. Nothing in there waits for a disk, except a roll whose next
+segment is not ready. Marks move last, so an exception leaves everything as it was, and the lock is
+a context manager, so it cannot stay shut (reliability B21).
+
+A record is stored only if 8 bytes stay free behind it. If not, those 8 bytes say how much is left
+(a blank), and the record begins the next segment. A batch goes into one segment as a whole.
+
+What was appended is also remembered in `pending`, so that reput can feed the consume queues and the
+index without reading it back. If nobody takes it, `pending` stops growing at `PENDING_MOST` and
+reput reads the log instead.
+
+Threads: `put` and `put_batch` on any thread (in the broker: the event loop's); `written`,
+`last_store_ms` and the segments' `wrote` are read by the flush threads.
+"""
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from aerobee.protocol.message.properties import decode_properties
+from aerobee.protocol.message.record import (
+    BLANK_BYTES,
+    SYS_TRANSACTION_MASK,
+    SYS_TRANSACTION_PREPARED,
+    SYS_TRANSACTION_ROLLBACK,
+    StoreMessage,
+)
+from aerobee.store.disk.files import Clock
+from aerobee.store.disk.health import Health
+from aerobee.store.errors import PageCacheBusy, StoreError
+from aerobee.store.log.encoding import Encoding
+from aerobee.store.log.log_tail import LogTail
+from aerobee.store.log.put_checks import batch_sizes, too_large
+from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.delay_levels import DelayLevels
+from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.segments.allocate import AllocateMappedFileService
+from aerobee.store.segments.mapped_file import MappedFile
+from aerobee.store.segments.mapped_file_queue import MappedFileQueue
+from aerobee.store.segments.results import PutResult
+from aerobee.store.stats import StoreStats
+
+#: What dispatch needs of an append: queue (None: no unit), queue offset, log offset, size, tags
+#: code, keys, store time, topic.
+Appended: TypeAlias = tuple[ConsumeQueue | None, int, int, int, int, tuple[str, ...], int, str]
+
+PENDING_MOST = 65_536
+# A lock held longer than this is not believed: the clock was changed (store spec 3.2).
+_BUSY_MOST_NS = 10_000_000 * 1_000_000
+
+
+class CommitLog:
+    """Appends to `segments`; everything it needs is passed in."""
+
+    def __init__(
+        self,
+        segments: MappedFileQueue,
+        allocator: AllocateMappedFileService,
+        queues: ConsumeQueueTable,
+        levels: DelayLevels,
+        health: Health,
+        stats: StoreStats,
+        clock: Clock,
+        encoding: Encoding,
+        max_message_bytes: int,
+        busy_timeout_ms: int,
+    ) -> None:
+        self.segments = segments
+        self._tail = LogTail(segments, allocator, stats)
+        self._queues = queues
+        self._queue_of = queues.queues
+        self._levels = levels
+        self._health = health
+        self._stats = stats
+        self._times = stats.append_times
+        self._now_ns = clock.now_ns
+        self._encoding = encoding
+        self._encode = encoding.encode
+        self._safe_properties = encoding.safe_properties
+        self._max_message_bytes = max_message_bytes
+        self._busy_timeout_ns = busy_timeout_ms * 1_000_000
+        self._lock = threading.Lock()
+        # When the lock's holder came in, 0 when nobody holds it.
+        self._held_since_ns = 0
+        self._active: MappedFile | None = None
+        self.written = segments.max_offset
+        # Store time of the newest record; moved after `written`, so that whoever reads it first
+        # and `written` second never gets a time that is not below the mark.
+        self.last_store_ms = 0
+        self.pending: list[Appended] = []
+        # Whether `pending` has every append from `dispatched` on. Reput's to set.
+        self.feeding = True
+        # Called before a put is refused for the store's state; may mend that.
+        self.before_refusal: Callable[[], None] | None = None
+
+    # --- appending --------------------------------------------------------------------------
+
+    def put(self, message: StoreMessage) -> PutResult:
+        """Append a message. Raises a StoreError; then nothing was changed."""
+        now_ns = self._now_ns()
+        if self._health.refusing or self._held_since_ns:
+            self._check_state(now_ns)
+        if (
+            len(message.properties) > self._safe_properties
+            or len(message.body) > self._max_message_bytes
+        ):
+            self._check_sizes(message)
+        queue = self._queue_of.get((message.topic, message.queue_id)) or self._obtain(message)
+        transaction = message.sys_flag & SYS_TRANSACTION_MASK
+        with self._lock:
+            self._held_since_ns = now_ns
+            try:
+                entry = self._append(message, queue, transaction, now_ns // 1_000_000)
+            finally:
+                self._held_since_ns = 0
+        _, queue_offset, log_offset, size, _, _, store_ms, _ = entry
+        stats = self._stats
+        stats.appends += 1
+        stats.appended_messages += 1
+        stats.appended_bytes += size
+        self._times.add(self._now_ns() - now_ns)
+        return PutResult(log_offset, size, log_offset + size, queue_offset, store_ms)
+
+    def _append(
+        self, message: StoreMessage, queue: ConsumeQueue, transaction: int, now_ms: int
+    ) -> Appended:
+        segment = self._active or self._activate()
+        store_ms = now_ms
+        if now_ms < segment.last_store_ms:
+            # The clock was set back: times within a segment never are.
+            store_ms = segment.last_store_ms
+        # Half messages and rollbacks have no place in a consume queue, and no queue offset.
+        in_queue = not transaction & SYS_TRANSACTION_PREPARED
+        queue_offset = queue.next_offset if in_queue else 0
+        position = segment.wrote
+        record = self._encode(message, queue_offset, segment.start + position, store_ms)
+        size = len(record)
+        if size + BLANK_BYTES > segment.size - position:
+            segment = self._roll(segment, size)
+            position = 0
+            store_ms = now_ms
+            record = self._encode(message, queue_offset, segment.start, store_ms)
+        log_offset = segment.start + position
+        segment.memory[position : position + size] = record
+        segment.last_store_ms = store_ms
+        segment.wrote = position + size
+        self.written = log_offset + size
+        self.last_store_ms = store_ms
+        tags_code = message.tags_code
+        if in_queue:
+            queue.next_offset = queue_offset + 1
+            if queue.delayed:
+                tags_code = self._delivery_time(message, store_ms)
+        entry: Appended = (
+            queue if in_queue else None,
+            queue_offset,
+            log_offset,
+            size,
+            tags_code,
+            message.keys if transaction != SYS_TRANSACTION_ROLLBACK else (),
+            store_ms,
+            message.topic,
+        )
+        if self.feeding:
+            self.pending.append(entry)
+            if len(self.pending) > PENDING_MOST:
+                self.stop_feeding()
+        return entry
+
+    def put_batch(self, messages: Sequence[StoreMessage]) -> PutResult:
+        """Append messages of one queue side by side in one segment, or none of them.
+
+        Raises a StoreError; then nothing was changed. The result is that of the first, with the sum
+        of sizes, the count, and the log offset of each.
+        """
+        now_ns = self._now_ns()
+        if self._health.refusing or self._held_since_ns:
+            self._check_state(now_ns)
+        try:
+            sizes = batch_sizes(messages, self._max_message_bytes, self._encoding)
+        except StoreError as error:
+            raise self._counted(error) from None
+        queue = self._obtain(messages[0])
+        with self._lock:
+            self._held_since_ns = now_ns
+            try:
+                entries = self._append_batch(messages, sizes, queue, now_ns // 1_000_000)
+            finally:
+                self._held_since_ns = 0
+        _, queue_offset, log_offset, _, _, _, store_ms, _ = entries[0]
+        size = sum(sizes)
+        stats = self._stats
+        stats.appends += 1
+        stats.appended_messages += len(messages)
+        stats.appended_bytes += size
+        self._times.add(self._now_ns() - now_ns)
+        offsets = tuple([entry[2] for entry in entries])
+        return PutResult(
+            log_offset, size, log_offset + size, queue_offset, store_ms, len(messages), offsets
+        )
+
+    def _append_batch(
+        self,
+        messages: Sequence[StoreMessage],
+        sizes: list[int],
+        queue: ConsumeQueue,
+        now_ms: int,
+    ) -> list[Appended]:
+        segment = self._active or self._activate()
+        total = sum(sizes)
+        if total + BLANK_BYTES > segment.size - segment.wrote:
+            segment = self._roll(segment, total)
+        store_ms = max(now_ms, segment.last_store_ms)
+        position = segment.wrote
+        log_offset = segment.start + position
+        queue_offset = queue.next_offset
+        records: list[bytes] = []
+        entries: list[Appended] = []
+        for message, size in zip(messages, sizes, strict=True):
+            records.append(self._encode(message, queue_offset, log_offset, store_ms))
+            tags_code = message.tags_code
+            if queue.delayed:
+                tags_code = self._delivery_time(message, store_ms)
+            entries.append(
+                (queue, queue_offset, log_offset, size, tags_code, message.keys, store_ms,
+                 message.topic)
+            )  # fmt: skip
+            log_offset += size
+            queue_offset += 1
+        # One after another: the C library copies in an order of its own, and a process killed in
+        # the middle of one copy for all would leave sound records behind one without a head.
+        memory, end = segment.memory, position
+        for record, size in zip(records, sizes, strict=True):
+            memory[end : end + size] = record
+            end += size
+        assert end == position + total
+        segment.last_store_ms = store_ms
+        segment.wrote = end
+        self.written = segment.start + end
+        self.last_store_ms = store_ms
+        queue.next_offset = queue_offset
+        if self.feeding:
+            self.pending += entries
+            if len(self.pending) > PENDING_MOST:
+                self.stop_feeding()
+        return entries
+
+    # --- segments ---------------------------------------------------------------------------
+
+    def _activate(self) -> MappedFile:
+        """The segment to write to, when none is open for writing yet."""
+        try:
+            self._active = segment = self._tail.open(self.written)
+        except StoreError as error:
+            raise self._counted(error) from error
+        return segment
+
+    def _roll(self, segment: MappedFile, size: int) -> MappedFile:
+        """Close `segment` with a blank and go to the next one, which has room for `size`."""
+        try:
+            following = self._tail.roll(segment, size)
+        except StoreError as error:
+            raise self._counted(error) from error
+        self.written = segment.end
+        self._active = following
+        return following
+
+    def prepare(self) -> StoreError | None:
+        """Open the last segment for writing ahead of the first put; what that would be refused
+        with, None when all is well."""
+        with self._lock:
+            try:
+                self._tail.prepare()
+            except StoreError as error:
+                return self._counted(error)
+        return None
+
+    def make_ahead(self) -> None:
+        """Have the segment made that will be needed next, without waiting for it."""
+        with self._lock:
+            self._tail.make_ahead(self.written)
+
+    def resume(self, end: int, last_store_ms: int) -> None:
+        """After recovery: go on at `end`."""
+        self.written = end
+        self.last_store_ms = last_store_ms
+        last = self.segments.last
+        if last is not None and last.wrote < last.size:
+            last.last_store_ms = last_store_ms
+
+    # --- the rest ---------------------------------------------------------------------------
+
+    @property
+    def problem(self) -> str | None:
+        """Why the last attempt to open or make a segment failed, None when it worked."""
+        return self._tail.problem
+
+    @property
+    def committed(self) -> int:
+        """Log offset up to which the bytes are in the files: all, unless a pool holds some back."""
+        return self.written
+
+    @property
+    def committed_ms(self) -> int:
+        """Store time of the newest record below `committed`, to be read before that."""
+        return self.last_store_ms
+
+    @property
+    def min_offset(self) -> int:
+        """First log offset there is."""
+        return self.segments.min_offset
+
+    def stop_feeding(self) -> None:
+        """Give `pending` up: reput will read the log from where it is."""
+        self.pending = []
+        self.feeding = False
+
+    def take_pending(self, limit: int) -> list[Appended]:
+        """The entries of `pending` that end at or below `limit`, which are removed."""
+        with self._lock:
+            pending = self.pending
+            if pending and pending[-1][2] + pending[-1][3] <= limit:
+                self.pending = []
+                return pending
+            count = bisect_right(pending, limit, key=_end)
+            taken = pending[:count]
+            del pending[:count]
+            return taken
+
+    def resume_feeding(self, dispatched: int) -> bool:
+        """Collect appends in `pending` again if everything up to now is dispatched."""
+        with self._lock:
+            if dispatched == self.written:
+                self.feeding = True
+            return self.feeding
+
+    def forget_queue_of(self, topic: str) -> None:
+        """What is pending of a topic whose queues are being deleted gets no units any more."""
+        with self._lock:
+            self.pending = [
+                (None, *entry[1:]) if entry[0] is not None and entry[7] == topic else entry
+                for entry in self.pending
+            ]
+
+    def busy(self) -> bool:
+        """Whether an append has held the put lock for longer than the setting allows."""
+        since_ns = self._held_since_ns
+        return bool(since_ns) and self._busy_timeout_ns < self._now_ns() - since_ns < _BUSY_MOST_NS
+
+    def _check_state(self, now_ns: int) -> None:
+        if self._health.refusing and self.before_refusal is not None:
+            self.before_refusal()
+        error = self._health.error()
+        if error is not None:
+            raise self._counted(error)
+        held_ns = now_ns - self._held_since_ns
+        if self._held_since_ns and self._busy_timeout_ns < held_ns < _BUSY_MOST_NS:
+            raise self._counted(
+                PageCacheBusy(
+                    f"an append has been waiting for memory for {held_ns // 10**6} ms; the disk "
+                    "does not keep up"
+                )
+            )
+
+    def _check_sizes(self, message: StoreMessage) -> None:
+        error = too_large(message, self._max_message_bytes, self._encoding)
+        if error is not None:
+            raise self._counted(error)
+
+    def _obtain(self, message: StoreMessage) -> ConsumeQueue:
+        try:
+            return self._queues.admit(message.topic, message.queue_id)
+        except StoreError as error:
+            raise self._counted(error) from error
+
+    def _delivery_time(self, message: StoreMessage, store_ms: int) -> int:
+        return self._levels.tags_code(
+            message.topic, decode_properties(message.properties), store_ms, message.tags_code
+        )
+
+    def _counted(self, error: StoreError) -> StoreError:
+        self._stats.put_failed(type(error).__name__)
+        return error
+
+
+def _end(entry: Appended) -> int:
+    return entry[2] + entry[3]

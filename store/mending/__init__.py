@@ -1,1 +1,0 @@
-"""Tools that change a store at rest: rebuild, repair, truncate. `at_rest.py` holds it for them."""

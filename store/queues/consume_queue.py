@@ -1,0 +1,400 @@
+"""A consume queue: for each message of one (topic, queue id) where it lies in the commit log.
+
+Units of 20 bytes: log offset i64, record size i32, tags code i64. The unit of queue offset k is at
+byte k x 20 of the queue, always (reliability B16): a slot that has no message is filled with a
+pre-blank unit (0, 2147483647, 0), never closed up. Files are of fixed length, sparse, and written
+with pwrite, so a full disk is an error here and no fault.
+
+Which units count, learned from the reference's defects (store spec 8.8): a size <= 0 is an empty
+slot, wherever it stands; a pre-blank holds its slot but names no record.
+
+Offsets here are queue offsets (in units) unless a name says bytes or log. `max_offset` moves last,
+after the unit is in the file; `next_offset` is the numbering and belongs to the put lock.
+
+Threads: the store's caller only; the flush thread syncs files through the DescriptorCache.
+"""
+
+import os
+import re
+import struct
+
+from aerobee.protocol.names import SCHEDULE_TOPIC
+from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
+from aerobee.store.disk.files import Files
+from aerobee.store.errors import StoreLayoutError
+from aerobee.store.segments.mapped_file import segment_name
+from aerobee.store.segments.mapped_file_queue import check_file_size, check_is_file
+
+UNIT_BYTES = 20
+UNIT = struct.Struct(">qiq")
+PRE_BLANK_SIZE = 0x7FFFFFFF
+PRE_BLANK = UNIT.pack(0, PRE_BLANK_SIZE, 0)
+EMPTY = bytes(UNIT_BYTES)
+
+_SIZE_KEYS = "consume_queue_segment_bytes (mappedFileSizeConsumeQueue)"
+_SEGMENT_NAME = re.compile(r"[0-9]{20}", re.ASCII)
+_CHUNK_UNITS = 3200
+# Missing files are made again; more of them than this in a row are a matter for a person.
+_MISSING_MOST = 1000
+_BLANK_CHUNK = PRE_BLANK * _CHUNK_UNITS
+
+
+class ConsumeQueue:
+    """One queue. Made in memory by the first put; its files come with the first dispatch."""
+
+    __slots__ = (
+        "_cache",
+        "_files",
+        "_tail",
+        "delayed",
+        "directory",
+        "max_offset",
+        "min_offset",
+        "new_directories",
+        "next_offset",
+        "odd_sizes",
+        "pending",
+        "queue_id",
+        "segment_bytes",
+        "segments",
+        "topic",
+        "unfinished",
+        "unmade",
+    )
+
+    def __init__(
+        self,
+        files: Files,
+        cache: DescriptorCache,
+        directory: str,
+        topic: str,
+        queue_id: int,
+        segment_bytes: int,
+    ) -> None:
+        assert segment_bytes % UNIT_BYTES == 0
+        self._files = files
+        self._cache = cache
+        self._tail: QueueFile | None = None
+        self.directory = directory
+        self.topic = topic
+        self.queue_id = queue_id
+        # Units hold delivery times instead of tags codes.
+        self.delayed = topic == SCHEDULE_TOPIC
+        self.segment_bytes = segment_bytes
+        # Replaced as a whole, never changed: other threads may be reading the one they took.
+        self.segments: tuple[QueueFile, ...] = ()
+        self.min_offset = 0
+        self.max_offset = 0
+        self.next_offset = 0
+        # Units of the dispatch that is going on, in order (reput's).
+        self.pending: list[bytes] = []
+        # What is to be mended: an empty file at the end goes, files of another size or without a
+        # name before it are made.
+        self.unfinished: str | None = None
+        self.unmade: list[QueueFile] = []
+        self.odd_sizes: dict[QueueFile, int] = {}  # those that somebody has cut or lengthened
+        # Directories whose new names are there, to be synced; see `take_directories`.
+        self.new_directories: list[str] = []
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def write_units(self, first: int, data: bytes) -> None:
+        """Put units at the slots from `first` on. Raises OSError; trying again is harmless."""
+        tail = self._tail
+        position = first * UNIT_BYTES
+        end = position + len(data)
+        if tail is None or first != self.max_offset or position < tail.start or end > tail.end:
+            self._write_anywhere(first, data)
+            return
+        cache = self._cache
+        self._files.write(cache.fd(tail), position - tail.start, data)
+        cache.wrote(tail, end - tail.start)
+        self.max_offset = end // UNIT_BYTES
+
+    def _write_anywhere(self, first: int, data: bytes) -> None:
+        if not self.segments:
+            self._create(first * UNIT_BYTES // self.segment_bytes * self.segment_bytes)
+            self.max_offset = self.segments[0].start // UNIT_BYTES
+            self.min_offset = first
+        if first < self.first_offset:
+            self._extend_front(first)
+        while self.max_offset < first:
+            blanks = min(first - self.max_offset, _CHUNK_UNITS)
+            self._write_split(self.max_offset, _BLANK_CHUNK[: blanks * UNIT_BYTES])
+        self._write_split(first, data)
+
+    def _write_split(self, first: int, data: bytes) -> None:
+        position = first * UNIT_BYTES
+        while data:
+            file = self._segment_at(position) or self._create(self.segments[-1].end)
+            part = data[: file.end - position]
+            self._files.write(self._cache.fd(file), position - file.start, part)
+            self._cache.wrote(file, position - file.start + len(part))
+            self._tail = file
+            position += len(part)
+            data = data[len(part) :]
+        self.max_offset = max(self.max_offset, position // UNIT_BYTES)
+
+    def _extend_front(self, first: int) -> None:
+        """Files went missing at the front while the log still names their slots: make them."""
+        kept, self.segments = self.segments, ()
+        start = first * UNIT_BYTES // self.segment_bytes * self.segment_bytes
+        for file_start in range(start, kept[0].start, self.segment_bytes):
+            self._create(file_start)
+        self.segments += kept
+        self._tail = kept[-1]
+        for slot in range(start // UNIT_BYTES, first, _CHUNK_UNITS):
+            self._write_split(slot, _BLANK_CHUNK[: (first - slot) * UNIT_BYTES])
+
+    def _create(self, start: int) -> QueueFile:
+        self.new_directories += self._files.make_directories(self.directory)
+        file = QueueFile(self.directory, segment_name(start), self.segment_bytes)
+        self._cache.create(file, self.segment_bytes)
+        self.new_directories.append(self.directory)
+        self.segments = (*self.segments, file)
+        self._tail = file
+        return file
+
+    def zero_from(self, first: int) -> int:
+        """Empty all slots from `first` on; files wholly behind it go. Bytes rewritten."""
+        rewritten, position = 0, first * UNIT_BYTES
+        while len(self.segments) > 1 and self.segments[-1].start >= position:
+            file = self.segments[-1]
+            self.segments = self.segments[:-1]
+            self._cache.discard(file)
+            self._files.remove(file.path)
+            self.new_directories.append(self.directory)
+        if self.segments:
+            file = self.segments[-1]
+            begin = max(position, file.start) - file.start
+            fd = self._cache.fd(file)
+            rewritten = self._files.zero(fd, begin, self.segment_bytes)
+            if rewritten:
+                self._cache.wrote(file, self.segment_bytes)
+            self._tail = file
+            self.max_offset = min(self.max_offset, (file.start + begin) // UNIT_BYTES)
+        return rewritten
+
+    def restart_at(self, first: int) -> None:
+        """Forget all slots from `first` on, because they are about to be numbered anew."""
+        if first > self.first_offset:
+            self.zero_from(first)
+            return
+        for file in self.segments:
+            self._cache.discard(file)
+            self._files.remove(file.path)
+            self.new_directories.append(self.directory)
+        self.segments = ()
+        self._tail = None
+        self.max_offset = self.min_offset = 0
+
+    def blank_out(self, offset: int) -> None:
+        """Keep the slot, forget its record: a pre-blank unit takes its place."""
+        self._write_split(offset, PRE_BLANK)
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def read_units(self, first: int, count: int) -> bytes:
+        """Up to `count` units from `first` on, within one file; empty where there is none."""
+        position = first * UNIT_BYTES
+        file = self._segment_at(position)
+        if file is None:
+            return b""
+        end = min(position + count * UNIT_BYTES, file.end, self.max_offset * UNIT_BYTES)
+        if end <= position:
+            return b""
+        return self._files.read(self._cache.fd(file), position - file.start, end - position)
+
+    #: As `read_units`, with tags codes in the place of what says where they are.
+    read_coded = read_units
+
+    def unit(self, offset: int) -> tuple[int, int, int] | None:
+        """(log offset, size, tags code) of a slot, None where it is empty, blank or absent."""
+        data = self.read_units(offset, 1)
+        if len(data) < UNIT_BYTES:
+            return None
+        unit: tuple[int, int, int] = UNIT.unpack(data)
+        return unit if 0 < unit[1] < PRE_BLANK_SIZE and unit[0] >= 0 else None
+
+    def is_pre_blank(self, offset: int) -> bool:
+        """Whether the slot is held by a unit that names no record."""
+        return self.read_units(offset, 1) == PRE_BLANK
+
+    def next_file_offset(self, offset: int) -> int:
+        """First queue offset of the file behind the one that holds `offset`."""
+        units = self.segment_bytes // UNIT_BYTES
+        return (offset // units + 1) * units
+
+    def first_named(self, start: int, end: int) -> tuple[int, int, int] | None:
+        """(queue offset, log offset, size) of the first unit of [start, end) naming a record."""
+        chunk = 8  # most often the very first one names a record
+        while start < end:
+            data = self.read_units(start, min(chunk, end - start))
+            if not data:
+                start = self.next_file_offset(start)
+                continue
+            chunk = _CHUNK_UNITS
+            count = len(data) // UNIT_BYTES
+            if data != _BLANK_CHUNK[: len(data)] and data.count(0) != len(data):
+                for index, (log_offset, size, _) in enumerate(UNIT.iter_unpack(data)):
+                    if 0 < size < PRE_BLANK_SIZE and log_offset >= 0:
+                        return start + index, log_offset, size
+            start += count
+        return None
+
+    def first_at(self, log_offset: int) -> int:
+        """Queue offset of the first unit that names a record at or above `log_offset`.
+
+        `max_offset` if there is none. Log offsets grow along a queue, so this is a binary search.
+        """
+        low, high = self.first_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            found = self.first_named(middle, high)
+            if found is not None and found[1] < log_offset:
+                low = found[0] + 1
+            else:
+                high = middle
+        found = self.first_named(low, self.max_offset)
+        return self.max_offset if found is None else found[0]
+
+    def units_below(self, log_offset: int) -> int:
+        """What `max_offset` was when the records below `log_offset` had been dispatched."""
+        last = self.unit(self.max_offset - 1) if self.max_offset else None
+        return self.max_offset if last and last[0] < log_offset else self.first_at(log_offset)
+
+    @property
+    def first_offset(self) -> int:
+        """First slot that has a file."""
+        return self.segments[0].start // UNIT_BYTES if self.segments else 0
+
+    def correct_min_offset(self, log_min: int) -> None:
+        """Let the queue begin at its first message that the log still has; at its end if none."""
+        self.min_offset = self.first_at(log_min)
+
+    def recovered(self) -> None:
+        """A recovery is done with the queue: numbering goes on at its end. Raises OSError."""
+        self.next_offset = self.max_offset
+
+    # --- loading ----------------------------------------------------------------------------
+
+    def load(self, names: list[str]) -> list[str]:
+        """Take the files in `names`; names that are none of ours are returned.
+
+        Raises StoreSizeMismatch or StoreLayoutError; nothing is changed.
+        """
+        foreign: list[str] = []
+        for name in names:
+            file_path = os.path.join(self.directory, name)
+            if _SEGMENT_NAME.fullmatch(name) is None:
+                foreign.append(file_path)
+                continue
+            check_is_file(self._files, file_path)
+            found = self._files.size_of(file_path)
+            if not found and name == names[-1]:
+                self.unfinished = file_path  # a crash while it was made
+                continue
+            self._take_in(QueueFile(self.directory, name, self.segment_bytes), found)
+        self._find_end()
+        return foreign
+
+    def _take_in(self, file: QueueFile, found: int) -> None:
+        """The next file that is there, `found` bytes long; those missing before it are to be made.
+
+        A power cut may take the length or the name of a file and leave a later one's."""
+        if found and found != self.segment_bytes:
+            self.odd_sizes[file] = found
+        if file.start % self.segment_bytes:
+            self.refuse_sizes()
+            raise StoreLayoutError(
+                f"{file.path} does not begin at a multiple of {self.segment_bytes} bytes. Consume "
+                f"queues can be made again: move {self.directory} away and restart."
+            )
+        missing = self.segments[-1].end if self.segments else file.start
+        if (file.start - missing) // self.segment_bytes > _MISSING_MOST:
+            raise StoreLayoutError(
+                f"files of {self.directory} are missing between {missing} and {file.start}. Move "
+                "it away and restart: consume queues can be made again."
+            )
+        while missing < file.start:
+            absent = QueueFile(self.directory, segment_name(missing), self.segment_bytes)
+            self.unmade.append(absent)
+            self.segments = (*self.segments, absent)
+            missing = absent.end
+        if found != self.segment_bytes:
+            self.unmade.append(file)
+        self.segments = (*self.segments, file)
+
+    def _find_end(self) -> None:
+        """`max_offset` behind the last slot that is not empty; numbering survives empty files."""
+        if not self.segments:
+            return
+        self._tail = self.segments[-1]
+        self.max_offset = self._tail.start // UNIT_BYTES
+        for file in reversed(self.segments):
+            if file in self.unmade:
+                continue
+            high = self._files.last_nonzero(self._cache.fd(file), 0, self.segment_bytes)
+            if high:
+                units = -(-high // UNIT_BYTES)
+                self.max_offset = file.start // UNIT_BYTES + units
+                return
+
+    def refuse_sizes(self) -> None:
+        """Raise StoreSizeMismatch if there is a file of another size."""
+        for file, found in self.odd_sizes.items():
+            check_file_size(file.path, found, self.segment_bytes, _SIZE_KEYS)
+
+    def mend_files(self) -> None:
+        """Remove or make what a crash left unfinished; made files are empty. Those of another size
+        keep their units, because the log may have lost their messages. Raises OSError."""
+        if self.unfinished is not None:
+            self._files.remove(self.unfinished)
+            self.unfinished = None
+        for file in self.unmade:
+            if file in self.odd_sizes:
+                found = self.odd_sizes.pop(file)
+                fd = self._cache.fd(file)
+                self._files.set_size(fd, min(found, self.segment_bytes) // UNIT_BYTES * UNIT_BYTES)
+                self._files.set_size(fd, self.segment_bytes)
+                self._cache.wrote(file, self.segment_bytes)
+                continue
+            if self._files.exists(file.path):
+                self._files.remove(file.path)
+            self._cache.create(file, self.segment_bytes)
+            self.new_directories.append(self.directory)
+        if self.unmade:
+            self.unmade = []
+            self._find_end()
+
+    def distrust_cache(self, log_offset: int) -> None:
+        """As MappedFile.distrust_cache, for files with units of records at or above `log_offset`.
+
+        Their names are made durable with the next flush; a killed process could not. OSError.
+        """
+        first = self.first_at(log_offset)
+        if self.first_named(self.first_offset, first) is None:
+            first = self.first_offset
+            self.new_directories += [os.path.dirname(self.directory), self.directory]
+        for file in self.segments:
+            if file.end <= first * UNIT_BYTES:
+                continue
+            fd = self._cache.fd(file)
+            self._files.sync(fd)
+            self._files.forget_cached(fd)
+            if file.start >= first * UNIT_BYTES:
+                self.new_directories.append(self.directory)
+        self._find_end()  # the disk may have less than the cache had
+
+    def close(self) -> None:
+        """Forget the files, for a queue that is being deleted."""
+        for file in self.segments:
+            self._cache.discard(file)
+        self.segments = ()
+        self._tail = None
+
+    def _segment_at(self, position: int) -> QueueFile | None:
+        if not self.segments:
+            return None
+        index = (position - self.segments[0].start) // self.segment_bytes
+        return self.segments[index] if 0 <= index < len(self.segments) else None

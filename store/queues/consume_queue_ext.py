@@ -1,0 +1,323 @@
+"""Extension files of a consume queue: more about a message than its unit has room for (spec 5.6).
+
+A unit here: its size i16, tags code i64, store time i64, size of the bit map i16, bit map. The unit
+in the consume queue then holds an address instead of the tags code: the extension unit's offset
+minus 2^63, which no tags code reaches. Files are named by their first byte, as the queue's are; a
+unit that does not fit a file with 4 bytes to spare ends it with the size -1 and begins the next.
+
+The reference calls them weakly reliable, and readers have to take it so: where the unit is missing
+or does not add up, the tags code is unknown and every filter matches. Worse than a missing unit is
+another message's: its tags would hide the message. So an address that stands in the queue is never
+given again: after a start, writing goes on behind the unit of the queue's last address, in the next
+file if that unit is not on the disk. Where the queue has no address, the files begin anew. (The
+reference finds the end by the sizes that units give, and the last address after that.)
+
+Bytes are written with pwrite, staged and then written, once for each queue in a round of dispatch;
+`_next` moves when a unit is staged and goes back when the write failed. Files are synced with the
+queue's, by the flush thread, which also removes those that have expired.
+
+Threads: the store's caller; `dispose` the flush thread.
+"""
+
+import os
+import re
+import struct
+from typing import NamedTuple
+
+from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
+from aerobee.store.disk.files import Files
+from aerobee.store.queues.consume_queue import UNIT, UNIT_BYTES
+from aerobee.store.segments.mapped_file import segment_name
+from aerobee.store.segments.mapped_file_queue import check_file_size, check_is_file
+
+#: Addresses are at most this; greater values are tags codes or delivery times.
+MOST_ADDRESS = -(1 << 31) - 1
+#: What `put` and `stage` answer when there is no unit; any value above MOST_ADDRESS means that.
+NO_ADDRESS = 1
+HEAD_BYTES = 20
+MOST_UNIT_BYTES = 32_767
+
+_BASE = -(1 << 63)
+_MOST_OFFSET = MOST_ADDRESS - _BASE
+_HEAD = struct.Struct(">hqqh")
+_CODE = struct.Struct(">q")
+_CODE_POSITION = 12
+_I32_MIN, _I32_MAX = -(1 << 31), (1 << 31) - 1
+_END_MARK = struct.pack(">h", -1)
+# Stays free behind the last unit of a file; the mark needs half of it.
+_END_BYTES = 4
+_WINDOW_BYTES = 16_384
+_SIZE_KEYS = "consume_queue_ext_segment_bytes (mappedFileSizeConsumeQueueExt)"
+_SEGMENT_NAME = re.compile(r"[0-9]{20}", re.ASCII)
+
+
+class ExtUnit(NamedTuple):
+    """One extension unit; `bit_map` is empty while no filter makes one."""
+
+    tags_code: int
+    store_ms: int
+    bit_map: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """Its bytes in the file."""
+        return HEAD_BYTES + len(self.bit_map)
+
+    def encode(self) -> bytes:
+        """Its bytes in the file."""
+        return _HEAD.pack(self.size, self.tags_code, self.store_ms, len(self.bit_map)) + (
+            self.bit_map
+        )
+
+
+def is_address(code: int) -> bool:
+    """Whether the last field of a consume queue unit is an address, not a tags code."""
+    return code <= MOST_ADDRESS
+
+
+class ConsumeQueueExt:
+    """The extension files of one queue, below `directory`, `segment_bytes` each."""
+
+    __slots__ = (
+        "_cache",
+        "_files",
+        "_first_staged",
+        "_next",
+        "_staged",
+        "directory",
+        "expired",
+        "new_directories",
+        "segment_bytes",
+        "segments",
+        "unfinished",
+    )
+
+    def __init__(
+        self, files: Files, cache: DescriptorCache, directory: str, segment_bytes: int
+    ) -> None:
+        self._files = files
+        self._cache = cache
+        self.directory = directory
+        self.segment_bytes = segment_bytes
+        # By first byte; replaced as a whole.
+        self.segments: dict[int, QueueFile] = {}
+        # Where the next unit goes; staged units begin at `_first_staged`.
+        self._next = self._first_staged = 0
+        self._staged: list[bytes] = []
+        # For the flush thread: files to remove, directories with new names in them.
+        self.expired: list[QueueFile] = []
+        self.new_directories: list[str] = []
+        # Files that a crash left without length.
+        self.unfinished: list[str] = []
+
+    # --- writing ----------------------------------------------------------------------------
+
+    @property
+    def next_address(self) -> int:
+        """Address of the next unit, if it fits the file."""
+        return self._next + _BASE
+
+    def put(self, unit: ExtUnit) -> int:
+        """Store a unit; its address, NO_ADDRESS if there can be none. Raises OSError."""
+        address = self.stage(unit)
+        self.write()
+        return address
+
+    def stage(self, unit: ExtUnit) -> int:
+        """As `put`; written by the next `write`, taken back by `forget`. Raises OSError."""
+        size = unit.size
+        # The reference ends three files before it gives up; whether a unit fits one is known.
+        if size > min(MOST_UNIT_BYTES, self.segment_bytes - _END_BYTES):
+            return NO_ADDRESS
+        if self._next + 2 * self.segment_bytes > _MOST_OFFSET:
+            return NO_ADDRESS
+        within = self._next % self.segment_bytes
+        if within and size > self.segment_bytes - within - _END_BYTES:
+            self._staged.append(_END_MARK)
+            self.write()
+            self._next += self.segment_bytes - within
+            self._first_staged = self._next
+        if self._next % self.segment_bytes == 0 and self._next not in self.segments:
+            self.write()
+            self._create(self._next)
+        self._staged.append(unit.encode())
+        self._next += size
+        return self._next - size + _BASE
+
+    def write(self) -> None:
+        """Write what is staged. Raises OSError; nothing is staged then."""
+        if not self._staged:
+            return
+        data, first = b"".join(self._staged), self._first_staged
+        file = self.segments[first // self.segment_bytes * self.segment_bytes]
+        try:
+            self._files.write(self._cache.fd(file), first - file.start, data)
+        except OSError:
+            self.forget()
+            raise
+        self._cache.wrote(file, first - file.start + len(data))
+        self._staged = []
+        self._first_staged = self._next
+
+    def forget(self) -> None:
+        """Take back what is staged and not written."""
+        self._staged = []
+        self._next = self._first_staged
+
+    def _create(self, start: int) -> None:
+        self.new_directories += self._files.make_directories(self.directory)
+        file = QueueFile(self.directory, segment_name(start), self.segment_bytes)
+        if self._files.exists(file.path):
+            self._files.remove(file.path)  # of a queue whose own files are gone
+        self._cache.create(file, self.segment_bytes)
+        self.new_directories.append(self.directory)
+        self.segments = {**self.segments, start: file}
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def get(self, address: int) -> ExtUnit | None:
+        """The unit at an address; None if it is not there or does not add up. Raises OSError."""
+        if not is_address(address):
+            return None
+        offset = address - _BASE
+        file = self.segments.get(offset // self.segment_bytes * self.segment_bytes)
+        if file is None:
+            return None
+        head = self._files.read(self._cache.fd(file), offset - file.start, HEAD_BYTES)
+        if len(head) < HEAD_BYTES:
+            return None
+        size, tags_code, store_ms, map_size = _HEAD.unpack(head)
+        if not _adds_up(size, map_size) or offset + size + _END_BYTES > file.end:
+            return None
+        bit_map = b""
+        if map_size:
+            place = offset - file.start + HEAD_BYTES
+            bit_map = self._files.read(self._cache.fd(file), place, map_size)
+        return ExtUnit(tags_code, store_ms, bit_map)
+
+    def resolve(self, units: bytes, *, any_code: bool = False) -> bytes:
+        """Consume queue units with tags codes in the place of addresses. Raises OSError.
+
+        An address whose unit is not to be had stays. A tags code is 32 bits wide, or it is none,
+        except with `any_code` (delivery times).
+        """
+        resolved: bytearray | None = None
+        window, window_start = b"", 0
+        for index, (_, _, code) in enumerate(UNIT.iter_unpack(units)):
+            if code > MOST_ADDRESS:
+                continue
+            offset = code - _BASE
+            place = offset - window_start
+            if not 0 <= place <= len(window) - HEAD_BYTES:
+                window, window_start, place = self._window(offset), offset, 0
+                if len(window) < HEAD_BYTES:
+                    continue
+            size, tags_code, _, map_size = _HEAD.unpack_from(window, place)
+            if _adds_up(size, map_size) and (any_code or _I32_MIN <= tags_code <= _I32_MAX):
+                resolved = bytearray(units) if resolved is None else resolved
+                _CODE.pack_into(resolved, index * UNIT_BYTES + _CODE_POSITION, tags_code)
+        return units if resolved is None else bytes(resolved)
+
+    def _window(self, offset: int) -> bytes:
+        file = self.segments.get(offset // self.segment_bytes * self.segment_bytes)
+        if file is None:
+            return b""
+        size = min(_WINDOW_BYTES, file.end - offset)
+        return self._files.read(self._cache.fd(file), offset - file.start, size)
+
+    # --- loading, cutting, expiring ---------------------------------------------------------
+
+    def load(self, names: list[str]) -> list[str]:
+        """Take the files in `names`; names that are none of ours are returned.
+
+        Raises StoreSizeMismatch; nothing is changed.
+        """
+        foreign: list[str] = []
+        for name in names:
+            path = os.path.join(self.directory, name)
+            is_ours = _SEGMENT_NAME.fullmatch(name) and int(name) % self.segment_bytes == 0
+            if not is_ours:
+                foreign.append(path)
+                continue
+            check_is_file(self._files, path)
+            found = self._files.size_of(path)
+            if not found:
+                self.unfinished.append(path)
+                continue
+            check_file_size(path, found, self.segment_bytes, _SIZE_KEYS)
+            file = QueueFile(self.directory, name, self.segment_bytes)
+            self.segments[file.start] = file
+        return foreign
+
+    def settle(self, last_address: int | None) -> None:
+        """Go on behind the queue's last address, None if no slot has one. What is behind goes.
+
+        Raises OSError.
+        """
+        for path in self.unfinished:
+            self._files.remove(path)
+        self.unfinished = []
+        if last_address is None:
+            self._cut(0)
+            return
+        offset = last_address - _BASE
+        unit = self.get(last_address)
+        if unit is not None:
+            self._cut(offset + unit.size)
+        else:
+            self._cut((offset // self.segment_bytes + 1) * self.segment_bytes)
+
+    def _cut(self, end: int) -> None:
+        self.forget()
+        kept: dict[int, QueueFile] = {}
+        for start, file in sorted(self.segments.items()):
+            if start < end:
+                kept[start] = file
+                if end < file.end:
+                    fd = self._cache.fd(file)
+                    if self._files.zero(fd, end - start, self.segment_bytes):
+                        self._cache.wrote(file, self.segment_bytes)
+            else:
+                self._remove(file)
+        self.segments = kept
+        self._next = self._first_staged = end
+
+    def expire_below(self, address: int) -> None:
+        """Let go of files that end before an address; the flush thread removes them."""
+        offset = address - _BASE
+        gone = [file for file in self.segments.values() if file.end < offset]
+        if gone:
+            self.segments = {
+                start: file for start, file in self.segments.items() if file.end >= offset
+            }
+            self.expired += gone
+
+    def dispose(self) -> None:
+        """Flush thread: remove the files that were let go of. Raises OSError."""
+        while self.expired:
+            try:
+                self._remove(self.expired.pop())
+            except (FileNotFoundError, IndexError):  # its queue is being removed
+                return
+
+    def _remove(self, file: QueueFile) -> None:
+        self._cache.discard(file)
+        self._files.remove(file.path)
+        self.new_directories.append(self.directory)
+
+    def distrust_cache(self) -> None:
+        """As MappedFile.distrust_cache, for the files that may have been written last."""
+        for start in sorted(self.segments)[-2:]:
+            fd = self._cache.fd(self.segments[start])
+            self._files.sync(fd)
+            self._files.forget_cached(fd)
+
+    def close(self) -> None:
+        """Forget the files, for a queue that is being deleted."""
+        for file in (*self.segments.values(), *self.expired):
+            self._cache.discard(file)
+        self.segments, self.expired = {}, []
+
+
+def _adds_up(size: int, map_size: int) -> bool:
+    return size == HEAD_BYTES + map_size >= HEAD_BYTES

@@ -1,0 +1,70 @@
+"""The delay levels, as far as the files depend on them.
+
+A message waiting in SCHEDULE_TOPIC_XXXX has its delivery time in the place of the tags code, so
+whoever makes consume queue units, the append or a rebuild from the log, needs the levels. They are
+parsed before recovery: the reference does it after, and its rebuilt queues deliver all delayed
+messages at once (store spec 8.1).
+"""
+
+from collections.abc import Mapping
+
+from aerobee.protocol.message.properties import PROPERTY_DELAY
+from aerobee.protocol.names import SCHEDULE_TOPIC
+
+_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNKNOWN_LEVEL_MS = 1000
+# The clock is set back by less than this without a message being given out ahead of its time.
+_CLOCK_STEP_MS = 1000
+
+
+class DelayLevels:
+    """Levels as in `1s 5s 10s 1m`, numbered from 1. Raises ValueError for any other text."""
+
+    def __init__(self, text: str) -> None:
+        self._delays_ms = [_delay_ms(part) for part in text.split()]
+
+    @property
+    def highest(self) -> int:
+        """The number of the last level."""
+        return len(self._delays_ms)
+
+    def wait_ms(self, level: int, deliver_at_ms: int, now_ms: int) -> int:
+        """How long a message of that level still waits; 0 when it is due.
+
+        A time further away than the level's delay cannot be right: the clock was set back, or the
+        levels were made shorter. The message is due then, as in the reference (store spec 12.1).
+        The reference knows no tolerance, and a clock that is put right by a few milliseconds has a
+        message of two hours delivered at once.
+        """
+        wait_ms = deliver_at_ms - now_ms
+        if wait_ms <= 0:
+            return 0
+        if level <= self.highest and wait_ms > self._delays_ms[level - 1] + _CLOCK_STEP_MS:
+            return 0
+        return wait_ms
+
+    def deliver_at_ms(self, level: int, store_ms: int) -> int:
+        """When a message of that level, stored then, is due."""
+        level = min(level, self.highest)
+        delay_ms = self._delays_ms[level - 1] if level > 0 else _UNKNOWN_LEVEL_MS
+        return store_ms + delay_ms
+
+    def tags_code(
+        self, topic: str, properties: Mapping[str, str], store_ms: int, tags_code: int
+    ) -> int:
+        """What the consume queue unit holds: the delivery time of a waiting message, else the
+        tags code as it is."""
+        if topic != SCHEDULE_TOPIC:
+            return tags_code
+        try:
+            level = int(properties.get(PROPERTY_DELAY, "0"))
+        except ValueError:
+            return tags_code
+        return self.deliver_at_ms(level, store_ms) if level > 0 else tags_code
+
+
+def _delay_ms(text: str) -> int:
+    unit = _UNIT_MS.get(text[-1:])
+    if unit is None or not text[:-1].isdecimal():
+        raise ValueError(f"delay level {text!r} is not a number followed by s, m, h or d")
+    return int(text[:-1]) * unit

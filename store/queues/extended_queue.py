@@ -1,0 +1,158 @@
+"""Consume queues with extension files (`enableConsumeQueueExt`), and the table of them.
+
+Built in the place of the plain ones when the option is on, so that without it nothing asks.
+"""
+
+import os
+
+from aerobee.store.disk.descriptors import DescriptorCache
+from aerobee.store.disk.files import Files
+from aerobee.store.queues.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from aerobee.store.queues.consume_queue_ext import ConsumeQueueExt, ExtUnit, is_address
+from aerobee.store.queues.table import ConsumeQueueTable, take_directories
+
+_pack_unit = UNIT.pack
+_CHUNK_UNITS = 3200
+_CODE_POSITION = 12
+
+
+class ExtendedQueue(ConsumeQueue):
+    """A consume queue whose units hold addresses of extension units."""
+
+    __slots__ = ("ext",)
+
+    def __init__(
+        self,
+        files: Files,
+        cache: DescriptorCache,
+        directory: str,
+        topic: str,
+        queue_id: int,
+        segment_bytes: int,
+        ext: ConsumeQueueExt,
+    ) -> None:
+        super().__init__(files, cache, directory, topic, queue_id, segment_bytes)
+        self.ext = ext
+
+    def read_coded(self, first: int, count: int) -> bytes:
+        return self.ext.resolve(self.read_units(first, count), any_code=self.delayed)
+
+    def code_for(self, tags_code: int, store_ms: int) -> int:
+        """What a new unit holds for that tags code: the address of a staged extension unit.
+
+        The tags code itself if there can be none. Raises OSError.
+        """
+        address = self.ext.stage(ExtUnit(tags_code, store_ms))
+        return address if is_address(address) else tags_code
+
+    def claim(
+        self, offset: int, log_offset: int, size: int, tags_code: int, store_ms: int, *, own: bool
+    ) -> bytes:
+        """The unit for a slot: what is there if it names the record, else a new one.
+
+        Only a message's `own` queue has an extension unit. Raises OSError.
+        """
+        there = self.unit(offset) or (0, 0, 0)
+        is_there = there[:2] == (log_offset, size)
+        if is_there and (is_address(there[2]) or there[2] == tags_code):
+            return _pack_unit(*there)
+        code = self.code_for(tags_code, store_ms) if own else tags_code
+        return _pack_unit(log_offset, size, code)
+
+    def load(self, names: list[str]) -> list[str]:
+        foreign = super().load(names)
+        return foreign + self.ext.load(self._files.names(self.ext.directory))
+
+    def mend_files(self) -> None:
+        super().mend_files()
+        self.settle_ext()
+
+    def recovered(self) -> None:
+        super().recovered()
+        self.settle_ext()
+
+    def settle_ext(self) -> None:
+        """Let extension units go on behind the last one that a slot names. Raises OSError."""
+        self.ext.settle(self._last_address())
+
+    def correct_min_offset(self, log_min: int) -> None:
+        super().correct_min_offset(log_min)
+        self.expire_ext()
+
+    def expire_ext(self) -> None:
+        """Let go of extension files of messages before the queue's first one. Raises OSError."""
+        if self.min_offset >= self.max_offset:
+            self.ext.expire_below(self.ext.next_address)
+            return
+        unit = self.unit(self.min_offset)
+        if unit is not None and is_address(unit[2]):
+            self.ext.expire_below(unit[2])
+
+    def distrust_cache(self, log_offset: int) -> None:
+        super().distrust_cache(log_offset)
+        self.ext.distrust_cache()
+
+    def close(self) -> None:
+        super().close()
+        self.ext.close()
+
+    def _last_address(self) -> int | None:
+        """The last address in a slot, None if no slot has one."""
+        end = self.max_offset
+        while end > self.first_offset:
+            file_units = self.segment_bytes // UNIT_BYTES
+            start = max((end - 1) // file_units * file_units, end - _CHUNK_UNITS)
+            data = self.read_units(start, end - start)
+            # The first byte of a tags code is 0 or 255, that of an address neither.
+            if data[_CODE_POSITION::UNIT_BYTES].translate(None, b"\x00\xff"):
+                codes: list[int] = [code for _, _, code in UNIT.iter_unpack(data)]
+                addresses = [code for code in codes if is_address(code)]
+                if addresses:
+                    return addresses[-1]
+            end = start
+        return None
+
+
+class ExtendedQueueTable(ConsumeQueueTable):
+    """The table of such queues; their extension files have `ext_segment_bytes` each."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        segment_bytes: int,
+        light_limit: int | None,
+        ext_segment_bytes: int,
+    ) -> None:
+        super().__init__(files, directory, segment_bytes, light_limit)
+        self._ext_segment_bytes = ext_segment_bytes
+
+    def trimmed(self, queue: ConsumeQueue) -> None:
+        assert isinstance(queue, ExtendedQueue)
+        queue.expire_ext()
+
+    def flush(self, least_pages: int) -> int:
+        for queue in self:
+            assert isinstance(queue, ExtendedQueue)
+            ext = queue.ext
+            if ext.expired:
+                ext.dispose()
+            queue.new_directories += take_directories(ext.new_directories)
+        return super().flush(least_pages)
+
+    def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        place = (topic, str(queue_id))
+        return ExtendedQueue(
+            self._files,
+            self.cache,
+            os.path.join(self.directory, *place),
+            topic,
+            queue_id,
+            self._segment_bytes,
+            ConsumeQueueExt(
+                self._files,
+                self.cache,
+                os.path.join(self.ext_directory, *place),
+                self._ext_segment_bytes,
+            ),
+        )

@@ -1,0 +1,286 @@
+"""All consume queues of a store, by (topic, queue id).
+
+`obtain` is on the append path: a queue that nobody wrote to yet exists in memory only, and its
+numbering starts at 0. Asking for a queue never makes one: a hostile pull leaves no trace. Topic
+names become directory names here, so a name that could leave the directory is refused, wherever it
+came from.
+
+Light queues (`%LMQ%...`, one queue each, no topic in any table) are made by whoever names one. So
+their number is limited where messages come in (`admit`); what the log holds is always dispatched.
+
+Threads: the store's caller changes the table (under the put lock where numbering is concerned); the
+flush thread works on a snapshot of the dirty files.
+"""
+
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+from aerobee.protocol.names import is_light
+from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
+from aerobee.store.disk.files import Files
+from aerobee.store.errors import LmqConsumeQueueNumExceeded, MessageIllegal, StoreLayoutError
+from aerobee.store.queues.consume_queue import UNIT_BYTES, ConsumeQueue
+
+log = logging.getLogger("aerobee.store")
+
+MAX_TOPIC_BYTES = 127
+#: Ends the name of a queue's directory that is being removed.
+REMOVED_SUFFIX = ".removed"
+_I32_MAX = 0x7FFFFFFF
+_UNCOUNTED = (0, -1)
+
+
+class ConsumeQueueTable:
+    """The queues below `directory`, their files `segment_bytes` each.
+
+    At most `light_limit` light queues are admitted; with None `%LMQ%` names are like any other.
+    """
+
+    def __init__(
+        self, files: Files, directory: str, segment_bytes: int, light_limit: int | None = None
+    ) -> None:
+        self._files = files
+        self.directory = directory
+        # Of extension files; without the option what it has left there.
+        self.ext_directory = directory + "_ext"
+        self._segment_bytes = segment_bytes
+        self.cache = DescriptorCache(files)
+        self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._removal_lock = threading.Lock()
+        self._light_limit = light_limit
+        # Light queues, and the size of the table when they were counted.
+        self._light = _UNCOUNTED
+        # Names found at load that are none of ours, and unfinished files.
+        self.foreign: list[str] = []
+        # Directories of queues that were being removed when a crash came.
+        self.leftovers: list[str] = []
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(list(self.queues.values()))
+
+    def units(self) -> int:
+        """The sum of all queues' ends: how many units there are and were."""
+        return sum([queue.max_offset for queue in self])
+
+    def beginnings(self) -> int:
+        """The sum of the queues' first slots that have a file: more at a start than was noted means
+        that somebody took first files away."""
+        return sum([queue.first_offset for queue in self])
+
+    def units_below(self, log_offset: int) -> int:
+        """What `units` was when the records below `log_offset` had been dispatched. Raises OSError.
+
+        Less than that means that units are missing.
+        """
+        return sum([queue.units_below(log_offset) for queue in self])
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, None if nothing was ever put into it."""
+        return self.queues.get((topic, queue_id))
+
+    def obtain(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made in memory if need be. MessageIllegal when the name cannot be a path."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            check_topic(topic)
+            if not 0 <= queue_id <= _I32_MAX:
+                raise MessageIllegal(f"queue id {queue_id} is out of range")
+            queue = self.queues[topic, queue_id] = self._make(topic, queue_id)
+            light, counted_of = self._light
+            known = counted_of == len(self.queues) - 1
+            self._light = (light + is_light(topic), len(self.queues)) if known else _UNCOUNTED
+        return queue
+
+    def admit(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """As `obtain`; LmqConsumeQueueNumExceeded if it would be one light queue too many."""
+        limit = self._light_limit
+        if limit is None or not is_light(topic) or (topic, queue_id) in self.queues:
+            return self.obtain(topic, queue_id)
+        if self._light[1] != len(self.queues):
+            light = sum([is_light(name) for name, _ in self.queues])
+            self._light = (light, len(self.queues))
+        if self._light[0] >= limit:
+            raise LmqConsumeQueueNumExceeded(
+                "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED] there are as many light queues (%LMQ%) as "
+                f"lmq_max_queues (maxLmqConsumeQueueNum) allows: {limit}"
+            )
+        return self.obtain(topic, queue_id)
+
+    def listed_id(self, name: str, queue_id: int) -> int:
+        """Queue id of a queue that a message of queue `queue_id` lists by name only."""
+        return 0 if self._light_limit is not None and is_light(name) else queue_id
+
+    def load(self) -> None:
+        """Read the directory: topics, queues, their files. Raises as ConsumeQueue.load."""
+        for topic in self._files.names(self.directory):
+            topic_directory = os.path.join(self.directory, topic)
+            if not self._files.is_directory(topic_directory):
+                self._check_link(topic_directory)
+                self.foreign.append(topic_directory)
+                continue
+            for name in self._files.names(topic_directory):
+                path = os.path.join(topic_directory, name)
+                is_directory = self._files.is_directory(path)
+                if is_directory and name.endswith(REMOVED_SUFFIX):
+                    self.leftovers.append(path)
+                    continue
+                if not name.isdecimal() or not is_directory:
+                    self._check_link(path)
+                    self.foreign.append(path)
+                    continue
+                queue = self.queues[topic, int(name)] = self._make(topic, int(name))
+                self.foreign += queue.load(self._files.names(path))
+        self._judge_sizes()
+        self.leftovers += self._extension_leftovers()
+
+    def _check_link(self, path: str) -> None:
+        """Refuse a link to nothing: numbers of the queues there would begin at 0 again."""
+        if not self._files.exists(path):
+            raise StoreLayoutError(
+                f"{path} is a link to nothing. Is its volume not mounted? If it is gone for good, "
+                "remove the link; 'aerobee store rebuild' makes consume queues again."
+            )
+
+    def _judge_sizes(self) -> None:
+        """A size that most files have is what they were made with, and the setting is wrong then;
+        otherwise files of another size were damaged, and are made again. StoreSizeMismatch."""
+        odd = [queue for queue in self if queue.odd_sizes]
+        sizes = Counter([size for queue in odd for size in queue.odd_sizes.values()])
+        made = sum([len(queue.segments) - len(queue.unmade) for queue in self])
+        most = max([count for size, count in sizes.items() if not size % UNIT_BYTES], default=0)
+        for queue in odd:
+            if most > made or not made:
+                queue.refuse_sizes()
+            for file, size in queue.odd_sizes.items():
+                log.warning(
+                    "queue file made again, it has another size path=%s bytes=%d expected=%d",
+                    file.path,
+                    size,
+                    self._segment_bytes,
+                )
+
+    def _extension_leftovers(self) -> list[str]:
+        found = []
+        for topic in self._files.names(self.ext_directory):
+            directory = os.path.join(self.ext_directory, topic)
+            if self._files.is_directory(directory):
+                paths = [os.path.join(directory, name) for name in self._files.names(directory)]
+                found += [path for path in paths if path.endswith(REMOVED_SUFFIX)]
+        return found
+
+    def take_out(self, queue: ConsumeQueue) -> list[str]:
+        """Forget a queue; the directories of its files, which have names of no queue now.
+
+        Raises OSError; then the queue is still there.
+        """
+        extension = os.path.join(self.ext_directory, queue.topic, str(queue.queue_id))
+        with self._removal_lock:
+            # Without its extension files a queue is whole; without its own it is not there.
+            gone = [*self._renamed(extension), *self._renamed(queue.directory)]
+            del self.queues[queue.topic, queue.queue_id]
+        queue.close()
+        return gone
+
+    def _renamed(self, directory: str) -> list[str]:
+        """Give a queue's directory the name of one that is being removed, if it is there."""
+        if not self._files.exists(directory):
+            return []
+        target = directory + REMOVED_SUFFIX
+        while self._files.exists(target):
+            target += REMOVED_SUFFIX
+        self._files.rename(directory, target)
+        return [target]
+
+    def remove_leftovers(self) -> None:
+        """Remove what a crash left of queues that were being removed. Raises OSError."""
+        for path in self.leftovers:
+            self._files.remove_tree(path)
+            self._files.sync_directory(os.path.dirname(path))
+        self.leftovers.clear()
+
+    def unlink(self, queue: ConsumeQueue, file: QueueFile) -> bool:
+        """Remove the name of a file that `queue` has given up; False if it is gone. Any thread.
+
+        Not the file of another queue that has taken the name since: the lock keeps a topic's
+        directory from being taken out, and made anew, in between. Raises OSError.
+        """
+        with self._removal_lock:
+            if self.get(queue.topic, queue.queue_id) is not queue:
+                return False
+            try:
+                self._files.remove(file.path)
+            except FileNotFoundError:
+                return False
+            return True
+
+    def trimmed(self, queue: ConsumeQueue) -> None:
+        """The queue begins later than it did. Raises OSError."""
+
+    def flush(self, least_pages: int) -> int:
+        """Flush thread: sync the files with that many new pages (0: all); how many were synced.
+
+        Names of new files are made durable first. Raises OSError.
+        """
+        self._sync_directories()
+        synced = 0
+        for file in list(self.cache.dirty):
+            pages = (file.high >> 12) - (file.synced_high >> 12)
+            if least_pages == 0 or pages >= least_pages or file.high == self._segment_bytes:
+                synced += self.cache.sync(file)
+        return synced
+
+    def _sync_directories(self) -> None:
+        taken: list[tuple[ConsumeQueue, list[str]]] = []
+        for queue in list(self.queues.values()):
+            names = take_directories(queue.new_directories)
+            if names:
+                taken.append((queue, names))
+        try:
+            for directory in dict.fromkeys([name for _, names in taken for name in names]):
+                try:
+                    self._files.sync_directory(directory)
+                except FileNotFoundError:  # its topic has been deleted meanwhile
+                    continue
+        except OSError:
+            for queue, names in taken:
+                queue.new_directories += names
+            raise
+
+    def distrust_caches(self, log_offset: int) -> None:
+        """Before a recovery: see files with units of records at or above `log_offset` as the disk
+        has them, and have them synced. Raises OSError."""
+        if self._files.exists(self.directory):
+            # A topic's directory may be there without anything in it that would say so.
+            self._files.sync_directory(self.directory)
+        for queue in self:
+            queue.distrust_cache(log_offset)
+
+    def close(self) -> None:
+        """Close all files; what is unsynced stays with the kernel."""
+        self.cache.close()
+
+    def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        directory = os.path.join(self.directory, topic, str(queue_id))
+        return ConsumeQueue(
+            self._files, self.cache, directory, topic, queue_id, self._segment_bytes
+        )
+
+
+def check_topic(topic: str) -> None:
+    """Raise MessageIllegal unless the topic can be a record's topic and a directory's name."""
+    if not topic or topic in (".", "..") or "/" in topic or "\0" in topic:
+        raise MessageIllegal(f"the topic name {topic!r} is not allowed")
+    size = len(topic.encode("utf-8", "surrogatepass"))
+    if size > MAX_TOPIC_BYTES:
+        raise MessageIllegal(f"the topic name has {size} bytes, {MAX_TOPIC_BYTES} are allowed")
+
+
+def take_directories(noted: list[str]) -> list[str]:
+    """Take out what is noted now. The list stays the same one: what the owner's thread notes in it
+    meanwhile is kept, and taken the next time."""
+    taken = noted[:]
+    del noted[: len(taken)]
+    return taken

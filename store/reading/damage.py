@@ -1,0 +1,286 @@
+"""Damage met while the store runs: is it the record or the queue unit, and saying so once.
+
+A queue unit whose record does not check out has three explanations. The record is damaged: bytes
+are lost, its place is remembered as a gap. The unit is wrong: it is derived, all messages are
+there, and the scrub has it mended. Or neither can be told from what is at hand; the scrub, which
+reads the log in order, can.
+
+Nobody is sent anything in any of these cases; this decides only what is said and remembered. The
+CRC covers a record's body, so a flipped bit in its topic, queue id or queue offset leaves a record
+that claims another slot. It is not believed if that slot is somebody else's or no slot at all.
+
+Threads: `met` on the store's caller's; `note` and `told` on any, guarded by a lock.
+"""
+
+import enum
+import logging
+import struct
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.message.record import (
+    LOG_OFFSET_POSITION,
+    MESSAGE_MAGIC,
+    RECORD,
+    RecordHead,
+    check_record,
+)
+from aerobee.protocol.message.record_layout import SIZE_AND_MAGIC
+from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.slots import names_slot
+from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.segments.mapped_file import MappedFile
+from aerobee.store.segments.mapped_file_queue import MappedFileQueue
+from aerobee.store.stats import StoreStats
+
+log = logging.getLogger("aerobee.store")
+
+Unit = tuple[int, int, int]
+
+# Places that are told of; of more the counters speak. Some 200 bytes each.
+_MOST_TOLD = 10_000
+_OWN_OFFSET = struct.Struct(">q")
+_OWN_OFFSET_END = LOG_OFFSET_POSITION + _OWN_OFFSET.size
+
+
+class Kind(enum.Enum):
+    """What is broken; the values are the labels of the metric."""
+
+    RECORD = "record"
+    UNIT = "unit"
+    UNCLEAR = "unclear"
+
+
+class Verdict(NamedTuple):
+    """What a unit's failing record means. A record's damage is at log offsets [start, end)."""
+
+    kind: Kind
+    start: int
+    end: int
+    reason: str
+
+
+class Judge:
+    """Tells damaged records from wrong units; reads only. Store's caller thread."""
+
+    def __init__(
+        self, segments: MappedFileQueue, queues: ConsumeQueueTable, crc_check: int
+    ) -> None:
+        self._segments = segments
+        self._queues = queues
+        self._crc_check = crc_check
+
+    def is_sound(self, queue: ConsumeQueue, offset: int, unit: Unit) -> bool:
+        """Whether the record a unit names checks out whole and names the unit back."""
+        log_offset, size, _ = unit
+        segment = self._segments.find(log_offset)
+        if segment is None:
+            return False
+        position = log_offset - segment.start
+        if segment.unreadable and _touches(segment.unreadable, position, size):
+            return False
+        try:
+            head = check_record(segment.view, position, log_offset, segment.wrote, self._crc_check)
+        except CorruptRecord:
+            return False
+        view, topic, queue_id = segment.view, queue.topic, queue.queue_id
+        return head.size == size and names_slot(view, position, head, topic, queue_id, offset)
+
+    def judge(self, queue: ConsumeQueue, offset: int, unit: Unit) -> Verdict | None:
+        """What is wrong with a unit and its record; None if nothing is, or its record was removed
+        with its segment."""
+        log_offset, size, _ = unit
+        if size <= 0:
+            return _wrong(unit, "the slot is empty, between slots that are not")
+        segment = self._segments.find(log_offset)
+        if segment is None or log_offset + size > self._segments.max_offset:
+            return self._outside(queue, offset, unit)
+        position = log_offset - segment.start
+        if segment.unreadable and _touches(segment.unreadable, position, size):
+            return Verdict(Kind.RECORD, log_offset, log_offset + size, "the disk cannot read it")
+        try:
+            head = check_record(segment.view, position, log_offset, segment.wrote, self._crc_check)
+        except CorruptRecord as error:
+            if self._stands_there(segment, position, unit):
+                return Verdict(Kind.RECORD, log_offset, log_offset + size, str(error))
+            return Verdict(Kind.UNCLEAR, log_offset, log_offset + size, str(error))
+        if head.kind != RECORD:
+            return _wrong(unit, "it names the blank end of a segment")
+        if not names_slot(segment.view, position, head, queue.topic, queue.queue_id, offset):
+            return self._named_elsewhere(queue, offset, unit, head)
+        if head.size != size:
+            return _wrong(unit, f"it gives its record {size} bytes, the record has {head.size}")
+        return None
+
+    def _outside(self, queue: ConsumeQueue, offset: int, unit: Unit) -> Verdict | None:
+        first = self._segments.min_offset
+        if 0 <= unit[0] < first:
+            before = queue.unit(offset - 1) if offset > queue.first_offset else None
+            if before is None or before[0] < first:
+                return None
+        return _wrong(
+            unit, f"it names {unit[0]}, the log is {first} to {self._segments.max_offset}"
+        )
+
+    def _stands_there(self, segment: MappedFile, position: int, unit: Unit) -> bool:
+        """Whether a record, damaged as it is, stands where the unit says.
+
+        If two of size, magic and own place are right, or a sound record follows: one flipped bit
+        leaves two, a place in the middle of something else has none.
+        """
+        log_offset, size, _ = unit
+        view, end = segment.view, position + size
+        if position + _OWN_OFFSET_END > segment.wrote:
+            return False
+        found, magic = SIZE_AND_MAGIC.unpack_from(view, position)
+        (own,) = _OWN_OFFSET.unpack_from(view, position + LOG_OFFSET_POSITION)
+        if (found == size) + (magic == MESSAGE_MAGIC) + (own == log_offset) >= 2:
+            return True
+        try:
+            check_record(view, end, log_offset + size, segment.wrote, self._crc_check)
+        except CorruptRecord:
+            return False
+        return True
+
+    def _named_elsewhere(
+        self, queue: ConsumeQueue, offset: int, unit: Unit, head: RecordHead
+    ) -> Verdict:
+        """The record is whole, but says that it is another queue's, or another one of this queue's.
+
+        The unit is wrong if the slot that the record claims names it, or is free and fits it.
+        """
+        log_offset = unit[0]
+        claim = (
+            f"it says it is message {head.queue_offset} of queue {head.queue_id} of {head.topic}"
+        )
+        other = self._queues.get(head.topic, head.queue_id)
+        if not self._fits(queue, offset, log_offset):
+            return _wrong(unit, f"its record is not in order with its neighbours' ({claim})")
+        if other is not None and head.queue_offset < other.max_offset:
+            found = other.unit(head.queue_offset)
+            if found is not None and found[0] == log_offset:
+                return _wrong(unit, claim)
+            is_free = found is None or not self.is_sound(other, head.queue_offset, found)
+            if is_free and self._fits(other, head.queue_offset, log_offset):
+                return _wrong(unit, claim)
+        return Verdict(Kind.RECORD, log_offset, log_offset + head.size, f"{claim}, which it is not")
+
+    def _fits(self, queue: ConsumeQueue, offset: int, log_offset: int) -> bool:
+        """Whether a record there may have that slot: the sound ones beside it are in order."""
+        before, after = self._sound_unit(queue, offset - 1), self._sound_unit(queue, offset + 1)
+        return (before is None or before[0] < log_offset) and (
+            after is None or log_offset < after[0]
+        )
+
+    def _sound_unit(self, queue: ConsumeQueue, offset: int) -> Unit | None:
+        unit = queue.unit(offset) if offset >= queue.first_offset else None
+        return unit if unit is not None and self.is_sound(queue, offset, unit) else None
+
+
+class DamageReports:
+    """Says each damage once, counts it, has it remembered and looked into.
+
+    `add_gap(start, end)` remembers a place without a usable record; `ask_scrub(log_offset)`, None
+    without a scrub, has the segment there read as a whole.
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        segments: MappedFileQueue,
+        stats: StoreStats,
+        add_gap: Callable[[int, int], None],
+    ) -> None:
+        self.judge = judge
+        self._segments = segments
+        self._stats = stats
+        self._add_gap = add_gap
+        self.ask_scrub: Callable[[int], None] | None = None
+        self._told: set[tuple[str, int, int] | int] = set()
+        self._silent = False
+        self._lock = threading.Lock()
+
+    def met(self, queue: ConsumeQueue, offset: int, unit: Unit) -> None:
+        """A read has come to a unit whose record it cannot send."""
+        slot = (queue.topic, queue.queue_id, offset)
+        if slot in self._told:
+            self._stats.damaged_reads += 1
+            return
+        verdict = self.judge.judge(queue, offset, unit)
+        if verdict is None:
+            return
+        self._stats.damaged_reads += 1
+        if self.note(verdict, slot) and self.ask_scrub is not None:
+            self.ask_scrub(verdict.start)
+
+    def note(self, verdict: Verdict, slot: tuple[str, int, int] | None) -> bool:
+        """Say and remember what was found, `slot` being the queue and offset it was found by.
+
+        False if it was known.
+        """
+        kind, start, end, reason = verdict
+        key: tuple[str, int, int] | int = start
+        if kind is not Kind.RECORD and slot is not None:
+            key = slot
+        with self._lock:
+            known = key in self._told
+            full = len(self._told) >= _MOST_TOLD
+            if not full:
+                self._told |= {key} if slot is None else {key, slot}
+            if known or self._silent:
+                return False
+            self._silent = full
+            self._stats.damage_found[kind.value] += 1
+        if full:
+            log.error("too much damage to name each place, reads that meet it are counted")
+        if kind is Kind.RECORD:
+            self._add_gap(start, end)
+            self._check_reads_of(start)
+        topic, queue_id, offset = slot or ("?", -1, -1)
+        advice = _BY_HAND if self.ask_scrub is None else _BY_SCRUB
+        log.error(
+            "%s log_offset=%d size=%d topic=%s queue=%d queue_offset=%d reason=%s advice=%s",
+            _TEXTS[kind], start, end - start, topic, queue_id, offset, reason, advice[kind],
+            # Of lost messages each one is named; of wrong units there may be very many.
+            extra=None if kind is Kind.UNIT else {"each": True},
+        )  # fmt: skip
+        return True
+
+    def forget(self, slot: tuple[str, int, int]) -> None:
+        """The slot is in order; should it not be again, that is to be said again."""
+        with self._lock:
+            self._told.discard(slot)
+
+    def _check_reads_of(self, log_offset: int) -> None:
+        """Where one record is damaged others may be: check each one there from now on."""
+        segment = self._segments.find(log_offset)
+        if segment is not None:
+            segment.unchecked_below = segment.wrote
+
+
+_TEXTS = {
+    Kind.RECORD: "damaged record, it is not sent and consumers go on behind it",
+    Kind.UNIT: "wrong queue unit, its message is whole but may have been passed over",
+    Kind.UNCLEAR: "damaged record or wrong queue unit, nothing is sent for it",
+}
+_LOOK = "look at the disk and the memory of this machine; docs/operations.md has more"
+_BY_HAND = {
+    Kind.RECORD: _LOOK,
+    Kind.UNIT: f"stop the broker and run 'aerobee store rebuild', which mends it; {_LOOK}",
+    Kind.UNCLEAR: f"stop the broker and run 'aerobee store verify', which finds out; {_LOOK}",
+}
+_BY_SCRUB = {
+    Kind.RECORD: _LOOK,
+    Kind.UNIT: f"the scrub mends it; {_LOOK}",
+    Kind.UNCLEAR: f"the scrub finds out which; {_LOOK}",
+}
+
+
+def _touches(ranges: tuple[tuple[int, int], ...], position: int, size: int) -> bool:
+    return any(low < position + size and position < high for low, high in ranges)
+
+
+def _wrong(unit: Unit, reason: str) -> Verdict:
+    return Verdict(Kind.UNIT, unit[0], unit[0] + max(0, unit[1]), reason)

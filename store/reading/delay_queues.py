@@ -1,0 +1,178 @@
+"""The queues of SCHEDULE_TOPIC_XXXX, read for what is due (store spec 12.1).
+
+A level's messages lie in one queue, in the order of their delivery times, which stand where other
+units have tags codes. So only the head of a queue has to be looked at: `look` gives what is due of
+it and how long the next one waits.
+
+Trust: a delivery time before the message was stored is none (units made again by a reference whose
+levels were not yet parsed hold tag hashes there; an extension unit may be lost). It is computed
+from the store time then. What cannot be read is passed over, as for every consumer (`reader.py`).
+
+Threads: the store's caller only.
+"""
+
+import logging
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.message.record import Message, StoreMessage, decode_record
+from aerobee.protocol.names import SCHEDULE_TOPIC
+from aerobee.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
+from aerobee.store.queues.delay_levels import DelayLevels
+from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.reading.delayed_messages import due_form
+from aerobee.store.reading.reader import Reader
+from aerobee.store.segments.results import GetResult
+
+log = logging.getLogger("aerobee.store")
+
+# Messages given out at a time: so many are read and put without anybody else having a turn.
+MOST_AT_ONCE = 32
+_SIZE = struct.Struct(">i")
+
+
+class Due(NamedTuple):
+    """A message whose time has come, in the form to be put, and its place in the level's queue."""
+
+    queue_offset: int
+    message: StoreMessage
+
+
+class Look(NamedTuple):
+    """What a look at a level gave: `due`, in order; when all are put, go on at `next_offset`.
+
+    `wait_ms` is the time until there is something to be done there; None if the queue ends there.
+    """
+
+    due: list[Due]
+    next_offset: int
+    wait_ms: int | None
+    passed_over: int = 0
+
+
+class DelayQueues:
+    """Of one store. Levels count from 1; queue offsets are the level's."""
+
+    def __init__(self, queues: ConsumeQueueTable, reader: Reader, levels: DelayLevels) -> None:
+        self._queues = queues
+        self._reader = reader
+        self.levels = levels
+
+    def waiting_levels(self) -> list[int]:
+        """The levels that have a queue, those that the settings know no more among them."""
+        return sorted(
+            queue_id + 1 for topic, queue_id in self._queues.queues if topic == SCHEDULE_TOPIC
+        )
+
+    def range_of(self, level: int) -> tuple[int, int]:
+        """The level's first queue offset and the one behind its last visible message."""
+        queue = self._queues.get(SCHEDULE_TOPIC, level - 1)
+        return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+
+    def end(self, level: int) -> int:
+        """The queue offset that the level's next message will get, visible or not yet."""
+        queue = self._queues.get(SCHEDULE_TOPIC, level - 1)
+        return 0 if queue is None else queue.next_offset
+
+    def delivery_time(self, level: int, offset: int) -> int | None:
+        """When the message there is due, None if there is none. Raises OSError."""
+        queue = self._queues.get(SCHEDULE_TOPIC, level - 1)
+        units = b"" if queue is None else queue.read_coded(offset, 1)
+        return UNIT.unpack(units)[2] if units else None
+
+    def look(self, level: int, offset: int, now_ms: int) -> Look:
+        """What is due at `now_ms` (wall time) from `offset` on. Raises OSError."""
+        queue = self._queues.get(SCHEDULE_TOPIC, level - 1)
+        if queue is None:
+            return Look([], offset, None)
+        if offset < queue.min_offset:
+            return Look([], queue.min_offset, 0, _gone(level, offset, queue.min_offset))
+        units = queue.read_coded(offset, MOST_AT_ONCE)
+        if not units:
+            if offset >= queue.max_offset:
+                return Look([], offset, None)
+            return Look([], min(queue.next_file_offset(offset), queue.max_offset), 0)
+        count, wait_ms = self._count_due(level, units, now_ms)
+        if not count:
+            return Look([], offset, wait_ms)
+        return self._read(level, queue, offset, units[: count * UNIT_BYTES], now_ms)
+
+    def _count_due(self, level: int, units: bytes, now_ms: int) -> tuple[int, int]:
+        """How many units from the first on are due, and how long the one behind them waits."""
+        count = 0
+        for _, size, code in UNIT.iter_unpack(units):
+            if 0 < size < PRE_BLANK_SIZE:
+                wait_ms = self.levels.wait_ms(level, code, now_ms)
+                if wait_ms:
+                    return count, wait_ms
+            count += 1
+        return count, 0
+
+    def _read(
+        self, level: int, queue: ConsumeQueue, offset: int, units: bytes, now_ms: int
+    ) -> Look:
+        result = self._reader.read(queue, offset, units)
+        try:
+            messages = list(_messages(result))
+        finally:
+            result.release()
+        due: list[Due] = []
+        lowest, end, wait_ms = offset, result.next_offset, 0
+        for message in messages:
+            slot = message.queue_offset
+            if not _is_of(queue, message) or not lowest <= slot < end:
+                continue  # a damaged unit names somebody else's record
+            code = UNIT.unpack_from(units, (slot - offset) * UNIT_BYTES)[2]
+            wait_ms = self._wait_of(level, message, code, now_ms)
+            if wait_ms:
+                end = slot
+                break
+            lowest = slot + 1
+            try:
+                due.append(Due(slot, due_form(message)))
+            except CorruptRecord as error:
+                log.error(
+                    "delayed message cannot be delivered level=%d queue_offset=%d log_offset=%d "
+                    "reason=%s", level, slot, message.log_offset, error,
+                )  # fmt: skip
+        passed_over = end - offset - len(due)
+        if passed_over:
+            log.error(
+                "delayed messages passed over level=%d queue_offsets=%d-%d count=%d advice=the "
+                "lines above say why; they stay in the commit log as long as its files do",
+                level, offset, end - 1, passed_over,
+            )  # fmt: skip
+        return Look(due, end, wait_ms, passed_over)
+
+    def _wait_of(self, level: int, message: Message, code: int, now_ms: int) -> int:
+        """How long a message still waits that is due by its unit."""
+        if code >= message.store_timestamp_ms:
+            return 0
+        deliver_at_ms = self.levels.deliver_at_ms(level, message.store_timestamp_ms)
+        return self.levels.wait_ms(level, deliver_at_ms, now_ms)
+
+
+def _gone(level: int, first: int, end: int) -> int:
+    log.error(
+        "delayed messages were deleted with their files before they were due level=%d "
+        "queue_offsets=%d-%d count=%d", level, first, end - 1, end - first,
+    )  # fmt: skip
+    return end - first
+
+
+def _is_of(queue: ConsumeQueue, message: Message) -> bool:
+    return message.topic == queue.topic and message.queue_id == queue.queue_id
+
+
+def _messages(result: GetResult) -> Iterator[Message]:
+    for view in result.views:
+        position = 0
+        while position < len(view):
+            (size,) = _SIZE.unpack_from(view, position)
+            try:
+                yield decode_record(view, position)
+            except CorruptRecord as error:
+                log.error("delayed message cannot be read reason=%s", error)
+            position += size

@@ -1,0 +1,103 @@
+"""A delayed message in its two forms: as it waits, and as it is given out (store spec 12.1).
+
+It waits in queue `level - 1` of SCHEDULE_TOPIC_XXXX, its own topic and queue id among its
+properties. When it is due it is stored a second time, where it was sent to. The properties
+are the same then, REAL_TOPIC, REAL_QID and DELAY included, as the reference leaves them: nobody
+looks at DELAY again, because a message that was given out is put without asking for it.
+
+Pure: values in, values out.
+"""
+
+import re
+
+import msgspec
+
+from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.hashing import tag_code
+from aerobee.protocol.message.properties import (
+    PROPERTY_CRC,
+    PROPERTY_DELAY,
+    PROPERTY_MULTI_QUEUE_OFFSET,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TAGS,
+    decode_properties,
+    encode_properties,
+    index_keys,
+)
+from aerobee.protocol.message.record import (
+    SYS_TRANSACTION_PREPARED,
+    Message,
+    StoreMessage,
+    pack_host,
+)
+from aerobee.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC
+
+# What the store writes of one record; it would be wrong of another.
+_OF_ONE_RECORD = (PROPERTY_MULTI_QUEUE_OFFSET, PROPERTY_CRC)
+_NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
+
+
+def waiting_form(message: StoreMessage, highest_level: int) -> StoreMessage | None:
+    """The message as it waits, None if it asks for no delay.
+
+    The level is its property DELAY, the highest at most. Half messages and rollbacks do not wait.
+    Text that is no UTF-8 (half of a surrogate pair) becomes question marks, as in the reference.
+    """
+    properties = decode_properties(str(message.properties, "utf-8", "surrogatepass"))
+    level = min(asked_level(properties.get(PROPERTY_DELAY, "")), highest_level)
+    if level <= 0 or message.sys_flag & SYS_TRANSACTION_PREPARED:
+        return None
+    properties[PROPERTY_DELAY] = str(level)
+    properties[PROPERTY_REAL_TOPIC] = message.topic
+    properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
+    stored = encode_properties(properties).encode("utf-8", "replace")
+    return msgspec.structs.replace(
+        message,
+        topic=SCHEDULE_TOPIC,
+        queue_id=level - 1,
+        properties=stored,
+        keys=index_keys(decode_properties(stored)),
+    )
+
+
+def asked_level(text: str) -> int:
+    """The DELAY property as a number; text that is not one counts as none."""
+    try:
+        return int(text)
+    except ValueError:
+        return 0
+
+
+def due_form(message: Message) -> StoreMessage:
+    """What is to be put when a waiting message is due.
+
+    Raises CorruptRecord if it does not say where to, or names the topic of half messages.
+    """
+    properties = dict(message.properties)
+    topic = properties.get(PROPERTY_REAL_TOPIC, "")
+    queue_id = properties.get(PROPERTY_REAL_QUEUE_ID, "")
+    if not topic or not _NUMBER.fullmatch(queue_id):
+        raise CorruptRecord(
+            f"it names no queue to go to: {PROPERTY_REAL_TOPIC} is {topic!r}, "
+            f"{PROPERTY_REAL_QUEUE_ID} is {queue_id!r}"
+        )
+    if topic == HALF_TOPIC:
+        raise CorruptRecord(f"its topic would be {topic}, which is for half messages only")
+    for name in _OF_ONE_RECORD:
+        properties.pop(name, None)
+    return StoreMessage(
+        topic,
+        int(queue_id),
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp_ms,
+        pack_host(*message.born_host),
+        pack_host(*message.store_host),
+        message.reconsume_times,
+        0,
+        message.body,
+        encode_properties(properties).encode(),
+        tag_code(properties.get(PROPERTY_TAGS, "")),
+        index_keys(properties),
+    )

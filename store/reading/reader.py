@@ -1,0 +1,357 @@
+"""Reading: the messages of a queue, and single records. Searches are in `search.py`.
+
+`get` follows the reference's scan of consume queue units (store spec 5.7): which status is given
+when, how much one answer holds, where the caller goes on. Bodies are never copied: an answer is
+views into the segments, and records that lie side by side share a view.
+
+Nothing here trusts a derived file. A unit whose record is not there, or does not begin as a record
+of that size, is passed over like a deleted one and reported (`damage.py`); queries and look-ups by
+id check the whole record.
+
+Nor old bytes: a start does not read the whole log, so in a segment it found, a record below
+`unchecked_below` is checked whole each time it is read, and must name its queue and queue offset.
+The scrub moves that mark. For all others, those that this process wrote among them, the price is
+one comparison of integers. `check_reads` can have all records checked, or none.
+
+After the store has broken, reading stops at the durable mark of before the failure (`freeze`).
+
+Threads: the store's caller only, except `freeze`.
+"""
+
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from aerobee.config.model import Settings
+from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.message.record import (
+    CHECK_NOTHING,
+    MESSAGE_MAGIC,
+    RECORD,
+    RecordHead,
+    check_record,
+)
+from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.log.commits import CommitMark
+from aerobee.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
+from aerobee.store.queues.consume_queue_ext import MOST_ADDRESS
+from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.reading.damage import DamageReports
+from aerobee.store.segments.mapped_file import MappedFile
+from aerobee.store.segments.results import GetResult, GetStatus
+from aerobee.store.stats import StoreStats
+
+_SIZE_AND_MAGIC = struct.Struct(">iI")
+_I32_BITS = 0xFFFFFFFF
+_I32_SIGN = 0x80000000
+# At least this many units are looked at, so that a sparse tag is found in few pulls.
+_LEAST_UNITS = 800
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """How much one answer holds: of messages the page cache should have, and of older ones."""
+
+    memory_bytes: int
+    transfer_bytes_memory: int
+    transfer_count_memory: int
+    transfer_bytes_disk: int
+    transfer_count_disk: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> "ReadLimits":
+        """As the settings say."""
+        return cls(
+            physical_memory_bytes() * settings.memory_ratio_percent // 100,
+            settings.transfer_bytes_memory,
+            settings.transfer_count_memory,
+            settings.transfer_bytes_disk,
+            settings.transfer_count_disk,
+        )
+
+    @classmethod
+    def bulk(cls, settings: Settings) -> "ReadLimits":
+        """For who asks for large answers: of old messages a quarter, to go easy on the disk."""
+        most = settings.transfer_bytes_bulk
+        return cls(
+            physical_memory_bytes() * settings.memory_ratio_percent // 100,
+            most,
+            settings.transfer_count_bulk,
+            max(1, most // 4),
+            settings.transfer_count_bulk,
+        )
+
+
+def physical_memory_bytes() -> int:
+    """The machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+#: By the setting `check_reads`: the log offset in a segment below which each record is checked.
+CHECKED_BELOW: dict[str, Callable[[MappedFile], int]] = {
+    "unchecked": lambda segment: segment.start + segment.unchecked_below,
+    "always": lambda segment: segment.end,
+    "never": lambda segment: segment.start,
+}
+
+
+class Reader:
+    """Reads what has been dispatched; `checked_below` is one of CHECKED_BELOW."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        mark: CommitMark,
+        queues: ConsumeQueueTable,
+        stats: StoreStats,
+        limits: ReadLimits,
+        crc_check: int,
+        damage: DamageReports,
+        checked_below: Callable[[MappedFile], int],
+    ) -> None:
+        self._log = log
+        self._mark = mark
+        self._queues = queues
+        self._stats = stats
+        self._limits = limits
+        # What a check of a record's CRC looks at, one of check_record's CHECK_ values.
+        self._crc_check = crc_check
+        self._is_sound = damage.judge.is_sound
+        self._damage = damage
+        self._checked_below = checked_below
+        self._frozen_at: int | None = None
+
+    def freeze(self, log_offset: int) -> None:
+        """Serve nothing at or above `log_offset` any more. Any thread."""
+        self._frozen_at = log_offset
+
+    @property
+    def end(self) -> int:
+        """Log offset at which reading stops."""
+        return self._mark.committed if self._frozen_at is None else self._frozen_at
+
+    # --- messages of a queue ----------------------------------------------------------------
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_messages: int,
+        codes: frozenset[int] | None = None,
+        max_bytes: int | None = None,
+        limits: ReadLimits | None = None,
+    ) -> GetResult:
+        """Messages from `queue_offset` on whose tags code is in `codes` (None or empty: all).
+
+        `limits` are the store's own unless others are given. The first message is given whatever
+        its size. Release the result when its views are sent.
+        """
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or queue.max_offset == 0:
+            return self._missed(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        lowest, highest = queue.min_offset, queue.max_offset
+        if queue_offset < lowest:
+            return self._missed(GetStatus.OFFSET_TOO_SMALL, lowest, lowest, highest)
+        if queue_offset == highest:
+            return self._missed(GetStatus.OFFSET_OVERFLOW_ONE, queue_offset, lowest, highest)
+        if queue_offset > highest:
+            return self._missed(GetStatus.OFFSET_OVERFLOW_BADLY, highest, lowest, highest)
+        read = queue.read_coded if codes else queue.read_units
+        data = read(queue_offset, max(_LEAST_UNITS, max_messages))
+        if not data:
+            following = queue.next_file_offset(queue_offset)
+            return self._missed(GetStatus.OFFSET_FOUND_NULL, following, lowest, highest)
+        result = GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, lowest, highest)
+        self._scan(
+            queue, data, result, max(1, max_messages), codes, max_bytes, limits or self._limits
+        )
+        if result.count:
+            self._stats.get_found += 1
+            self._stats.get_messages += result.count
+        else:
+            self._stats.get_missed += 1
+        return result
+
+    def read(self, queue: ConsumeQueue, queue_offset: int, units: bytes) -> GetResult:
+        """The messages of units that were read already, `queue_offset` being the first one's.
+
+        As `get` otherwise, but not counted: for the store's own use.
+        """
+        result = GetResult(
+            GetStatus.NO_MATCHED_MESSAGE, queue_offset, queue.min_offset, queue.max_offset
+        )
+        self._scan(queue, units, result, len(units) // UNIT_BYTES, None, None, self._limits)
+        return result
+
+    def _missed(self, status: GetStatus, following: int, lowest: int, highest: int) -> GetResult:
+        self._stats.get_missed += 1
+        return GetResult(status, following, lowest, highest)
+
+    def _scan(
+        self,
+        queue: ConsumeQueue,
+        data: bytes,
+        result: GetResult,
+        max_messages: int,
+        codes: frozenset[int] | None,
+        max_bytes: int | None,
+        limits: ReadLimits,
+    ) -> None:
+        frozen_at = self._frozen_at
+        find = self._log.segments.find
+        memory_from = self._log.written - self._limits.memory_bytes
+        # Full when another message would exceed one of these (old messages: the second pair).
+        recent = _room(limits, max_messages, max_bytes, in_memory=True)
+        old = _room(limits, max_messages, max_bytes, in_memory=False)
+        segment: MappedFile | None = None
+        run_start = run_end = skip_until = checked_below = 0
+        scanned = count = size_sum = last_seen = 0
+        start = result.next_offset
+        status = GetStatus.NO_MATCHED_MESSAGE
+        for log_offset, size, tags_code in UNIT.iter_unpack(data):
+            if size <= 0 or size == PRE_BLANK_SIZE:
+                if size <= 0:
+                    self._damage.met(queue, start + scanned, (log_offset, size, tags_code))
+                scanned += 1
+                status = GetStatus.MESSAGE_WAS_REMOVING
+                continue
+            if frozen_at is not None and log_offset + size > frozen_at:
+                if not scanned:
+                    status = GetStatus.OFFSET_OVERFLOW_ONE  # like a queue that ends here
+                break
+            if count:
+                most_bytes, most_count = recent if log_offset >= memory_from else old
+                if count >= most_count or size_sum + size > most_bytes:
+                    break
+            scanned += 1
+            if log_offset < skip_until:
+                continue
+            last_seen = log_offset
+            if codes and not _matches(tags_code, codes):
+                continue
+            if segment is None or not segment.start <= log_offset < segment.end:
+                if run_end > run_start and segment is not None:
+                    _add_run(result, segment, run_start, run_end)
+                    run_start = run_end = 0
+                segment = find(log_offset)
+                checked_below = self._checked_below(segment) if segment is not None else 0
+            if segment is None or not (
+                _is_record(segment, log_offset, size)
+                if log_offset >= checked_below
+                else self._is_sound(queue, start + scanned - 1, (log_offset, size, tags_code))
+            ):
+                # Deleted with its segment, as all up to the log's beginning; or damage.
+                self._damage.met(queue, start + scanned - 1, (log_offset, size, tags_code))
+                status = GetStatus.MESSAGE_WAS_REMOVING
+                if segment is None:
+                    skip_until = self._log.min_offset
+                continue
+            if log_offset != run_end:
+                if run_end > run_start:
+                    _add_run(result, segment, run_start, run_end)
+                run_start = log_offset
+            run_end = log_offset + size
+            count += 1
+            size_sum += size
+        if run_end > run_start and segment is not None:
+            _add_run(result, segment, run_start, run_end)
+        result.next_offset += scanned
+        result.count = count
+        result.size = size_sum
+        result.status = GetStatus.FOUND if count else status
+        result.suggest_slave = scanned > 0 and last_seen < memory_from
+
+    # --- single records ---------------------------------------------------------------------
+
+    def record_at(self, log_offset: int) -> bytes | None:
+        """The record that begins at `log_offset`, checked whole; None if none does."""
+        found = self.head_at(log_offset, check_crc=True)
+        if found is None:
+            return None
+        segment, head = found
+        position = log_offset - segment.start
+        return bytes(segment.view[position : position + head.size])
+
+    def records_from(self, log_offset: int, gaps: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+        """The records that follow each other from `log_offset` on, up to what is none.
+
+        Known `gaps` (log offsets [start, end)) and blanks at a segment's end are passed over.
+        """
+        behind = {start: end for start, end in gaps if start < end}
+        while True:
+            while log_offset in behind:
+                log_offset = behind[log_offset]
+            found = self._piece_at(log_offset, CHECK_NOTHING)
+            if found is None:
+                return
+            segment, head = found
+            if head.kind == RECORD:
+                position = log_offset - segment.start
+                yield bytes(segment.view[position : position + head.size])
+            log_offset += head.size
+
+    def store_time_at(self, log_offset: int) -> int:
+        """Store time of the record at `log_offset` in milliseconds; -1 if there is none."""
+        found = self.head_at(log_offset, check_crc=False)
+        return -1 if found is None else found[1].store_timestamp_ms
+
+    def head_at(self, log_offset: int, *, check_crc: bool) -> tuple[MappedFile, RecordHead] | None:
+        """The checked head of the record that begins at `log_offset`, and its segment."""
+        found = self._piece_at(log_offset, self._crc_check if check_crc else CHECK_NOTHING)
+        return found if found is not None and found[1].kind == RECORD else None
+
+    def _piece_at(self, log_offset: int, checks: int) -> tuple[MappedFile, RecordHead] | None:
+        """The head of the record or blank that begins at `log_offset`, and its segment."""
+        segment = self._log.segments.find(log_offset)
+        if segment is None or log_offset >= self.end:
+            return None
+        limit = min(segment.wrote, self.end - segment.start)
+        position = log_offset - segment.start
+        try:
+            return segment, check_record(segment.view, position, log_offset, limit, checks)
+        except CorruptRecord:
+            return None
+
+    def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Whether the message is near enough to the log's end to be in the page cache."""
+        queue = self._queues.get(topic, queue_id)
+        unit = None if queue is None else queue.unit(queue_offset)
+        return unit is not None and self._log.written - unit[0] <= self._limits.memory_bytes
+
+
+def _room(
+    limits: ReadLimits, max_messages: int, max_bytes: int | None, *, in_memory: bool
+) -> tuple[int, int]:
+    if in_memory:
+        most_bytes, most_count = limits.transfer_bytes_memory, limits.transfer_count_memory
+    else:
+        most_bytes, most_count = limits.transfer_bytes_disk, limits.transfer_count_disk
+    if max_bytes is not None:
+        most_bytes = min(most_bytes, max_bytes)
+    return most_bytes, min(most_count, max_messages)
+
+
+def _is_record(segment: MappedFile, log_offset: int, size: int) -> bool:
+    position = log_offset - segment.start
+    if position + size > segment.wrote:
+        return False
+    found, magic = _SIZE_AND_MAGIC.unpack_from(segment.view, position)
+    return bool(found == size and magic == MESSAGE_MAGIC)
+
+
+def _matches(tags_code: int, codes: frozenset[int]) -> bool:
+    if tags_code in codes:
+        return True
+    if -_I32_SIGN <= tags_code < _I32_SIGN:
+        return False
+    if tags_code <= MOST_ADDRESS:
+        return True  # of an extension unit that is not there: the tags are unknown
+    # Only the low 32 bits count.
+    low = tags_code & _I32_BITS
+    return (low ^ _I32_SIGN) - _I32_SIGN in codes
+
+
+def _add_run(result: GetResult, segment: MappedFile, start: int, end: int) -> None:
+    result.add_view(segment, segment.view[start - segment.start : end - segment.start])

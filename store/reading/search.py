@@ -1,0 +1,157 @@
+"""Searching: messages by their time in a queue, and by key through the index.
+
+Both look at the records themselves before they answer: the index knows hashes and seconds only, and
+a queue's units do not know times at all.
+
+Threads: the store's caller only.
+"""
+
+from itertools import islice
+
+from aerobee.protocol.message.record import RecordHead
+from aerobee.store.index.service import IndexService
+from aerobee.store.index.unordered import candidates
+from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.reading.reader import Reader
+from aerobee.store.segments.mapped_file import MappedFile
+from aerobee.store.segments.results import QueryResult
+
+_QUERY_ROUNDS = 3
+# Records that are looked at where the index cannot tell their time.
+_UNORDERED_MOST = 256
+
+
+class Search:
+    """Finds messages in `queues` and `index`; `reader` reads and checks them."""
+
+    def __init__(
+        self,
+        queues: ConsumeQueueTable,
+        index: IndexService | None,
+        reader: Reader,
+        query_max_messages: int,
+    ) -> None:
+        self._queues = queues
+        self._index = index
+        self._reader = reader
+        self._query_max_messages = query_max_messages
+
+    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Store time of the message at a queue offset; -1 if there is none."""
+        queue = self._queues.get(topic, queue_id)
+        unit = None if queue is None else queue.unit(queue_offset)
+        return -1 if unit is None else self._reader.store_time_at(unit[0])
+
+    def earliest_store_time(self, topic: str, queue_id: int) -> int:
+        """Store time of the queue's first message; -1 if it has none."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return -1
+        found = self._timed(queue, queue.min_offset, queue.max_offset)
+        return -1 if found is None else found[1]
+
+    # --- by time ----------------------------------------------------------------------------
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Queue offset of the message stored nearest to that time (store spec 5.8).
+
+        As the reference: the earlier one when two are equally near, the first one for a time before
+        all, the last one for a time after all. Unlike it, the whole queue is searched by the
+        messages' own times; it picks a file by its modification time, which a restored backup has
+        changed. 0 for an unknown queue.
+        """
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return 0
+        low, high = queue.min_offset, queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            found = self._timed(queue, middle, high)
+            if found is None or found[1] >= timestamp_ms:
+                high = middle
+            else:
+                low = found[0] + 1
+        after = self._timed(queue, low, queue.max_offset)
+        before = self._timed_before(queue, low)
+        if after is None or before is None:
+            nearest = after or before
+            return queue.min_offset if nearest is None else nearest[0]
+        if after[1] - timestamp_ms < timestamp_ms - before[1]:
+            return after[0]
+        return before[0]
+
+    def _timed(self, queue: ConsumeQueue, start: int, end: int) -> tuple[int, int] | None:
+        """(queue offset, store time) of the first message in [start, end) that can be read."""
+        while (named := queue.first_named(start, end)) is not None:
+            time_ms = self._reader.store_time_at(named[1])
+            if time_ms >= 0:
+                return named[0], time_ms
+            start = named[0] + 1
+        return None
+
+    def _timed_before(self, queue: ConsumeQueue, end: int) -> tuple[int, int] | None:
+        """The same for the last message below `end`."""
+        for offset in range(end - 1, queue.min_offset - 1, -1):
+            unit = queue.unit(offset)
+            if unit is not None and (time_ms := self._reader.store_time_at(unit[0])) >= 0:
+                return offset, time_ms
+        return None
+
+    # --- by key -----------------------------------------------------------------------------
+
+    def query(
+        self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int
+    ) -> QueryResult:
+        """Records of the topic indexed under the key and stored in [begin_ms, end_ms].
+
+        The index knows hashes only, so a record with another key of the same hash may be among
+        them. The newest `max_messages` hits are looked at; up to three times, going back in time,
+        while none of them can be read.
+        """
+        index = self._index
+        if index is None:
+            return QueryResult([], 0, 0)
+        most = min(max_messages, self._query_max_messages)
+        until_ms = end_ms
+        hits = index.find(topic, key, most, begin_ms, until_ms)
+        records: list[bytes] = []
+        for _ in range(_QUERY_ROUNDS):
+            oldest_ms = -1
+            for log_offset in sorted(hits.log_offsets):
+                found = self._reader.head_at(log_offset, check_crc=True)
+                if found is None:
+                    continue
+                head = found[1]
+                if oldest_ms < 0:
+                    oldest_ms = head.store_timestamp_ms
+                if head.topic == topic and begin_ms <= head.store_timestamp_ms <= end_ms:
+                    records.append(_bytes_of(found, log_offset))
+            if records or oldest_ms < begin_ms:
+                break
+            hits = index.find(topic, key, most, begin_ms, oldest_ms)
+        if most > 0 and not records:
+            records = self._query_unordered(index, topic, key, most, begin_ms, end_ms)
+        return QueryResult(records, hits.last_ms, hits.last_offset)
+
+    def _query_unordered(
+        self, index: IndexService, topic: str, key: str, most: int, begin_ms: int, end_ms: int
+    ) -> list[bytes]:
+        """For a log in which times go back: the records' own times decide."""
+        found: dict[int, bytes] = {}
+        hits = candidates(index.files, index.key_hash(topic, key), begin_ms, end_ms)
+        for log_offset in islice(hits, _UNORDERED_MOST):
+            record = self._reader.head_at(log_offset, check_crc=True)
+            if record is None or record[1].topic != topic:
+                continue
+            if begin_ms <= record[1].store_timestamp_ms <= end_ms:
+                found[log_offset] = _bytes_of(record, log_offset)
+                if len(found) >= most:
+                    break
+        return [found[log_offset] for log_offset in sorted(found)]
+
+
+def _bytes_of(found: tuple[MappedFile, RecordHead], log_offset: int) -> bytes:
+    segment, head = found
+    position = log_offset - segment.start
+    return bytes(segment.view[position : position + head.size])

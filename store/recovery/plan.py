@@ -1,0 +1,233 @@
+"""Where a recovery begins to read, and below which log offset a bad record is damage.
+
+Two ways to the same answer. By offset, if our own offsets file speaks of this directory: nothing
+below its marks has to be read. By time, as the reference does, for directories that come from
+elsewhere: from the last segment whose first record is older than what the checkpoint knows to be
+synced, earlier where a queue has a hole. If that broker was killed since the machine came up, all
+it stored is there, and the last unit of its queues tells more than the checkpoint.
+
+The floor (`LogWalk`): by offset it is the flushed mark, and if the machine did not go down since
+also every record that a queue names, as all that was stored is there. By time it is the end of the
+last record that a queue unit names and that names the unit back, or the beginning of the last
+segment that begins with a sound record.
+
+Reads only, except that index files found not whole are removed: they are made again by the walk
+that follows, and one that is left out would be found wanting again.
+"""
+
+import logging
+from dataclasses import dataclass, field
+
+from aerobee.store.disk.checkpoint import Checkpoint
+from aerobee.store.disk.offsets_file import Identity, Offsets
+from aerobee.store.index.service import IndexService
+from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.recovery.soundness import Soundness
+from aerobee.store.segments.mapped_file_queue import MappedFileQueue
+
+log = logging.getLogger("aerobee.store.recovery")
+
+# Files of a queue, and of all of them, whose content a start looks at: a record or two each.
+_MOST_LOOKS = 16
+_ALL_LOOKS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of the last run. `offsets` is None if nothing can be believed of it."""
+
+    clean_stop: bool
+    offsets: Offsets | None
+    #: The machine has not gone down since, and no write or sync failed (as far as can be told of
+    #: another broker's run).
+    nothing_lost: bool
+
+
+def known_of(
+    offsets: Offsets | None, identity: Identity, clean_stop: bool, same_boot: bool
+) -> Known:
+    """What may be believed of an offsets file in a directory that is `identity` now.
+
+    `same_boot`: the machine has not gone down since another broker was killed here.
+    """
+    if offsets is None:
+        return Known(clean_stop, None, same_boot)
+    stored = offsets.identity
+    if (stored.lock_inode, stored.lock_mtime_ns) != (identity.lock_inode, identity.lock_mtime_ns):
+        log.info("another broker, or a copy: recovering as without the offsets file")
+        return Known(clean_stop, None, same_boot)
+    same_run = bool(identity.boot_id) and stored.boot_id == identity.boot_id
+    return Known(clean_stop, offsets, not offsets.poisoned and (clean_stop or same_run))
+
+
+@dataclass(slots=True)
+class RecoveryPlan:
+    """The judgement of one store, right after loading."""
+
+    #: Reading begins at `start`, making units and keys of what is read at `dispatch_from`.
+    start: int
+    dispatch_from: int
+    floor: int
+    #: Whether a bad record above the floor that a sound one follows is damage, too.
+    lenient: bool
+    #: Store time of the last record below `start` as far as known, else 0.
+    last_store_ms: int
+    why: str
+    index_removed: list[str] = field(default_factory=list)
+    index_missing: bool = False
+
+
+class Planner:
+    """Makes the plan for loaded `segments`, `queues` and `index`."""
+
+    def __init__(
+        self,
+        segments: MappedFileQueue,
+        queues: ConsumeQueueTable,
+        index: IndexService | None,
+        checkpoint: Checkpoint,
+        soundness: Soundness,
+        known: Known,
+    ) -> None:
+        self._segments = segments
+        self._queues = queues
+        self._index = index
+        self._checkpoint = checkpoint
+        self._soundness = soundness
+        self._known = known
+
+    def plan(self, remade_from: int | None = None) -> RecoveryPlan:
+        """Judge. `remade_from`: queue files were gone, and are to be filled from there. Raises
+        OSError."""
+        offsets = self._known.offsets
+        plan = self._by_time() if offsets is None else self._by_offset(offsets)
+        if remade_from is not None and remade_from < plan.dispatch_from:
+            plan.dispatch_from = remade_from
+            plan.why = "queue files were gone"
+        for queue in self._queues:
+            before = self._soundness.before_unsound_end(queue, plan.dispatch_from)
+            if before < plan.dispatch_from:
+                plan.dispatch_from = before
+                plan.why = f"the last unit of {queue.directory} names no message"
+        self._look_for_others(plan)
+        plan.dispatch_from = max(self._segments.min_offset, plan.dispatch_from)
+        plan.start = max(self._segments.min_offset, min(plan.start, plan.dispatch_from))
+        return plan
+
+    def _look_for_others(self, plan: RecoveryPlan) -> None:
+        """A few units of each queue, as many as take no time worth mentioning."""
+        offsets = self._known.offsets
+        gaps = () if offsets is None else offsets.gaps
+        looks = min(_MOST_LOOKS, _ALL_LOOKS // max(1, len(self._queues.queues)))
+        for queue in self._queues if looks else ():
+            if plan.dispatch_from <= self._segments.min_offset:
+                return
+            if self._soundness.is_anothers(queue, looks, gaps):
+                plan.dispatch_from = self._segments.min_offset
+                plan.why = f"{queue.directory} names the messages of another queue"
+                log.warning(
+                    "queue made again, it holds another one's units path=%s", queue.directory
+                )
+
+    # --- by offset --------------------------------------------------------------------------
+
+    def _by_offset(self, offsets: Offsets) -> RecoveryPlan:
+        nothing_lost = self._known.nothing_lost
+        marks = offsets.live if nothing_lost else offsets.synced
+        floor = offsets.flushed
+        named_end, store_ms = self._soundness.last_named_end()
+        if nothing_lost:
+            floor = max(floor, named_end)
+        if named_end < floor:
+            # The file's time may be that of a record before the last: the flush thread reads the
+            # time first, then the mark, and appends go on in between.
+            store_ms = max(store_ms, offsets.last_store_ms)
+        plan = RecoveryPlan(
+            offsets.flushed,
+            marks.log_offset,
+            floor,
+            nothing_lost,
+            store_ms,
+            "the offsets file",
+        )
+        units = self._queues.units_below(marks.log_offset)
+        if units < marks.units:
+            plan.dispatch_from = self._segments.min_offset
+            plan.why = f"{marks.units - units} queue units are missing"
+        elif nothing_lost and not self._known.clean_stop:
+            # Not yet synced, and a failed sync that nobody could note would have left a hole.
+            for queue in self._queues:
+                first = queue.first_at(offsets.synced.log_offset)
+                before = self._soundness.before_first_hole(queue, plan.dispatch_from, first)
+                plan.dispatch_from = min(plan.dispatch_from, before)
+        self._index_by_offset(plan, offsets)
+        return plan
+
+    def _index_by_offset(self, plan: RecoveryPlan, offsets: Offsets) -> None:
+        index = self._index
+        if index is None or not self._segments.segments:
+            return
+        if any(name not in index.names for name in offsets.index_files):
+            self._index_from(plan, index, 0)
+            return
+        if self._known.nothing_lost:
+            keep = index.cut_uncounted()
+            if index.end_offset < offsets.index_end:
+                # A failed sync that nobody could note took what was not synced before, or somebody
+                # has put back an older file.
+                end = min(offsets.indexed, self._index_end(index))
+                plan.dispatch_from = min(plan.dispatch_from, max(0, end))
+        else:
+            keep = index.whole_up_to(offsets.indexed)
+            plan.dispatch_from = min(plan.dispatch_from, max(0, offsets.indexed))
+        if keep < len(index.files) or index.damaged or offsets.indexed < 0:
+            self._index_from(plan, index, keep)
+
+    def _index_from(self, plan: RecoveryPlan, index: IndexService, keep: int) -> None:
+        """Go on with the oldest `keep` files; read again what the others named."""
+        plan.index_removed = index.drop_from(keep)
+        plan.index_missing = not index.files
+        plan.dispatch_from = min(plan.dispatch_from, self._index_end(index))
+
+    def _index_end(self, index: IndexService) -> int:
+        if not index.files:
+            return self._segments.min_offset
+        return self._soundness.boundary_at(index.files[-1].end_offset)
+
+    # --- by time ----------------------------------------------------------------------------
+
+    def _by_time(self) -> RecoveryPlan:
+        soundness = self._soundness
+        named_end, store_ms = soundness.last_named_end()
+        clean = self._known.clean_stop
+        # One thread dispatches in the log's order, so units were made up to the last one there is.
+        trusted = clean or self._known.nothing_lost
+        start = named_end if trusted else soundness.reference_start(self._checkpoint)
+        plan = RecoveryPlan(
+            start,
+            start,
+            max(named_end, soundness.last_sound_start()),
+            False,
+            store_ms,
+            "a clean stop" if clean else "the last units" if trusted else "the checkpoint",
+        )
+        self._index_by_time(plan)
+        if not clean:
+            for queue in self._queues:
+                before = soundness.before_first_hole(queue, plan.dispatch_from)
+                plan.dispatch_from = min(plan.dispatch_from, before)
+        return plan
+
+    def _index_by_time(self, plan: RecoveryPlan) -> None:
+        index = self._index
+        if index is None or not self._segments.segments:
+            return
+        trusted = self._known.clean_stop or self._known.nothing_lost
+        synced_ms = None if trusted else self._checkpoint.index_ms
+        keep = index.sound(self._segments.max_offset, synced_ms)
+        if trusted and keep == len(index.files):
+            keep = index.cut_uncounted()
+        doubtful = keep < len(index.files) or bool(index.damaged)
+        if not doubtful and synced_ms is None and index.files:
+            return
+        self._index_from(plan, index, keep)

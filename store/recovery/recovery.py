@@ -1,0 +1,361 @@
+"""Opening what a stop, clean or not, left behind: find the log's end, bring everything else to it.
+
+1. Judge what the last run left (`recovery/plan.py`): by our offsets file where it speaks of this
+   directory, otherwise as the reference does, by the checkpoint's times. The answer is where to
+   begin reading, and a floor: a bad record below is damage, above it a torn tail (`log_walk.py`).
+2. If more is to be made again than the files on disk admit to be missing, let them say so first.
+3. Walk. Each sound record goes to the queues and the index, which compare before they write.
+4. Cut, the log first: segments behind the end go, the rest of the last one is zeroed, so are queue
+   units at or above the end; stale bytes come back to life otherwise (reliability B11). Units of
+   damaged records become pre-blank: their slot stays, and nobody is sent a record known to be bad.
+5. Number. Each queue goes on behind its last slot, whatever that holds.
+6. Sync all of it, then the offsets file, then the checkpoint.
+
+A crash anywhere in here changes nothing of what the next try decides: what stands below the end is
+not moved by step 4, and the queues only gain units of records that were sound. Before reading after
+a crash the kernel is made to forget its cache, which may hold bytes that a failed write never
+brought to the disk.
+"""
+
+import logging
+import os
+
+import msgspec
+
+from aerobee.store.disk.checkpoint import Checkpoint
+from aerobee.store.disk.files import Clock, Files
+from aerobee.store.disk.offsets_file import MOST_GAPS, ClockNote, DerivedMarks, Offsets, OffsetsFile
+from aerobee.store.dispatch.dispatcher import Dispatcher
+from aerobee.store.index.service import IndexService
+from aerobee.store.inspect.start_checks import check_log, check_segment_names
+from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.recovery.plan import Planner, RecoveryPlan, known_of
+from aerobee.store.recovery.queue_settling import settle
+from aerobee.store.recovery.report import Progress, RecoveryReport
+from aerobee.store.recovery.soundness import Soundness
+from aerobee.store.scan.log_walk import LogWalk
+from aerobee.store.scan.sequence import Lagging, Sequences
+from aerobee.store.segments.mapped_file_queue import MappedFileQueue
+
+log = logging.getLogger("aerobee.store.recovery")
+
+_PROGRESS_BYTES = 64 << 20
+
+
+class Recovery:
+    """One recovery of loaded `segments`, `queues` and `index`."""
+
+    def __init__(
+        self,
+        files: Files,
+        clock: Clock,
+        segments: MappedFileQueue,
+        queues: ConsumeQueueTable,
+        index: IndexService | None,
+        checkpoint: Checkpoint,
+        offsets_file: OffsetsFile,
+        dispatcher: Dispatcher,
+        *,
+        clean_stop: bool,
+        same_boot: bool,
+        check_crc: int,
+        progress: Progress | None,
+    ) -> None:
+        self._files = files
+        self._clock = clock
+        self._segments = segments
+        self._queues = queues
+        self._index = index
+        self._checkpoint = checkpoint
+        self._offsets_file = offsets_file
+        self._dispatcher = dispatcher
+        self._check_crc = check_crc
+        self._progress = progress
+        self.report = RecoveryReport(clean_stop=clean_stop)
+        self._identity = offsets_file.identity()
+        self._known = known_of(offsets_file.load(), self._identity, clean_stop, same_boot)
+        self._soundness = Soundness(segments, queues)
+        # How many segments, from the oldest on, are still read through the kernel's cache.
+        self._trusted = len(segments.segments)
+        # Store time of the last record of the log, 0 if that is not known.
+        self.last_store_ms = 0
+        self._began = 0.0
+        #: What the offsets file says when this is done.
+        self.offsets: Offsets | None = None
+
+    def check(self) -> None:
+        """Refuse what must not be touched; changes nothing. Raises StoreLayoutError or OSError."""
+        known = self._known.offsets
+        check_log(
+            self._segments,
+            self._queues,
+            None if known is None else known.flushed,
+            clean_stop=self._known.clean_stop,
+        )
+        check_segment_names(self._files, self._segments)
+
+    def run(self) -> RecoveryReport:
+        """Recover. Raises OSError, StoreLayoutError or StoreSizeMismatch."""
+        self._began = self._clock.monotonic()
+        report = self.report
+        report.begins_at(self._segments.min_offset, self._known.offsets)
+        report.foreign_files = self._foreign_files()
+        unmade = [queue for queue in self._queues if queue.unmade]
+        remade_from = min(map(self._soundness.before_unmade, unmade), default=None)
+        if remade_from is not None:  # once they are made, nobody sees that they were gone
+            self._set_back_offsets(remade_from)
+        for queue in self._queues:
+            queue.mend_files()
+        self._distrust_cache()
+        plan = Planner(
+            self._segments,
+            self._queues,
+            self._index,
+            self._checkpoint,
+            self._soundness,
+            self._known,
+        ).plan(remade_from)
+        report.why = plan.why
+        report.index_files_removed += plan.index_removed
+        self._set_back_marks(plan)
+        self._distrust_segments(plan.start)
+        self.last_store_ms = plan.last_store_ms
+        walk = self._walk(plan)
+        report.log_end = walk.end
+        report.gaps = walk.gaps
+        self._cut_log(walk)
+        self._cut_index(walk.end)
+        for queue in self._queues:
+            settle(queue, walk, self._segments.min_offset, self._soundness, report)
+        self._finish()
+        report.seconds = self._clock.monotonic() - self._began
+        report.write_log()
+        return report
+
+    # --- walking ----------------------------------------------------------------------------
+
+    def _set_back_marks(self, plan: RecoveryPlan) -> None:
+        """If more is being made again than the files say is missing, let them say so first."""
+        checkpoint = self._checkpoint
+        if plan.index_removed or plan.index_missing:
+            checkpoint.index_ms = 0
+        if plan.dispatch_from < self._soundness.reference_start(checkpoint):
+            checkpoint.logics_ms = checkpoint.index_ms = 0
+        if self._segments.segments:
+            checkpoint.flush()
+        self._set_back_offsets(plan.dispatch_from, force=bool(plan.index_removed))
+
+    def _set_back_offsets(self, start: int, *, force: bool = False) -> None:
+        known = self._known.offsets
+        if known is None:
+            return
+        if force or start < max(known.synced.log_offset, known.live.log_offset):
+            derived = DerivedMarks(start, 0)
+            self._offsets_file.save(
+                msgspec.structs.replace(
+                    known,
+                    synced=derived,
+                    live=derived,
+                    indexed=min(known.indexed, start),
+                    index_files=(),
+                    index_end=-1,
+                )
+            )
+
+    def _walk(self, plan: RecoveryPlan) -> LogWalk:
+        start, dispatch_from = plan.start, plan.dispatch_from
+        while True:
+            walk = LogWalk(
+                self._segments,
+                plan.floor,
+                self._soundness.next_named,
+                self._check_crc,
+                lenient=plan.lenient,
+            )
+            self.report.read_from = start
+            self.report.records_read = 0
+            try:
+                self._dispatch(walk, start, dispatch_from, plan.floor)
+            except Lagging as lag:
+                log.info("queue lags behind, reading again from=%d", lag.log_offset)
+                start = dispatch_from = lag.log_offset
+                self._set_back_offsets(start)
+                continue
+            if dispatch_from > self.report.log_start and self._beginning_is_gone():
+                start = dispatch_from = self.report.log_start
+                log.warning("the first files of a queue are gone, reading again from=%d", start)
+                self._set_back_offsets(start)
+                continue
+            if self._check_crc:
+                # Below `dispatch_from` the records were read, but not compared with their units.
+                self._segments.note_checked_from(dispatch_from)
+            return walk
+
+    def _beginning_is_gone(self) -> bool:
+        """Whether queues miss first files that nobody deleted; where nothing was noted, whether the
+        log may still have messages for such files."""
+        known = self._known.offsets
+        if known is not None and known.queues_begin >= 0:
+            return self._queues.beginnings() > known.queues_begin
+        return any(self._soundness.begins_late(queue) for queue in self._queues)
+
+    def _dispatch(self, walk: LogWalk, start: int, dispatch_from: int, expected_end: int) -> None:
+        soundness = self._soundness
+        sequences = Sequences(
+            dispatch_from, self._segments.min_offset, soundness.is_sound, soundness.is_own
+        )
+        next_report = start + _PROGRESS_BYTES
+        gaps_seen = 0
+        for batch in walk.batches(start):
+            self.report.records_read += len(batch)
+            self.last_store_ms = batch[-1][5]
+            if len(walk.gaps) > gaps_seen:
+                sequences.lost += sum([gap.records for gap in walk.gaps[gaps_seen:]])
+                gaps_seen = len(walk.gaps)
+            if batch[0][0] < dispatch_from:
+                batch = [record for record in batch if record[0] >= dispatch_from]
+            unusable = self._dispatcher.unusable
+            entries = self._dispatcher.entries(batch)
+            sequences.lost += self._dispatcher.unusable - unusable
+            self._dispatcher.merge(entries, sequences)
+            log_offset = walk.position
+            if log_offset >= next_report:
+                next_report = log_offset + _PROGRESS_BYTES
+                # Segments are reserved to their ends; the floor is where records are known to be.
+                total = max(expected_end, log_offset) - start
+                self._tell("reading the commit log", log_offset - start, total)
+        sequences.finish()
+        walk.gaps += sequences.strays
+        self.report.further_strays = sequences.further_strays
+        self.report.units_written += sequences.written
+        self.report.unit_conflicts += sequences.conflicts
+
+    # --- cutting ----------------------------------------------------------------------------
+
+    def _cut_log(self, walk: LogWalk) -> None:
+        segments = self._segments
+        removed = segments.unfinished + segments.drop_from(walk.end)
+        for path in segments.unfinished:
+            self._files.remove(path)
+        for directory in sorted({os.path.dirname(path) for path in removed}):
+            self._files.sync_directory(directory)
+        last = segments.last
+        if last is not None and last.end > walk.end:
+            last.wrote = max(0, walk.end - last.start)
+            self.report.torn_bytes = last.zero_from(last.wrote)
+            if self.report.torn_bytes:
+                self.report.torn_reason = walk.end_reason
+        self.report.segments_removed = removed
+
+    def _cut_index(self, end: int) -> None:
+        """Index files that name records the log no longer has are made again."""
+        index = self._index
+        if index is None:
+            return
+        keep = index.sound(end, None)
+        if keep == len(index.files):
+            return
+        self.report.index_files_removed += index.drop_from(keep)
+        start = self._segments.min_offset
+        if index.files:
+            start = self._soundness.boundary_at(index.files[-1].end_offset)
+        walk = LogWalk(self._segments, end, self._soundness.next_named, False)
+        for batch in walk.batches(start):
+            self._dispatcher.reindex(self._dispatcher.entries(batch))
+
+    # --- the rest ---------------------------------------------------------------------------
+
+    def _distrust_cache(self) -> None:
+        """After a crash, or of files that others wrote: see what the disk has, and have it synced.
+
+        Unsynced bytes of our own are above the flushed mark. Of foreign files nothing is known, and
+        marks that say "synced" will stand on them; a cleanly stopped broker's were synced, a
+        restored copy's perhaps not.
+        """
+        known = self._known.offsets
+        if known is None:
+            for segment in self._segments.segments:
+                segment.sync_file()
+        if known is None or not self._known.clean_stop:
+            # What a killed process, or a recovery broken off, has written but not synced will be
+            # found in place, not written again, and called synced at the end.
+            self._segments.sync_names()
+            self._queues.distrust_caches(0 if known is None else known.synced.log_offset)
+            if self._index is not None:
+                self._index.distrust_caches(0 if known is None else known.indexed)
+        if self._known.clean_stop:
+            return
+        # Ours: all below the flushed mark is on the disk. Others': unsynced bytes are in the last
+        # segment in use, the one before, and none in a spare one.
+        unsynced = self._segments.max_offset - 3 * self._segments.segment_bytes
+        self._distrust_segments(unsynced if known is None else known.flushed)
+
+    def _distrust_segments(self, log_offset: int) -> None:
+        """Read the segments from `log_offset` on as the disk has them. Oldest first: a power cut
+        in here must not leave a later one synced behind a hole."""
+        if self._known.clean_stop:
+            return
+        for segment in self._segments.segments[: self._trusted]:
+            if segment.end > log_offset:
+                segment.distrust_cache()
+        count = sum([one.end <= log_offset for one in self._segments.segments])
+        self._trusted = min(self._trusted, count)
+
+    def _finish(self) -> None:
+        """Sync what was changed; then the offsets file and the checkpoint may say so."""
+        report = self.report
+        report.queues = len(self._queues.queues)
+        report.unusable_topics = self._dispatcher.unusable
+        self._queues.flush(0)
+        if self._index is not None:
+            self._index.drop_spares()
+            self._index.seal()
+        self.offsets = self._offsets_now()
+        report.known_gaps = self.offsets.gaps
+        self._offsets_file.save_if_room(self.offsets)
+        self._checkpoint.physic_ms = self._checkpoint.logics_ms = self.last_store_ms
+        self._checkpoint.flush()
+        for segment in self._segments.segments:
+            segment.forget_pages()
+
+    def _offsets_now(self) -> Offsets:
+        end = self.report.log_end
+        known = self._known.offsets
+        gaps = set(known.gaps if known is not None else ())
+        gaps |= {(gap.start, gap.end) for gap in self.report.gaps}
+        first = self._segments.min_offset
+        kept = sorted(gap for gap in gaps if gap[1] > first)
+        derived = DerivedMarks(end, self._queues.units())
+        return Offsets(
+            flushed=end,
+            last_store_ms=self.last_store_ms,
+            synced=derived,
+            live=derived,
+            indexed=-1 if self._index is None else end,
+            index_files=() if self._index is None else self._index.file_names(),
+            index_end=-1 if self._index is None else self._index.end_offset,
+            gaps=tuple(kept[-MOST_GAPS:]),
+            log_begins=first,
+            queues_begin=self._queues.beginnings(),
+            segment_bytes=self._segments.segment_bytes,
+            identity=self._identity,
+            clock=ClockNote() if known is None else known.clock,
+        )
+
+    def _foreign_files(self) -> list[str]:
+        found = self._segments.foreign + self._queues.foreign
+        return found + (self._index.foreign if self._index is not None else [])
+
+    def _tell(self, what: str, done: int, total: int) -> None:
+        elapsed_s = max(1e-6, self._clock.monotonic() - self._began)
+        left_s = elapsed_s * (total - done) / max(1, done)
+        log.info(
+            "recovering step=%r done_mib=%d of_mib=%d mb_per_s=%.0f left_s=%.0f",
+            what,
+            done >> 20,
+            total >> 20,
+            done / elapsed_s / 1e6,
+            left_s,
+        )
+        if self._progress is not None:
+            self._progress(what, done, total)

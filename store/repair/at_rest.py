@@ -1,0 +1,286 @@
+"""Holds a store at rest while one of the tools changes it: the lock, the marks, the way back.
+
+What the tools promise together:
+
+- Nothing is deleted. What is taken out goes to `<root>/lost+found-<time>`, a name that RocketMQ and
+  this broker leave alone, under the path it had.
+- Before the first change the store says that it is not whole: `abort` is made, checkpoint and
+  offsets file are set back to where the log begins. A crash anywhere then leaves a store that the
+  next start brings in order, or that the same command, run again, does.
+- At the end the store is opened and closed once as a broker does it (`settle`): that recovery has
+  the last word, and what it leaves is a cleanly stopped store.
+
+Threads: the command's own.
+"""
+
+import errno
+import logging
+import os
+import time
+from collections.abc import Collection
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from aerobee.config.model import Settings
+from aerobee.store.disk.checkpoint import Checkpoint
+from aerobee.store.disk.files import Clock, Files
+from aerobee.store.disk.lock import StoreLock
+from aerobee.store.disk.offsets_file import DerivedMarks, Offsets, OffsetsFile
+from aerobee.store.disk.read_only_files import ReadOnlyFiles
+from aerobee.store.errors import StoreInUse, StoreLayoutError
+from aerobee.store.inspect.layout import ASIDE_PREFIX, Layout, survey
+from aerobee.store.inspect.report import Sizes
+from aerobee.store.inspect.sizes import find_sizes
+from aerobee.store.inspect.state import KnownMarks, read_marks
+from aerobee.store.opening import LOG_SIZE_KEYS, make_parts, open_parts
+from aerobee.store.recovery.report import Progress, RecoveryReport
+
+log = logging.getLogger("aerobee.store")
+
+_COPY_BYTES = 4 << 20
+
+#: Log offsets [start, end).
+Range = tuple[int, int]
+
+
+class StoreAtRest:
+    """A context manager: locks on entry. `settings` have the sizes the files have.
+
+    `reading`: only to make plans; works where nothing can be written. Entering raises NotAStore,
+    StoreInUse, StoreSizeMismatch or OSError; nothing was changed then.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        given: Collection[str] = (),
+        files: Files | None = None,
+        clock: Clock | None = None,
+        *,
+        reading: bool = False,
+    ) -> None:
+        self._reading = reading
+        # `abort` is ours from the first change on, and says nothing of the last run any more.
+        self._changing = self._left_open = False
+        self.files = files or (ReadOnlyFiles() if reading else Files())
+        self.clock = clock or Clock()
+        self.settings = settings
+        #: Names of the settings that somebody chose.
+        self.given = given
+        self.root = settings.store_path
+        self._lock = StoreLock(self.files, self.root)
+        self._checkpoint = Checkpoint(self.files, os.path.join(self.root, "checkpoint"))
+        self.layout: Layout
+        self.sizes: Sizes
+        self.marks: KnownMarks
+        # Where what was taken out is; made when the first thing is.
+        self.aside: str | None = None
+
+    def __enter__(self) -> Self:
+        # Not a store: say so before the lock makes a directory of it.
+        survey(self.files, self.settings)
+        try:
+            if self._reading:
+                self._lock.take_to_read()
+            else:
+                self._take()
+            self.look()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    def _take(self) -> None:
+        try:
+            self._lock.take()
+        except StoreInUse as error:
+            raise StoreInUse(
+                f"{self.root} is in use: a broker or another command runs on it (its file 'lock' "
+                "is locked). This command needs a store at rest; stop the broker first."
+            ) from error
+
+    def look(self) -> None:
+        """Read names, lengths and marks (again)."""
+        self.layout = survey(self.files, self.settings)
+        self.sizes = find_sizes(self.files, self.layout, self.settings, self.given)
+        self.marks = read_marks(self.files, self.root)
+        if not self._changing:
+            self._left_open = self._lock.was_left_open()
+        self.settings = self.settings.with_changes(
+            commit_log_segment_bytes=self.sizes.segment_bytes,
+            consume_queue_segment_bytes=self.sizes.queue_bytes,
+            index_slots=self.sizes.index_slots,
+            index_entries=self.sizes.index_entries,
+            consume_queue_ext_segment_bytes=self.sizes.extension_bytes,
+        )
+
+    @property
+    def was_left_open(self) -> bool:
+        """Whether the last run, or a command like this one before us, did not end in order."""
+        return self._left_open
+
+    def is_given(self, name: str) -> bool:
+        """Whether somebody chose the setting (attribute name)."""
+        return name in self.given
+
+    def check_loadable(self) -> None:
+        """Refuse a store that a start would refuse. Reads names and lengths only.
+
+        Raises StoreLayoutError or StoreSizeMismatch, whose texts a start would give.
+        """
+        parts = make_parts(self.settings, self.files, self.clock)
+        try:
+            parts.segments.paths.check()
+            parts.segments.load(LOG_SIZE_KEYS)
+            parts.queues.load()
+            if parts.index is not None:
+                parts.index.load()
+            segments = parts.segments.segments
+            end = segments[-1].end if segments else 0
+            if end < self.marks.flushed or not (segments or parts.queues.units() == 0):
+                raise StoreLayoutError(
+                    f"the commit log ends at {end}, messages that stood behind it are missing. "
+                    "Restore the log, or look with 'aerobee store repair' at what is left."
+                )
+        finally:
+            parts.let_go(clean=False)
+
+    # --- changing ---------------------------------------------------------------------------
+
+    def distrust(
+        self, flushed: int | None = None, without: Collection[Range] = (), *, reaches: int = 0
+    ) -> None:
+        """Before the first change: let abort, checkpoint and offsets file say that queues and index
+        have to be held against the whole log. Raises OSError.
+
+        `flushed` is up to where the log is known to reach from now on, if that changes; `without`
+        are gaps it will not have any more. `reaches` is where an audit has found that the log has
+        to end: should this be broken off, whoever goes on knows it from the offsets file.
+        """
+        assert not self._reading
+        self._changing = True
+        self._lock.mark_open()
+        self._checkpoint.load()
+        self._checkpoint.logics_ms = self._checkpoint.index_ms = 0
+        self._checkpoint.flush()
+        offsets = self.marks.offsets
+        start = DerivedMarks(0, 0)
+        file = OffsetsFile(self.files, self.root)
+        if reaches and not self.marks.ours:
+            offsets = Offsets(reaches, 0, start, start, -1, (), (), file.identity())
+        if offsets is not None:
+            file.save(
+                msgspec.structs.replace(
+                    offsets,
+                    flushed=max(reaches, offsets.flushed) if flushed is None else flushed,
+                    synced=start,
+                    live=start,
+                    indexed=-1,
+                    index_files=(),
+                    gaps=tuple(gap for gap in offsets.gaps if not _within(gap, without)),
+                )
+            )
+
+    def take_out(self, path: str) -> str:
+        """Move a file or directory to lost+found, where it keeps its name; its new path."""
+        return self.take_out_as(path, path)
+
+    def take_out_as(self, path: str, name: str) -> str:
+        """The same, under the name that the file `name` would have had there."""
+        target = os.path.join(self._aside(), self._name_below(name))
+        self.make_directory(os.path.dirname(target))
+        while self.files.exists(target):
+            target += "~"
+        try:
+            self.files.rename(path, target)
+        except OSError as error:
+            if error.errno != errno.EXDEV or self.files.is_directory(path):
+                raise
+            self._copy(path, 0, None, target)
+            self.files.remove(path)
+        self.files.sync_directory(os.path.dirname(target))
+        self.files.sync_directory(os.path.dirname(path))
+        log.warning("taken out path=%s now=%s", path, target)
+        return target
+
+    def keep_bytes(self, path: str, start: int, end: int) -> str:
+        """Copy bytes [start, end) of a file to lost+found, before they are overwritten."""
+        name = f"{self._name_below(path)}.{start}-{end}"
+        target = os.path.join(self._aside(), name)
+        self.make_directory(os.path.dirname(target))
+        self._copy(path, start, end, target)
+        self.files.sync_directory(os.path.dirname(target))
+        return target
+
+    def copy(self, path: str, target: str) -> None:
+        """Copy a file, durably but for the new name."""
+        self._copy(path, 0, None, target)
+
+    def asides(self) -> list[str]:
+        """All lost+found directories there are, the newest first."""
+        return [
+            os.path.join(self.root, name)
+            for name in reversed(self.files.names(self.root))
+            if name.startswith(ASIDE_PREFIX)
+        ]
+
+    def settle(self, progress: Progress | None = None) -> RecoveryReport:
+        """Let recovery go over the store, and close it in order. The lock is given back for it."""
+        self._lock.release()
+        parts = open_parts(self.settings, self.files, self.clock, progress)
+        parts.let_go(clean=True)
+        return parts.recovery
+
+    # --- lost+found -------------------------------------------------------------------------
+
+    def _aside(self) -> str:
+        if self.aside is None:
+            now_s = self.clock.now_ms() // 1000
+            name = time.strftime(f"{ASIDE_PREFIX}%Y%m%d-%H%M%S", time.localtime(now_s))
+            path = os.path.join(self.root, name)
+            while self.files.exists(path):
+                path += "~"
+            self.make_directory(path)
+            self.aside = path
+        return self.aside
+
+    def _name_below(self, path: str) -> str:
+        """The path below the store's directory; of a log elsewhere as if it were in there."""
+        if path.startswith(self.root + os.sep):
+            return os.path.relpath(path, self.root)
+        return os.path.join("commitlog", os.path.basename(path))
+
+    def make_directory(self, directory: str) -> None:
+        """Make a directory with its parents, and their names durable."""
+        for changed in self.files.make_directories(directory):
+            self.files.sync_directory(changed)
+
+    def _copy(self, path: str, start: int, end: int | None, target: str) -> None:
+        """Copy a file's bytes, leaving out what was never written."""
+        source = self.files.open(path, read_only=True)
+        copy = -1
+        try:
+            copy = self.files.open(target, create=True)
+            stop = self.files.size(source) if end is None else end
+            self.files.set_size(copy, stop - start)
+            for begin, after in self.files.data_ranges(source, start, stop):
+                for position in range(begin, after, _COPY_BYTES):
+                    size = min(_COPY_BYTES, after - position)
+                    data = self.files.read(source, position, size)
+                    self.files.write(copy, position - start, data)
+            self.files.sync(copy)
+        finally:
+            self.files.close(source)
+            if copy >= 0:
+                self.files.close(copy)
+
+
+def _within(gap: Range, ranges: Collection[Range]) -> bool:
+    return any(start <= gap[0] and gap[1] <= end for start, end in ranges)

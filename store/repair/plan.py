@@ -1,0 +1,392 @@
+"""What a repair would do, step by step, from what an audit has found. Changes nothing.
+
+The order of the steps is the order of `repair.py`'s story; each says what it keeps and what it
+loses, in offsets and messages, so that somebody can decide at night.
+"""
+
+import os
+from collections.abc import Generator, Iterator
+from operator import attrgetter
+
+from aerobee.store.inspect.layout import FoundFile
+from aerobee.store.inspect.report import Report
+from aerobee.store.inspect.sizes import FOUND
+from aerobee.store.repair import steps
+from aerobee.store.repair.at_rest import StoreAtRest
+from aerobee.store.repair.model import INDEX_WRONG, QUEUES_WRONG, Plan, Step, does
+from aerobee.store.segments.mapped_file import segment_name
+
+# More missing segments than this are no hole: some file has a name that is not its own.
+_MISSING_MOST = 1000
+_NAMES_SHOWN = 8
+
+
+class Planner:
+    """Turns one audit into steps."""
+
+    def __init__(self, rest: StoreAtRest, report: Report) -> None:
+        self._rest = rest
+        self._report = report
+        self._kinds = report.findings.counts
+        self._segment_bytes = rest.sizes.segment_bytes
+        self._plan = Plan(report)
+        # Segments, by their start, that get another content than the audit has read.
+        self._replaced: set[int] = set()
+
+    def plan(self) -> Plan:
+        """All that is to be done, in order."""
+        plan = self._plan
+        if self._is_hopeless():
+            return plan
+        plan.steps += self._strays()
+        plan.steps += self._misplaced()
+        plan.steps += self._missing()
+        plan.steps += self._lengths()
+        plan.steps += self._front()
+        plan.steps += self._gaps()
+        plan.steps += self._claims()
+        plan.steps += self._tail()
+        plan.steps += self._tables()
+        plan.steps += self._state()
+        plan.queues = bool(QUEUES_WRONG & self._kinds.keys() or self._replaced or plan.filled)
+        # Entries of lost records lead into what was filled.
+        derived = bool(self._replaced or plan.filled) and self._rest.settings.index_enabled
+        plan.index = bool(INDEX_WRONG & self._kinds.keys()) or derived
+        plan.set_back = "offset-beyond" in self._kinds
+        return plan
+
+    def _is_hopeless(self) -> bool:
+        impossible = self._plan.impossible
+        is_empty = not self._rest.layout.has_log
+        if "log-missing" in self._kinds or (is_empty and "log-short" in self._kinds):
+            impossible.append(
+                "the whole commit log is missing. Mount or restore it; if it is elsewhere, give "
+                "the broker's --config. To start with an empty one, and lose all there was, move "
+                "consumequeue, index and offsets away yourself."
+            )
+        self._check_sizes()
+        for finding in self._report.findings.of("start-refused"):
+            impossible.append(f"a start is refused: {finding.what}")
+        if "unreadable" in self._kinds:
+            impossible.append(
+                "the disk refuses to be read in places. Copy the directory to a sound disk first "
+                "(what cannot be read may be left as zeros), then repair the copy."
+            )
+        return bool(impossible)
+
+    def _check_sizes(self) -> None:
+        """No guess at the size of segments may cost messages."""
+        rest, size = self._rest, self._segment_bytes
+        sound = [file for file in rest.layout.segments if not file.start % size]
+        ask = "Give the broker's: --config FILE, or --set mappedFileSizeCommitLog=BYTES"
+        for file in sound:
+            if file.size > size and steps.holds_records_from(rest.files, file, size):
+                self._plan.impossible.append(
+                    f"{file.path} holds records behind byte {size}, so segments are longer than "
+                    f"that. {ask}."
+                )
+        guessed = rest.sizes.origins["segment"] == FOUND
+        if guessed and len(sound) == 1 and self._report.log.end > sound[0].start + size:
+            self._plan.impossible.append(
+                f"{sound[0].path} was cut, or segments behind it are missing: messages up to log "
+                f"offset {self._report.log.end} were there. How long a segment was cannot be told "
+                f"from one file. {ask}."
+            )
+
+    # --- files in each other's way ----------------------------------------------------------
+
+    def _strays(self) -> Iterator[Step]:
+        layout = self._rest.layout
+        stray = [(path, "is none of the store's files") for path, stops in layout.foreign if stops]
+        stray += [(file.path, "has no length") for file in layout.unfinished]
+        stray += [
+            (file.path, "begins at no multiple of the segment size")
+            for file in layout.segments
+            if file.start % self._segment_bytes
+        ]
+        for path, why in stray:
+            yield Step(
+                f"take out {path}, which {why}",
+                "all messages",
+                "nothing",
+                does(StoreAtRest.take_out, path),
+            )
+        for file in layout.duplicates:
+            yield self._duplicate(file)
+
+    def _duplicate(self, file: FoundFile) -> Step:
+        files = self._rest.files
+        other = next(one for one in self._rest.layout.segments if one.start == file.start)
+        if steps.same_bytes(files, file.path, other.path):
+            return Step(
+                f"take out {file.path}, which is the same as {other.path}",
+                "all messages",
+                "nothing",
+                does(StoreAtRest.take_out, file.path),
+            )
+        out, kept = file.path, other.path
+        if steps.written(files, out) > steps.written(files, kept):
+            out, kept = kept, out
+            self._replaced.add(file.start)
+        return Step(
+            f"take out {out}; {kept} has the same name and holds more",
+            f"what is in {kept}",
+            f"what is only in {out}, from lost+found it can be looked into",
+            does(StoreAtRest.take_out, out),
+            log=out == other.path,
+        )
+
+    def _misplaced(self) -> Iterator[Step]:
+        """Files with the records of another place go there, if nothing sound is in the way."""
+        misplaced = self._report.log.misplaced
+        free = {start for _, start, _ in misplaced}
+        there = {file.start for file in self._rest.layout.segments}
+        moves: list[tuple[str, int]] = []
+        for path, start, own in misplaced:
+            self._replaced.add(start)
+            if own in there and own not in free:
+                yield self._take_out_misplaced(path, start, own)
+                continue
+            there.add(own)
+            free.discard(own)
+            self._replaced.add(own)
+            moves.append((path, own))
+        if moves:
+            names = ", ".join(f"{os.path.basename(path)} is {start:020d}" for path, start in moves)
+            yield Step(
+                f"give segments their own names: {names}",
+                "all their records",
+                "nothing",
+                does(steps.put_in_places, moves),
+                log=True,
+            )
+        self._arriving = {start for _, start in moves}
+        self._leaving = {start for _, start, _ in misplaced} - self._arriving
+
+    def _take_out_misplaced(self, path: str, start: int, own: int) -> Step:
+        """For a file with the records of a segment that is there as well."""
+        (other,) = [file.path for file in self._rest.layout.segments if file.start == own]
+        same = steps.same_bytes(self._rest.files, path, other)
+        what = "which is a copy of" if same else "which holds other records of the place of"
+        loses = f"what log offsets {start} to {start + self._segment_bytes} held"
+        if start >= self._report.log.end:
+            loses = f"nothing, the log ends at {self._report.log.end}"
+        return Step(
+            f"take out {path}, {what} {segment_name(own)}",
+            "all records of that one",
+            f"{loses}{self._names(start)}",
+            does(StoreAtRest.take_out, path),
+            log=True,
+        )
+
+    def _missing(self) -> Iterator[Step]:
+        layout, size = self._rest.layout, self._segment_bytes
+        sound = [file for file in layout.segments if not file.start % size]
+        starts = {file.start for file in sound} - self._leaving | self._arriving
+        if not starts:
+            return
+        starts = yield from self._without_spare(starts)
+        first = min(starts)
+        while first and steps.in_lost_and_found(self._rest, first - size) is not None:
+            first -= size  # a repair was broken off while it gave segments their names
+        end = max(max(starts) + size, self._report.log.end)
+        count = -(-(end - first) // size) - len(starts)
+        if count > _MISSING_MOST:
+            self._plan.impossible.append(
+                f"{count} segments are missing below {max(starts)}. The last file's name is "
+                "probably not its own: move it away, then repair."
+            )
+            return
+        for start in range(first, end, size):
+            if start in starts:
+                continue
+            self._replaced.add(start)
+            near = max(
+                (file for file in sound if file.start < start),
+                default=sound[0],
+                key=attrgetter("start"),
+            )
+            path = os.path.join(os.path.dirname(near.path), segment_name(start))
+            found = steps.in_lost_and_found(self._rest, start)
+            if found is not None:
+                yield Step(
+                    f"put back {found} as {path}",
+                    "its records",
+                    "nothing",
+                    does(steps.put_back, found, path),
+                    log=True,
+                )
+                continue
+            yield Step(
+                f"make {path}, empty",
+                "the numbering of the log and of all queues",
+                f"{size} bytes, log offsets {start} to {start + size}{self._names(start)}",
+                does(steps.make_blank_segment, path),
+                log=True,
+            )
+
+    def _without_spare(self, starts: set[int]) -> Generator[Step, None, set[int]]:
+        """Segments that hold nothing are no reason to make those before them."""
+        spare = {start: path for path, start in self._report.log.spare}
+        kept = set(starts)
+        for start in sorted(spare, reverse=True):
+            if start - self._segment_bytes not in starts and start == max(kept) != min(kept):
+                kept.discard(start)
+                yield Step(
+                    f"take out {spare[start]}, which holds nothing and does not follow the log",
+                    "all messages",
+                    "nothing",
+                    does(StoreAtRest.take_out, spare[start]),
+                    log=True,
+                )
+        return kept
+
+    def _lengths(self) -> Iterator[Step]:
+        for file in self._rest.layout.segments:
+            if file.size == self._segment_bytes or file.start % self._segment_bytes:
+                continue
+            if file.start in self._replaced:
+                continue
+            longer = file.size > self._segment_bytes
+            yield Step(
+                f"bring {file.path} from {file.size} to {self._segment_bytes} bytes",
+                "the bytes behind it in lost+found" if longer else "what is left of it",
+                "nothing" if longer else "what stood behind the cut, see below",
+                does(steps.set_length, file.path),
+                log=True,
+            )
+
+    def _front(self) -> Iterator[Step]:
+        for finding in self._report.findings.of("log-front-missing"):
+            yield Step(
+                "let the log begin where its first file does",
+                "all that is there",
+                f"what is not there any more: {finding.what}",
+                does(steps.later),
+                log=True,
+            )
+
+    # --- the log ----------------------------------------------------------------------------
+
+    def _gaps(self) -> Iterator[Step]:
+        size = self._segment_bytes
+        for gap in self._report.gaps:
+            start = gap.start
+            while start < gap.end:
+                end = min(gap.end, (start // size + 1) * size)
+                if start // size * size not in self._replaced:
+                    yield from self._gap(start, end, self._report.log.times.get(gap.start, 0))
+                start = end
+            self._plan.filled.append((gap.start, gap.end))
+
+    def _gap(self, start: int, end: int, store_ms: int) -> Iterator[Step]:
+        path = self._path(start)
+        if not steps.can_fill(start, end, self._segment_bytes):
+            self._plan.impossible.append(
+                f"{path}: the {end - start} bytes from log offset {start} are too few for a record"
+            )
+            return
+        yield Step(
+            f"fill log offsets {start} to {end} of {path}",
+            "everything before and behind, in RocketMQ too; the bytes in lost+found",
+            f"{end - start} bytes that are damaged already{self._names(start)}",
+            does(steps.fill, path, start, end, store_ms),
+            log=True,
+        )
+
+    def _claims(self) -> Iterator[Step]:
+        """Records whose head is damaged: their queue has another message in their place."""
+        for log_offset in self._report.log.strays:
+            path = self._path(log_offset)
+            start = log_offset // self._segment_bytes * self._segment_bytes
+            file = FoundFile(path, start, self._segment_bytes)
+            head = steps.head_at(self._rest.files, file, self._segment_bytes, log_offset - start)
+            if head is None or start in self._replaced:
+                continue
+            end, store_ms = log_offset + head.size, head.store_timestamp_ms
+            self._plan.filled.append((log_offset, end))
+            yield Step(
+                f"fill the record at {log_offset} of {path}, whose topic, queue or number is "
+                "damaged",
+                "its bytes, with the body, in lost+found",
+                f"this message, which no consumer gets: it says it is message {head.queue_offset} "
+                f"of {head.topic}/{head.queue_id}",
+                does(steps.fill, path, log_offset, end, store_ms),
+                log=True,
+            )
+
+    def _tail(self) -> Iterator[Step]:
+        if "log-trailing" not in self._kinds:
+            return
+        for path, position, high in self._report.log.tail:
+            yield Step(
+                f"zero {high - position} bytes of {path} from byte {position} on, behind the log's "
+                "end",
+                "all messages; the bytes in lost+found",
+                "nothing that is known",
+                does(steps.zero, path, position, high),
+            )
+
+    # --- the rest ---------------------------------------------------------------------------
+
+    def _tables(self) -> Iterator[Step]:
+        for finding in self._report.findings.of("config-from-backup"):
+            yield Step(
+                f"put {finding.path}.bak in the place of {finding.path}, which {finding.what}",
+                "the table as it was one write earlier",
+                "what that write changed; a start would lose the same",
+                does(steps.restore_table, finding.path, f"{finding.path}.bak"),
+            )
+        for finding in self._report.findings.of("config-damaged"):
+            yield Step(
+                f"take out {finding.path} and its backup, neither of which can be read",
+                "all messages",
+                "this table: a broker starts with an empty one",
+                does(steps.take_out_all, (finding.path, f"{finding.path}.bak")),
+            )
+        for finding in self._report.findings.of("offset-beyond"):
+            yield Step(
+                f"set back, in {finding.path}: {finding.what}",
+                "its messages",
+                "nothing; it may get the last ones again",
+                does(steps.later),
+            )
+
+    def _state(self) -> Iterator[Step]:
+        for finding in self._report.findings.of("not-a-file"):
+            yield Step(
+                f"take out {finding.path}, which {finding.what}",
+                "all messages; the next start makes the file anew",
+                "nothing",
+                does(StoreAtRest.take_out, finding.path),
+                first=True,
+            )
+        for kind in ("checkpoint-damaged", "offsets-damaged"):
+            for path in dict.fromkeys(one.path for one in self._report.findings.of(kind)):
+                if self._rest.files.exists(path):
+                    yield Step(
+                        f"take out {path}, which is damaged",
+                        "all messages; the next start makes it anew",
+                        "nothing",
+                        does(StoreAtRest.take_out, path),
+                    )
+
+    def _path(self, log_offset: int) -> str:
+        start = log_offset // self._segment_bytes * self._segment_bytes
+        found = [file.path for file in self._rest.layout.segments if file.start == start]
+        assert found, log_offset
+        return found[0]
+
+    def _names(self, start: int) -> str:
+        """The messages that units name in the damaged range that begins at or holds `start`."""
+        for gap in self._report.gaps:
+            if gap.start <= start < gap.end:
+                named = self._report.log.lost.get(gap.start, [])
+                texts = [
+                    f"{queue} {first}" + (f" to {end - 1}" if end > first + 1 else "")
+                    for queue, first, end in named[:_NAMES_SHOWN]
+                ]
+                if len(named) > _NAMES_SHOWN:
+                    texts.append(f"{len(named) - _NAMES_SHOWN} more")
+                return f": messages {', '.join(texts)}" if texts else ""
+        return ""

@@ -1,0 +1,78 @@
+"""Mends what a start refuses, or would lose more over than is lost: plans, then does as planned.
+
+A plan is made from an audit and says of each step what is kept and what is lost. Nothing is
+invented and nothing renumbered: lost records leave fillers or blanks in the log
+(`inspect/filler.py`) and empty slots in their queues, so every record and every message
+keeps its offset, in this broker and in RocketMQ. Nothing is deleted: what is overwritten or taken
+out is in lost+found.
+
+The order makes each step possible for the next: first files get out of each other's way and into
+their places, then all have their lengths, then the log is made readable from end to end, then
+queues and index are made from it, and the tables last. Broken off anywhere, it is begun again from
+a new audit.
+
+What it does not do: make up a log that is missing as a whole (a volume is probably not mounted), or
+write to a disk that refuses to be read.
+"""
+
+from aerobee.store.audit.verify import verify
+from aerobee.store.inspect.config import Tables
+from aerobee.store.inspect.queue_files import QueueSet, RecordsByPlace
+from aerobee.store.inspect.report import Counts, Findings
+from aerobee.store.inspect.sources import Sources
+from aerobee.store.recovery.report import Progress
+from aerobee.store.repair.at_rest import StoreAtRest
+from aerobee.store.repair.model import Plan
+from aerobee.store.repair.plan import Planner
+from aerobee.store.repair.rebuild import rebuild
+from aerobee.store.repair.truncate import SaveTable
+
+
+def plan_repair(rest: StoreAtRest, progress: Progress | None = None) -> Plan:
+    """What would be done to the store that `rest` holds. Changes nothing."""
+    report = verify(rest.settings, rest.given, rest.files, rest.clock, progress)
+    return Planner(rest, report).plan()
+
+
+def repair(
+    rest: StoreAtRest, plan: Plan, save_table: SaveTable, progress: Progress | None = None
+) -> None:
+    """Carry out a plan that was made of the same locked store, which is given back.
+
+    Raises OSError or StoreError; what was done until then stays, and a new plan takes over.
+    """
+    changes = any(step.log for step in plan.steps) or plan.queues or plan.index
+    for step in plan.steps:
+        if step.first:
+            step.act(rest)
+    if changes:
+        rest.distrust(without=plan.filled, reaches=plan.report.log.end)
+    for step in plan.steps:
+        if not step.first:
+            step.act(rest)
+    rest.look()
+    if plan.queues or plan.index:
+        rebuild(rest, queues=plan.queues, index=plan.index, progress=progress, settle=False)
+        rest.look()
+    if plan.set_back:
+        _set_back(rest, save_table)
+    if changes:
+        rest.settle(progress)
+
+
+def _set_back(rest: StoreAtRest, save_table: SaveTable) -> None:
+    """No group stands behind the end of its queue."""
+    sources = Sources(rest.files)
+    try:
+        records = RecordsByPlace(sources, rest.layout.segments, rest.sizes.segment_bytes)
+        queues = QueueSet(sources, rest.layout.queues, rest.sizes.queue_bytes, records).queues
+        tables = Tables(rest.files, rest.layout, Findings(), Counts())
+
+        def end(key: tuple[str, int]) -> int | None:
+            queue = queues.get(key)
+            return None if queue is None else queue.top
+
+        for path, content in tables.set_back(end):
+            save_table(path, content)
+    finally:
+        sources.close()

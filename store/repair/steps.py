@@ -1,0 +1,202 @@
+"""What a repair does to files, one thing each. `repair.py` decides which, and in which order.
+
+Every function can be broken off and done again: it leaves a file that is right as it is, and what
+it overwrites it has copied to lost+found before.
+"""
+
+import contextlib
+import os
+from collections.abc import Sequence
+
+from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.message.record import (
+    BLANK_BYTES,
+    CHECK_BODY,
+    RECORD,
+    RecordHead,
+    encode_blank,
+)
+from aerobee.store.disk.files import Files
+from aerobee.store.inspect.filler import SMALLEST, fillers
+from aerobee.store.inspect.layout import FoundFile
+from aerobee.store.inspect.places import magic_places
+from aerobee.store.inspect.reader import SegmentReader
+from aerobee.store.inspect.sources import Source, Window
+from aerobee.store.repair.at_rest import StoreAtRest
+from aerobee.store.segments.mapped_file import segment_name
+
+
+def put_in_places(rest: StoreAtRest, moves: Sequence[tuple[str, int]]) -> None:
+    """Give segment files their own names: (path, start it belongs at).
+
+    All leave first, because they may hold each other's names. Broken off in between, the next
+    repair finds them in lost+found under the names they are to have.
+    """
+    waiting: list[tuple[str, str]] = []
+    for path, start in moves:
+        target = os.path.join(os.path.dirname(path), segment_name(start))
+        waiting.append((rest.take_out_as(path, target), target))
+    for aside, target in waiting:
+        put_back(rest, aside, target)
+
+
+def put_back(rest: StoreAtRest, aside: str, target: str) -> None:
+    """Bring a file from lost+found to where it belongs."""
+    rest.files.rename(aside, target)
+    rest.files.sync_directory(os.path.dirname(target))
+    rest.files.sync_directory(os.path.dirname(aside))
+
+
+def make_blank_segment(rest: StoreAtRest, path: str) -> None:
+    """A segment that says of itself that nothing is in it, so that numbering is kept."""
+    files, size = rest.files, rest.sizes.segment_bytes
+    fd = files.open(path, create=not files.exists(path))
+    try:
+        files.set_size(fd, size)
+        files.write(fd, 0, encode_blank(size))
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    files.sync_directory(os.path.dirname(path))
+
+
+def set_length(rest: StoreAtRest, path: str) -> None:
+    """Lengthen a segment with zeros, or cut off what is too much; bytes of it are kept."""
+    files, wanted = rest.files, rest.sizes.segment_bytes
+    found = files.size_of(path)
+    fd = files.open(path)
+    try:
+        if found > wanted and files.last_nonzero(fd, wanted, found) > wanted:
+            rest.keep_bytes(path, wanted, found)
+        files.set_size(fd, wanted)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+
+
+def fill(rest: StoreAtRest, path: str, start: int, end: int, store_ms: int) -> None:
+    """Put sound records that concern nobody over log offsets [start, end) of one segment.
+
+    At the segment's end a blank does it.
+    """
+    files, size = rest.files, rest.sizes.segment_bytes
+    first = start // size * size
+    position, stop = start - first, end - first
+    fd = files.open(path)
+    try:
+        high = files.last_nonzero(fd, position, stop)
+        if high > position:
+            rest.keep_bytes(path, position, high)
+        if stop == size:
+            files.zero(fd, position + BLANK_BYTES, size)
+            files.write(fd, position, encode_blank(size - position))
+        else:
+            for log_offset, record in fillers(start, end, store_ms):
+                files.write(fd, log_offset - first, record)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+
+
+def can_fill(start: int, end: int, segment_bytes: int) -> bool:
+    """Whether there is room for a record, or for a blank at the end of the segment."""
+    if end % segment_bytes == 0:
+        return end - start >= BLANK_BYTES
+    return end - start >= SMALLEST
+
+
+def zero(rest: StoreAtRest, path: str, position: int, high: int) -> None:
+    """Overwrite bytes behind the log's end with zeros."""
+    rest.keep_bytes(path, position, high)
+    fd = rest.files.open(path)
+    try:
+        rest.files.zero(fd, position, high)
+        rest.files.sync(fd)
+    finally:
+        rest.files.close(fd)
+
+
+def restore_table(rest: StoreAtRest, path: str, backup: str) -> None:
+    """Put a table's backup in its place; the damaged one is kept, and the backup stays."""
+    files = rest.files
+    if files.exists(path):
+        rest.take_out(path)
+    temporary = f"{path}.tmp"
+    if files.exists(temporary):
+        rest.take_out(temporary)
+    rest.copy(backup, temporary)
+    files.rename(temporary, path)
+    files.sync_directory(os.path.dirname(path))
+
+
+def take_out_all(rest: StoreAtRest, paths: Sequence[str]) -> None:
+    """Take out those of the files that are there."""
+    for path in paths:
+        if rest.files.exists(path):
+            rest.take_out(path)
+
+
+def later(_: StoreAtRest) -> None:
+    """For steps that are done all together at the end."""
+
+
+def in_lost_and_found(rest: StoreAtRest, start: int) -> str | None:
+    """A whole segment of that start that an earlier command has taken out, None without one."""
+    files, name = rest.files, segment_name(start)
+    for directory in rest.asides():
+        path = os.path.join(directory, "commitlog", name)
+        if files.exists(path) and files.size_of(path) == rest.sizes.segment_bytes:
+            file = FoundFile(path, start, rest.sizes.segment_bytes)
+            if head_at(files, file, rest.sizes.segment_bytes, 0) is not None:
+                return path
+    return None
+
+
+def head_at(files: Files, file: FoundFile, segment_bytes: int, position: int) -> RecordHead | None:
+    """The head of the record or blank there, None if there is none."""
+    source = Source(files, file.path)
+    try:
+        return SegmentReader(file, segment_bytes, Window(source)).head_at(position, False)[0]
+    except CorruptRecord:
+        return None
+    finally:
+        source.close()
+
+
+def holds_records_from(files: Files, file: FoundFile, position: int) -> bool:
+    """Whether a sound record begins at or behind `position`, were the segment the whole file."""
+    source = Source(files, file.path)
+    try:
+        reader = SegmentReader(file, file.size, Window(source))
+        nonzero = source.last_nonzero(position, file.size)
+        for place in magic_places(reader, position, nonzero):
+            with contextlib.suppress(CorruptRecord):
+                if reader.head_at(place, CHECK_BODY)[0].kind == RECORD:
+                    return True
+        return False
+    finally:
+        source.close()
+
+
+def same_bytes(files: Files, one: str, other: str) -> bool:
+    """Whether two files hold the same."""
+    first, second = Source(files, one), Source(files, other)
+    try:
+        if first.size != second.size:
+            return False
+        for position in range(0, first.size, 4 << 20):
+            if first.read(position, 4 << 20) != second.read(position, 4 << 20):
+                return False
+        return True
+    finally:
+        first.close()
+        second.close()
+
+
+def written(files: Files, path: str) -> int:
+    """How far a file holds anything but zeros."""
+    source = Source(files, path)
+    try:
+        return source.last_nonzero(0, source.size)
+    finally:
+        source.close()

@@ -1,0 +1,271 @@
+"""Cuts the end of a store off: the log at a record's beginning, queues and index with it.
+
+For whoever wants the store as it was at some moment: a producer gone mad, a test that wrote into
+the wrong broker. What is cut is kept in lost+found unless it is to be discarded, and zeroed where
+it was, so that nothing comes back to life when the log has grown past it.
+
+The order is recovery's: groups' offsets first (read twice is better than skipped), then the mark up
+to which the log is known to reach, then the log from its end, then the queues; the index is cut by
+the recovery at the end. A crash anywhere leaves a store that starts.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aerobee.protocol.message.record import SYS_TRANSACTION_PREPARED
+from aerobee.store.disk.offsets_file import DerivedMarks, Offsets, OffsetsFile
+from aerobee.store.errors import NoSuchPlace
+from aerobee.store.inspect.config import Tables
+from aerobee.store.inspect.queue_files import QueueSet, RecordsByPlace
+from aerobee.store.inspect.report import Counts, Findings
+from aerobee.store.inspect.scan import LogScan, first_store_ms
+from aerobee.store.inspect.sources import Sources
+from aerobee.store.log.encoding import crc_checks
+from aerobee.store.opening import make_parts
+from aerobee.store.recovery.report import Progress
+from aerobee.store.repair.at_rest import StoreAtRest
+
+# Segments are passed over by their first record's time, with this much care: a clock may have been
+# set back.
+_TIME_SLACK_MS = 600_000
+
+#: Writes a table of the broker anew: path, content.
+SaveTable = Callable[[str, Mapping[str, Any]], None]
+
+
+@dataclass
+class Cut:
+    """What a truncation would take away, from `log_offset` on."""
+
+    log_offset: int
+    log_end: int = 0
+    last_kept_ms: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+    records: int = 0
+    # Messages by topic; half messages and rollbacks are in `records` only.
+    topics: Counter[str] = field(default_factory=Counter)
+    # Where each queue would end: (topic, queue id) -> next number, of those that lose something.
+    queue_ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    segments: list[str] = field(default_factory=list)
+    # Groups that stand behind that, by table: how many offsets would be set back.
+    offsets: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """How much of the log goes."""
+        return self.log_end - self.log_offset
+
+
+def plan_cut(
+    rest: StoreAtRest,
+    *,
+    at: int | None = None,
+    after_ms: int | None = None,
+    progress: Progress | None = None,
+) -> Cut:
+    """What cutting at log offset `at`, or behind the last record stored up to `after_ms`, means.
+
+    Changes nothing. Raises NoSuchPlace when no record begins at `at`, StoreLayoutError or
+    StoreSizeMismatch when the store is not whole.
+    """
+    assert (at is None) != (after_ms is None)
+    rest.check_loadable()
+    sources = Sources(rest.files)
+    try:
+        return _Planner(rest, sources, progress).plan(at, after_ms)
+    finally:
+        sources.close()
+
+
+class _Planner:
+    """Looks for the place, then counts what is behind it."""
+
+    def __init__(self, rest: StoreAtRest, sources: Sources, progress: Progress | None) -> None:
+        self._rest = rest
+        self._sources = sources
+        self._progress = progress
+        self._segments = rest.layout.segments
+        self._segment_bytes = rest.sizes.segment_bytes
+        records = RecordsByPlace(sources, self._segments, self._segment_bytes)
+        self._queues = QueueSet(sources, rest.layout.queues, rest.sizes.queue_bytes, records)
+        self._known_end = max(self._queues.named_end(), rest.marks.flushed)
+        self._start = self._segments[0].start if self._segments else 0
+
+    def plan(self, at: int | None, after_ms: int | None) -> Cut:
+        """What would go."""
+        if at is not None:
+            cut = self._at(at)
+        else:
+            assert after_ms is not None
+            cut = self._after(after_ms)
+        self._count(cut)
+        return cut
+
+    def _scan(self) -> LogScan:
+        rest = self._rest
+        return LogScan(
+            self._sources,
+            self._segments,
+            self._segment_bytes,
+            named_after=self._queues.next_named,
+            known_end=self._known_end,
+            torn_above=rest.was_left_open and not rest.marks.nothing_lost,
+            check_crc=crc_checks(verify_property_crc=rest.settings.verify_property_crc),
+        )
+
+    def _at(self, at: int) -> Cut:
+        """The cut at a log offset, which must be where a record begins or ends."""
+        if at < self._start:
+            raise NoSuchPlace(f"the log begins at {self._start}; there is nothing at {at}")
+        # Where a segment begins the last record that stays is in the one before.
+        known = min(at, max(self._known_end, self._start + 1))
+        begin = max(self._start, (known - 1) // self._segment_bytes * self._segment_bytes)
+        scan = self._scan()
+        below, end, last_ms = begin, begin, 0
+        for record, _ in scan.records(begin):
+            log_offset = record[0]
+            if log_offset >= at:
+                return self._exactly(at, below, end, log_offset, last_ms)
+            below, end, last_ms = log_offset, log_offset + record[1], record[5]
+        if at > scan.end:
+            raise NoSuchPlace(f"the log ends at {scan.end}; there is nothing at {at}")
+        return self._exactly(at, below, end, scan.end, last_ms)
+
+    def _exactly(self, at: int, below: int, end: int, above: int, last_ms: int) -> Cut:
+        if at not in (end, above):
+            nearest = below if at < end else end
+            raise NoSuchPlace(
+                f"no record begins at {at}; the nearest places are {nearest} and {above}"
+            )
+        return Cut(at, last_kept_ms=last_ms)
+
+    def _after(self, after_ms: int) -> Cut:
+        """The cut before the first record that was stored later."""
+        begin = self._start
+        for file in self._segments:
+            first_ms = first_store_ms(self._sources, file, self._segment_bytes)
+            if 0 < first_ms <= after_ms - _TIME_SLACK_MS:
+                begin = file.start
+        scan = self._scan()
+        last_ms = 0
+        for record, _ in scan.records(begin):
+            if record[5] > after_ms:
+                return Cut(record[0], last_kept_ms=last_ms)
+            last_ms = record[5]
+        return Cut(scan.end, last_kept_ms=last_ms)
+
+    def _count(self, cut: Cut) -> None:
+        scan = self._scan()
+        for batch in scan.batches(cut.log_offset):
+            cut.records += len(batch.records)
+            cut.first_ms = cut.first_ms or batch.records[0][5]
+            for _, _, _, _, sys_flag, store_ms, topic, *_ in batch.records:
+                if not sys_flag & SYS_TRANSACTION_PREPARED:
+                    cut.topics[topic] += 1
+                cut.last_ms = max(cut.last_ms, store_ms)
+            if self._progress is not None:
+                done = scan.end - cut.log_offset
+                self._progress("counting what goes", done, self._known_end - cut.log_offset)
+        cut.log_end = max(scan.end, cut.log_offset)
+        # The first one stays whatever it holds: its name is where the log goes on.
+        cut.segments = [
+            file.path
+            for file in self._segments
+            if file.start >= cut.log_offset and file.start > self._start
+        ]
+        for key, queue in self._queues.queues.items():
+            end = queue.first_at(cut.log_offset)
+            if end < queue.top:
+                cut.queue_ends[key] = end
+        cut.offsets = sum(1 for _ in self._tables().beyond(cut.queue_ends.get))
+
+    def _tables(self) -> Tables:
+        return Tables(self._rest.files, self._rest.layout, Findings(), Counts())
+
+
+def truncate(
+    rest: StoreAtRest,
+    cut: Cut,
+    save_table: SaveTable,
+    *,
+    discard: bool = False,
+    progress: Progress | None = None,
+) -> None:
+    """Carry out a cut that was planned on the same locked store, which is given back settled.
+
+    What is cut is kept in lost+found unless `discard`. Raises OSError or StoreError.
+    """
+    tables = Tables(rest.files, rest.layout, Findings(), Counts())
+    for path, content in tables.set_back(cut.queue_ends.get):
+        save_table(path, content)
+    rest.distrust(flushed=cut.log_offset)
+    _cut_log(rest, cut, discard=discard)
+    units = _cut_queues(rest, cut)
+    known = rest.marks.offsets
+    indexed = -1 if known is None or not rest.marks.ours else min(known.indexed, cut.log_offset)
+    _save_marks(rest, cut, DerivedMarks(cut.log_offset, units), indexed)
+    rest.settle(progress)
+
+
+def _save_marks(rest: StoreAtRest, cut: Cut, derived: DerivedMarks, indexed: int) -> None:
+    """What the offsets file may say now: the log reaches to the cut at most."""
+    known = rest.marks.offsets if rest.marks.ours else None
+    gaps = known.gaps if known is not None else ()
+    names = known.index_files if known is not None and indexed >= 0 else ()
+    file = OffsetsFile(rest.files, rest.root)
+    file.save(
+        Offsets(
+            flushed=cut.log_offset,
+            last_store_ms=cut.last_kept_ms,
+            synced=derived,
+            live=derived,
+            indexed=indexed,
+            index_files=names,
+            gaps=tuple(gap for gap in gaps if gap[1] <= cut.log_offset),
+            identity=file.identity(),
+        )
+    )
+
+
+def _cut_log(rest: StoreAtRest, cut: Cut, *, discard: bool) -> None:
+    files = rest.files
+    for path in reversed(cut.segments):
+        if discard:
+            files.remove(path)
+            files.sync_directory(os.path.dirname(path))
+        else:
+            # Under a name that no repair takes for that of a missing segment.
+            rest.take_out_as(path, f"{path}.cut")
+    for segment in rest.layout.segments:
+        position = cut.log_offset - segment.start
+        if segment.path in cut.segments or not 0 <= position < segment.size:
+            continue
+        fd = files.open(segment.path)
+        try:
+            high = files.last_nonzero(fd, position, segment.size)
+            if high > position:
+                if not discard:
+                    rest.keep_bytes(segment.path, position, high)
+                files.zero(fd, position, segment.size)
+                files.sync(fd)
+        finally:
+            files.close(fd)
+
+
+def _cut_queues(rest: StoreAtRest, cut: Cut) -> int:
+    """Cut all queues; the sum of their ends."""
+    parts = make_parts(rest.settings, rest.files, rest.clock)
+    try:
+        parts.queues.load()
+        for (topic, queue_id), end in cut.queue_ends.items():
+            queue = parts.queues.get(topic, queue_id)
+            if queue is not None:
+                queue.zero_from(end)
+        parts.queues.flush(0)
+        return parts.queues.units()
+    finally:
+        parts.let_go(clean=False)

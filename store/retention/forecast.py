@@ -1,0 +1,325 @@
+"""What deletion would do to a store directory: the dry run of `aerobee store retention`.
+
+Reads only, and of messages only the first of each segment; the directory may be at rest or in use.
+It goes by the same rules as the running store (`retention/rules.py`, `retention/plan.py`), run
+after run until none would delete anything more. What has been written is taken to be durable and
+dispatched: a start sees to that before anything is deleted.
+
+In a store that is in use files come and go: one that has gone while it was looked at makes the
+whole forecast be made again, a few times at most.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from os.path import dirname
+from typing import NamedTuple
+
+from aerobee.config.model import Settings
+from aerobee.store.disk.descriptors import DescriptorCache
+from aerobee.store.disk.files import Clock, DiskSpace, Files
+from aerobee.store.disk.offsets_file import OffsetsFile
+from aerobee.store.disk.steady_time import SteadyTime
+from aerobee.store.errors import StoreLayoutError, StoreSizeMismatch
+from aerobee.store.inspect.config import Tables
+from aerobee.store.inspect.layout import FoundQueue, survey
+from aerobee.store.inspect.report import Counts, Findings
+from aerobee.store.inspect.sizes import find_sizes
+from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.retention.plan import Doomed, choose
+from aerobee.store.retention.rules import (
+    MANUAL,
+    SPACE,
+    TIME,
+    Disks,
+    RetentionRules,
+    Verdict,
+    judge,
+)
+from aerobee.store.segments.segment_times import LastStored, SegmentPlace, last_stored
+
+_TRIES = 5
+_QUARTER_MS = 900_000
+_HOUR_MS = 3_600_000
+_DAY_QUARTERS = 96
+_EVERYTHING = 1 << 62
+
+
+class DiskForecast(NamedTuple):
+    """A disk under the store. `is_log`: of the commit log, else of the consume queues."""
+
+    path: str
+    is_log: bool
+    space: DiskSpace
+
+    def room_to(self, ratio: float) -> int:
+        """Bytes that can be written until the ratio is passed; negative: it is, by so many."""
+        return int(ratio * (self.space.used_bytes + self.space.free_bytes) - self.space.used_bytes)
+
+
+class SegmentForecast(NamedTuple):
+    """A segment that has messages. The last one is written, and has no times."""
+
+    place: SegmentPlace
+    last: LastStored | None
+    expires_ms: int | None
+
+
+class Wave(NamedTuple):
+    """What goes at one time, oldest first, and why no more."""
+
+    at_ms: int
+    doomed: tuple[Doomed, ...]
+    stopped_by: str
+
+    @property
+    def bytes(self) -> int:
+        """Disk space that becomes free."""
+        return sum(one.end - one.start for one in self.doomed)
+
+
+class GroupForecast(NamedTuple):
+    """A group in one queue that has not consumed all of it."""
+
+    group: str
+    topic: str
+    queue_id: int
+    committed: int
+    #: Messages from there, or from the queue's first one, to the queue's end.
+    behind: int
+    #: Those among them that go now, and those that go now or at the next hour of deletion.
+    lost_now: int
+    lost_next: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """All of it. Times in milliseconds since the epoch."""
+
+    now_ms: int
+    rules: RetentionRules
+    segment_bytes: int
+    disks: tuple[DiskForecast, ...]
+    verdict: Verdict
+    segments: tuple[SegmentForecast, ...]
+    made_ahead: int
+    now: Wave
+    #: What an operator's request would delete, whatever the hour.
+    on_request: Wave
+    #: At the next hour of deletion; None if no hour is set.
+    next: Wave | None
+    #: What the force ratio would take next if the disk were just above it; at most one run.
+    under_pressure: Wave
+    groups: tuple[GroupForecast, ...]
+    notes: tuple[str, ...]
+
+
+def forecast(
+    settings: Settings,
+    given: Collection[str] = (),
+    files: Files | None = None,
+    clock: Clock | None = None,
+) -> Forecast:
+    """Look at the store below `settings.store_path`; `given` as for `find_sizes`.
+
+    Raises NotAStore, StoreSizeMismatch or OSError.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            return _Look(settings, given, files or Files(), clock or Clock()).forecast()
+        except FileNotFoundError:
+            continue
+    return _Look(settings, given, files or Files(), clock or Clock()).forecast()
+
+
+class _Look:
+    def __init__(
+        self, settings: Settings, given: Collection[str], files: Files, clock: Clock
+    ) -> None:
+        self._files = files
+        self._settings = settings
+        self._now_ms = clock.now_ms()
+        self._rules = RetentionRules.of(settings)
+        self._notes: list[str] = []
+        self._behind_ms = self._not_counted(clock)
+        self._layout = survey(files, settings)
+        self._sizes = find_sizes(files, self._layout, settings, given)
+        self._times: dict[int, LastStored] = {}
+        places = [
+            SegmentPlace(file.path, file.start, file.start + self._sizes.segment_bytes)
+            for file in self._layout.segments
+        ]
+        self._places = places[: self._written(places)]
+        self._made_ahead = len(places) - len(self._places)
+
+    def forecast(self) -> Forecast:
+        disks = Disks.ask(self._files, self._settings.commit_log_directories, self._queues_path())
+        hour = time.localtime(self._now_ms / 1000).tm_hour
+        verdict = judge(self._rules, hour, disks, manual=False)
+        now = self._wave(verdict, self._now_ms)
+        next_ms = next_hour_ms(self._now_ms, self._rules.delete_hours)
+        # Runs follow each other for the whole hour.
+        following = (
+            None
+            if next_ms is None
+            else self._wave(Verdict((TIME,)), next_ms, until_ms=next_ms + _HOUR_MS - 1)
+        )
+        return Forecast(
+            self._now_ms,
+            self._rules,
+            self._sizes.segment_bytes,
+            tuple(_disk_forecasts(disks)),
+            verdict,
+            tuple(self._segments()),
+            self._made_ahead,
+            now,
+            self._wave(Verdict((MANUAL,)), self._now_ms),
+            following,
+            self._wave(Verdict((SPACE,), True, True, 0.0), self._now_ms, most=10),
+            tuple(self._groups(now, following)),
+            tuple(self._notes),
+        )
+
+    def _not_counted(self, clock: Clock) -> int:
+        """By how much deletion is behind the clock: see `steady_time.py`."""
+        known = OffsetsFile(self._files, self._settings.store_path).load()
+        if known is None:
+            return 0
+        retention_ms = self._rules.retention_ms
+        behind_ms = SteadyTime(clock, retention_ms, known.clock, known.last_store_ms).behind_ms
+        if behind_ms:
+            self._notes.append(
+                f"{behind_ms / _HOUR_MS:.1f} hours do not count: the clock was set forward, or the "
+                f"broker was down. They will, {self._rules.retention_ms // _HOUR_MS} hours "
+                "of running later"
+            )
+        return behind_ms
+
+    # --- the log ----------------------------------------------------------------------------
+
+    def _written(self, places: Sequence[SegmentPlace]) -> int:
+        """How many have something in them; those behind were made ahead."""
+        count = len(places)
+        while count and not self._begins(places[count - 1]):
+            count -= 1
+        return count
+
+    def _begins(self, place: SegmentPlace) -> bool:
+        fd = self._files.open(place.path, read_only=True)
+        try:
+            return any(self._files.read(fd, 0, 8))
+        finally:
+            self._files.close(fd)
+
+    def _segments(self) -> Iterator[SegmentForecast]:
+        for place, following in zip(self._places, self._places[1:], strict=False):
+            last = self._last_stored(place, following)
+            yield SegmentForecast(place, last, last.time_ms + self._rules.retention_ms)
+        for place in self._places[-1:]:
+            yield SegmentForecast(place, None, None)
+
+    def _last_stored(self, place: SegmentPlace, following: SegmentPlace) -> LastStored:
+        known = self._times.get(place.start)
+        if known is None:
+            known = self._times[place.start] = last_stored(self._files, place, following)
+        return known
+
+    def _wave(
+        self, verdict: Verdict, at_ms: int, *, until_ms: int | None = None, most: int = _EVERYTHING
+    ) -> Wave:
+        choice = choose(
+            self._rules,
+            verdict,
+            self._places,
+            self._last_stored,
+            dirname,
+            _EVERYTHING,
+            (at_ms if until_ms is None else until_ms) - self._behind_ms,
+            most,
+        )
+        return Wave(at_ms, choice.doomed, choice.stopped_by)
+
+    # --- the groups -------------------------------------------------------------------------
+
+    def _queues_path(self) -> str:
+        return f"{self._settings.store_path}/consumequeue"
+
+    def _groups(self, now: Wave, following: Wave | None) -> Iterator[GroupForecast]:
+        findings = Findings()
+        offsets = list(Tables(self._files, self._layout, findings, Counts()).committed())
+        if "config-damaged" in findings.counts:
+            self._notes.append("consumer offsets cannot be read whole: aerobee store verify")
+        by_queue: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        for topic, group, queue_id, offset in offsets:
+            by_queue.setdefault((topic, queue_id), []).append((group, offset))
+        for found in self._layout.queues:
+            groups = by_queue.get((found.topic, found.queue_id))
+            if groups and found.files:
+                yield from self._in_queue(found, groups, now, following)
+
+    def _in_queue(
+        self,
+        found: FoundQueue,
+        groups: Iterable[tuple[str, int]],
+        now: Wave,
+        following: Wave | None,
+    ) -> Iterator[GroupForecast]:
+        cache = DescriptorCache(self._files, read_only=True)
+        queue = ConsumeQueue(
+            self._files,
+            cache,
+            found.directory,
+            found.topic,
+            found.queue_id,
+            self._sizes.queue_bytes,
+        )
+        try:
+            queue.load([file.name for file in found.files])
+            log_min = self._places[0].start if self._places else 0
+            begin = queue.first_at(log_min)
+            gone_now = _begin_after(now, queue.first_at, begin)
+            gone_next = gone_now
+            if following is not None:
+                gone_next = max(gone_now, _begin_after(following, queue.first_at, begin))
+        except (StoreLayoutError, StoreSizeMismatch) as error:
+            self._notes.append(str(error))
+            return
+        finally:
+            cache.close()
+        for group, committed in sorted(groups):
+            first = max(begin, committed)
+            if first < queue.max_offset:
+                yield GroupForecast(
+                    group,
+                    found.topic,
+                    found.queue_id,
+                    committed,
+                    queue.max_offset - first,
+                    max(0, gone_now - first),
+                    max(0, gone_next - first),
+                )
+
+
+def _begin_after(wave: Wave, first_at: Callable[[int], int], begin: int) -> int:
+    """Where the queue begins after the wave."""
+    return max(begin, first_at(wave.doomed[-1].end)) if wave.doomed else begin
+
+
+def _disk_forecasts(disks: Disks) -> Iterator[DiskForecast]:
+    for is_log, spaces in ((True, disks.logs), (False, disks.queues)):
+        for path, space in spaces.items():
+            if space is not None:
+                yield DiskForecast(path, is_log, space)
+
+
+def next_hour_ms(now_ms: int, hours: frozenset[int]) -> int | None:
+    """When the next local hour of deletion begins; now, if it is one; None if there are none."""
+    if time.localtime(now_ms / 1000).tm_hour in hours:
+        return now_ms
+    # Clocks differ from each other, and jump twice a year, by quarters of an hour.
+    quarter = now_ms // _QUARTER_MS
+    for step in range(1, 2 * _DAY_QUARTERS):
+        at_ms = (quarter + step) * _QUARTER_MS
+        if time.localtime(at_ms / 1000).tm_hour in hours:
+            return at_ms
+    return None

@@ -1,0 +1,122 @@
+"""What a run of deletion would take, and why: the dry run and the real one read the same plan.
+
+Segments go from the oldest on, never one in the middle, never the last one, and none of which
+anything is not yet durable, dispatched and synced in the queues: the caller passes that mark as
+`safe_end`. Whether a group still needs what goes is found out, said and counted, but does not hold
+it back: the time and the space that were set decide, as in the reference.
+
+Pure, but for the times, which are asked for one segment after the other.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from aerobee.store.retention.rules import FORCED, RetentionRules, Verdict
+from aerobee.store.segments.segment_times import LastStored, SegmentPlace, dated
+
+#: Most segments one run deletes (store spec 10.1).
+MOST_A_RUN = 10
+
+#: Committed offsets: (topic, queue id) -> group -> next queue offset it will consume.
+OffsetsByQueue: TypeAlias = Mapping[tuple[str, int], Mapping[str, int]]
+
+
+class Doomed(NamedTuple):
+    """A segment that goes. `reason` is the trigger, or FORCED if it has not expired."""
+
+    path: str
+    start: int
+    end: int
+    last: LastStored
+    reason: str
+
+
+class Need(NamedTuple):
+    """A group that has not consumed `messages` of what goes; the first is at `queue_offset`."""
+
+    group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """What one run would delete."""
+
+    now_ms: int
+    verdict: Verdict
+    doomed: tuple[Doomed, ...] = ()
+    #: Why no more than that goes, for people.
+    stopped_by: str = ""
+    needs: tuple[Need, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Disk space that becomes free."""
+        return sum(one.end - one.start for one in self.doomed)
+
+    @property
+    def new_min(self) -> int | None:
+        """Log offset at which the log would begin; None if nothing goes."""
+        return self.doomed[-1].end if self.doomed else None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How `choose` came out."""
+
+    doomed: tuple[Doomed, ...]
+    stopped_by: str
+
+
+def choose(
+    rules: RetentionRules,
+    verdict: Verdict,
+    segments: Sequence[SegmentPlace],
+    last_stored: Callable[[SegmentPlace, SegmentPlace], LastStored],
+    directory_of: Callable[[str], str],
+    safe_end: int,
+    now_ms: int,
+    most: int = MOST_A_RUN,
+) -> Choice:
+    """The segments that go now, oldest first. `last_stored` may raise OSError.
+
+    `segments` is the whole log, its last one the one that is written; `directory_of(path)` the log
+    directory a file is in, by which `verdict` counts what becomes free.
+    """
+    if not verdict.triggers:
+        return Choice((), "neither the hour nor a disk triggers deletion")
+    doomed: list[Doomed] = []
+    freed: dict[str, int] = {}
+    for number, segment in enumerate(segments[:-1]):
+        if len(doomed) >= most:
+            return Choice(tuple(doomed), f"at most {most} segments go in one run")
+        if segment.end > safe_end:
+            return Choice(tuple(doomed), "the next one is not wholly synced and dispatched yet")
+        last = dated(segments, number, now_ms, last_stored)
+        reason = verdict.triggers[0]
+        if now_ms < last.time_ms + rules.retention_ms:
+            if not verdict.forced:
+                return Choice(tuple(doomed), "the next one has not expired")
+            if verdict.relieved(freed):
+                return Choice(tuple(doomed), "what goes makes enough room")
+            reason = FORCED
+        directory = directory_of(segment.path)
+        freed[directory] = freed.get(directory, 0) + segment.end - segment.start
+        doomed.append(Doomed(segment.path, segment.start, segment.end, last, reason))
+    return Choice(tuple(doomed), "the last segment never goes")
+
+
+def needs_in_queue(
+    offsets: Mapping[str, int], topic: str, queue_id: int, begin: int, keep_from: int
+) -> list[Need]:
+    """The groups that have not consumed all of [begin, keep_from) of a queue, most behind first."""
+    needs = []
+    for group, committed in offsets.items():
+        first = max(begin, committed)
+        if first < keep_from:
+            needs.append(Need(group, topic, queue_id, first, keep_from - first))
+    return sorted(needs, key=lambda need: -need.messages)

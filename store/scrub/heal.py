@@ -1,0 +1,320 @@
+"""What the scrub found to differ, judged and mended by the owner of the consume queues.
+
+A unit is mended only if it names no record that names it back, and the record that claims its slot
+lies between those of the nearest sound units on both sides. So a record of a topic that was deleted
+and used again gets no slot of the new numbering, nor does one whose queue offset a flipped bit has
+changed. Where a queue begins there is no neighbour before, and an old numbering may fit as well: a
+claim there waits until a whole pass has shown who else claims the slot. The last in the log wins.
+
+When all that differed in a segment is mended, or turned out to be in order, and no record in it was
+damaged, its reads need no check any more.
+
+Threads: findings come in on the scrub's; the rest is the store's caller's, a few milliseconds at a
+time.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from aerobee.store.disk.files import Clock, is_full
+from aerobee.store.disk.health import Health
+from aerobee.store.queues.consume_queue import (
+    PRE_BLANK,
+    PRE_BLANK_SIZE,
+    UNIT,
+    UNIT_BYTES,
+    ConsumeQueue,
+)
+from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.reading.damage import DamageReports, Kind, Verdict
+from aerobee.store.scan.sequence import Gap
+from aerobee.store.scrub.units import Orphan, Run, is_same
+from aerobee.store.segments.mapped_file import MappedFile
+from aerobee.store.segments.mapped_file_queue import MappedFileQueue
+from aerobee.store.stats import StoreStats
+
+log = logging.getLogger("aerobee.store.scrub")
+
+# One call's share of the caller's time.
+_TURN_S = 0.003
+# How far a sound neighbour is looked for: a damaged page holds 205 units.
+_NEIGHBOURS = 512
+_MOST_HELD = 65_536
+
+
+@dataclass(slots=True)
+class Findings:
+    """What differs in a segment that had this `unchecked_below`; what is damaged in it.
+
+    `complete`: all of it could be compared. `in_pass`: the other segments are looked at as well.
+    """
+
+    segment: MappedFile
+    unchecked_below: int
+    runs: list[Run]
+    orphans: list[Orphan]
+    gaps: list[Gap]
+    complete: bool
+    in_pass: bool
+
+
+class Claim(NamedTuple):
+    """A sound record's claim to a slot."""
+
+    queue: ConsumeQueue
+    slot: int
+    unit: bytes
+
+
+class Healer:
+    """Settles findings. `known_gaps()` are the places whose records are not to be believed."""
+
+    def __init__(
+        self,
+        segments: MappedFileQueue,
+        queues: ConsumeQueueTable,
+        damage: DamageReports,
+        health: Health,
+        stats: StoreStats,
+        clock: Clock,
+        known_gaps: Callable[[], tuple[tuple[int, int], ...]],
+    ) -> None:
+        self._segments = segments
+        self._queues = queues
+        self._damage = damage
+        self._health = health
+        self._stats = stats
+        self._clock = clock
+        self._known_gaps = known_gaps
+        self._is_sound = damage.judge.is_sound
+        # None: a pass over the whole log has ended.
+        self._findings: deque[Findings | None] = deque()
+        self._work: Iterator[None] | None = None
+        self._held: dict[tuple[ConsumeQueue, int], Claim] = {}
+        # What `_after` found last: for slots of a queue from one up to another.
+        self._last_after: tuple[ConsumeQueue | None, int, int, int | None] = (None, 0, 0, None)
+        #: Have the scrub begin a whole pass; have it read the segment of a log offset.
+        self.ask_pass: Callable[[], None] = _nobody
+        self.ask_scrub: Callable[[int], None] = _nobody
+
+    def take(self, findings: Findings | None) -> None:
+        """Any thread: settle this at one of the next turns; None when a whole pass has ended."""
+        self._findings.append(findings)
+
+    def heal(self) -> int:
+        """Settle what was found, for a few milliseconds at most; how many units were mended.
+
+        To be called again and again by the store's caller. Cheap when there is nothing to do. Does
+        not raise: a queue that cannot be written breaks the store, as when dispatching.
+        """
+        if self._work is None and not self._findings:
+            return 0
+        before = self._stats.mended_units
+        end = self._clock.monotonic() + _TURN_S
+        try:
+            while self._step() and self._clock.monotonic() < end:
+                pass
+        except OSError as error:
+            self._work = None
+            if not is_full(error):
+                self._health.poison("mending consume queues", error)
+        return self._stats.mended_units - before
+
+    def _step(self) -> bool:
+        if self._work is None:
+            if not self._findings or self._health.broken is not None:
+                return False
+            findings = self._findings.popleft()
+            self._work = self._settle_held() if findings is None else self._settle(findings)
+        if next(self._work, self) is self:
+            self._work = None
+        return True
+
+    # --- one segment ------------------------------------------------------------------------
+
+    def _settle(self, findings: Findings) -> Iterator[None]:
+        segment = findings.segment
+        settled = findings.complete and not findings.gaps
+        mended = self._stats.mended_units
+        for run in findings.runs:
+            settled &= yield from self._settle_run(run)
+        for orphan in findings.orphans:
+            settled &= self._settle_orphan(orphan, findings.gaps)
+            yield
+        mended = self._stats.mended_units - mended
+        if mended:
+            log.warning("queue units mended segment=%s units=%d", segment.path, mended)
+        if settled and segment.unchecked_below == findings.unchecked_below:
+            segment.unchecked_below = 0
+        if self._held and not findings.in_pass:
+            self.ask_pass()
+
+    def _settle_run(self, run: Run) -> Generator[None, None, bool]:
+        queue = run.queue
+        if self._is_other_numbering(run):
+            return True
+        settled = True
+        for index in range(len(run.expected) // UNIT_BYTES):
+            unit = run.expected[index * UNIT_BYTES : (index + 1) * UNIT_BYTES]
+            settled &= self._settle_claim(Claim(queue, run.first + index, unit))
+            yield
+        return settled
+
+    def _is_other_numbering(self, run: Run) -> bool:
+        """Whether the slots are those of later messages, after the topic was deleted.
+
+        A look at both ends, because there may be millions of such slots.
+        """
+        queue, first = run.queue, run.first
+        last = first + len(run.expected) // UNIT_BYTES - 1
+        begins, ends = queue.unit(first), queue.unit(last)
+        newest = UNIT.unpack(run.expected[-UNIT_BYTES:])[0]
+        return (
+            last > first
+            and begins is not None
+            and ends is not None
+            and newest < begins[0] < ends[0]
+            and self._is_sound(queue, first, begins)
+            and self._is_sound(queue, last, ends)
+        )
+
+    def _settle_claim(self, claim: Claim) -> bool:
+        """Mend the slot if it has to be and may be; whether it is in order now."""
+        queue, slot, unit = claim
+        log_offset = UNIT.unpack(unit)[0]
+        found = queue.read_units(slot, 1)
+        if not self._is_wrong(claim, found):
+            return True
+        if self._segments.find(log_offset) is None or self._is_known_gap(log_offset):
+            return True
+        end = log_offset + UNIT.unpack(unit)[1]
+        reason = f"it is {UNIT.unpack(found)}, of its message it would be {UNIT.unpack(unit)}"
+        verdict = Verdict(Kind.UNIT, log_offset, end, reason)
+        before, after = self._before(queue, slot), self._after(queue, slot)
+        if (before is not None and before > log_offset) or (
+            after is not None and after < log_offset
+        ):
+            return True  # of an old numbering, or changed itself
+        self._damage.note(verdict, (queue.topic, queue.queue_id, slot))
+        if before is None and not _is_alike(found, unit):
+            self._hold(claim)
+            return False
+        self._mend(claim)
+        return True
+
+    def _is_wrong(self, claim: Claim, found: bytes) -> bool:
+        queue, slot, unit = claim
+        if self._queues.get(queue.topic, queue.queue_id) is not queue or not found:
+            return False
+        if not queue.first_offset <= slot < queue.max_offset:
+            return False
+        present, expected = UNIT.unpack(found), UNIT.unpack(unit)
+        if is_same(queue, expected, present):
+            return False
+        if present[:2] == expected[:2] or not 0 < present[1] < PRE_BLANK_SIZE:
+            return True
+        # In a gap its own message is lost, whatever claims the slot now.
+        return not self._is_known_gap(present[0]) and not self._is_sound(queue, slot, present)
+
+    def _before(self, queue: ConsumeQueue, slot: int) -> int | None:
+        """Log offset of the nearest sound unit before the slot, None if there is none near."""
+        if (queue, slot - 1) in self._held:
+            return None
+        return self._nearest(queue, range(slot - 1, slot - _NEIGHBOURS, -1))[1]
+
+    def _after(self, queue: ConsumeQueue, slot: int) -> int | None:
+        """The same behind the slot. Looked for once for many slots that follow each other."""
+        known, first, last, log_offset = self._last_after
+        if known is queue and first <= slot < last:
+            return log_offset
+        last, log_offset = self._nearest(queue, range(slot + 1, slot + _NEIGHBOURS))
+        if log_offset is None:
+            last -= _NEIGHBOURS // 2  # from there on another one may be near
+        self._last_after = (queue, slot, last, log_offset)
+        return log_offset
+
+    def _nearest(self, queue: ConsumeQueue, slots: range) -> tuple[int, int | None]:
+        """(where the search ended, log offset of the sound unit there or None)."""
+        for slot in slots:
+            if not queue.first_offset <= slot < queue.max_offset:
+                return slot, None
+            unit = queue.unit(slot)
+            if unit is not None and self._is_sound(queue, slot, unit):
+                return slot, unit[0]
+        return slots.stop, None
+
+    def _mend(self, claim: Claim) -> None:
+        queue = claim.queue
+        queue.write_units(claim.slot, claim.unit)
+        if claim.slot < queue.min_offset:
+            queue.correct_min_offset(self._segments.min_offset)
+        self._damage.forget((queue.topic, queue.queue_id, claim.slot))
+        self._stats.mended_units += 1
+
+    def _settle_orphan(self, orphan: Orphan, gaps: list[Gap]) -> bool:
+        """Report a unit whose record is not there, or says that it is another's; False if so."""
+        queue, slot, _ = orphan
+        if self._queues.get(queue.topic, queue.queue_id) is not queue:
+            return True
+        unit = queue.unit(slot)
+        verdict = None if unit is None else self._damage.judge.judge(queue, slot, unit)
+        if verdict is None:
+            return True
+        if verdict.kind is Kind.UNCLEAR and not any(
+            gap.start < verdict.end and verdict.start < gap.end for gap in gaps
+        ):
+            verdict = verdict._replace(kind=Kind.UNIT)  # all records there are sound
+        self._damage.note(verdict, (queue.topic, queue.queue_id, slot))
+        return False
+
+    def _is_known_gap(self, log_offset: int) -> bool:
+        return any(start <= log_offset < end for start, end in self._known_gaps())
+
+    # --- where queues begin -----------------------------------------------------------------
+
+    def _hold(self, claim: Claim) -> None:
+        key = (claim.queue, claim.slot)
+        known = self._held.get(key)
+        if known is None and len(self._held) >= _MOST_HELD:
+            log.error(
+                "too many wrong units to mend queue=%s advice=%s",
+                claim.queue.directory,
+                "stop, move that directory away, start: it is made again from the log",
+            )
+            return
+        if known is None or UNIT.unpack(known.unit)[0] < UNIT.unpack(claim.unit)[0]:
+            self._held[key] = claim
+
+    def _settle_held(self) -> Iterator[None]:
+        held, self._held = self._held, {}
+        for (queue, slot), claim in sorted(
+            held.items(), key=lambda item: (item[0][0].directory, item[0][1])
+        ):
+            found = queue.read_units(slot, 1)
+            after = self._after(queue, slot)
+            log_offset = UNIT.unpack(claim.unit)[0]
+            # A blank alone is where the queue's own message was lost.
+            lonely = found == PRE_BLANK and (queue, slot + 1) not in held
+            if (
+                self._is_wrong(claim, found)
+                and not lonely
+                and (after is None or log_offset < after)
+            ):
+                self._mend(claim)
+                self.ask_scrub(log_offset)
+            yield
+
+
+def _nobody(*_: int) -> None:
+    """While there is no scrub."""
+
+
+def _is_alike(found: bytes, unit: bytes) -> bool:
+    """Whether two units name the same place, or differ in one bit."""
+    size = UNIT.unpack(found)[1]
+    same_place = found[:8] == unit[:8] and 0 < size < PRE_BLANK_SIZE
+    differing = int.from_bytes(found, "big") ^ int.from_bytes(unit, "big")
+    return same_place or differing.bit_count() == 1

@@ -1,0 +1,353 @@
+"""The scrub: reads what is stored in the background and finds damage before a consumer does.
+
+A start reads the log from where the last run ended, so damage before that is not known. The scrub
+reads it, oldest segment first, and again every `scrub_interval_hours`; a segment that a read has
+found damage in comes first. It verifies records (`scrub/log.py`) and compares them with the consume
+queues (`scrub/units.py`); a pass ends with the index files (`scrub/index.py`). A segment in which
+all is in order needs no checks when it is read (`MappedFile.unchecked_below`); where it is not,
+records are reported and remembered as gaps, and what differs in the queues goes to their owner
+(`heal.py`).
+
+Only what is durable and dispatched is read. The bytes come by pread on descriptors of its own, and
+nothing is held while waiting: a segment may be deleted meanwhile, its topic too.
+
+The work comes in steps of well under a millisecond, between which the thread waits, as long as the
+rate asks for and at least a little: the interpreter is not kept from the event loop for longer than
+one step. `stats.scrub_steps` tells how long they were.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from aerobee.store.disk.files import Clock, Files
+from aerobee.store.disk.health import Health
+from aerobee.store.index.service import IndexService
+from aerobee.store.queues.delay_levels import DelayLevels
+from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.reading.damage import DamageReports, Kind, Verdict
+from aerobee.store.scan.pieces import LogPieces
+from aerobee.store.scan.sequence import Gap
+from aerobee.store.scrub.heal import Findings, Healer
+from aerobee.store.scrub.index import IndexFileCheck
+from aerobee.store.scrub.log import SegmentCheck
+from aerobee.store.scrub.units import UnitCheck
+from aerobee.store.segments.mapped_file import MappedFile
+from aerobee.store.segments.mapped_file_queue import MappedFileQueue
+from aerobee.store.stats import StoreStats
+
+log = logging.getLogger("aerobee.store.scrub")
+
+#: A start has other things to do first.
+FIRST_AFTER_S = 3.0
+_IDLE_S = 1.0
+# Work between two waits, and the least such wait: enough for others to take the interpreter.
+_STEP_NS = 300_000
+_LEAST_WAIT_S = 0.0002
+# Pages of segments that old are given back as they are read: they were not in memory before.
+_FORGET_BYTES = 16 << 20
+
+
+class Scrub:
+    """One store's. `limit()` is the log offset below which all is durable and dispatched;
+    `recent_from()` that from which on pages are kept in memory for readers."""
+
+    name = "aerobee-scrub"
+
+    def __init__(
+        self,
+        files: Files,
+        clock: Clock,
+        segments: MappedFileQueue,
+        queues: ConsumeQueueTable,
+        levels: DelayLevels,
+        damage: DamageReports,
+        healer: Healer,
+        health: Health,
+        stats: StoreStats,
+        limit: Callable[[], int],
+        recent_from: Callable[[], int],
+        crc_check: int,
+        bytes_per_second: int,
+        interval_hours: int,
+        index: IndexService | None,
+    ) -> None:
+        self._files = files
+        self._clock = clock
+        self._segments = segments
+        self._queues = queues
+        self._levels = levels
+        self._damage = damage
+        self._healer = healer
+        self._health = health
+        self._stats = stats
+        self._limit = limit
+        self._recent_from = recent_from
+        self._crc_check = crc_check
+        self._index = index
+        self._bytes_per_second = bytes_per_second
+        self._interval_s = interval_hours * 3600.0
+        # Segments asked for; those of the pass under way, by their beginnings.
+        self._asked: deque[int] = deque()
+        self._pass: deque[MappedFile] | None = None
+        self._pass_asked = False
+        self._pass_damaged = 0
+        # What was said of segments, by their beginnings.
+        self._reported: dict[int, list[tuple[int, int]]] = {}
+        # Index files that were found wrong, by path.
+        self._wrong_index: dict[str, int] = {}
+        # The first pass covers what the start found and did not read.
+        self._next_pass_at = clock.monotonic() + FIRST_AFTER_S
+        self._first = True
+        self._stopping = threading.Event()
+        # Ends the wait for something to do.
+        self._wake = threading.Event()
+        #: Whether nothing is being read, nor was anything asked for.
+        self.idle = False
+        self._free_at = 0.0
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+
+    # --- from other threads -----------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, in the middle of a segment if need be."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def ask(self, log_offset: int) -> None:
+        """Read the segment of `log_offset` next. Any thread."""
+        segment = self._segments.find(log_offset)
+        if segment is not None and segment.start not in self._asked:
+            self.idle = False
+            self._asked.append(segment.start)
+            self._wake.set()
+
+    def ask_pass(self) -> None:
+        """Read the whole log once more, soon. Any thread."""
+        self.idle = False
+        self._pass_asked = True
+        self._wake.set()
+
+    # --- passes -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._wake.clear()
+                segment = None if self._health.broken is not None else self._next()
+                if segment is not None:
+                    self._scrub(segment)
+                    continue
+                self.idle = not self._asked and not self._pass_asked
+                self._wake.wait(_IDLE_S)
+                self.idle = False
+        except Exception:
+            # The top of the thread: the store goes on, its reads are checked as before.
+            log.exception("scrub ended by a bug")
+
+    def _next(self) -> MappedFile | None:
+        """The segment to read now, None if there is nothing to do."""
+        while self._asked:
+            segment = self._segments.find(self._asked.popleft())
+            if segment is not None:
+                return segment
+        if self._pass is None:
+            self._pass = self._begin_pass()
+        while self._pass:
+            segment = self._pass.popleft()
+            if self._segments.find(segment.start) is segment:
+                return segment
+        if self._pass is not None:
+            self._end_pass()
+        return None
+
+    def _begin_pass(self) -> deque[MappedFile] | None:
+        due = self._clock.monotonic() >= self._next_pass_at
+        if not due and not self._pass_asked:
+            return None
+        whole = self._pass_asked or not self._first
+        self._first = self._pass_asked = False
+        found = [
+            segment
+            for segment in self._segments.segments
+            if (whole or segment.unchecked_below) and segment.start < self._limit()
+        ]
+        self._pass_damaged = 0
+        self._stats.scrub_left_bytes = sum([segment.size for segment in found])
+        if found:
+            log.info("scrub begins segments=%d whole=%s", len(found), whole)
+        return deque(found)
+
+    def _end_pass(self) -> None:
+        for file in () if self._index is None else self._index.files:
+            if not self._scrub_index(file.path, file.slots):
+                return
+        self._pass = None
+        self._next_pass_at = (
+            self._clock.monotonic() + self._interval_s if self._interval_s else float("inf")
+        )
+        self._healer.take(None)
+        self._stats.scrub_passes += 1
+        self._stats.scrub_left_bytes = 0
+        log.info(
+            "scrub ended bytes=%d damaged_segments=%d longest_step_ms=%.3f",
+            self._stats.scrub_bytes,
+            self._pass_damaged,
+            self._stats.scrub_steps.max_ns / 1e6,
+        )
+
+    def _scrub_index(self, path: str, slots: int) -> bool:
+        """Compare an index file's entries with its slots; False when the store is being closed."""
+        try:
+            check = IndexFileCheck(self._files, path, slots)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):  # deleted
+                log.warning("index file not scrubbed path=%s %s", path, error)
+            return True
+        read, began = 0, time.thread_time_ns()
+        try:
+            for _ in check.run():
+                spent = time.thread_time_ns() - began
+                if spent < _STEP_NS:
+                    continue
+                self._stats.scrub_steps.add(spent)
+                fresh, read = check.bytes_read - read, check.bytes_read
+                if self._wait(fresh):
+                    return False
+                began = time.thread_time_ns()
+        except OSError as error:
+            log.warning("index file not scrubbed path=%s %s", path, error)
+            return True
+        finally:
+            check.close()
+        if check.wrong and self._wrong_index.get(path) != check.wrong:
+            self._wrong_index[path] = check.wrong
+            log.error(
+                "damage in an index file path=%s places=%d advice=%s",
+                path,
+                check.wrong,
+                "some keys find nothing; stop, 'aerobee store rebuild --index', start",
+            )
+        return True
+
+    # --- one segment ------------------------------------------------------------------------
+
+    def _scrub(self, segment: MappedFile) -> None:
+        limit = min(self._limit() - segment.start, segment.size)
+        if limit <= 0:
+            return
+        in_pass = self._pass is not None
+        unchecked_below = segment.unchecked_below
+        try:
+            pieces = LogPieces(self._files, segment.path, segment.size)
+        except FileNotFoundError:
+            return  # deleted
+        except OSError as error:
+            log.warning("segment not scrubbed path=%s %s", segment.path, error)
+            return
+        units = UnitCheck(
+            self._files, self._queues, self._levels, segment.start, segment.start + limit
+        )
+        check = SegmentCheck(
+            pieces, segment.start, segment.size, limit, self._crc_check, units.is_named
+        )
+        try:
+            done = self._paced(segment, self._work(check, units), pieces)
+        finally:
+            pieces.close()
+            units.close()
+        self._stats.scrub_left_bytes = sum([waiting.size for waiting in self._pass or ()])
+        if done:
+            findings = Findings(
+                segment,
+                unchecked_below,
+                units.runs,
+                units.orphans,
+                check.gaps,
+                units.complete,
+                in_pass,
+            )
+            self._conclude(findings, pieces)
+
+    def _work(self, check: SegmentCheck, units: UnitCheck) -> Iterator[None]:
+        """All that is to be done for one segment, in steps."""
+        for batch in check.batches():
+            yield
+            units.feed(batch)
+            yield
+            yield from units.compare()
+        yield from units.compare(all_of_them=True)
+        yield from units.look_for_orphans()
+
+    def _paced(self, segment: MappedFile, work: Iterator[None], pieces: LogPieces) -> bool:
+        """Do the work at the rate; False when the segment is gone, or the store is closed."""
+        read = forgotten = 0
+        began = time.thread_time_ns()
+        for _ in work:
+            spent = time.thread_time_ns() - began
+            fresh = pieces.bytes_read - read
+            if spent < _STEP_NS and not fresh:
+                continue
+            self._stats.scrub_steps.add(spent)
+            read += fresh
+            self._stats.scrub_bytes += fresh
+            if pieces.bytes_read - forgotten >= _FORGET_BYTES:
+                forgotten = pieces.bytes_read
+                self._forget(segment, pieces)
+            if self._wait(fresh) or self._segments.find(segment.start) is not segment:
+                return False
+            began = time.thread_time_ns()
+        self._forget(segment, pieces)
+        return True
+
+    def _wait(self, fresh: int) -> bool:
+        """Wait as long as the rate asks for so many bytes; whether the store is being closed."""
+        now = self._clock.monotonic()
+        self._free_at = max(now, self._free_at) + fresh / self._bytes_per_second
+        return self._stopping.wait(max(_LEAST_WAIT_S, self._free_at - now))
+
+    def _forget(self, segment: MappedFile, pieces: LogPieces) -> None:
+        if segment.end <= self._recent_from():
+            pieces.forget_cached()
+
+    def _conclude(self, findings: Findings, pieces: LogPieces) -> None:
+        segment = findings.segment
+        segment.unreadable = tuple(pieces.unreadable)
+        if findings.gaps:
+            self._pass_damaged += 1
+            self._report(findings)
+        if findings.gaps or findings.runs or findings.orphans or not findings.complete:
+            self._healer.take(findings)
+        elif segment.unchecked_below == findings.unchecked_below:
+            segment.unchecked_below = 0
+
+    def _report(self, findings: Findings) -> None:
+        gaps = findings.gaps
+        places = [(gap.start, gap.end) for gap in gaps]
+        if self._reported.get(findings.segment.start) != places:  # it is read again, when asked
+            self._reported[findings.segment.start] = places
+            log.error(
+                "damage in a log segment path=%s places=%d bytes=%d first_log_offset=%d",
+                findings.segment.path,
+                len(gaps),
+                sum([gap.end - gap.start for gap in gaps]),
+                gaps[0].start,
+            )
+        for gap in gaps:
+            verdict = Verdict(Kind.RECORD, gap.start, gap.end, gap.reason)
+            self._damage.note(verdict, self._slot_of(gap, findings))
+
+    def _slot_of(self, gap: Gap, findings: Findings) -> tuple[str, int, int] | None:
+        """The queue and queue offset of the message that was there, if a unit still names it."""
+        for queue, queue_offset, unit in findings.orphans:
+            if gap.start <= unit[0] < gap.end:
+                return queue.topic, queue.queue_id, queue_offset
+        return None

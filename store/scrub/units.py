@@ -1,0 +1,294 @@
+"""Compares the records of a segment with what the consume queues hold for them.
+
+Both ways. Each record's slot must hold its unit: slots are gathered by queue and read in runs. And
+each unit into the segment must be some record's: a record whose topic, queue or queue offset was
+changed by a flipped bit is whole but missed by its own queue, whose unit then has no record. For
+that it is enough to count; only where the count differs the units are looked at.
+
+What differs is handed on as it is, to be judged by the queues' owner (`heal.py`), who alone knows
+what they hold now: another thread dispatches, deletes topics and trims files meanwhile.
+
+Threads: the scrub's own. Queues are read through copies and descriptors of its own.
+"""
+
+import logging
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from aerobee.protocol.hashing import tag_code
+from aerobee.protocol.message.properties import PROPERTY_TAGS, decode_properties, further_queues
+from aerobee.protocol.message.record import SYS_TRANSACTION_PREPARED, Checked
+from aerobee.store.disk.descriptors import DescriptorCache
+from aerobee.store.disk.files import Files
+from aerobee.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
+from aerobee.store.queues.delay_levels import DelayLevels
+from aerobee.store.queues.slots import OFFSETS_MARK
+from aerobee.store.queues.snapshot import copy_of
+from aerobee.store.queues.table import ConsumeQueueTable
+
+log = logging.getLogger("aerobee.store.scrub")
+
+# Records gathered before their queues are read: longer runs, but each takes 200 bytes.
+_MOST_GATHERED = 8192
+# Queue files open at a time.
+_DESCRIPTORS = 64
+# Differences of one segment that are kept; more of them are a queue that has to be made again.
+MOST_DIFFERENT = 262_144
+# Slots compared or looked at in one step: some 0.2 ms at worst.
+_RUN_UNITS = 512
+_RUN_BYTES = _RUN_UNITS * UNIT_BYTES
+_TAGS_MARK = PROPERTY_TAGS.encode() + b"\x01"
+_END = b"\x02"
+# Units that hold an address in the queue's extension instead of a tags code are below this.
+_LEAST_TAGS_CODE = -(1 << 31)
+_pack_unit = UNIT.pack
+
+
+Unit = tuple[int, int, int]
+
+
+def is_same(queue: ConsumeQueue, expected: Unit, found: Unit) -> bool:
+    """Whether a slot holds what its record makes it. A delayed message's delivery time may come of
+    other levels than today's; an address in the extension stands for a tags code."""
+    if expected[:2] != found[:2]:
+        return False
+    return expected[2] == found[2] or queue.delayed or found[2] < _LEAST_TAGS_CODE
+
+
+class Run(NamedTuple):
+    """Slots from `first` on of which some do not hold the units that the log makes them."""
+
+    queue: ConsumeQueue
+    first: int
+    expected: bytes
+
+
+class Orphan(NamedTuple):
+    """A unit for which the log has no record that says so."""
+
+    queue: ConsumeQueue
+    queue_offset: int
+    unit: Unit
+
+
+class UnitCheck:
+    """Of one segment: log offsets from `start` to `end`."""
+
+    def __init__(
+        self,
+        files: Files,
+        queues: ConsumeQueueTable,
+        levels: DelayLevels,
+        start: int,
+        end: int,
+    ) -> None:
+        self._files = files
+        self._queues = queues
+        self._levels = levels
+        self._start = start
+        self._end = end
+        self._cache = DescriptorCache(files, _DESCRIPTORS, read_only=True)
+        self._copies: dict[ConsumeQueue, ConsumeQueue] = {}
+        self._gathered: dict[ConsumeQueue, tuple[list[int], list[bytes]]] = {}
+        self._count = 0
+        # Slots that hold what they should, as ranges [first, end) in order.
+        self._right: dict[ConsumeQueue, list[list[int]]] = {}
+        self.runs: list[Run] = []
+        self.orphans: list[Orphan] = []
+        #: Whether all could be compared, and all that differs is in `runs` and `orphans`.
+        self.complete = True
+        self._different = 0
+
+    def close(self) -> None:
+        """Close the queue files."""
+        self._cache.close()
+
+    def feed(self, records: list[Checked]) -> None:
+        """The next sound records of the segment."""
+        known = self._queues.queues
+        for record in records:
+            log_offset, size, queue_id, queue_offset, sys_flag, store_ms, topic = record[:7]
+            if sys_flag & SYS_TRANSACTION_PREPARED:
+                continue
+            text = record[10]
+            tags_code = _tags_code(text)
+            queue = known.get((topic, queue_id))
+            if OFFSETS_MARK in text:
+                self._gather_further(record, queue, _pack_unit(log_offset, size, tags_code))
+            if queue is not None:
+                if queue.delayed:
+                    properties = decode_properties(text)
+                    tags_code = self._levels.tags_code(topic, properties, store_ms, tags_code)
+                self._gather(queue, queue_offset, _pack_unit(log_offset, size, tags_code))
+
+    def _gather_further(self, record: Checked, own: ConsumeQueue | None, unit: bytes) -> None:
+        seen = {own}
+        for name, queue_offset in further_queues(decode_properties(record[10])):
+            queue = self._queues.get(name, self._queues.listed_id(name, record[2]))
+            if queue is not None and queue not in seen:
+                seen.add(queue)
+                self._gather(queue, queue_offset, unit)
+
+    def _gather(self, queue: ConsumeQueue, queue_offset: int, unit: bytes) -> None:
+        known = self._gathered.get(queue)
+        if known is None:
+            known = self._gathered[queue] = ([], [])
+        known[0].append(queue_offset)
+        known[1].append(unit)
+        self._count += 1
+
+    # --- records against units --------------------------------------------------------------
+
+    def compare(self, *, all_of_them: bool = False) -> Iterator[None]:
+        """Compare what was gathered if it is enough to be worth it; a step after each run."""
+        if self._count < _MOST_GATHERED and not all_of_them:
+            return
+        gathered, self._gathered = self._gathered, {}
+        self._count = 0
+        for queue, (offsets, units) in gathered.items():
+            begin = 0
+            for index in range(1, len(offsets) + 1):
+                if (
+                    index == len(offsets)
+                    or offsets[index] != offsets[index - 1] + 1
+                    or index - begin == _RUN_UNITS
+                ):
+                    self._compare_run(queue, offsets[begin], b"".join(units[begin:index]))
+                    begin = index
+                    yield
+
+    def _compare_run(self, queue: ConsumeQueue, first: int, expected: bytes) -> None:
+        copy = self._copy(queue)
+        # Slots outside are of messages of a deleted topic, or of files that were trimmed. Those
+        # below the queue's beginning count: it may begin too late because they are damaged.
+        low = max(first, copy.first_offset)
+        high = min(first + len(expected) // UNIT_BYTES, copy.max_offset)
+        if low >= high:
+            return
+        expected = expected[(low - first) * UNIT_BYTES : (high - first) * UNIT_BYTES]
+        found = self._read(copy, low, high)
+        if found is None:
+            return
+        if found == expected:
+            self._is_right(queue, low, high)
+            return
+        self._differs(queue, low, expected, found)
+
+    def _differs(self, queue: ConsumeQueue, low: int, expected: bytes, found: bytes) -> None:
+        different = 0
+        slot = low
+        for one, other in zip(UNIT.iter_unpack(expected), UNIT.iter_unpack(found), strict=True):
+            if is_same(queue, one, other):
+                self._is_right(queue, slot, slot + 1)
+            else:
+                different += 1
+            slot += 1
+        if different:
+            self._different += different
+            self.complete = self.complete and self._different <= MOST_DIFFERENT
+            if self._different <= MOST_DIFFERENT:
+                self.runs.append(Run(queue, low, expected))
+
+    def _is_right(self, queue: ConsumeQueue, low: int, high: int) -> None:
+        ranges = self._right.get(queue)
+        if ranges is None:
+            self._right[queue] = [[low, high]]
+        elif ranges[-1][1] == low:
+            ranges[-1][1] = high
+        else:
+            ranges.append([low, high])
+
+    # --- units against records --------------------------------------------------------------
+
+    def look_for_orphans(self) -> Iterator[None]:
+        """After all records: find the units into the segment that no record has; in steps."""
+        for queue in self._queues:
+            copy = self._copy(queue)
+            try:
+                yield from self._orphans_of(queue, copy)
+            except OSError as error:
+                self._failed(copy, error)
+            yield
+
+    def _orphans_of(self, queue: ConsumeQueue, copy: ConsumeQueue) -> Iterator[None]:
+        right = self._right.get(queue, [])
+        if len(right) == 1 and self._reaches_out(copy, *right[0]):
+            return
+        low = max(copy.first_at(self._start), copy.min_offset)
+        end = copy.first_at(self._end)
+        for begin, stop in [*right, [end, end]]:
+            # What lies between two ranges of slots that are right.
+            while low < min(begin, end):
+                yield
+                data = copy.read_units(low, min(begin, end) - low)[:_RUN_BYTES]
+                for slot, unit in enumerate(UNIT.iter_unpack(data), low):
+                    if 0 < unit[1] < PRE_BLANK_SIZE and self._start <= unit[0] < self._end:
+                        self.orphans.append(Orphan(queue, slot, unit))
+                low += max(1, len(data) // UNIT_BYTES)
+            low = max(low, stop)
+
+    def _reaches_out(self, copy: ConsumeQueue, low: int, high: int) -> bool:
+        """Whether the slots on both sides of [low, high) are of other segments, or are none."""
+        before, after = copy.unit(low - 1), copy.unit(high)
+        return (low <= copy.min_offset or (before is not None and before[0] < self._start)) and (
+            high >= copy.max_offset or (after is not None and after[0] >= self._end)
+        )
+
+    def is_named(self, record: Checked) -> bool:
+        """Whether a record's own slot names it. False if that cannot be read."""
+        queue = self._queues.get(record[6], record[2])
+        if queue is None:
+            return False
+        copy = self._copy(queue)
+        try:
+            unit = copy.unit(record[3])
+        except OSError as error:
+            self._failed(copy, error)
+            return False
+        return unit is not None and unit[:2] == record[:2]
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def _copy(self, queue: ConsumeQueue) -> ConsumeQueue:
+        copy = self._copies.get(queue)
+        if copy is None:
+            copy = self._copies[queue] = copy_of(self._files, self._cache, queue)
+        return copy
+
+    def _read(self, copy: ConsumeQueue, low: int, high: int) -> bytes | None:
+        """The units of slots [low, high); None if the files are gone or cannot be read."""
+        parts: list[bytes] = []
+        try:
+            while low < high:
+                part = copy.read_units(low, high - low)
+                if not part:
+                    return None
+                parts.append(part)
+                low += len(part) // UNIT_BYTES
+        except OSError as error:
+            self._failed(copy, error)
+            return None
+        return b"".join(parts)
+
+    def _failed(self, copy: ConsumeQueue, error: OSError) -> None:
+        if isinstance(error, FileNotFoundError):
+            return  # trimmed, or the topic was deleted
+        self.complete = False
+        log.warning("queue not readable path=%s %s", copy.directory, error)
+
+
+def _tags_code(properties: bytes) -> int:
+    """The tags code of a record; decoding all of its properties would cost as much as its check."""
+    at = properties.find(_TAGS_MARK)
+    if at < 0:
+        return 0
+    if (at and properties[at - 1] != _END[0]) or properties.find(_TAGS_MARK, at + 1) >= 0:
+        return tag_code(decode_properties(properties).get(PROPERTY_TAGS, ""))
+    end = properties.find(_END, at)
+    return _code_of(properties[at + len(_TAGS_MARK) : end if end >= 0 else None])
+
+
+@lru_cache(maxsize=4096)
+def _code_of(tags: bytes) -> int:
+    return tag_code(tags.decode())

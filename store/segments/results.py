@@ -1,0 +1,104 @@
+"""What the store answers with. Plain slotted values; offsets are what their names say."""
+
+import enum
+from typing import NamedTuple
+
+import msgspec
+
+from aerobee.store.segments.mapped_file import MappedFile
+
+
+class PutResult(msgspec.Struct, gc=False):
+    """Where an append went. Of a batch: its first record, the sum of sizes, the count.
+
+    `end` is the log offset behind the last record: durable once the durable mark has reached it.
+    `log_offsets` has one entry for each message of a batch, none for a single message.
+    """
+
+    log_offset: int
+    size: int
+    end: int
+    queue_offset: int
+    store_timestamp_ms: int
+    count: int = 1
+    log_offsets: tuple[int, ...] = ()
+
+
+class GetStatus(enum.Enum):
+    """Outcome of a get; the names are also the remarks of pull answers (store spec 5.7)."""
+
+    FOUND = 0
+    NO_MATCHED_MESSAGE = 1
+    MESSAGE_WAS_REMOVING = 2
+    OFFSET_FOUND_NULL = 3
+    OFFSET_OVERFLOW_BADLY = 4
+    OFFSET_OVERFLOW_ONE = 5
+    OFFSET_TOO_SMALL = 6
+    NO_MATCHED_LOGIC_QUEUE = 7
+    NO_MESSAGE_IN_QUEUE = 8
+
+
+class GetResult:
+    """Records of one queue, as views into the segments.
+
+    `views` holds whole records; records that lie side by side share one view. `size` is their
+    bytes, `count` their number. The views stay valid until `release`, which must be called once
+    they are sent or copied (calling it again is harmless).
+    """
+
+    __slots__ = (
+        "_pinned",
+        "count",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "size",
+        "status",
+        "suggest_slave",
+        "views",
+    )
+
+    def __init__(
+        self, status: GetStatus, next_offset: int, min_offset: int, max_offset: int
+    ) -> None:
+        self.status = status
+        self.next_offset = next_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        self.size = 0
+        self.count = 0
+        self.views: list[memoryview] = []
+        self.suggest_slave = False
+        self._pinned: list[MappedFile] = []
+
+    def add_view(self, segment: MappedFile, view: memoryview) -> None:
+        """Take a view of `segment`, which is pinned until `release`."""
+        segment.pins += 1
+        self._pinned.append(segment)
+        self.views.append(view)
+
+    def release(self) -> None:
+        """Give the views back."""
+        for view in self.views:
+            view.release()
+        for segment in self._pinned:
+            segment.unpin()
+        self.views = []
+        self._pinned = []
+
+
+class QueryResult(NamedTuple):
+    """Records that an index query found, in log order, and how far the index has got."""
+
+    records: list[bytes]
+    last_update_timestamp_ms: int
+    last_update_log_offset: int
+
+
+class Arrival(NamedTuple):
+    """A message that has become visible to consumers."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    tags_code: int

@@ -1,0 +1,286 @@
+"""Claims about the HTTP port: what it serves, what it refuses, and its bounds."""
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from aerobee.broker.monitoring.health import (
+    Health,
+    disk_probe,
+    health_routes,
+    registered_probe,
+    store_probe,
+    used_ratio,
+)
+from aerobee.broker.monitoring.http import HttpLimits, HttpServer, Request, Response
+from aerobee.remoting.errors import RemotingListenError
+from aerobee.store.disk.files import DiskSpace
+
+pytestmark = pytest.mark.both_loops
+
+Starter = Callable[..., Awaitable[HttpServer]]
+
+
+async def hello(request: Request) -> Response:
+    return Response(200, f"hello {request.query}".encode())
+
+
+async def broken(_request: Request) -> Response:
+    raise ValueError("a bug")
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Starter]:
+    servers: list[HttpServer] = []
+
+    async def starter(**limits: float) -> HttpServer:
+        routes = {"/hello": hello, "/broken": broken}
+        server = HttpServer("127.0.0.1", 0, routes, HttpLimits(**limits))  # type: ignore[arg-type]
+        await server.start()
+        servers.append(server)
+        return server
+
+    yield starter
+    for server in servers:
+        await server.close()
+        assert server.open == 0
+
+
+async def ask(server: HttpServer, text: bytes) -> bytes:
+    """Send `text` and read to the end of the connection."""
+    async with asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(text)
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+
+def get(path: str, *headers: str, method: str = "GET", close: bool = True) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: broker", *headers]
+    if close:
+        lines.append("Connection: close")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+async def test_get_gives_body_and_length(start: Starter) -> None:
+    answer = await ask(await start(), get("/hello?you"))
+    head, body = answer.split(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert b"Content-Length: 9" in head
+    assert body == b"hello you"
+
+
+async def test_a_taken_port_is_named_with_the_setting_that_moves_it() -> None:
+    first = HttpServer("127.0.0.1", 0, {})
+    await first.start()
+    port = first.port
+    second = HttpServer("127.0.0.1", port, {})
+    with pytest.raises(RemotingListenError) as caught:
+        await second.start()
+    await first.close()
+    text = str(caught.value)
+    assert f"127.0.0.1 port {port} " in text
+    assert "--http-port" in text
+    assert "0 turns it off" in text
+    assert "Errno" not in text
+
+
+async def test_head_gives_the_length_without_the_body(start: Starter) -> None:
+    answer = await ask(await start(), get("/hello?you", method="HEAD"))
+    head, body = answer.split(b"\r\n\r\n")
+    assert b"Content-Length: 9" in head
+    assert body == b""
+
+
+async def test_connection_carries_many_requests_also_pipelined(start: Starter) -> None:
+    text = get("/hello?a", close=False) + get("/hello?b", close=False) + get("/hello?c")
+    answer = await ask(await start(), text)
+    assert [word for word in (b"hello a", b"hello b", b"hello c") if word in answer] == [
+        b"hello a",
+        b"hello b",
+        b"hello c",
+    ]
+
+
+async def test_unknown_path_lists_what_there_is(start: Starter) -> None:
+    answer = await ask(await start(), get("/nothing"))
+    assert answer.startswith(b"HTTP/1.1 404 Not Found")
+    assert b"/hello\n" in answer
+
+
+async def test_other_methods_are_refused(start: Starter) -> None:
+    answer = await ask(await start(), get("/hello", method="DELETE"))
+    assert answer.startswith(b"HTTP/1.1 405 ")
+    assert b"Allow: GET, HEAD" in answer
+
+
+async def test_failing_route_answers_500_and_is_logged(
+    start: Starter, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await start()
+    with caplog.at_level(logging.ERROR):
+        answer = await ask(server, get("/broken", close=False))
+    assert answer.startswith(b"HTTP/1.1 500 ")
+    assert "ValueError: a bug" in caplog.text
+    assert b"a bug" not in answer
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        (b"\x00\x00\x00\x10 no http at all\r\n\r\n", 400),
+        (b"GET /hello HTTP/1.1\r\n\r\n", 400),
+        (b"GET /hello HTTP/1.1\r\nHost: b\r\nX: " + b"a" * 40_000, 431),
+        (b"POST /hello HTTP/1.1\r\nHost: b\r\nContent-Length: 3\r\n\r\nabc", 413),
+        (
+            b"POST /hello HTTP/1.1\r\nHost: b\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
+            413,
+        ),
+    ],
+)
+async def test_what_is_not_a_plain_request_is_refused(
+    start: Starter, text: bytes, status: int
+) -> None:
+    server = await start()
+    assert (await ask(server, text)).startswith(f"HTTP/1.1 {status} ".encode())
+    assert (await ask(server, get("/hello?you"))).endswith(b"hello you")
+
+
+async def test_slow_request_gets_408(start: Starter) -> None:
+    server = await start(head_timeout_s=0.05)
+    assert (await ask(server, b"GET /hello HTT")).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_silent_connection_is_closed(start: Starter) -> None:
+    assert await ask(await start(head_timeout_s=0.05), b"") == b""
+
+
+async def test_served_connection_is_closed_when_idle(start: Starter) -> None:
+    server = await start(idle_timeout_s=0.05)
+    assert (await ask(server, get("/hello?you", close=False))).endswith(b"hello you")
+
+
+async def test_one_connection_too_many_gets_503(start: Starter) -> None:
+    server = await start(connections=1)
+    _, first = await asyncio.open_connection("127.0.0.1", server.port)
+    first.write(b"GET /hel")
+    assert (await ask(server, get("/hello"))).startswith(b"HTTP/1.1 503 ")
+    assert server.refused == 1
+    first.close()
+
+
+async def test_idle_connection_makes_room_for_a_new_one(start: Starter) -> None:
+    server = await start(connections=1)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(get("/hello?first", close=False))
+    assert (await reader.readuntil(b"hello first")).startswith(b"HTTP/1.1 200")
+    assert (await ask(server, get("/hello?second"))).endswith(b"hello second")
+    assert await reader.read() == b""
+    writer.close()
+
+
+async def test_peer_that_takes_no_answer_is_dropped(start: Starter) -> None:
+    server = await start(write_timeout_s=0.1)
+    asked = asyncio.Event()
+
+    async def big(_request: Request) -> Response:
+        asked.set()
+        return Response(200, bytes(64 << 20))
+
+    server._routes["/big"] = big
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
+    writer.write(get("/big"))
+    async with asyncio.timeout(10):
+        await asked.wait()
+        await asyncio.wait(server._connections)
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await reader.readexactly(64 << 20)
+    writer.close()
+
+
+# --- health -------------------------------------------------------------------------------------
+
+
+class FakeStore:
+    reason: str | None = None
+
+    def not_writable_reason(self) -> str | None:
+        return self.reason
+
+
+async def test_ready_names_what_is_wrong_since_when_and_what_to_do() -> None:
+    now = [1_795_000_000.0]
+    store, registered = FakeStore(), {"127.0.0.1:9876": True}
+    health = Health(wall_clock=lambda: now[0])
+    health.add("store", store_probe(store), "look at the log for the first failed sync")
+    health.add("registered", registered_probe(registered), "is the name server up?")
+    routes = health_routes(health, lambda: 0.1)
+    answer = await routes["/ready"](Request("GET", "/ready"))
+    assert answer.status == 200
+    assert health.ready
+
+    now[0] += 60
+    store.reason = "the store is broken: EIO"
+    await routes["/readyz"](Request("GET", "/readyz"))
+    now[0] += 60
+    answer = await routes["/ready"](Request("GET", "/ready"))
+    assert answer.status == 503
+    assert answer.content_type == "application/json"
+    body = json.loads(answer.body)
+    assert body["ready"] is False
+    assert body["checks"][0] == {
+        "check": "store",
+        "ok": False,
+        "since": "2026-11-18T11:07:40.000+00:00",
+        "reason": "the store is broken: EIO",
+        "what_to_do": "look at the log for the first failed sync",
+    }
+    assert body["checks"][1]["ok"] is True
+
+    store.reason = None
+    assert (await routes["/ready"](Request("GET", "/ready"))).status == 200
+
+
+async def test_live_is_about_the_loop_alone() -> None:
+    store = FakeStore()
+    store.reason = "broken"
+    health = Health()
+    health.add("store", store_probe(store), "")
+    stuck = [0.5]
+    routes = health_routes(health, lambda: stuck[0])
+    assert (await routes["/live"](Request("GET", "/live"))).status == 200
+    stuck[0] = 60.0
+    assert (await routes["/livez"](Request("GET", "/livez"))).status == 503
+
+
+def test_registration_needs_one_name_server_of_those_configured() -> None:
+    assert registered_probe({})() is None
+    assert registered_probe({"a:1": False, "b:1": True})() is None
+    assert "a:1, b:1" in (registered_probe({"b:1": False, "a:1": False})() or "")
+
+
+def test_disk_probe_counts_like_df() -> None:
+    # 1,000 blocks, 50 of them free for root only.
+    figures = (4096, 4096, 1000, 140, 90, 0, 0, 0, 0, 255)
+    assert used_ratio(os.statvfs_result(figures)) == DiskSpace(860, 90).used_ratio
+    assert disk_probe(["/d"], "/d", 0.9, lambda _path: DiskSpace(850, 100))() is None
+    reason = disk_probe(["/d"], "/d", 0.9, lambda _path: DiskSpace(860, 90))()
+    assert reason is not None
+    assert reason.startswith("the disk of /d is 90.5% full; sends are refused above 90%")
+
+
+def test_emptiest_log_disk_and_the_disk_of_the_queues_decide() -> None:
+    disks = {"/a": DiskSpace(95, 5), "/b": DiskSpace(50, 50), "/q": DiskSpace(50, 50)}
+    probe = disk_probe(["/a", "/b"], "/q", 0.9, disks.__getitem__)
+    assert probe() is None
+    disks["/q"] = DiskSpace(95, 5)
+    assert "the disk of /q is 95.0% full" in (probe() or "")
+
+
+def test_disk_that_cannot_be_asked_is_not_ready() -> None:
+    assert "cannot be asked" in (disk_probe(["/no/such/place"], "/", 0.9)() or "")

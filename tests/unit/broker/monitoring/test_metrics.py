@@ -1,0 +1,534 @@
+"""Claims about /metrics: names, values, formats, bounds, and what it costs the loop."""
+
+import asyncio
+import gzip
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import cast
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_plain
+
+from aerobee.broker.monitoring.broker_metrics import (
+    Connections,
+    Figure,
+    Figures,
+    Requests,
+    Runtime,
+    Traffic,
+)
+from aerobee.broker.monitoring.client_metrics import Clients, HttpPort, NameServers
+from aerobee.broker.monitoring.families import Fill, MetricsOptions, Page
+from aerobee.broker.monitoring.health import Health
+from aerobee.broker.monitoring.http import HttpServer, Request, Response
+from aerobee.broker.monitoring.loop_monitor import LoopMonitor
+from aerobee.broker.monitoring.page import Metrics
+from aerobee.broker.monitoring.retention_metrics import Deletions
+from aerobee.broker.monitoring.store_metrics import Lag, Store
+from aerobee.broker.stats import OTHER, BrokerStats
+from aerobee.broker.tables.clients import ConsumerGroup, Member
+from aerobee.nameserver.server import NameServerCounts
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.stats import ServerStats
+from aerobee.store.disk.files import DiskSpace
+from aerobee.store.log.commits import NO_POOL
+from aerobee.store.retention.disposal import DeletionCounts
+from aerobee.store.stats import StoreStats
+
+OPTIONS = MetricsOptions("Cluster", "broker-a", (("zone", "z1"),))
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+TOPICS = Figure("rocketmq_topic_number", "Topics", lambda: 2)
+HELD = Figure("aerobee_held_pulls", "Held pulls", lambda: 0)
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def samples(response: Response) -> Samples:
+    """Every sample of a plain page by name and sorted labels, without the base labels."""
+    base = {"cluster", "node_type", "node_id", "zone"}
+    return {
+        (
+            sample.name,
+            tuple(sorted((k, v) for k, v in sample.labels.items() if k not in base)),
+        ): sample.value
+        for family in parse_plain(response.body.decode())
+        for sample in family.samples
+    }
+
+
+def value(page: Samples, name: str, **labels: str) -> float:
+    return page[name, tuple(sorted(labels.items()))]
+
+
+@pytest.fixture
+def metrics() -> Iterator[Metrics]:
+    metrics = Metrics(OPTIONS)
+    yield metrics
+    metrics.close()
+
+
+async def scrape(metrics: Metrics, **headers: str) -> Response:
+    names = {name.replace("_", "-"): text for name, text in headers.items()}
+    return await metrics.route(Request("GET", "/metrics", headers=names))
+
+
+def system(topic: str) -> bool:
+    return topic == "SYS"
+
+
+async def test_traffic_by_topic_and_group(metrics: Metrics) -> None:
+    stats = BrokerStats()
+    stats.stored(stats.topic("T"), 2, 600)
+    stats.stored(stats.topic("T", "fifo"), 1, 5000)
+    stats.stored(stats.topic("%RETRY%G"), 1, 10)
+    stats.delivered(stats.consumer("G", "SYS"), 3, 900)
+    stats.consumer("G", "SYS").sent_back += 1
+    stats.get_missed += 4
+    metrics.add("traffic", Traffic(stats, system))
+    page = samples(await scrape(metrics))
+    plain = {"topic": "T", "message_type": "normal", "is_system": "false"}
+    assert value(page, "rocketmq_messages_in_total", **plain) == 2
+    assert value(page, "rocketmq_throughput_in_total", **plain) == 600
+    assert value(page, "rocketmq_message_size_bucket", le="1024.0", **plain) == 2
+    assert value(page, "rocketmq_message_size_sum", **plain) == 600
+    fifo = {**plain, "message_type": "fifo"}
+    assert value(page, "rocketmq_message_size_bucket", le="4096.0", **fifo) == 0
+    assert value(page, "rocketmq_message_size_bucket", le="+Inf", **fifo) == 1
+    out = {"topic": "SYS", "consumer_group": "G", "is_system": "true"}
+    assert value(page, "rocketmq_messages_out_total", **out) == 3
+    assert value(page, "rocketmq_throughput_out_total", **out) == 900
+    assert value(page, "aerobee_pulls_total", outcome="nothing") == 4
+    retry = {"topic": "%RETRY%G", "message_type": "normal", "is_system": "false"}
+    assert ("rocketmq_messages_in_total", tuple(sorted(retry.items()))) not in page
+
+
+async def test_groups_of_rocketmq_itself_count_as_system(metrics: Metrics) -> None:
+    stats = BrokerStats()
+    for group in ("TOOLS_CONSUMER", "CID_RMQ_SYS_X", "Own"):
+        stats.delivered(stats.consumer(group, "T"), 1, 100)
+    metrics.add("traffic", Traffic(stats, system))
+    queues, offsets = FakeQueues({}), FakeOffsets({("T", "TOOLS_CONSUMER"): {0: 0}})
+    metrics.add("lag", Lag(offsets, queues, stats.pulled, lambda _group, _topic: 1, system))
+    page = samples(await scrape(metrics))
+    is_system = {"TOOLS_CONSUMER": "true", "CID_RMQ_SYS_X": "true", "Own": "false"}
+    for group, expected in is_system.items():
+        labels = {"topic": "T", "consumer_group": group, "is_system": expected}
+        assert value(page, "rocketmq_messages_out_total", **labels) == 1
+    labels = {"topic": "T", "consumer_group": "TOOLS_CONSUMER", "is_retry": "false"}
+    assert value(page, "rocketmq_consumer_lag_messages", is_system="true", **labels) == 0
+
+
+async def test_rocketmq_names_carry_its_labels_and_ours_do_not(metrics: Metrics) -> None:
+    metrics.add("tables", Figures([TOPICS, HELD]))
+    text = (await scrape(metrics)).body.decode()
+    labels = 'cluster="Cluster",node_id="broker-a",node_type="broker",zone="z1"'
+    assert f"rocketmq_topic_number{{{labels}}} 2.0\n" in text
+    assert "\naerobee_held_pulls 0.0\n" in text
+
+
+async def test_rocketmq_names_can_be_turned_off() -> None:
+    metrics = Metrics(MetricsOptions("C", "b", rocketmq_names=False))
+    metrics.add("tables", Figures([TOPICS, HELD]))
+    text = (await scrape(metrics)).body.decode()
+    assert "rocketmq_" not in text
+    assert "aerobee_held_pulls" in text
+    metrics.close()
+
+
+async def test_request_latency_is_in_milliseconds_under_known_names(metrics: Metrics) -> None:
+    stats = BrokerStats()
+    stats.request_served(310, 0.004)
+    stats.request_refused(10, 17, 0.004)
+    stats.request_refused(54321, 3)
+    stats.group_warnings.bump("mixed subscriptions")
+    metrics.add("requests", Requests(stats))
+    page = samples(await scrape(metrics))
+    labels = {
+        "protocol_type": "remoting",
+        "request_code": "send_message_v2",
+        "response_code": "success",
+        "is_long_polling": "false",
+        "result": "success",
+    }
+    name = "rocketmq_rpc_latency_milliseconds"
+    assert value(page, f"{name}_bucket", le="3.0", **labels) == 0
+    assert value(page, f"{name}_bucket", le="5.0", **labels) == 1
+    assert value(page, f"{name}_sum", **labels) == pytest.approx(4)
+    assert value(page, "aerobee_refused_requests_total", reason="topic_not_exist") == 1
+    assert value(page, "aerobee_refused_requests_total", reason="request_code_not_supported") == 1
+    assert value(page, "aerobee_group_warnings_total", kind="mixed_subscriptions") == 1
+    assert any(("request_code", "unknown") in labels for _, labels in page)
+
+
+async def test_connections_of_each_server(metrics: Metrics) -> None:
+    broker, name_server = ServerStats(), ServerStats()
+    broker.open, broker.outbound_bytes, broker.bad_frames = 7, 12345, 2
+    broker.refused_address = 3
+    broker.closed["frame too slow"] += 1
+    metrics.add("connections", Connections({"broker": broker, "nameserver": name_server}))
+    page = samples(await scrape(metrics))
+    assert value(page, "aerobee_connections_open", server="broker") == 7
+    assert value(page, "aerobee_connections_open", server="nameserver") == 0
+    assert value(page, "aerobee_write_buffer_bytes", server="broker") == 12345
+    assert value(page, "aerobee_bad_frames_total", server="broker") == 2
+    refused = {"server": "broker", "limit": "address"}
+    assert value(page, "aerobee_connections_refused_total", **refused) == 3
+    closed = {"server": "broker", "reason": "frame_too_slow"}
+    assert value(page, "aerobee_connections_closed_total", **closed) == 1
+
+
+async def test_runtime_shows_health_and_lag_of_the_loop(metrics: Metrics) -> None:
+    health = Health()
+    health.add("store", lambda: None, "")
+    health.add("disk", lambda: "full", "")
+    monitor = LoopMonitor(asyncio.get_running_loop())
+    monitor.lag.add(0.02)
+    metrics.add("runtime", Runtime("1.2.3", 1_795_000_000.0, health, monitor))
+    page = samples(await scrape(metrics))
+    assert value(page, "aerobee_ready") == 0
+    assert value(page, "aerobee_check_ok", check="store") == 1
+    assert value(page, "aerobee_check_ok", check="disk") == 0
+    assert value(page, "aerobee_start_time_seconds") == 1_795_000_000
+    assert value(page, "aerobee_loop_lag_seconds_count") == 1
+    assert any(name == "aerobee_build_info" and ("version", "1.2.3") in labels
+               for name, labels in page)  # fmt: skip
+
+
+def member(language: str, version: int, peer: str) -> Member:
+    return Member(cast("Connection", peer), peer, language, version, 0.0)
+
+
+class FakeClients:
+    def producer_groups(self) -> Iterator[tuple[str, list[Member]]]:
+        java = member("JAVA", 409, "p1")
+        yield "P1", [java, member("GO", 123456, "p2")]
+        yield "P2", [java]
+
+    def consumer_groups(self) -> list[ConsumerGroup]:
+        push = ConsumerGroup("G", "CONSUME_PASSIVELY", "CLUSTERING", "")
+        for peer in ("c1", "c2"):
+            consumer = member("JAVA", 409, peer)
+            push.members[consumer.connection] = consumer
+        return [push]
+
+
+async def test_clients_are_counted_by_connection(metrics: Metrics) -> None:
+    metrics.add("clients", Clients(FakeClients()))
+    page = samples(await scrape(metrics))
+    java = {"language": "java", "version": "v4_9_8", "protocol_type": "remoting"}
+    go = {**java, "language": "go", "version": "unknown"}
+    assert value(page, "rocketmq_producer_connections", **java) == 1
+    assert value(page, "rocketmq_producer_connections", **go) == 1
+    group = {"consumer_group": "G", "consume_mode": "push", "is_system": "false"}
+    assert value(page, "rocketmq_consumer_connections", **java, **group) == 2
+
+
+async def test_name_servers_show_registration_and_routes(metrics: Metrics) -> None:
+    counts = NameServerCounts(1, 12, {105: 7, -1: 2})
+    registered = {"127.0.0.1:9876": True, "other:9876": False}
+    metrics.add("name servers", NameServers(registered, lambda: counts))
+    page = samples(await scrape(metrics))
+    assert value(page, "aerobee_registered", name_server="127.0.0.1:9876") == 1
+    assert value(page, "aerobee_registered", name_server="other:9876") == 0
+    assert value(page, "aerobee_nameserver_topics") == 12
+    name = "aerobee_nameserver_requests_total"
+    assert value(page, name, request_code="get_routeinfo_by_topic") == 7
+    assert value(page, name, request_code="unknown") == 2
+
+
+async def test_http_port_counts_its_answers(metrics: Metrics) -> None:
+    server = HttpServer("127.0.0.1", 0, {})
+    server.requests[404] = 3
+    server.refused = 2
+    metrics.add("http", HttpPort(server))
+    page = samples(await scrape(metrics))
+    assert value(page, "aerobee_http_answers_total", status="404") == 3
+    assert value(page, "aerobee_http_connections_refused_total") == 2
+
+
+class FakeStore:
+    written, committed, durable, dispatched, min_log_offset = 1000, 950, 900, 800, 100
+    free_buffers = NO_POOL
+    known_gaps = ((200, 300), (400, 500))
+
+    def __init__(self) -> None:
+        self.stats = StoreStats()
+        self.commits = self
+
+
+async def test_free_buffers_of_the_transient_pool_are_shown(
+    metrics: Metrics, tmp_path: Path
+) -> None:
+    store = FakeStore()
+    metrics.add("store", Store(store, str(tmp_path)))
+    name = "aerobee_store_transient_buffers_free"
+    assert name not in {sample[0] for sample in samples(await scrape(metrics))}
+    store.free_buffers = 3
+    page = samples(await scrape(metrics))
+    assert value(page, name) == 3
+    assert value(page, "aerobee_store_mark_bytes", mark="committed") == 950
+
+
+async def test_store_marks_times_and_disk(metrics: Metrics, tmp_path: Path) -> None:
+    store = FakeStore()
+    store.stats.appended_messages = 5
+    store.stats.put_failed("PageCacheBusy")
+    store.stats.put_failed("MessageIllegal")
+    store.stats.damage_found["record"] += 1
+    store.stats.append_times.add(3_000)
+    store.stats.commit_log_sync_times.add(2_000_000)
+    (tmp_path / "commitlog").mkdir()
+    segment = tmp_path / "commitlog" / "00000000000000000000"
+    with segment.open("wb") as file:
+        file.write(bytes(4096))
+        os.fsync(file.fileno())  # some file systems find the blocks only now
+    with (tmp_path / "index").open("wb") as sparse:
+        sparse.truncate(1 << 30)
+    metrics.add("store", Store(store, str(tmp_path)))
+    page = samples(await scrape(metrics))
+    for mark, expected in (("oldest", 100), ("dispatched", 800), ("durable", 900)):
+        assert value(page, "aerobee_store_mark_bytes", mark=mark) == expected
+    local = {"storage_type": "local", "storage_medium": "disk"}
+    assert value(page, "rocketmq_storage_flush_behind_bytes", **local) == 100
+    assert value(page, "rocketmq_storage_dispatch_behind_bytes", **local) == 200
+    assert value(page, "rocketmq_storage_size_bytes", **local) == sum(
+        path.stat().st_blocks * 512 for path in (segment, tmp_path / "index")
+    )
+    assert value(page, "rocketmq_storage_size_bytes", **local) < 1 << 20
+    assert value(page, "aerobee_store_appended_messages_total") == 5
+    assert value(page, "aerobee_store_put_failures_total", reason="page_cache_busy") == 1
+    assert value(page, "aerobee_store_put_failures_total", reason="message_illegal") == 1
+    assert value(page, "aerobee_store_append_seconds_bucket", le="2.048e-06") == 0
+    assert value(page, "aerobee_store_append_seconds_bucket", le="4.096e-06") == 1
+    assert value(page, "aerobee_store_damage_found_total", kind="record") == 1
+    assert value(page, "aerobee_store_damage_found_total", kind="unit") == 0
+    assert value(page, "aerobee_store_known_gaps") == 2
+    assert value(page, "aerobee_store_sync_seconds_sum") == pytest.approx(0.002)
+
+
+class FakeDeletion:
+    def __init__(self) -> None:
+        self.counts = DeletionCounts()
+        self.hanged = 2
+
+
+async def test_deletion_is_counted_by_reason_and_disks_are_shown_by_path(
+    metrics: Metrics,
+) -> None:
+    deletion = FakeDeletion()
+    counts = deletion.counts
+    counts.segment("time", 1000)
+    counts.segment("forced", 1000)
+    counts.segment("forced", 1000)
+    counts.queue_files, counts.index_files, counts.unconsumed, counts.failures = 3, 4, 5, 6
+    disks = {"/log": DiskSpace(75, 25), "/queues": DiskSpace(10, 90)}
+
+    def ask(path: str) -> DiskSpace:
+        if path not in disks:
+            raise FileNotFoundError(path)
+        return disks[path]
+
+    metrics.add("deletion", Deletions(deletion, ["/log", "/gone", "/queues", "/log"], 0.9, ask))
+    page = samples(await scrape(metrics))
+    for reason, segments in (("time", 1), ("space", 0), ("manual", 0), ("forced", 2)):
+        labels = {"reason": reason}
+        assert value(page, "aerobee_store_deleted_segments_total", **labels) == segments
+        assert value(page, "aerobee_store_deleted_bytes_total", **labels) == 1000 * segments
+    assert value(page, "aerobee_store_deleted_queue_files_total") == 3
+    assert value(page, "aerobee_store_deleted_index_files_total") == 4
+    assert value(page, "aerobee_store_deleted_unconsumed_messages_total") == 5
+    assert value(page, "aerobee_store_deletion_failures_total") == 6
+    assert value(page, "aerobee_store_hanged_segments") == 2
+    assert value(page, "aerobee_disk_used_ratio", path="/log") == 0.75
+    assert value(page, "aerobee_disk_free_bytes", path="/queues") == 90
+    assert value(page, "aerobee_disk_refusal_ratio") == 0.9
+
+
+class FakeQueues:
+    def __init__(self, ends: Mapping[tuple[str, int], tuple[int, int]]) -> None:
+        self.ends = ends
+        self.asked: list[tuple[str, int, int]] = []
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        return self.ends.get((topic, queue_id), (0, 0))[0]
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        return self.ends.get((topic, queue_id), (0, 0))[1]
+
+    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        self.asked.append((topic, queue_id, queue_offset))
+        return 1_000_000 + queue_offset
+
+
+class FakeOffsets:
+    def __init__(self, table: dict[tuple[str, str], dict[int, int]]) -> None:
+        self.table = table
+
+    def pairs(self) -> list[tuple[str, str]]:
+        return list(self.table)
+
+    def of(self, group: str, topic: str) -> Mapping[int, int]:
+        return self.table[topic, group]
+
+
+async def test_lag_counts_what_can_still_be_consumed(metrics: Metrics) -> None:
+    queues = FakeQueues(
+        {("T", 0): (0, 100), ("T", 1): (50, 60), ("T", 2): (0, 5), ("R", 0): (0, 3)}
+    )
+    offsets = FakeOffsets({
+        ("T", "G"): {0: 90, 1: 10, 2: 5},  # 10 behind; 50..60 left after expiry; none
+        ("T", "NEW"): {2: 0},  # never committed in queues 0 and 1
+        ("R", "DONE"): {0: 3},
+        ("GONE", "G"): {0: 1},
+    })  # fmt: skip
+    counts = {"T": 3, "R": 1}
+    stats = BrokerStats()
+    stats.consumer("G", "T").pulled.update({0: 94, 1: 20, 2: 5})
+    read_queues = lambda _group, topic: counts.get(topic, 0)  # noqa: E731
+    metrics.add("lag", Lag(offsets, queues, stats.pulled, read_queues, system, lambda: 2000.0))
+    page = samples(await scrape(metrics))
+
+    def lag(group: str, topic: str, what: str) -> float:
+        name = f"rocketmq_consumer_{what}"
+        labels = {"consumer_group": group, "topic": topic, "is_retry": "false"}
+        return value(page, name, is_system="false", **labels)
+
+    assert lag("G", "T", "lag_messages") == 20
+    assert lag("G", "T", "lag_latency_milliseconds") == 2_000_000 - 1_000_050
+    # Of queue 0, 90..94 are on their way; of queue 1 nothing that still counts.
+    assert lag("G", "T", "inflight_messages") == 4
+    assert lag("G", "T", "ready_messages") == 6 + 10
+    assert lag("NEW", "T", "ready_messages") == 100 + 10 + 5
+    assert lag("NEW", "T", "lag_messages") == 100 + 10 + 5
+    assert lag("DONE", "R", "lag_messages") == 0
+    assert lag("DONE", "R", "lag_latency_milliseconds") == 0
+    assert not any(("topic", "GONE") in labels for _, labels in page)
+
+
+async def test_lag_of_many_groups_lets_the_loop_turn(metrics: Metrics) -> None:
+    ends = {("T", queue): (0, 10) for queue in range(8)}
+    offsets = FakeOffsets({("T", f"G{number}"): {0: 1} for number in range(3000)})
+    queues = FakeQueues(ends)
+    lag = Lag(offsets, queues, BrokerStats().pulled, lambda _group, _topic: 8, system)
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count_turns())
+    await lag.take()
+    counting.cancel()
+    assert turns > 3
+    assert len(queues.asked) <= 1000
+
+
+async def test_series_beyond_the_limit_are_folded_and_reported() -> None:
+    metrics = Metrics(MetricsOptions("C", "b", series_limit=10))
+    stats = BrokerStats()
+    for number in range(25):
+        stats.stored(stats.topic(f"T{number}"), 1, 100)
+    metrics.add("traffic", Traffic(stats, system))
+    response = await scrape(metrics)
+    metrics.close()
+    page = samples(response)
+    other = {"topic": OTHER, "message_type": OTHER, "is_system": OTHER}
+    assert value(page, "rocketmq_messages_in_total", **other) == 15
+    assert value(page, "rocketmq_message_size_count", **other) == 15
+    folded = value(page, "aerobee_metrics_folded_series", family="rocketmq_messages_in_total")
+    assert folded == 15
+
+
+class BrokenSection:
+    def __init__(self, in_thread: bool) -> None:
+        self._in_thread = in_thread
+
+    async def take(self) -> Fill:
+        if not self._in_thread:
+            raise RuntimeError("a bug")
+
+        def fill(_page: Page) -> None:
+            raise RuntimeError("a bug")
+
+        return fill
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_broken_section_hides_no_other(metrics: Metrics, in_thread: bool) -> None:
+    metrics.add("broken", BrokenSection(in_thread))
+    metrics.add("tables", Figures([TOPICS, HELD]))
+    page = samples(await scrape(metrics))
+    assert value(page, "aerobee_metrics_section_failures_total", section="broken") == 1
+    assert value(page, "aerobee_held_pulls") == 0
+
+
+async def test_format_is_what_the_scraper_asks_for(metrics: Metrics) -> None:
+    metrics.add("requests", Requests(BrokerStats()))
+    metrics.add("connections", Connections({"broker": ServerStats()}))
+    plain = await scrape(metrics)
+    assert plain.content_type == "text/plain; version=0.0.4; charset=utf-8"
+    openmetrics = await scrape(metrics, accept=OPENMETRICS)
+    assert openmetrics.content_type.startswith("application/openmetrics-text; version=1.0.0")
+    families = parse_openmetrics(openmetrics.body.decode())  # type: ignore[no-untyped-call]
+    names = {family.name for family in families}
+    assert {"aerobee_connections_open", "process_resident_memory_bytes", "python_info"} <= names
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "",
+        "*/*",
+        "a;;;=,,\x00",
+        "application/openmetrics-text; version=latest",
+        "text/plain;version=x",
+    ],
+)
+async def test_strange_accept_headers_get_the_plain_format(metrics: Metrics, accept: str) -> None:
+    response = await scrape(metrics, accept=accept)
+    assert response.status == 200
+    assert "python_info" in response.body.decode()
+
+
+async def test_large_page_is_packed_for_who_takes_it(metrics: Metrics) -> None:
+    stats = BrokerStats()
+    for number in range(200):
+        stats.stored(stats.topic(f"T{number}"), 1, 100)
+    metrics.add("traffic", Traffic(stats, system))
+    plain = await scrape(metrics)
+    packed = await scrape(metrics, accept_encoding="deflate, gzip;q=0.8")
+    assert packed.headers == (("Content-Encoding", "gzip"),)
+    assert len(packed.body) < len(plain.body) / 5
+    assert b"rocketmq_messages_in_total" in gzip.decompress(packed.body)
+
+
+def test_importing_the_metrics_does_not_import_prometheus_client() -> None:
+    code = (
+        "import sys, aerobee.broker.monitoring.broker_metrics;"
+        "import aerobee.broker.monitoring.store_metrics;"
+        "sys.exit('prometheus_client' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+async def test_loop_monitor_sees_a_blocked_loop() -> None:
+    loop = asyncio.get_running_loop()
+    monitor = LoopMonitor(loop, interval_s=0.01)
+    monitor.start()
+    blocked_until = loop.time() + 0.1
+    while loop.time() < blocked_until:
+        pass
+    assert monitor.stuck_s() > 0.05
+    async with asyncio.timeout(5):
+        while not sum(monitor.lag.counts):  # noqa: ASYNC110 - the monitor tells nobody
+            await asyncio.sleep(0)
+    monitor.stop()
+    assert monitor.lag.total > 0.05
+    assert monitor.stuck_s() < 0.05

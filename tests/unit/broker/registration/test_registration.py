@@ -1,0 +1,368 @@
+"""Registering at name servers: our own over sockets, and a scripted one that keeps what it got."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerobee.broker.registration import name_server_link, registration
+from aerobee.broker.registration.addresses import Advertised
+from aerobee.broker.registration.name_server_link import parse_server
+from aerobee.broker.registration.registration import Registrar
+from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.broker.tables.topics import TopicConfig, TopicOptions, TopicTable
+from aerobee.config.model import Settings
+from aerobee.nameserver.bodies import read_registration, read_topics
+from aerobee.nameserver.server import NameServer
+from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.limits import RemotingLimits
+from aerobee.remoting.server import RemotingServer
+
+pytestmark = pytest.mark.both_loops
+
+
+@dataclass
+class Identity:
+    advertised: Advertised
+    port: int
+
+    @property
+    def endpoint(self) -> str:
+        return self.advertised.endpoint(self.port)
+
+
+@dataclass
+class Broker:
+    topics: TopicTable
+    identity: Identity
+
+
+class ScriptedNameServer:
+    """Answers what `answer` says and keeps every request."""
+
+    def __init__(self) -> None:
+        self.requests: list[Command] = []
+        self.answer: Callable[[Command], bytes | None] = lambda c: encode_response(c, 0)
+        self.connections: list[Connection] = []
+        self._server = RemotingServer(self, RemotingLimits(sweep_interval_s=0.02))
+
+    async def start(self, port: int = 0) -> str:
+        return f"127.0.0.1:{await self._server.start('127.0.0.1', port)}"
+
+    async def close(self) -> None:
+        await self._server.close()
+
+    def of(self, code: int) -> list[Command]:
+        return [command for command in self.requests if command.code == code]
+
+    def connection_opened(self, connection: Connection) -> None:
+        self.connections.append(connection)
+
+    def commands_received(self, connection: Connection, commands: list[Command]) -> None:
+        for command in commands:
+            self.requests.append(command)
+            answer = self.answer(command)
+            if answer is not None:
+                connection.write(answer)
+
+    def connection_closed(self, connection: Connection, reason: str) -> None:
+        pass
+
+
+class World:
+    """A broker, name servers, registrars; all stopped at the end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.settings = Settings.for_tests(
+            broker_name="b-a", register_interval_ms=30_000, store_path=str(path)
+        )
+        clock = iter(range(1_000_000, 10_000_000)).__next__
+        options = TopicOptions("b-a", "DefaultCluster", 8, True, True, True, "", 100, 100)
+        table = TopicTable(options, JsonStateFile(path / "topics.json"), clock)
+        self.broker = Broker(table, Identity(Advertised("10.0.0.1", "10.0.0.1", ()), 10911))
+        self._stop: list[Callable[[], Any]] = []
+
+    async def scripted(self) -> tuple[ScriptedNameServer, str]:
+        server = ScriptedNameServer()
+        self._stop.append(server.close)
+        return server, await server.start()
+
+    async def name_server(self, port: int = 0) -> NameServer:
+        server = NameServer("127.0.0.1", port, self.path / "kv.json")
+        await server.start()
+        self._stop.append(server.close)
+        return server
+
+    async def registrar(self, *servers: str, **changes: Any) -> Registrar:
+        settings = self.settings.with_changes(**changes)
+        registrar = Registrar(settings, self.broker, servers)
+        self.broker.topics.on_change = registrar.topics_changed
+        self._stop.append(registrar.stop)
+        await registrar.start()
+        return registrar
+
+    async def close(self) -> None:
+        for stop in reversed(self._stop):
+            await stop()
+
+
+@pytest.fixture
+async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(name_server_link, "_RETRY_FIRST_S", 0.01)
+    monkeypatch.setattr(name_server_link, "_RETRY_LAST_S", 0.02)
+    world = World(tmp_path)
+    yield world
+    await world.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - any condition, not an event
+            await asyncio.sleep(0.002)
+
+
+def topics_of(command: Command) -> set[str]:
+    compressed = command.ext["compressed"] == "true"
+    body = read_registration(command.body, compressed=compressed, max_inflated_bytes=1 << 20)
+    return set(body.topics)
+
+
+def all_topics(world: World) -> set[str]:
+    return {topic.name for topic in world.broker.topics.all()}
+
+
+async def test_all_name_servers_know_every_topic_after_the_start(world):
+    servers = [await world.name_server(), await world.name_server()]
+    addresses = [f"127.0.0.1:{server.port}" for server in servers]
+    registrar = await world.registrar(*addresses)
+    assert registrar.registered == dict.fromkeys(addresses, True)
+    assert registrar.errors == dict.fromkeys(addresses)
+    for server in servers:
+        assert set(server.routes.topics) == all_topics(world)
+        queues, (group,) = server.routes.find("TBW102")
+        assert queues["b-a"].perm == 7
+        assert group.addresses == {0: "10.0.0.1:10911"}
+        assert group.cluster == "DefaultCluster"
+
+
+async def test_the_request_is_as_the_reference_sends_it(world):
+    server, address = await world.scripted()
+    await world.registrar(address)
+    (request,) = server.of(103)
+    assert request.version >= 37
+    assert request.ext == {
+        "brokerName": "b-a",
+        "brokerAddr": "10.0.0.1:10911",
+        "clusterName": "DefaultCluster",
+        "brokerId": "0",
+        "haServerAddr": f"10.0.0.1:{world.settings.ha_listen_port}",
+        "compressed": "false",
+        "bodyCrc32": str(zlib.crc32(request.body) & 0x7FFFFFFF),
+    }
+    document = json.loads(request.body)
+    assert document["filterServerList"] == []
+    wrapper = document["topicConfigSerializeWrapper"]
+    assert wrapper["topicConfigTable"]["TBW102"] == {
+        "order": False,
+        "perm": 7,
+        "readQueueNums": 8,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": "TBW102",
+        "topicSysFlag": 0,
+        "writeQueueNums": 8,
+    }
+    assert set(wrapper["dataVersion"]) == {"counter", "timestamp"}
+
+
+async def test_a_server_that_is_down_is_registered_when_it_comes(world):
+    running = await world.name_server()
+    late = await world.name_server()
+    port = late.port
+    await late.close()
+    up, down = f"127.0.0.1:{running.port}", f"127.0.0.1:{port}"
+    registrar = await world.registrar(up, down)
+    assert registrar.registered == {up: True, down: False}
+    assert "refused" in registrar.errors[down]
+    late = await world.name_server(port)
+    await until(lambda: registrar.registered[down])
+    assert set(late.routes.topics) == all_topics(world)
+
+
+async def test_a_restarted_name_server_gets_the_whole_table_again(world):
+    first = await world.name_server()
+    address = f"127.0.0.1:{first.port}"
+    registrar = await world.registrar(address)
+    await first.close()
+    await until(lambda: not registrar.registered[address])
+    # A change while nobody listens is part of the next whole registration.
+    world.broker.topics.update(TopicConfig("new"))
+    second = await world.name_server(first.port)
+    await until(lambda: registrar.registered[address])
+    assert set(second.routes.topics) == all_topics(world) >= {"new", "TBW102"}
+
+
+async def test_a_changed_topic_is_told_at_once_and_alone(world):
+    server, address = await world.scripted()
+    await world.registrar(address)
+    for name in ("one", "two"):
+        world.broker.topics.update(TopicConfig(name))
+    await until(lambda: len(server.of(103)) == 2)
+    assert topics_of(server.of(103)[1]) == {"one", "two"}
+    version = json.loads(server.of(103)[1].body)["topicConfigSerializeWrapper"]["dataVersion"]
+    assert version == world.broker.topics.data_version.to_json()
+
+
+async def test_a_deleted_topic_is_told_with_the_whole_table(world):
+    server, address = await world.scripted()
+    await world.registrar(address)
+    world.broker.topics.update(TopicConfig("gone"))
+    world.broker.topics.delete("gone")
+    await until(lambda: any(topics_of(c) == all_topics(world) for c in server.of(103)[1:]))
+    assert all("gone" not in topics_of(command) for command in server.of(103))
+
+
+async def test_a_change_that_was_refused_is_mended_by_a_whole_registration(world):
+    server, address = await world.scripted()
+    await world.registrar(address)
+    server.answer = lambda c: encode_response(c, 1 if topics_of(c) == {"one"} else 0)
+    world.broker.topics.update(TopicConfig("one"))
+    await until(lambda: len(server.of(103)) == 3)
+    assert topics_of(server.of(103)[2]) == all_topics(world)
+
+
+async def test_renewals_carry_everything_when_forced(world):
+    server, address = await world.scripted()
+    await world.registrar(address, register_interval_ms=10)
+    await until(lambda: len(server.of(103)) >= 4)
+    assert all(topics_of(command) == all_topics(world) for command in server.of(103))
+    assert len(server.connections) == 1
+
+
+async def test_unforced_renewals_ask_first(world):
+    server, address = await world.scripted()
+    changed = "false"
+
+    def answer(command: Command) -> bytes:
+        ext = {"changed": changed} if command.code == 322 else None
+        return encode_response(command, 0, None, ext)
+
+    server.answer = answer
+    await world.registrar(address, register_interval_ms=10, force_register=False)
+    await until(lambda: len(server.of(322)) >= 3)
+    assert len(server.of(103)) == 1
+    asked = server.of(322)[0]
+    assert json.loads(asked.body) == world.broker.topics.data_version.to_json()
+    assert asked.ext["brokerAddr"] == "10.0.0.1:10911"
+    changed = "true"
+    await until(lambda: len(server.of(103)) >= 2)
+
+
+async def test_stopping_unregisters(world):
+    server = await world.name_server()
+    registrar = await world.registrar(f"127.0.0.1:{server.port}")
+    await registrar.stop()
+    assert not server.routes.live
+    assert "unregistered" in server.routes.why_missing("TBW102")
+    assert not any(registrar.registered.values())
+
+
+async def test_a_broker_that_may_not_be_written_registers_no_writable_topic(world):
+    server, address = await world.scripted()
+    await world.registrar(address, broker_permission=4)
+    (request,) = server.of(103)
+    table = json.loads(request.body)["topicConfigSerializeWrapper"]["topicConfigTable"]
+    assert {topic["perm"] for topic in table.values()} == {4}
+    assert world.broker.topics.get("TBW102").perm == 7
+
+
+async def test_the_compressed_form_says_the_same(world):
+    server, address = await world.scripted()
+    await world.registrar(address, compressed_register=True)
+    (request,) = server.of(103)
+    assert request.ext["compressed"] == "true"
+    assert request.body[:2] == b"\x78\xda"
+    assert int(request.ext["bodyCrc32"]) == zlib.crc32(request.body) & 0x7FFFFFFF
+    body = read_registration(request.body, compressed=True, max_inflated_bytes=1 << 20)
+    queues = read_topics(body.topics)
+    assert set(queues) == all_topics(world)
+    assert queues["TBW102"] == (8, 8, 7, 0)
+
+
+async def test_a_refusal_shows_its_reason_and_is_tried_again(world):
+    server, address = await world.scripted()
+    server.answer = lambda c: encode_response(c, 1, "crc32 not match")
+    registrar = await world.registrar(address)
+    assert registrar.registered == {address: False}
+    assert registrar.errors[address] == "refused with code 1: crc32 not match"
+    server.answer = lambda c: encode_response(c, 0)
+    await until(lambda: registrar.registered[address])
+    assert registrar.errors[address] is None
+
+
+async def test_a_server_that_does_not_answer_does_not_hold_up_the_start(world, monkeypatch):
+    monkeypatch.setattr(registration, "_FIRST_TRY_S", 0.05)
+    silent, silent_address = await world.scripted()
+    silent.answer = lambda _c: None
+    good = await world.name_server()
+    good_address = f"127.0.0.1:{good.port}"
+    async with asyncio.timeout(3):
+        registrar = await world.registrar(silent_address, good_address)
+    assert registrar.registered == {silent_address: False, good_address: True}
+
+
+async def test_order_topics_come_from_the_first_server_only(world):
+    first, first_address = await world.scripted()
+    second, second_address = await world.scripted()
+    world.broker.topics.update(TopicConfig("T1"))
+    world.broker.topics.update(TopicConfig("T2"))
+    first.answer = lambda c: encode_response(c, 0, body=b'{"table":{"T1":"b-a:4"}}')
+    second.answer = lambda c: encode_response(c, 0, body=b'{"table":{"T2":"b-a:4"}}')
+    await world.registrar(first_address, second_address, register_interval_ms=10)
+    counts = len(first.requests), len(second.requests)
+    await until(lambda: len(first.of(103)) > counts[0] + 3 and len(second.of(103)) > counts[1] + 3)
+    assert world.broker.topics.get("T1").order
+    assert not world.broker.topics.get("T2").order
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"table":5}', b'{"table":null}'])
+async def test_a_strange_answer_does_not_end_registering(world, body):
+    server, address = await world.scripted()
+    server.answer = lambda c: encode_response(c, 0, body=body)
+    registrar = await world.registrar(address, register_interval_ms=10)
+    await until(lambda: len(server.of(103)) >= 3)
+    assert registrar.registered[address]
+
+
+async def test_without_name_servers_the_start_says_so(world, caplog):
+    registrar = await world.registrar()
+    assert registrar.registered == {}
+    assert "no name server" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("10.0.0.1:9876", ("10.0.0.1", 9876)),
+        (" ns ", ("ns", 9876)),
+        ("[::1]:9877", ("::1", 9877)),
+        ("[::1]", ("::1", 9876)),
+        ("fe80::1", ("fe80::1", 9876)),
+    ],
+)
+def test_addresses_of_name_servers(text, parsed):
+    assert parse_server(text) == parsed
+
+
+@pytest.mark.parametrize("text", ["", ":9876", "ns:x", "ns:0", "ns:70000", "[::1]9876", "ns:-1"])
+def test_addresses_that_are_none(text):
+    with pytest.raises(ValueError, match="host:port"):
+        parse_server(text)

@@ -1,0 +1,158 @@
+"""Claims about traffic of the last minute, hour and day (VIEW_BROKER_STATS_DATA)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from aerobee.broker.requests import traffic as admin_traffic
+from aerobee.broker.requests.traffic import TrafficHistory, TrafficRequests
+from aerobee.broker.stats import BrokerStats
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.errors import BadRequest
+from aerobee.store.disk.files import Clock
+from aerobee.store.stats import StoreStats
+from aerobee.store.stats_service import StoreStatsService
+from tests.unit.broker.clients_support import Peer, answer, request
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.seconds = 50_000.0
+        self.stats = BrokerStats()
+        self.store = StoreStats()
+        service = StoreStatsService(self.store, Clock())
+        self.history = TrafficHistory(self.stats, service, "C1", lambda: self.seconds)
+        self.handlers = TrafficRequests(self.history).handlers()
+
+    def step(self, seconds: float = 10.0) -> None:
+        self.seconds += seconds
+        self.history.sample()
+
+    def ask(self, name: str, key: str) -> dict[str, Any]:
+        ext = {"statsName": name, "statsKey": key}
+        code = RequestCode.VIEW_BROKER_STATS_DATA
+        data = self.handlers[code](Peer(1).connection, request(code, ext))
+        assert data is not None
+        reply = answer(data)
+        assert reply.code == ResponseCode.SUCCESS
+        found: dict[str, Any] = json.loads(reply.body)
+        assert sorted(found) == ["statsDay", "statsHour", "statsMinute"]
+        return found
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_steady_stream_has_its_rate_in_each_window(bench: Bench) -> None:
+    topic = bench.stats.topic("T")
+    for _ in range(3 * 360):
+        bench.stats.stored(topic, 20, 4000)
+        bench.step()
+    found = bench.ask("TOPIC_PUT_NUMS", "T")
+    assert found["statsMinute"] == {"avgpt": 1.0, "sum": 120, "tps": 2.0}
+    assert found["statsHour"]["tps"] == 2.0
+    # An hour ago lies between two samples, ten minutes apart.
+    assert 7200 <= found["statsHour"]["sum"] < 7200 + 1200
+    assert found["statsDay"]["sum"] == 3 * 7200
+    size = bench.ask("TOPIC_PUT_SIZE", "T")["statsMinute"]
+    assert size == {"avgpt": 200.0, "sum": 24_000, "tps": 400.0}
+
+
+def test_what_came_before_a_topic_was_first_seen_counts(bench: Bench) -> None:
+    bench.stats.stored(bench.stats.topic("T"), 100, 1000)
+    bench.step()
+    found = bench.ask("TOPIC_PUT_NUMS", "T")
+    assert {window["sum"] for window in found.values()} == {100}
+    assert found["statsMinute"]["tps"] == 10.0
+    for _ in range(8):
+        bench.step()
+    found = bench.ask("TOPIC_PUT_NUMS", "T")
+    assert found["statsMinute"] == {"avgpt": 0.0, "sum": 0, "tps": 0.0}
+    assert found["statsHour"]["sum"] == found["statsDay"]["sum"] == 100
+
+
+def test_the_last_moments_count_before_they_are_sampled(bench: Bench) -> None:
+    topic = bench.stats.topic("T")
+    bench.step()
+    bench.stats.stored(topic, 5, 50)
+    bench.seconds += 3
+    assert bench.ask("TOPIC_PUT_NUMS", "T")["statsMinute"]["sum"] == 5
+
+
+def test_windows_forget_what_is_older(bench: Bench) -> None:
+    topic = bench.stats.topic("T")
+    for _ in range(2 * 8640):
+        bench.stats.stored(topic, 1, 10)
+        bench.step()
+    found = bench.ask("TOPIC_PUT_NUMS", "T")
+    assert found["statsMinute"]["sum"] == 6
+    assert 360 <= found["statsHour"]["sum"] < 360 + 60
+    assert 8640 <= found["statsDay"]["sum"] < 8640 + 360
+    series = bench.history._series["topic", "T"]
+    assert [len(samples) // 4 for samples in series.samples] == [7, 7, 25]
+
+
+def test_kinds_of_a_topic_s_messages_count_together(bench: Bench) -> None:
+    bench.stats.stored(bench.stats.topic("T"), 3, 30)
+    bench.stats.stored(bench.stats.topic("T", "fifo"), 4, 40)
+    bench.step()
+    assert bench.ask("TOPIC_PUT_NUMS", "T")["statsDay"]["sum"] == 7
+
+
+def test_groups_have_their_own(bench: Bench) -> None:
+    consumer = bench.stats.consumer("G", "T")
+    bench.stats.delivered(consumer, 30, 600)
+    consumer.sent_back += 2
+    bench.step()
+    assert bench.ask("GROUP_GET_NUMS", "T@G")["statsMinute"]["sum"] == 30
+    assert bench.ask("GROUP_GET_SIZE", "T@G")["statsMinute"] == {
+        "avgpt": 20.0,
+        "sum": 600,
+        "tps": 60.0,
+    }
+    assert bench.ask("SNDBCK_PUT_NUMS", "T@G")["statsMinute"]["sum"] == 2
+
+
+def test_the_broker_s_own_are_the_store_s(bench: Bench) -> None:
+    bench.store.appended_messages, bench.store.get_messages = 50, 70
+    bench.step()
+    assert bench.ask("BROKER_PUT_NUMS", "C1")["statsMinute"]["sum"] == 50
+    assert bench.ask("BROKER_GET_NUMS", "C1")["statsMinute"]["sum"] == 70
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("TOPIC_PUT_NUMS", "other"), ("GROUP_GET_LATENCY", "T"), ("GROUP_GET_NUMS", "T"),
+     ("BROKER_PUT_NUMS", "C2"), ("", "")],
+)  # fmt: skip
+def test_what_is_not_counted_does_not_exist(bench: Bench, name: str, key: str) -> None:
+    bench.stats.topic("T")
+    bench.step()
+    with pytest.raises(BadRequest, match=f"The stats <{name}> <{key}> not exist"):
+        bench.ask(name, key)
+
+
+def test_deleted_topics_are_forgotten(bench: Bench) -> None:
+    bench.stats.stored(bench.stats.topic("T"), 1, 1)
+    bench.step()
+    bench.stats.forget_topic("T")
+    bench.step()
+    assert bench.history.find("TOPIC_PUT_NUMS", "T") is None
+    bench.stats.stored(bench.stats.topic("T"), 2, 2)
+    bench.step()
+    assert bench.ask("TOPIC_PUT_NUMS", "T")["statsDay"]["sum"] == 2
+
+
+def test_the_table_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_traffic, "_MOST_SERIES", 5)
+    for n in range(10):
+        bench.stats.topic(f"T{n}")
+    bench.step()
+    assert len(bench.history._series) == 5
+    bench.step()
+    assert len(bench.history._series) == 5

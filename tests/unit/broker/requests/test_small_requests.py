@@ -1,0 +1,126 @@
+"""Offsets, queue ranges and queue locks, as clients ask for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aerobee.broker.requests.locks import LockRequests
+from aerobee.broker.requests.offsets import OffsetRequests
+from aerobee.broker.requests.queues import QueueRequests
+from aerobee.broker.tables.order_locks import OrderLocks
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.errors import BadRequest
+from tests.unit.broker.clients_support import Clock, Peer, Tables, answer, request
+
+PEER = Peer(1).connection
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Tables:
+    return Tables(tmp_path)
+
+
+def committed(tables: Tables, offset: int, queue_id: int = 0) -> int:
+    ext = {"consumerGroup": "g", "topic": "T", "queueId": queue_id, "commitOffset": offset}
+    requests = OffsetRequests(tables.offsets, tables.queues)
+    return answer(requests.update(PEER, request(15, ext))).code
+
+
+def queried(tables: Tables, topic: str = "T") -> tuple[int, str | None]:
+    ext = {"consumerGroup": "g", "topic": topic, "queueId": 0, "setZeroIfNotFound": "false"}
+    requests = OffsetRequests(tables.offsets, tables.queues)
+    reply = answer(requests.query(PEER, request(14, ext)))
+    return reply.code, reply.ext.get("offset")
+
+
+def test_a_committed_offset_is_told(tables: Tables) -> None:
+    tables.queues.put("T", 0, range(10))
+    assert committed(tables, 7) == ResponseCode.SUCCESS
+    assert queried(tables) == (ResponseCode.SUCCESS, "7")
+    assert committed(tables, 2) == ResponseCode.SUCCESS
+    assert queried(tables) == (ResponseCode.SUCCESS, "2")
+
+
+@pytest.mark.parametrize("offset", [-1, 11, 2**62])
+def test_offsets_outside_the_queue_are_refused(tables: Tables, offset: int) -> None:
+    tables.queues.put("T", 0, range(10))
+    committed(tables, 7)
+    assert committed(tables, offset) == ResponseCode.SYSTEM_ERROR
+    assert queried(tables) == (ResponseCode.SUCCESS, "7")
+
+
+def test_a_fresh_queue_starts_at_0(tables: Tables) -> None:
+    assert queried(tables, "unknown") == (ResponseCode.SUCCESS, "0")
+    tables.queues.put("T", 0, range(10))
+    assert queried(tables) == (ResponseCode.SUCCESS, "0")
+
+
+def test_a_queue_with_old_messages_gone_or_on_disk_has_no_start(tables: Tables) -> None:
+    tables.queues.put("T", 0, range(10), min_offset=5)
+    assert queried(tables) == (ResponseCode.QUERY_NOT_FOUND, None)
+    tables.queues.put("T", 0, range(10))
+    tables.queues.on_disk.add(("T", 0))
+    assert queried(tables) == (ResponseCode.QUERY_NOT_FOUND, None)
+
+
+def test_every_missing_field_is_an_answer(tables: Tables) -> None:
+    requests = OffsetRequests(tables.offsets, tables.queues)
+    with pytest.raises(BadRequest, match="consumerGroup"):
+        requests.query(PEER, request(14, {}))
+    with pytest.raises(BadRequest, match="commitOffset"):
+        requests.update(PEER, request(15, {"consumerGroup": "g", "topic": "T", "queueId": 0}))
+
+
+def test_ranges_of_a_queue(tables: Tables) -> None:
+    tables.queues.put("T", 1, [1000, 2000, 3000], min_offset=40)
+    requests = QueueRequests(tables.queues)
+    ext = {"topic": "T", "queueId": 1, "bname": "b-a"}
+    assert answer(requests.min_offset(PEER, request(31, ext))).ext == {"offset": "40"}
+    assert answer(requests.max_offset(PEER, request(30, ext))).ext == {"offset": "43"}
+    assert answer(requests.earliest(PEER, request(32, ext))).ext == {"timestamp": "1000"}
+    search = request(29, {**ext, "timestamp": 2000, "boundaryType": "LOWER"})
+    assert answer(requests.search(PEER, search)).ext == {"offset": "41"}
+
+
+def test_an_unknown_queue_has_zeros_and_no_time(tables: Tables) -> None:
+    requests = QueueRequests(tables.queues)
+    ext = {"topic": "unknown", "queueId": 99}
+    assert answer(requests.min_offset(PEER, request(31, ext))).ext == {"offset": "0"}
+    assert answer(requests.max_offset(PEER, request(30, ext))).ext == {"offset": "0"}
+    assert answer(requests.earliest(PEER, request(32, ext))).ext == {"timestamp": "-1"}
+    search = request(29, {**ext, "timestamp": 5})
+    assert answer(requests.search(PEER, search)).ext == {"offset": "0"}
+
+
+def lock_body(client_id: str, *queue_ids: int, topic: str = "T") -> bytes:
+    queues = [{"brokerName": "b-a", "queueId": i, "topic": topic} for i in queue_ids]
+    batch = {"clientId": client_id, "consumerGroup": "g", "mqSet": queues, "onlyThisBroker": False}
+    return json.dumps(batch).encode()
+
+
+def test_only_queues_now_held_are_answered() -> None:
+    clock = Clock()
+    requests = LockRequests(OrderLocks(60.0, clock))
+
+    def lock(client_id: str, *queue_ids: int) -> list[int]:
+        reply = answer(requests.lock(PEER, request(41, body=lock_body(client_id, *queue_ids))))
+        return [queue["queueId"] for queue in json.loads(reply.body)["lockOKMQSet"]]
+
+    assert lock("c1", 0, 1) == [0, 1]
+    assert lock("c2", 0, 1, 2) == [2]
+    reply = answer(requests.unlock(PEER, request(42, body=lock_body("c1", 0, 2))))
+    assert (reply.code, reply.body) == (ResponseCode.SUCCESS, b"")
+    assert lock("c2", 0, 1, 2) == [0, 2]
+    clock.now += 61
+    assert lock("c2", 1) == [1]
+
+
+def test_locks_take_only_names_that_can_be() -> None:
+    requests = LockRequests(OrderLocks(60.0, Clock()))
+    with pytest.raises(BadRequest, match="topic"):
+        requests.lock(PEER, request(41, body=lock_body("c1", 0, topic="../T")))
+    with pytest.raises(BadRequest, match="no body"):
+        requests.unlock(PEER, request(42))

@@ -1,0 +1,429 @@
+"""Staged batches: visible only once decided, then each row once, whatever is repeated."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aerobee.broker.staging import publish as stage_publish
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.headers.stages import (
+    StageCapability,
+    StageChunkHeader,
+    StagePart,
+    chunk_crc,
+    decode_parts,
+    encode_chunk,
+)
+from aerobee.protocol.names import SCHEDULE_TOPIC, STAGE_TOPIC
+from aerobee.store.errors import StoreClosed
+from tests.unit.broker.staging_support import BROKER, Desk, rows, runs_of, texts
+from tests.unit.store.support import read_all
+
+KEY = ("query-1", 7)
+
+
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_publish, "_SLICE_ROWS", 3)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(tmp_path / "store").start()
+    yield made
+    made.close()
+
+
+def test_a_broker_says_what_it_takes(desk: Desk) -> None:
+    answer = desk.call(RequestCode.STAGE_CAPABILITY, {})
+    assert answer is not None
+    told = StageCapability.from_ext(answer.ext)
+    assert (told.protocol, told.broker_name, told.delay) == (1, BROKER, False)
+    assert told.expiry_ms == 86_400_000
+
+
+def test_staged_rows_are_invisible_until_they_are_decided(desk: Desk) -> None:
+    given = rows("a", 10)
+    part = desk.stage(KEY, 0, given)
+    desk.settle()
+    assert desk.bodies() == []
+    assert desk.topics.get(STAGE_TOPIC) is None
+    desk.intent(KEY, [part])
+    desk.settle()
+    assert desk.bodies() == texts(given)
+    assert desk.state(KEY) == "done"
+    assert desk.staging.table.staged_bytes == 0
+
+
+def test_rows_of_one_queue_keep_their_order(desk: Desk) -> None:
+    given = rows("a", 20, queues=1)
+    desk.intent(KEY, [desk.stage(KEY, 0, given)])
+    desk.settle()
+    found = [text.split("/")[2].encode() for text in desk.bodies()]
+    assert found == [body for _, _, body in given]
+
+
+def test_a_batch_may_go_to_several_topics(desk: Desk) -> None:
+    given = rows("a", 5) + rows("b", 5, "Audit")
+    desk.intent(KEY, [desk.stage(KEY, 0, given[::2]), desk.stage(KEY, 1, given[1::2])])
+    desk.settle()
+    assert desk.bodies() == texts(given)
+
+
+def test_a_commit_is_answered_when_it_is_durable(desk: Desk) -> None:
+    part = desk.stage(KEY, 0, rows("a", 5))
+    desk.intent(KEY, [part])
+    desk.sync()
+    (answer,) = desk.peer.received
+    assert (answer.code, answer.ext["state"], answer.ext["existed"]) == (0, "open", "false")
+    assert decode_parts(answer.body) == [part]
+
+
+def test_a_status_waits_until_the_batch_is_done(desk: Desk) -> None:
+    desk.intent(KEY, [desk.stage(KEY, 0, rows("a", 5))])
+    desk.sync()
+    desk.peer.received.clear()
+    assert desk.status(KEY, wait_ms=5_000) is None
+    desk.settle()
+    (answer,) = desk.peer.received
+    assert answer.ext["state"] == "done"
+
+
+def test_a_status_is_answered_open_when_its_time_is_over(desk: Desk) -> None:
+    desk.intent(KEY, [desk.stage(KEY, 0, rows("a", 5))])
+    desk.sync()
+    desk.peer.received.clear()
+    assert desk.status(KEY, wait_ms=5_000) is None
+    desk.loop.now += 6
+    desk.staging.waits.look()
+    (answer,) = desk.peer.received
+    assert (answer.ext["state"], answer.ext["published"], answer.ext["rows"]) == ("open", "0", "5")
+
+
+def test_a_repeated_commit_changes_nothing(desk: Desk) -> None:
+    given = rows("a", 7)
+    part = desk.stage(KEY, 0, given)
+    for _ in range(3):
+        desk.intent(KEY, [part])
+        desk.settle()
+    assert desk.bodies() == texts(given)
+    assert [answer.ext["existed"] for answer in desk.peer.received] == ["false", "true", "true"]
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_the_first_of_two_intents_counts(desk: Desk, published: bool) -> None:
+    first, second = rows("first", 7), rows("second", 7)
+    desk.intent(KEY, [desk.stage(KEY, 0, first)])
+    if published:
+        desk.settle()
+    again = desk.stage(KEY, 0, second)
+    desk.intent(KEY, [again])
+    desk.settle()
+    assert desk.bodies() == texts(first)
+    assert desk.staging.table.stages == {}
+
+
+def test_of_two_intents_in_the_log_the_first_counts(desk: Desk) -> None:
+    given = rows("first", 7)
+    first, second = desk.stage(KEY, 0, given), desk.stage(KEY, 0, rows("second", 7))
+    for part in (first, second):
+        desk.staging._log.intent(KEY, [part])
+    desk.sync()
+    desk.close()
+    again = Desk(desk.path).start()
+    again.settle()
+    assert again.bodies() == texts(given)
+    again.close()
+
+
+def test_tries_that_no_intent_names_are_dropped_with_the_decision(desk: Desk) -> None:
+    given = rows("a", 7)
+    desk.stage(KEY, 0, rows("failed", 3))
+    part = desk.stage(KEY, 0, given)
+    desk.stage(KEY, 0, rows("speculative", 7))
+    other = desk.stage(("query-2", 7), 0, rows("other", 7))
+    desk.intent(KEY, [part])
+    desk.settle()
+    assert desk.bodies() == texts(given)
+    assert list(desk.staging.table.stages) == [other.stage]
+
+
+def test_an_abort_drops_what_was_staged(desk: Desk) -> None:
+    part = desk.stage(KEY, 0, rows("a", 7))
+    assert desk.abort(KEY, [part.stage]).ext["state"] == "none"
+    with pytest.raises(BadRequest, match="it was given up") as refused:
+        desk.intent(KEY, [part])
+    assert refused.value.code == ResponseCode.STAGE_INCOMPLETE
+    desk.settle()
+    assert desk.bodies() == []
+    assert desk.staging.table.staged_bytes == 0
+
+
+def test_an_abort_after_the_commit_does_nothing(desk: Desk) -> None:
+    given = rows("a", 7)
+    part = desk.stage(KEY, 0, given)
+    desk.intent(KEY, [part])
+    assert desk.abort(KEY, [part.stage]).ext["state"] == "open"
+    desk.settle()
+    assert desk.abort(KEY, [part.stage]).ext["state"] == "done"
+    assert desk.bodies() == texts(given)
+
+
+def test_an_aborted_stage_of_another_broker_cannot_be_decided_later(desk: Desk) -> None:
+    part = StagePart("b-b", 0, uuid.uuid4().hex, 1, 1, 0)
+    desk.abort(KEY, [part.stage])
+    with pytest.raises(BadRequest, match="it was given up"):
+        desk.intent(KEY, [part])
+
+
+def test_concurrent_stages_of_queries_do_not_mix(desk: Desk) -> None:
+    keys = [(f"query-{n}", 7) for n in range(5)]
+    given = {key: rows(key[0], 11) for key in keys}
+    parts = {key: [] for key in keys}  # type: ignore[var-annotated]
+    for number in range(3):
+        for key in keys:
+            parts[key].append(desk.stage(key, number, given[key][number::3]))
+    for key in keys[:4]:
+        desk.intent(key, parts[key])
+    desk.settle()
+    assert desk.bodies() == texts([row for key in keys[:4] for row in given[key]])
+
+
+def test_queries_take_turns(desk: Desk) -> None:
+    long, short = rows("long", 60), rows("short", 3)
+    desk.intent(("long", 0), [desk.stage(("long", 0), 0, long)])
+    desk.intent(("short", 0), [desk.stage(("short", 0), 0, short)])
+    for _ in range(6):
+        desk.loop.turn()
+    found = desk.bodies()
+    assert set(texts(short)) <= set(found)
+    assert len(found) < 20
+
+
+def test_a_chunk_sent_again_is_stored_once(desk: Desk) -> None:
+    stage = uuid.uuid4().hex
+    given = rows("a", 4)
+    crcs = [desk.chunk(KEY, 0, stage, 0, given) for _ in range(3)]
+    assert len(set(crcs)) == 1
+    assert desk.staging.table.chunks == 1
+    with pytest.raises(BadRequest) as refused:
+        desk.chunk(KEY, 0, stage, 0, rows("b", 4))
+    assert refused.value.code == ResponseCode.STAGE_CLOSED
+
+
+def test_chunks_may_arrive_in_any_order(desk: Desk) -> None:
+    from aerobee.protocol.headers.stages import stage_checksum
+
+    stage = uuid.uuid4().hex
+    given = rows("a", 12, queues=1)
+    crcs = {n: desk.chunk(KEY, 0, stage, n, given[n * 4 :][:4]) for n in (2, 0, 1)}
+    checksum = stage_checksum(crcs[n] for n in range(3))
+    desk.intent(KEY, [StagePart(BROKER, 0, stage, 3, 12, checksum)])
+    desk.settle()
+    assert [text.split("/")[2] for text in desk.bodies()] == [row[2].decode() for row in given]
+
+
+@pytest.mark.parametrize("change", ["chunks", "rows", "checksum", "stage"])
+def test_an_intent_for_what_is_not_all_there_is_refused(desk: Desk, change: str) -> None:
+    import msgspec
+
+    part = desk.stage(KEY, 0, rows("a", 7))
+    wrong = uuid.uuid4().hex if change == "stage" else getattr(part, change) + 1
+    with pytest.raises(BadRequest) as refused:
+        desk.intent(KEY, [msgspec.structs.replace(part, **{change: wrong})])
+    assert refused.value.code == ResponseCode.STAGE_INCOMPLETE
+    assert desk.state(KEY) == "none"
+
+
+def test_rows_of_a_decided_batch_are_thrown_away(desk: Desk) -> None:
+    desk.intent(KEY, [desk.stage(KEY, 0, rows("a", 7))])
+    desk.settle()
+    written = desk.store.written
+    desk.stage(KEY, 0, rows("again", 7))
+    desk.stage((KEY[0], 3), 0, rows("before", 7))
+    assert desk.store.written == written
+    assert desk.state((KEY[0], 3)) == "done"
+    assert desk.state((KEY[0], 8)) == "none"
+
+
+def test_stages_expire(desk: Desk) -> None:
+    desk.stage(KEY, 0, rows("old", 3))
+    stage = next(iter(desk.staging.table.stages.values()))
+    stage.touched_ms = desk.now_ms - 86_400_001
+    fresh = desk.stage(KEY, 1, rows("fresh", 3))
+    desk.staging.table.stages[fresh.stage].touched_ms = desk.now_ms
+    desk.staging._expire()
+    assert list(desk.staging.table.stages) == [fresh.stage]
+
+
+def test_an_empty_batch_is_a_batch(desk: Desk) -> None:
+    desk.intent(KEY, [])
+    desk.settle()
+    assert desk.state(KEY) == "done"
+    assert desk.bodies() == []
+
+
+def test_there_is_a_limit_to_what_is_staged(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "store", stage_max_bytes=1000).start()
+    first = desk.stage(KEY, 0, rows("a", 4))
+    with pytest.raises(BadRequest, match=r"stage\.max_bytes") as refused:
+        desk.stage(KEY, 1, rows("b", 16), size=16)
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY
+    desk.abort(KEY, [first.stage])
+    desk.stage(KEY, 1, rows("b", 4))
+    desk.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ((STAGE_TOPIC, 0, b"x"), "forbidden"),
+        (("%RETRY%g", 0, b"x"), "forbidden"),
+        (("Orders", 4, b"x"), "4 write queues"),
+        (("Orders", -1, b"x"), "illegal"),
+        (("Or.ders", 0, b"x"), "characters"),
+        (("Orders", 0, b"x" * 2999), "maxMessageSize"),
+    ],
+)
+def test_what_a_send_would_be_refused_for_is_refused(
+    desk: Desk, given: tuple[str, int, bytes], reason: str
+) -> None:
+    with pytest.raises(BadRequest, match=reason):
+        desk.stage(KEY, 0, [given])
+    assert desk.staging.table.stages == {}
+
+
+@pytest.mark.parametrize("properties", ["DELAY\x013", "a\x01b\x02TRAN_MSG\x01true"])
+def test_rows_that_ask_for_more_than_to_be_stored_are_refused(desk: Desk, properties: str) -> None:
+    from aerobee.protocol.headers.stages import Run
+    from aerobee.protocol.message.batch import BatchItem, encode_batch
+
+    items = encode_batch([BatchItem(0, b"x", properties.encode())])
+    body = encode_chunk([Run("Orders", 0, 1, items)])
+    header = StageChunkHeader(*KEY, 0, uuid.uuid4().hex, 0, 1, chunk_crc(body))
+    with pytest.raises(BadRequest) as refused:
+        desk.call(RequestCode.STAGE_CHUNK, header.to_ext(), body)
+    assert refused.value.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+def test_a_damaged_chunk_is_refused(desk: Desk) -> None:
+    body = encode_chunk(runs_of(rows("a", 3)))
+    header = StageChunkHeader(*KEY, 0, uuid.uuid4().hex, 0, 3, chunk_crc(body))
+    for cut in range(len(body)):
+        with pytest.raises(BadRequest):
+            desk.call(RequestCode.STAGE_CHUNK, header.to_ext(), body[:cut])
+        short = StageChunkHeader(*KEY, 0, header.stage, 0, 3, chunk_crc(body[:cut]))
+        with pytest.raises(BadRequest):
+            desk.call(RequestCode.STAGE_CHUNK, short.to_ext(), body[:cut])
+    assert desk.staging.table.stages == {}
+
+
+@pytest.mark.parametrize(
+    ("query", "batch", "stage"),
+    [("", 0, "a" * 32), ("a/b", 0, "a" * 32), ("q", -1, "a" * 32), ("q", 0, "A" * 32)],
+)
+def test_names_that_are_none_are_refused(desk: Desk, query: str, batch: int, stage: str) -> None:
+    body = encode_chunk(runs_of(rows("a", 1)))
+    header = StageChunkHeader(query, batch, 0, stage, 0, 1, chunk_crc(body))
+    with pytest.raises(BadRequest):
+        desk.call(RequestCode.STAGE_CHUNK, header.to_ext(), body)
+
+
+def test_publishing_waits_for_room(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    from aerobee.store.errors import StoreNotWritable
+
+    given = rows("a", 20)
+    desk.intent(KEY, [desk.stage(KEY, 0, given)])
+    real_put, real_batch, left = desk.store.put, desk.store.put_batch, [6]
+
+    def refuse_now_and_then(call):  # type: ignore[no-untyped-def]
+        def put(message):  # type: ignore[no-untyped-def]
+            left[0] -= 1
+            if left[0] % 3 == 0 and left[0] > -60:
+                raise StoreNotWritable("the disk is full")
+            return call(message)
+
+        return put
+
+    monkeypatch.setattr(desk.store, "put", refuse_now_and_then(real_put))
+    monkeypatch.setattr(desk.store, "put_batch", refuse_now_and_then(real_batch))
+    desk.settle()
+    assert desk.bodies() == texts(given)
+    assert desk.state(KEY) == "done"
+
+
+def test_a_row_that_can_never_be_stored_is_passed_over(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from aerobee.store.errors import MessageIllegal
+
+    given = rows("a", 20, queues=1)
+    desk.intent(KEY, [desk.stage(KEY, 0, given)])
+    real_put, real_batch = desk.store.put, desk.store.put_batch
+
+    def put(message):  # type: ignore[no-untyped-def]
+        if message.body == b"a-007":
+            raise MessageIllegal("too large")
+        return real_put(message)
+
+    def put_batch(messages):  # type: ignore[no-untyped-def]
+        if any(message.body == b"a-007" for message in messages):
+            raise MessageIllegal("too large")
+        return real_batch(messages)
+
+    monkeypatch.setattr(desk.store, "put", put)
+    monkeypatch.setattr(desk.store, "put_batch", put_batch)
+    desk.settle()
+    assert desk.bodies() == texts(given[:7] + given[8:])
+    assert desk.staging.publisher.lost_rows == 1
+
+
+def test_a_broker_that_delays_says_so(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "store", delays=True)
+    answer = desk.call(RequestCode.STAGE_CAPABILITY, {})
+    assert answer is not None
+    assert StageCapability.from_ext(answer.ext).delay
+    desk.close()
+
+
+def test_delayed_rows_wait_where_their_level_says(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "store", delays=True).start()
+    given = rows("a", 3) + rows("late3", 5) + rows("late9", 2, "Audit") + rows("late0", 2)
+    desk.intent(KEY, [desk.stage(KEY, 0, given)])
+    desk.settle()
+    assert desk.state(KEY) == "done"
+    assert desk.bodies() == texts(given[:3] + given[-2:])
+    assert desk.waiting() == texts(given[3:-2])
+    assert [len(read_all(desk.store, SCHEDULE_TOPIC, queue)) for queue in (2, 8)] == [5, 2]
+    (late, *_) = read_all(desk.store, SCHEDULE_TOPIC, 8)
+    assert late.properties["DELAY"] == "9"
+    assert (late.properties["UNIQ_KEY"], late.properties["TAGS"]) == ("late9-000", "T")
+    desk.close()
+
+
+def test_levels_may_be_other_ones_after_a_kill(tmp_path: Path) -> None:
+    given = rows("late3", 6) + rows("b", 2)
+    desk = Desk(tmp_path / "store", delays=True, message_delay_levels="1s 5s 10s").start()
+    desk.intent(KEY, [desk.stage(KEY, 0, given)])
+    left = [3]  # the slice's mark and two of its rows
+
+    def put(message):  # type: ignore[no-untyped-def]
+        left[0] -= 1
+        if left[0] < 0:
+            raise StoreClosed("killed")
+        return real(message)
+
+    real, desk.store.put = desk.store.put, put  # type: ignore[method-assign]
+    desk.settle()
+    desk.close()
+    desk = Desk(tmp_path / "store", delays=True, message_delay_levels="1s").start()
+    desk.settle()
+    assert [len(read_all(desk.store, SCHEDULE_TOPIC, queue)) for queue in (2, 0)] == [2, 4]
+    assert desk.waiting() == texts(given[:6])
+    assert desk.bodies() == texts(given[6:])
+    desk.close()

@@ -1,0 +1,301 @@
+"""Who is in which group, who is told of changes, and how members leave."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from aerobee.broker.requests.clients import ClientRequests
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.tables.clients import ClientTable, Heartbeat
+from aerobee.broker.tables.groups import GroupConfig
+from aerobee.protocol.bodies.clients import HeartbeatData
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.errors import BadRequest
+from tests.unit.broker.clients_support import Clock, Peer, Tables, answer, heartbeat_body, request
+
+
+class Settings:
+    notify_consumer_ids_changed = True
+    lmq_enabled = False
+
+
+class Broker:
+    """The handlers under test around real tables."""
+
+    def __init__(self, folder: Path, *, auto_create: bool = True) -> None:
+        self.tables = Tables(folder, auto_create=auto_create)
+        self.settings = Settings()
+        self.stats = BrokerStats()
+        self.clients = self.tables.clients
+        self.requests = ClientRequests(
+            self.settings, self.clients, self.tables.topics, self.tables.groups, self.stats
+        )
+
+    def beat(self, peer: Peer, client_id: str, version: int = 1, **groups: dict[str, str]) -> None:
+        body = heartbeat_body(client_id, groups, version=version)
+        data = self.requests.heartbeat(peer.connection, request(RequestCode.HEART_BEAT, body=body))
+        assert answer(data).code == ResponseCode.SUCCESS
+
+    def ids(self, group: str) -> list[str]:
+        return self.clients.consumer_ids(group)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Broker:
+    return Broker(tmp_path)
+
+
+def test_a_new_member_is_told_to_all_members_and_itself(broker: Broker) -> None:
+    first, second = Peer(1), Peer(2)
+    broker.beat(first, "c1", g={"T": "*"})
+    assert first.notified() == ["g"]
+    broker.beat(second, "c2", g={"T": "*"})
+    assert (first.notified(), second.notified()) == (["g"], ["g"])
+    assert broker.ids("g") == ["c1", "c2"]
+
+
+def test_a_heartbeat_that_changes_nothing_tells_nobody(broker: Broker) -> None:
+    peer = Peer(1)
+    broker.beat(peer, "c1", g={"T": "*"})
+    peer.notified()
+    broker.beat(peer, "c1", g={"T": "*"})
+    broker.beat(peer, "c1", 2, g={"T": "A"})
+    assert peer.notified() == []
+
+
+def test_a_topic_that_comes_or_goes_is_told(broker: Broker) -> None:
+    peer = Peer(1)
+    broker.beat(peer, "c1", g={"T": "*"})
+    peer.notified()
+    broker.beat(peer, "c1", g={"T": "*", "U": "*"})
+    assert peer.notified() == ["g"]
+    broker.beat(peer, "c1", g={"U": "*"})
+    assert peer.notified() == ["g"]
+    assert broker.clients.subscription("g", "T") is None
+    assert broker.clients.groups_subscribed("U") == ["g"]
+
+
+def test_only_a_newer_version_replaces_a_subscription(broker: Broker) -> None:
+    peer = Peer(1)
+    broker.beat(peer, "c1", 5, g={"T": "A"})
+    broker.beat(peer, "c1", 5, g={"T": "B"})
+    found = broker.clients.subscription("g", "T")
+    assert found is not None
+    assert found.tags == {"A"}
+    broker.beat(peer, "c1", 6, g={"T": "B"})
+    found = broker.clients.subscription("g", "T")
+    assert found is not None
+    assert (found.tags, found.version) == (frozenset({"B"}), 6)
+
+
+def test_a_heartbeat_makes_group_and_retry_topic(broker: Broker) -> None:
+    broker.beat(Peer(1), "c1", g={"T": "*"})
+    assert broker.tables.groups.find("g") == GroupConfig("g")
+    retry = broker.tables.topics.get("%RETRY%g")
+    assert retry is not None
+    assert (retry.read_queues, retry.write_queues, retry.perm) == (1, 1, 6)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_heartbeat_makes_no_retry_topic_for_a_light_group(broker: Broker, enabled: bool) -> None:
+    broker.settings.lmq_enabled = enabled
+    broker.beat(Peer(1), "c1", **{"%LMQ%g": {"T": "*"}})
+    assert (broker.tables.topics.get("%RETRY%%LMQ%g") is None) is enabled
+    assert broker.ids("%LMQ%g") == ["c1"]
+
+
+def test_without_auto_creation_a_group_is_live_but_not_made(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, auto_create=False)
+    broker.beat(Peer(1), "c1", g={"T": "*"})
+    assert broker.tables.groups.find("g") is None
+    assert broker.tables.topics.get("%RETRY%g") is None
+    assert broker.ids("g") == ["c1"]
+
+
+@pytest.mark.parametrize("name", ["../g", "g.g", "g/g", ""])
+def test_an_illegal_name_anywhere_changes_nothing(broker: Broker, name: str) -> None:
+    for body in (
+        heartbeat_body("c1", {"good": {"T": "*"}, name: {"T": "*"}}),
+        heartbeat_body("c1", {"good": {name: "*"}}),
+        heartbeat_body("c1", {"good": {"T": "*"}}, [name]),
+    ):
+        with pytest.raises(BadRequest):
+            broker.requests.heartbeat(Peer(1).connection, request(34, body=body))
+    assert broker.tables.groups.find("good") is None
+    assert len(broker.clients) == 0
+
+
+def test_an_empty_heartbeat_is_refused(broker: Broker) -> None:
+    with pytest.raises(BadRequest) as caught:
+        broker.requests.heartbeat(Peer(1).connection, request(34))
+    assert caught.value.code == ResponseCode.SYSTEM_ERROR
+
+
+def test_unregistering_tells_the_rest_and_never_fails(broker: Broker) -> None:
+    first, second = Peer(1), Peer(2)
+    broker.beat(first, "c1", g={"T": "*"})
+    broker.beat(second, "c2", g={"T": "*"})
+    first.notified()
+    second.notified()
+    leave = request(35, {"clientID": "c1", "consumerGroup": "g", "producerGroup": "p"})
+    for _ in range(2):
+        reply = answer(broker.requests.unregister(first.connection, leave))
+        assert (reply.code, reply.ext) == (ResponseCode.SUCCESS, {})
+    assert broker.ids("g") == ["c2"]
+    assert (first.notified(), second.notified()) == ([], ["g"])
+
+
+def test_a_closed_connection_leaves_all_groups(broker: Broker) -> None:
+    first, second = Peer(1), Peer(2)
+    broker.beat(first, "c1", g={"T": "*"}, h={"T": "*"})
+    broker.beat(second, "c2", g={"T": "*"})
+    second.notified()
+    broker.clients.connection_closed(first.connection)
+    assert (broker.ids("g"), broker.ids("h")) == (["c2"], [])
+    assert second.notified() == ["g"]
+    assert broker.clients.consumer_group("h") is None
+    assert len(broker.clients) == 1
+    broker.clients.connection_closed(first.connection)
+
+
+def test_silent_members_are_dropped_and_their_connection_closed(broker: Broker) -> None:
+    silent, lively = Peer(1), Peer(2)
+    broker.beat(silent, "c1", g={"T": "*"})
+    broker.beat(lively, "c2", g={"T": "*"})
+    lively.notified()
+    broker.tables.clock.now += 100
+    broker.beat(lively, "c2", g={"T": "*"})
+    broker.clients.expire()
+    assert broker.ids("g") == ["c1", "c2"]
+    broker.tables.clock.now += 21
+    broker.clients.expire()
+    assert broker.ids("g") == ["c2"]
+    assert silent.closed
+    assert not lively.closed
+    assert lively.notified() == ["g"]
+
+
+def test_a_group_left_silent_goes_without_its_connection(broker: Broker) -> None:
+    peer = Peer(1)
+    broker.beat(peer, "c1", g={"T": "*"}, h={"T": "*"})
+    broker.tables.clock.now += 100
+    broker.beat(peer, "c1", h={"T": "*"})
+    broker.tables.clock.now += 50
+    broker.clients.expire()
+    assert (broker.ids("g"), broker.ids("h")) == ([], ["c1"])
+    assert not peer.closed
+
+
+def test_notifications_follow_both_switches(broker: Broker) -> None:
+    peer, other = Peer(1), Peer(2)
+    broker.tables.groups.update(GroupConfig("g", notify_consumer_ids_changed_enable=False))
+    broker.beat(peer, "c1", g={"T": "*"})
+    broker.beat(other, "c2", g={"T": "*"})
+    assert peer.notified() == []
+    # The group's own switch does not count when a connection closes (spec 3.8).
+    broker.clients.connection_closed(other.connection)
+    assert peer.notified() == ["g"]
+    broker.settings.notify_consumer_ids_changed = False
+    broker.beat(peer, "c1", h={"T": "*"})
+    assert peer.notified() == []
+
+
+def test_the_list_of_nobody_is_an_error(broker: Broker) -> None:
+    ask = request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "g"})
+    with pytest.raises(BadRequest, match="no consumer for this group, g") as caught:
+        broker.requests.consumer_list(Peer(1).connection, ask)
+    assert caught.value.code == ResponseCode.SYSTEM_ERROR
+    broker.beat(Peer(1), "c1", g={"T": "*"})
+    reply = answer(broker.requests.consumer_list(Peer(9).connection, ask))
+    assert reply.body == b'{"consumerIdList":["c1"]}'
+
+
+def test_one_client_on_two_connections_is_one_member(broker: Broker) -> None:
+    broker.beat(Peer(1), "c1", g={"T": "*"})
+    broker.beat(Peer(2), "c1", g={"T": "*"})
+    assert broker.ids("g") == ["c1"]
+
+
+def test_two_programs_with_one_id_are_warned_of(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = Peer(1), Peer(2)
+    broker.beat(first, "c1", g={"T": "*"})
+    broker.beat(second, "c1", g={"T": "*"})  # may be the same client, reconnected
+    assert broker.stats.group_warnings == {}
+    broker.tables.clock.now += 30
+    broker.beat(second, "c1", g={"T": "*"})
+    assert broker.stats.group_warnings == {}
+    broker.tables.clock.now += 1
+    with caplog.at_level(logging.WARNING):
+        broker.beat(first, "c1", g={"T": "*"})  # still there: two of them
+    assert broker.stats.group_warnings == {"shared_client_id": 1}
+    assert "share one id" in caplog.text
+
+
+def test_members_that_subscribe_differently_are_warned_of(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = Peer(1), Peer(2)
+    broker.beat(first, "c1", 1, g={"T": "A"})
+    with caplog.at_level(logging.WARNING):
+        broker.beat(second, "c2", 2, g={"T": "B"})
+    assert broker.stats.group_warnings == {"mixed_subscriptions": 1}
+    assert "subscribe differently" in caplog.text
+    broker.beat(second, "c2", 2, g={"T": "B"})
+    assert broker.stats.group_warnings == {"mixed_subscriptions": 1}
+    broker.beat(second, "c2", 3, g={"T": "A"})
+    assert broker.stats.group_warnings == {"mixed_subscriptions": 1}
+
+
+def test_producers_are_known_until_they_leave(broker: Broker) -> None:
+    peer = Peer(1)
+    body = heartbeat_body("c1", {}, ["p", "CLIENT_INNER_PRODUCER"])
+    broker.requests.heartbeat(peer.connection, request(34, body=body))
+    [member] = broker.clients.producers("p")
+    assert (member.client_id, member.address, member.language) == ("c1", "192.0.2.1:1", "PYTHON")
+    assert peer.received == []
+    leave = request(35, {"clientID": "c1", "producerGroup": "p"})
+    broker.requests.unregister(peer.connection, leave)
+    assert broker.clients.producers("p") == []
+    broker.clients.connection_closed(peer.connection)
+    assert list(broker.clients.producer_groups()) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", 0),
+        (b'{"subscriptionData":{"topic":"T","subString":"A"}}', 0),
+        (b'{"subscriptionData":{"topic":"T","subString":"a>1","expressionType":"SQL92"}}', 1),
+    ],
+)
+def test_only_tag_filters_pass_the_client_check(broker: Broker, body: bytes, code: int) -> None:
+    ask = request(RequestCode.CHECK_CLIENT_CONFIG, body=body)
+    if code == 0:
+        assert answer(broker.requests.check_config(Peer(1).connection, ask)).code == 0
+    else:
+        with pytest.raises(BadRequest, match="SQL92") as caught:
+            broker.requests.check_config(Peer(1).connection, ask)
+        assert caught.value.code == code
+
+
+def test_the_table_is_bounded() -> None:
+    table = ClientTable(Clock(), 120.0, limit=3)
+
+    def beat(port: int, *groups: str) -> None:
+        body = heartbeat_body("c", {name: {"T": "*"} for name in groups})
+        peer = peers.setdefault(port, Peer(port))
+        table.heartbeat(Heartbeat(peer.connection, "JAVA", 409, HeartbeatData.parse(body)))
+
+    peers: dict[int, Peer] = {}
+    beat(1, "a", "b")
+    beat(2, "a")
+    beat(1, "a", "b")  # renewing is always possible
+    with pytest.raises(BadRequest, match="limit"):
+        beat(3, "a")
+    table.connection_closed(peers[2].connection)
+    beat(3, "a")

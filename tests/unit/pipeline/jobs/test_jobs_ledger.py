@@ -1,0 +1,213 @@
+"""An archive has every row once, wherever the runs before were killed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from aerobee.pipeline.jobs.archives.ledger import Ledger, LedgerError, Staged, plan
+from aerobee.pipeline.jobs.archives.target import Target
+
+RECORD = 100
+LOG_END = 5000
+SEGMENTS = [(start, start + 1000) for start in range(0, LOG_END, 1000)]
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class KilledAt(Target):
+    """Ends the process at its n-th change, before or after it, or half-way through a file."""
+
+    def __init__(self, given: str, at: int) -> None:
+        super().__init__(given)
+        self.left = at
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Killed
+
+    def write_new(self, path: str, data: bytes) -> bool:
+        self._count()
+        made = super().write_new(path, data)
+        self._count()
+        return made
+
+    def move(self, path: str, to: str) -> None:
+        self._count()
+        super().move(path, to)
+        self._count()
+
+    def remove_tree(self, path: str) -> None:
+        self._count()
+        super().remove_tree(path)
+        self._count()
+
+    def sync(self, paths: Iterable[str]) -> None:
+        self._count()
+        super().sync(paths)
+        self._count()
+
+
+def writer(target: Target, end_of_data: int = LOG_END) -> Callable[..., Staged | None]:
+    """Rows of records of 100 bytes; the last ten bytes of each segment are blank."""
+
+    def write(start: int, end: int, aside: str) -> Staged | None:
+        begins = [
+            place
+            for place in range(start // 10 * 10, min(end, end_of_data))
+            if place % 1000 % RECORD == 0 and place >= start
+        ]
+        if not begins:
+            return None
+        for number in range(2):
+            folder = Path(target.path(aside)) / f"topic=t{number}"
+            folder.mkdir(parents=True)
+            count = getattr(target, "_count", None)
+            if count:
+                count()
+            pq.write_table(pa.table({"place": begins[number::2]}), folder / "part.parquet")
+            (folder / "part.parquet.crc").write_bytes(b"x")
+        return Staged(begins[-1] + RECORD - 10, len(begins), 0, {})
+
+    return write
+
+
+def run(target: Target, end_of_data: int = LOG_END) -> int:
+    """What the job does."""
+    ledger = Ledger(target)
+    ledger.recover()
+    entries = ledger.entries()
+    work = plan(entries[-1].end if entries else None, SEGMENTS, 2000)
+    made, start = 0, None
+    for begin, end in work.ranges:
+        begin = begin if start is None else start
+        entry = ledger.archive(begin, end, writer(target, end_of_data), None)
+        start = begin if entry is None else entry.end
+        made += entry is not None
+    return made
+
+
+def places(target: Path) -> list[int]:
+    found = ds.dataset(
+        str(target), format="parquet", partitioning="hive", exclude_invalid_files=False
+    )
+    return sorted(found.to_table().column("place").to_pylist())
+
+
+ALL = list(range(0, LOG_END, RECORD))
+
+
+def test_an_archive_has_every_row_and_a_second_run_adds_what_is_new(tmp_path: Path) -> None:
+    target = Target(str(tmp_path))
+    assert run(target, 1500) == 1
+    assert places(tmp_path) == list(range(0, 1500, RECORD))
+    assert run(target) == 2
+    assert places(tmp_path) == ALL
+    assert run(target) == 0
+    assert places(tmp_path) == ALL
+    entries = Ledger(target).entries()
+    assert [one.start for one in entries[1:]] == [one.end for one in entries[:-1]]
+    assert sum(one.rows for one in entries) == len(ALL)
+    assert not Ledger(target).check()
+
+
+def test_a_run_killed_at_any_change_leaves_every_row_once(tmp_path: Path) -> None:
+    changes = KilledAt(str(tmp_path / "count"), 1 << 30)
+    run(changes)
+    total = (1 << 30) - changes.left
+    assert total > 40
+    for at in range(1, total + 1):
+        root = tmp_path / str(at)
+        with pytest.raises(Killed):
+            run(KilledAt(str(root), at))
+        run(Target(str(root)))
+        assert places(root) == ALL, at
+        assert not Ledger(Target(str(root))).check()
+        assert not list(root.glob("_archive/staging/*"))
+
+
+def test_runs_killed_again_and_again_leave_every_row_once(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed={seed}")
+    dice = random.Random(seed)
+    for trial in range(20):
+        root = tmp_path / str(trial)
+        for _ in range(6):
+            try:
+                run(KilledAt(str(root), dice.randrange(1, 60)), dice.randrange(LOG_END))
+            except Killed:
+                continue
+        run(Target(str(root)))
+        assert places(root) == ALL, trial
+
+
+def test_who_comes_second_gives_way(tmp_path: Path) -> None:
+    target = Target(str(tmp_path))
+    first = writer(target)
+
+    def overtaken(start: int, end: int, aside: str) -> Staged | None:
+        staged = first(start, end, aside)
+        Ledger(Target(str(tmp_path))).archive(start, end, first)
+        return staged
+
+    with pytest.raises(LedgerError, match="another run"):
+        Ledger(target).archive(0, 1000, overtaken)
+    assert places(tmp_path) == list(range(0, 1000, RECORD))
+
+
+def test_a_file_that_was_removed_is_named(tmp_path: Path) -> None:
+    target = Target(str(tmp_path))
+    run(target)
+    gone = next(tmp_path.glob("topic=t0/*.parquet"))
+    gone.unlink()
+    assert [line.split()[0] for line in Ledger(target).check()] == [f"topic=t0/{gone.name}"]
+    for done in tmp_path.glob("_archive/done/*"):
+        done.unlink()
+    with pytest.raises(LedgerError, match="removed from outside"):
+        Ledger(target).recover()
+
+
+def test_a_ledger_with_a_hole_is_refused(tmp_path: Path) -> None:
+    target = Target(str(tmp_path))
+    run(target)
+    sorted(tmp_path.glob("_archive/entries/*"))[1].unlink()
+    with pytest.raises(LedgerError, match="an entry in _archive/entries is gone"):
+        Ledger(target).entries()
+    sorted(tmp_path.glob("_archive/entries/*"))[0].write_text("{")
+    with pytest.raises(LedgerError, match="cannot be read"):
+        Ledger(target).entries()
+
+
+@pytest.mark.parametrize(
+    ("archived_to", "range_bytes", "ranges", "missed"),
+    [
+        (None, 2000, ((0, 2000), (2000, 4000), (4000, 5000)), None),
+        (None, 1, tuple(SEGMENTS), None),
+        (1500, 2000, ((1500, 3000), (3000, 5000)), None),
+        (5000, 2000, (), None),
+    ],
+)
+def test_ranges_go_through_the_segments(
+    archived_to: int | None,
+    range_bytes: int,
+    ranges: tuple[tuple[int, int], ...],
+    missed: tuple[int, int] | None,
+) -> None:
+    work = plan(archived_to, SEGMENTS, range_bytes)
+    assert (work.ranges, work.missed) == (ranges, missed)
+
+
+def test_what_retention_deleted_before_it_was_archived_is_said() -> None:
+    assert plan(1500, SEGMENTS[3:], 9000).missed == (1500, 3000)
+    assert plan(None, SEGMENTS[3:], 9000).missed is None
+    assert plan(3000, SEGMENTS[3:], 9000).missed is None
+    assert plan(0, [], 1).ranges == ()

@@ -1,0 +1,203 @@
+"""What a sink takes: options, columns, rows. Without Spark, without a broker."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from aerobee.client.message import MessageQueue
+from aerobee.client.producing.staging import StagingOptions
+from aerobee.pipeline.option_parsing import OptionError
+from aerobee.pipeline.sink.options import read_sink_options
+from aerobee.pipeline.sink.plan import SinkPlan
+from aerobee.pipeline.sink.rows import Row, RowMaker, SinkRowError
+from aerobee.pipeline.sink.schema import SinkColumns, SinkSchemaError, read_sink_schema
+from aerobee.protocol.hashing import java_hash
+from aerobee.protocol.message.properties import decode_properties
+
+SERVER = {"nameServer": "127.0.0.1:9876"}
+
+
+class Type:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def simpleString(self) -> str:
+        return self.text
+
+
+class Field:
+    def __init__(self, name: str, type_: str) -> None:
+        self.name = name
+        self.dataType = Type(type_)
+
+
+def fields(**types: str) -> list[Field]:
+    return [Field(name, type_) for name, type_ in types.items()]
+
+
+@pytest.mark.parametrize(
+    ("given", "streaming", "reason"),
+    [
+        ({}, True, "nameServer is required"),
+        ({"topics": "T"}, True, "unknown option 'topics'; did you mean 'topic'"),
+        ({"topic": "a.b"}, True, "option topic: .* characters other than"),
+        ({"guarantee": "exactly-once"}, True, "none of auto, effectively-once, at-least-once"),
+        ({"guarantee": "effectively-once"}, False, "needs the option jobId"),
+        ({"jobId": "x"}, True, "jobId is for batch writes"),
+        ({"jobId": "x/y"}, False, "letters, digits"),
+        ({"jobId": "x", "guarantee": "at-least-once"}, False, "contradict"),
+        ({"acceptCodes": "10,13"}, True, "0, 10, 11 and 12"),
+        ({"inFlight": "0"}, True, "less than 1"),
+        ({"secretKey": "s3cr3t"}, True, "accessKey and secretKey belong together"),
+        ({"trustStore": "/x.pem"}, True, "trustStore is for useTls=true"),
+        ({"nameServer": "localhost"}, True, "is not host:port"),
+    ],
+)
+def test_wrong_options_are_named(given: dict[str, str], streaming: bool, reason: str) -> None:
+    base = {} if not given else SERVER
+    with pytest.raises(OptionError, match=reason) as refused:
+        read_sink_options({**base, **given}, streaming=streaming)
+    assert "s3cr3t" not in str(refused.value)
+
+
+def test_options_that_spark_hands_on_are_not_unknown() -> None:
+    given = SERVER | {"checkpointlocation": "/c", "queryName": "q"}
+    assert read_sink_options(given, streaming=True).name_servers == SERVER["nameServer"]
+    with pytest.raises(OptionError, match="unknown option 'checkpointlocation'"):
+        read_sink_options(given, streaming=False)
+
+
+def test_secrets_travel_and_are_not_shown() -> None:
+    given = {"accessKey": "who-it-is", "secretKey": "s3cr3t", "useTls": "true"}
+    options = read_sink_options(SERVER | given, streaming=True)
+    plan = SinkPlan(options, SinkColumns(0), ("b-a",), None, None)
+    again = pickle.loads(pickle.dumps(plan)).options.of_clients()
+    assert (again["access_key"], again["secret_key"]) == ("who-it-is", "s3cr3t")
+    assert again["use_tls"]
+    for text in (repr(plan), str(options), repr(StagingOptions(**options.of_clients()))):
+        assert "s3cr3t" not in text
+        assert "who-it-is" not in text
+
+
+def test_options_are_typed() -> None:
+    options = read_sink_options(
+        {
+            "rocketmq.namesrv.addr": "a:1,b:2",
+            "TOPIC": "Orders",
+            "acceptcodes": "10, 11",
+            "batchBytes": "1m",
+            "jobid": "nightly-7",
+            "guarantee": "Effectively-Once",
+        },
+        streaming=False,
+    )
+    assert (options.name_servers, options.topic) == ("a:1;b:2", "Orders")
+    assert options.accept_codes == {10, 11}
+    assert options.batch_bytes == 1 << 20
+    assert (options.job_id, options.guarantee) == ("nightly-7", "effectively-once")
+
+
+@pytest.mark.parametrize(
+    ("given", "topic", "reason"),
+    [
+        ({"value": "binary"}, "T", "unknown column 'value'"),
+        ({"body": "int"}, "T", "column body must be binary or string, it is int"),
+        ({"tags": "string"}, "T", "column body is missing"),
+        ({"body": "binary"}, None, "nothing says which topic"),
+        ({"body": "binary", "BODY": "binary"}, "T", "there twice"),
+        ({"body": "binary", "properties": "map<string,int>"}, "T", "map<string,string>"),
+        ({"body": "binary", "deliverTimeMs": "bigint"}, "T", "delay levels only"),
+        ({"body": "binary", "queueOffset": "bigint"}, "T", "the broker gives it"),
+    ],
+)
+def test_columns_that_cannot_be_written_are_named(
+    given: dict[str, str], topic: str | None, reason: str
+) -> None:
+    with pytest.raises(SinkSchemaError, match=reason):
+        read_sink_schema(fields(**given), topic)
+
+
+def queues(topic: str) -> list[MessageQueue]:
+    return [MessageQueue(topic, broker, n) for broker in ("b-a", "b-b") for n in range(3)]
+
+
+def made(given: dict[str, str], values: Sequence[Sequence[Any]]) -> list[Row]:
+    columns = read_sink_schema(fields(**given), "T")
+    ids = iter(f"ID{n}" for n in range(10_000))
+    maker = RowMaker(columns, None if "topic" in given else "T", "q/1/0", 0, queues, ids.__next__)
+    return list(maker.rows(values))
+
+
+def test_a_row_becomes_a_message() -> None:
+    given = {
+        "topic": "string", "body": "string", "tags": "string", "keys": "array<string>",
+        "properties": "map<string,string>", "delayTimeLevel": "int", "flag": "int",
+    }  # fmt: skip
+    (row,) = made(given, [("T2", "héllo", "t", ["k1", "k2"], [("a", "1"), ("b", "")], 3, -5)])
+    assert (row.queue.topic, row.body, row.flag) == ("T2", "héllo".encode(), -5)
+    assert decode_properties(row.properties) == {
+        "a": "1", "KEYS": "k1 k2", "TAGS": "t", "DELAY": "3", "SPARK_ID": "q/1/0/0",
+        "UNIQ_KEY": "ID0",
+    }  # fmt: skip
+
+
+def test_orders_to_the_broker_are_not_taken_from_the_properties() -> None:
+    given = {"body": "string", "properties": "map<string,string>"}
+    pairs = {"DELAY": "3", "TRAN_MSG": "true", "SPARK_ID": "x", "UNIQ_KEY": "y", "a": "1"}
+    (row,) = made(given, [("x", pairs)])
+    assert decode_properties(row.properties) == {
+        "a": "1", "SPARK_ID": "q/1/0/0", "UNIQ_KEY": "ID0",
+    }  # fmt: skip
+    assert row.delay_level == 0
+
+
+def test_a_key_chooses_its_queue_as_java_does() -> None:
+    keys = [f"customer-{n}" for n in range(100)]
+    rows = made({"body": "string", "shardingKey": "string"}, [("x", key) for key in keys])
+    assert [row.queue for row in rows] == [queues("T")[abs(java_hash(key)) % 6] for key in keys]
+
+
+def test_rows_without_a_key_go_round() -> None:
+    rows = made({"body": "string"}, [("x",)] * 1200)
+    assert {row.queue for row in rows} == set(queues("T"))
+    assert len({row.queue for row in rows[:100]}) == 1
+
+
+def test_a_queue_that_is_named_is_taken() -> None:
+    rows = made({"body": "string", "queueId": "int"}, [("x", 2)] * 10)
+    assert {(row.queue.broker_name, row.queue.queue_id) for row in rows} == {
+        ("b-a", 2), ("b-b", 2),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "value", "reason"),
+    [
+        ({"body": "string"}, (None,), "row 1 .*topic 'T': body is null"),
+        ({"body": "binary"}, (b"",), "body is empty"),
+        ({"body": "string", "topic": "string"}, ("x", None), "row 1 of its partition: topic is"),
+        ({"body": "string", "topic": "string"}, ("x", "a.b"), "topic 'a.b'.*characters"),
+        ({"body": "string", "topic": "string"}, ("x", "%RETRY%g"), "retry topic"),
+        ({"body": "string", "queueId": "int"}, ("x", 9), "no queue 9"),
+        ({"body": "string", "delayTimeLevel": "int"}, ("x", 19), "0 to 18"),
+        ({"body": "string", "flag": "bigint"}, ("x", 1 << 31), "32 bits"),
+        ({"body": "string", "tags": "string"}, ("x", "a\x02b"), "'TAGS' holds U\\+0001"),
+        (
+            {"body": "string", "properties": "map<string,string>"},
+            ("x", {"fine": "1", "colour": "re\x01d"}),
+            "property 'colour' holds U\\+0001",
+        ),
+        ({"body": "string", "keys": "string"}, ("x", "k" * 33_000), "the properties have"),
+    ],
+)
+def test_a_row_that_cannot_be_a_message_is_named(
+    given: dict[str, str], value: tuple[Any, ...], reason: str
+) -> None:
+    values = {"topic": "T", "properties": {}, "queueId": 0, "delayTimeLevel": 0, "flag": 0}
+    good = tuple(values.get(name, "x") for name in given)
+    with pytest.raises(SinkRowError, match=reason):
+        made(given, [good, value])

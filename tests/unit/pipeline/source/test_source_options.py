@@ -1,0 +1,202 @@
+"""Options of the topic source: typed, refused by name, checked against each other."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from aerobee.pipeline.brokers.offsets import EARLIEST, LATEST, Queue
+from aerobee.pipeline.decode.columns import MAP_TYPE
+from aerobee.pipeline.option_parsing import OptionError
+from aerobee.pipeline.source.options import Place, SourceOptions, read_source_options
+from tests.tls import CERTIFICATE
+
+LEAST = {"nameServer": "ns:9876", "topic": "t"}
+
+
+def read(streaming: bool | None = False, **given: str) -> SourceOptions:
+    return read_source_options({**LEAST, **given}, streaming=streaming)
+
+
+def refused(streaming: bool | None = False, /, **given: str) -> str:
+    with pytest.raises(OptionError) as caught:
+        read(streaming, **given)
+    return str(caught.value)
+
+
+def test_names_count_without_case_and_with_the_prefix_of_rocketmq() -> None:
+    options = read_source_options(
+        {
+            "rocketmq.NAMESRV.addr": "a:1; b:2,c:3",
+            "SubScribe": "t, u",
+            "rocketmq.minpartitions": "4",
+        },
+        streaming=False,
+    )
+    assert options.access.name_servers == ("a:1", "b:2", "c:3")
+    assert options.topics == ("t", "u")
+    assert options.min_partitions == 4
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_known() -> None:
+    text = refused(startingOfsets="earliest")
+    assert "startingOfsets" in text
+    assert "'startingOffsets'" in text
+    assert "unknown option" in refused(path="/x")
+
+
+def test_exactly_one_way_to_say_what_is_read() -> None:
+    assert "found topic and subscribe" in refused(subscribe="t")
+    with pytest.raises(OptionError, match="found none"):
+        read_source_options({"nameServer": "ns:1"})
+
+
+@pytest.mark.parametrize("address", ["", " ; ", "host", "host:", "host:0", "host:99999", ":1"])
+def test_a_name_server_is_host_and_port(address: str) -> None:
+    assert "nameServer" in refused(nameServer=address)
+
+
+def test_defaults_differ_between_batch_and_stream() -> None:
+    assert read(False).start == Place(EARLIEST)
+    assert read(False).end == Place(LATEST)
+    assert read(True).start == Place(LATEST)
+    assert read(True).start.moves
+    assert not read(False).start.moves
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("startingOffsets", "latest"),
+        ("startingOffsets", '{"t": {"b": {"0": -1}}}'),
+        ("endingOffsets", "earliest"),
+        ("endingOffsets", '{"t": {"b": {"0": -2}}}'),
+    ],
+)
+def test_a_batch_neither_starts_at_latest_nor_ends_at_earliest(name: str, value: str) -> None:
+    text = refused(**{name: value})
+    assert name in text
+    if value.startswith("{"):
+        assert "topic t, broker b, queue 0" in text
+
+
+def test_a_batch_whose_end_is_given_before_its_start_is_a_wrong_option() -> None:
+    text = refused(startingTimestamp="6", endingTimestamp="5")
+    assert text == "option endingTimestamp: '5' is before startingTimestamp"
+    assert read(startingTimestamp="5", endingTimestamp="5").end.timestamp_ms == 5
+    seven, four = '{"t": {"b": {"2": 7}}}', '{"t": {"b": {"2": 4}}}'
+    text = refused(startingOffsets=seven, endingOffsets=four)
+    assert "startingOffsets and endingOffsets: topic t, broker b, queue 2" in text
+    assert "begin at 7 and end before it, at 4" in text
+    for end in (seven, '{"t": {"b": {"2": -1}}}', '{"t": {"b": {"1": 4}}}'):
+        read(startingOffsets=seven, endingOffsets=end)
+
+
+def test_a_stream_has_no_end() -> None:
+    assert "endingOffsets" in refused(True, endingOffsets="latest")
+    assert "endingTimestamp" in refused(True, endingTimestamp="5")
+    assert "startStateLocation" in refused(False, startStateLocation="/x")
+
+
+def test_offsets_and_time_of_one_end_exclude_each_other() -> None:
+    assert "exclude" in refused(startingOffsets="earliest", startingTimestamp="5")
+
+
+def test_a_queue_that_the_offsets_do_not_name_is_read_whole() -> None:
+    place = read(True, startingOffsets='{"t": {"b": {"3": 7}}}').start
+    assert place == Place(EARLIEST, None, ((Queue("t", "b", 3), 7),))
+    assert not place.moves
+    assert read(True, startingOffsets='{"t": {"b": {"3": -1}}}').start.moves
+    assert read(True, startingTimestamp="7").start.moves
+
+
+def test_tags_are_read_and_wrong_ones_refused() -> None:
+    assert read(subExpression="a || b").tags == {"a", "b"}
+    assert (read().tags, read().condition) == (frozenset(), None)
+    assert "names no tag" in refused(subExpression="||")
+
+
+def test_sql_is_checked_when_it_is_given_and_not_sent_to_the_broker() -> None:
+    options = read(expressionType="sql92", subExpression="a > 1 and TAGS = 'x'")
+    assert options.condition == "a > 1 and TAGS = 'x'"
+    assert (options.expression, options.tags) == ("*", frozenset())
+    assert pickle.loads(pickle.dumps(options)) == options
+    text = refused(expressionType="SQL92", subExpression="a > 1 and")
+    assert "option subExpression: SQL92 expression, at the end" in text
+    assert "at character 3" in refused(expressionType="SQL92", subExpression="a || b")
+    assert "needs a subExpression" in refused(expressionType="SQL92")
+    assert "expressionType" in refused(expressionType="JAVA", subExpression="a")
+
+
+def test_a_pattern_must_be_one_and_fit_the_whole_name() -> None:
+    assert "subscribePattern" in str(_raises({"nameServer": "n:1", "subscribePattern": "("}))
+    options = read_source_options({"nameServer": "n:1", "subscribePattern": "ord.*"})
+    assert options.wants_topic("orders")
+    assert not options.wants_topic("reorders")
+
+
+def _raises(given: dict[str, str]) -> OptionError:
+    with pytest.raises(OptionError) as caught:
+        read_source_options(given)
+    return caught.value
+
+
+def test_assigned_queues_are_the_ones_read() -> None:
+    options = read_source_options({"nameServer": "n:1", "assign": '{"t": {"b": [0, 2]}}'})
+    assert options.topics == ("t",)
+    assert options.wants(Queue("t", "b", 2))
+    assert not options.wants(Queue("t", "b", 1))
+
+
+@pytest.mark.parametrize(
+    "name", ["maxOffsetsPerTrigger", "maxBytesPerTrigger", "minPartitions", "pullBatchSize"]
+)
+def test_limits_begin_at_one(name: str) -> None:
+    assert name in refused(**{name: "0"})
+    assert name in refused(**{name: "many"})
+    assert name in refused(**{name: "1.5"})
+
+
+def test_bytes_of_a_trigger_may_have_a_unit() -> None:
+    assert read(True, maxBytesPerTrigger="5k").most_bytes == 5 << 10
+    assert read(True).most_bytes is None
+
+
+def test_text_forms_of_properties_are_strings() -> None:
+    kinds = {
+        form: {one.name: one.type for one in read(propertiesFormat=form).columns}["properties"]
+        for form in ("map", "json", "raw")
+    }
+    assert kinds == {"map": MAP_TYPE, "json": "string", "raw": "string"}
+
+
+def test_committing_needs_a_group_of_the_users_own() -> None:
+    assert "consumerGroup" in refused(True, commitOffsetsToBroker="true")
+    options = read(True, commitOffsetsToBroker="true", consumerGroup="g")
+    assert (options.group, options.has_group) == ("g", True)
+    assert (read().group, read().has_group) == ("spark-rocketmq", False)
+    assert "consumerGroup" in refused(consumerGroup="no spaces")
+
+
+def test_secrets_are_in_no_text_and_travel_to_the_executors() -> None:
+    options = read(accessKey="the-access-key", secretKey="the-secret-key")
+    assert "the-" not in repr(options)
+    arrived = pickle.loads(pickle.dumps(options))
+    assert arrived.access.manner.secret_key == "the-secret-key"
+    text = refused(accessKey="the-access-key")
+    assert "belong together" in text
+    assert "the-access" not in text
+
+
+def test_a_trust_store_is_for_tls() -> None:
+    assert "trustStore" in refused(trustStore="/x.pem")
+    assert read(trustStore=str(CERTIFICATE), useTls="true").access.manner.use_tls
+
+
+def test_a_trust_store_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    text = refused(trustStore="/no/such.pem", useTls="true")
+    assert "option trustStore: '/no/such.pem' cannot be read" in text
+    assert "No such file" in text
+    (tmp_path / "empty.pem").write_text("no certificate")
+    text = refused(trustStore=str(tmp_path / "empty.pem"), useTls="true")
+    assert "option trustStore" in text
