@@ -9,7 +9,9 @@ socket read leave in one write.
 Errors have owners (style.md 3): `BadRequest` is the peer's fault and carries its own code; a
 `StoreError` is the store's state and has its code in the table below; anything else is our bug. It
 is logged with its traceback, answered with SYSTEM_ERROR so that the client does not wait for its
-time-out, and counted in `stats.handler_failures`, which an alert watches.
+time-out, and counted in `stats.handler_failures`, which an alert watches. Who answers later asks
+`refusal` too, for each request by itself, so that an answer does not depend on when it is given and
+no request pays for another one's fault.
 """
 
 from __future__ import annotations
@@ -47,12 +49,29 @@ _STORE_ERROR_CODES: tuple[tuple[type[store_errors.StoreError], int], ...] = (
 )
 
 
-def store_error_code(error: store_errors.StoreError) -> int:
-    """Response code of a store error, SYSTEM_ERROR for the kinds without one of their own."""
+def known_refusal(error: BaseException) -> tuple[int, str] | None:
+    """Response code and remark of an error that has an owner; None for a bug of ours."""
+    if isinstance(error, BadRequest):
+        return error.code, error.remark
+    if not isinstance(error, store_errors.StoreError):
+        return None
     for kind, code in _STORE_ERROR_CODES:
         if isinstance(error, kind):
-            return code
-    return ResponseCode.SYSTEM_ERROR
+            return code, error.remark
+    return ResponseCode.SYSTEM_ERROR, error.remark
+
+
+def refusal(
+    error: Exception, connection: Connection, command: Command, stats: BrokerStats
+) -> tuple[int, str]:
+    """Response code and remark for a request that raised `error`; a bug is logged and counted."""
+    known = known_refusal(error)
+    if known is not None:
+        return known
+    log.error("request failed code=%d peer=%s:%s", command.code, *connection.peer, exc_info=error)
+    stats.handler_failures += 1
+    remark = f"the broker failed on this request ({type(error).__name__}); see its log"
+    return ResponseCode.SYSTEM_ERROR, remark
 
 
 class TurnWrites:
@@ -137,15 +156,8 @@ class Router:
             if answer is not None:
                 self._stats.request_served(command.code, perf_counter() - started)
             return answer
-        except BadRequest as error:
-            return self._refuse(command, error.code, error.remark, started)
-        except store_errors.StoreError as error:
-            return self._refuse(command, store_error_code(error), str(error), started)
-        except Exception as error:
-            log.exception("request failed code=%d peer=%s:%s", command.code, *connection.peer)
-            self._stats.handler_failures += 1
-            remark = f"the broker failed on this request ({type(error).__name__}); see its log"
-            return self._refuse(command, ResponseCode.SYSTEM_ERROR, remark, started)
+        except Exception as error:  # noqa: BLE001 - the top of a request; `refusal` logs bugs
+            return self._refuse(command, *refusal(error, connection, command, self._stats), started)
 
     def _log_unsupported(self, connection: Connection, code: int) -> None:
         if code in self._unsupported or len(self._unsupported) >= _UNSUPPORTED_LOGGED:

@@ -15,8 +15,8 @@ class StoreError(Exception):
 
     @property
     def remark(self) -> str:
-        """The text for a person."""
-        return str(self)
+        """The text for a person, in a form that an answer can carry: paths need not be UTF-8."""
+        return str(self).encode(errors="backslashreplace").decode()
 
 
 class StoreInUse(StoreError):

@@ -9,6 +9,8 @@ Guarantees
 - An answer of success leaves only after `store.durable` has passed the message's end.
 - Three different answers: durable (SUCCESS), not yet (FLUSH_DISK_TIMEOUT after the time-out; the
   message is stored and may become durable), failed (SERVICE_NOT_AVAILABLE: the store is broken).
+- An answer that cannot be made is a fault of its own send only, which is answered as the router
+  would (`refusal`); and every answer has left before `after_durable` is called.
 - Ends are non-decreasing in the queue: appends and `wait` both happen on the loop.
 """
 
@@ -19,10 +21,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from aerobee.broker.router import refusal
 from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import ResponseCode
-from aerobee.protocol.frames.command import Command
+from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.remoting.connection import Connection
+from aerobee.store.errors import StoreBroken
 from aerobee.store.stats import Histogram
 
 # A stalled disk must not turn into all memory: a waiting send costs about 1 KB, so 50 MB here.
@@ -126,9 +130,9 @@ class Acks:
             self._wake_pending = True
             self._call_loop(self._release)
 
-    def on_broken(self, error: Exception) -> None:
+    def on_broken(self, error: StoreBroken) -> None:
         """The store's flush thread: a sync failed, nothing more will become durable."""
-        self._broken = str(error)
+        self._broken = error.remark
         self._call_loop(self._fail_all)
 
     def expire(self) -> None:
@@ -160,6 +164,10 @@ class Acks:
     def _release(self) -> None:
         # Cleared before the mark is read: a sync that ends from here on wakes us again.
         self._wake_pending = False
+        self._answer_durable()
+        self._after_durable()
+
+    def _answer_durable(self) -> None:
         durable = self._store.durable
         waiting, answer = self._waiting, self._answer
         latest_deadline = self._loop.time() + self._timeout_s
@@ -172,7 +180,11 @@ class Acks:
                 self._count(counted_code, latest_deadline - counted_deadline, count)
                 counted_deadline, counted_code, count = deadline, request.code, 0
             count += 1
-            frame = answer(request, 0, msg_id, queue_id, queue_offset)
+            try:
+                frame = answer(request, 0, msg_id, queue_id, queue_offset)
+            except Exception as error:  # noqa: BLE001 - the top of a request; `refusal` logs bugs
+                count -= 1
+                frame = self._refuse(error, connection, request, latest_deadline - deadline)
             frames = writes.get(connection)
             if frames is None:
                 writes[connection] = [frame]
@@ -182,7 +194,6 @@ class Acks:
         for connection, frames in writes.items():
             if not connection.closed:
                 connection.write(frames[0] if len(frames) == 1 else b"".join(frames))
-        self._after_durable()
 
     def _count(self, code: int, waited_s: float, count: int) -> None:
         if count:
@@ -190,18 +201,30 @@ class Acks:
             self._put_times.add_many(int(waited_s * 1e9), count)
 
     def _fail_all(self) -> None:
-        self._release()
+        self._answer_durable()
         remark = f"the store has stopped after a disk error: {self._broken}"
         while self._waiting:
             self._stats.failed()  # its topic went with its header
             self._send(self._waiting.popleft(), ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+        self._after_durable()
 
     def _send(self, item: Waiting, code: int, remark: str | None) -> None:
-        waited_s = self._loop.time() + self._timeout_s - item.deadline
-        self._stats.request_refused(item.request.code, code, waited_s)
+        _, deadline, connection, request, msg_id, queue_id, queue_offset = item
+        waited_s = self._loop.time() + self._timeout_s - deadline
+        try:
+            frame = self._answer(request, code, msg_id, queue_id, queue_offset, remark)
+        except Exception as error:  # noqa: BLE001 - the top of a request; `refusal` logs bugs
+            frame = self._refuse(error, connection, request, waited_s)
+        else:
+            self._stats.request_refused(request.code, code, waited_s)
+            self._put_times.add_many(int(waited_s * 1e9), 1)
+        if not connection.closed:
+            connection.write(frame)
+
+    def _refuse(
+        self, error: Exception, connection: Connection, request: Command, waited_s: float
+    ) -> bytes:
+        code, remark = refusal(error, connection, request, self._stats)
+        self._stats.request_refused(request.code, code, waited_s)
         self._put_times.add_many(int(waited_s * 1e9), 1)
-        if item.connection.closed:
-            return
-        item.connection.write(
-            self._answer(item.request, code, item.msg_id, item.queue_id, item.queue_offset, remark)
-        )
+        return encode_response(request, code, remark)

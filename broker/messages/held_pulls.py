@@ -42,6 +42,7 @@ class HeldPulls:
         self._limit = limit
         self._held: dict[tuple[str, int], list[HeldPull]] = {}
         self._count = 0
+        # Must not raise: the pulls behind it have left the table already.
         self.replay: Callable[[HeldPull], None] = _no_replay
 
     def __len__(self) -> int:

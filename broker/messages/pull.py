@@ -3,7 +3,8 @@
 Checks the group, the topic, the queue and the subscription; asks the store; answers with messages,
 with "ask again from there", or not yet: an empty pull that wants to wait is handed to
 `held_pulls.py` and comes back through `replay` when a message arrives or its time is over. The
-replay neither waits again nor commits the offset again.
+replay neither waits again nor commits the offset again. What it raises has the same answer as at
+the first try (`refusal` in `router.py`), so that the other pulls of a batch get theirs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from aerobee.broker.messages.held_pulls import HeldPull, HeldPulls
+from aerobee.broker.router import refusal
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
@@ -118,18 +120,18 @@ class PullProcessor:
         return self._answer(command, header, group, result, code)
 
     def replay(self, pull: HeldPull) -> None:
-        """Answer a pull that was held, with whatever there is now."""
-        header = pull.header
+        """Answer a pull that was held, with whatever there is now. Does not raise."""
+        header, request, stats = pull.header, pull.request, self._stats
         code: int
         try:
             group = self._check(header)
             result = self._get(header, pull.codes)
             code = _answer_code(result.status, header.queue_offset)
-            answer = self._answer(pull.request, header, group, result, code)
-        except BadRequest as error:
-            code = error.code
-            answer = encode_response(pull.request, code, error.remark)
-        counters = self._stats.request(pull.request.code, code, long_polling=True)
+            answer = self._answer(request, header, group, result, code)
+        except Exception as error:  # noqa: BLE001 - the top of a request; `refusal` logs bugs
+            code, remark = refusal(error, pull.connection, request, stats)
+            answer = encode_response(request, code, remark)
+        counters = stats.request(request.code, code, long_polling=True)
         counters.add(self._held.held_s(pull))
         pull.connection.write(answer)
 

@@ -14,12 +14,11 @@ from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 
-from aerobee.broker.router import store_error_code
+from aerobee.broker.router import known_refusal
 from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.remoting.connection import Connection
-from aerobee.store.errors import StoreError
 
 log = logging.getLogger("aerobee.broker")
 
@@ -63,6 +62,7 @@ class WorkerAnswers:
 def _told(error: BaseException | None) -> tuple[int, str | None]:
     if error is None:
         return ResponseCode.SUCCESS, None
-    if isinstance(error, StoreError):
-        return store_error_code(error), str(error)
-    return ResponseCode.SYSTEM_ERROR, f"the broker failed on this request: {error}"
+    return known_refusal(error) or (
+        ResponseCode.SYSTEM_ERROR,
+        f"the broker failed on this request: {error}",
+    )

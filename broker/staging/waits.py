@@ -15,6 +15,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import NamedTuple
 
+from aerobee.broker.router import refusal
 from aerobee.broker.staging.table import BatchKey, StageTable
 from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import ResponseCode
@@ -128,9 +129,14 @@ class StageWaits:
 
     def _send(self, one: Waiting, code: int) -> None:
         took_s = perf_counter() - one.started
+        try:
+            answer = self.answer(one.command, one.key, code, existed=one.existed)
+        except Exception as error:  # noqa: BLE001 - the top of a request; `refusal` logs bugs
+            code, remark = refusal(error, one.connection, one.command, self._stats)
+            answer = encode_response(one.command, code, remark)
         if code:
             self._stats.request_refused(one.command.code, code, took_s)
         else:
             self._stats.request_served(one.command.code, took_s)
         if not one.connection.closed:
-            one.connection.write(self.answer(one.command, one.key, code, existed=one.existed))
+            one.connection.write(answer)

@@ -80,6 +80,11 @@ class Reput:
         except OSError as error:
             self._failed(error)
             return []
+        except Exception:
+            # A bug. The entries were taken, so only the log still has them; going on with later
+            # ones would leave a hole in their queues.
+            self._log.stop_feeding()
+            raise
 
     def _dispatch_fed(self, entries: list[Appended]) -> list[Arrival]:
         index = self._index

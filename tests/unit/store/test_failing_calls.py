@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from aerobee.store.errors import SegmentCreateFailed, StoreNotWritable
+from aerobee.store.message_store import MessageStore
+from aerobee.store.queues.consume_queue import ConsumeQueue
 from tests.faulty_files import FaultyFiles
 from tests.sim.failing_calls import FailingFiles
 from tests.sim.stepped_store import SteppedClock, SteppedStore
@@ -164,3 +166,21 @@ def test_an_index_file_is_read_as_the_disk_has_it_after_a_failed_sync() -> None:
     assert int.from_bytes((image[path] or b"")[36:40], "big") == 4
     assert len(again.query("Orders", "U1", 9, 1, 1 << 62).records) == 1
     assert again.close()
+
+
+def test_a_bug_in_a_round_of_dispatch_leaves_no_hole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MessageStore.open(small_settings(tmp_path))
+    store.put(message(body=b"first"))
+    store.put(message(body=b"other", queue_id=1))
+    with monkeypatch.context() as patch:
+        patch.setattr(ConsumeQueue, "write_units", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            store.dispatch()
+    store.put(message(body=b"second"))
+    arrivals = store.dispatch()
+    assert [(found.queue_id, found.queue_offset) for found in arrivals] == [(0, 0), (1, 0), (0, 1)]
+    assert bodies(store) == [b"first", b"second"]
+    assert bodies(store, queue_id=1) == [b"other"]
+    assert store.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -12,11 +13,15 @@ from aerobee.broker.messages.acks import Acks
 from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command, make_request
+from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.remoting.connection import Connection
+from aerobee.store.errors import StoreBroken
 from aerobee.store.stats import Histogram
 
 
 class Peer:
+    peer = ("192.0.2.1", 1)
+
     def __init__(self) -> None:
         self.closed = False
         self.written: list[bytes] = []
@@ -37,7 +42,9 @@ class Mark:
 
 
 class Bench:
-    def __init__(self, timeout_s: float = 60.0) -> None:
+    def __init__(
+        self, timeout_s: float = 60.0, after_durable: Callable[[], object] | None = None
+    ) -> None:
         self.mark = Mark()
         self.after_durable = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -47,7 +54,7 @@ class Bench:
             loop,
             self.mark,
             answer,
-            self.after_durable.set,
+            after_durable or self.after_durable.set,
             timeout_s,
             self.stats,
             self.put_times,
@@ -77,7 +84,14 @@ def answer(
     queue_offset: int,
     remark: str | None = None,
 ) -> bytes:
+    if msg_id.startswith("faulty"):
+        raise ZeroDivisionError("a bug")
     return f"{msg_id}:{int(code)} ".encode()
+
+
+def codes(written: list[bytes]) -> list[int]:
+    """The codes of whole answers, which are no names of this test."""
+    return [command.code for data in written for command in FrameDecoder().feed(data)]
 
 
 async def test_answers_covered_by_the_mark_leave_in_one_write_in_order() -> None:
@@ -115,6 +129,41 @@ async def test_a_closed_connection_does_not_stop_the_others() -> None:
     assert (gone.written, bench.peer.written) == ([], [b"b:0 "])
 
 
+async def test_an_answer_that_cannot_be_made_is_its_own_send_s_fault() -> None:
+    bench, other = Bench(), Peer()
+    bench.wait(100, "a")
+    bench.wait(200, "faulty", other)
+    bench.wait(300, "c")
+    await bench.move(300)
+    assert bench.peer.written == [b"a:0 c:0 "]
+    assert codes(other.written) == [ResponseCode.SYSTEM_ERROR]
+    assert bench.stats.handler_failures == 1
+    counts = {request.key.response_code: request.count for request in bench.stats.requests()}
+    assert counts == {ResponseCode.SUCCESS: 2, ResponseCode.SYSTEM_ERROR: 1}
+    assert bench.put_times.count == 3
+
+
+async def test_an_answer_too_late_that_cannot_be_made_keeps_none_back() -> None:
+    bench, other = Bench(timeout_s=-1), Peer()
+    bench.wait(100, "faulty", other)
+    bench.wait(200, "b")
+    bench.acks.expire()
+    assert codes(other.written) == [ResponseCode.SYSTEM_ERROR]
+    assert bench.peer.written == [f"b:{int(ResponseCode.FLUSH_DISK_TIMEOUT)} ".encode()]
+
+
+async def test_a_failed_sync_is_told_to_all_whatever_happens_to_the_durable_mark_s_work() -> None:
+    surfaced: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _loop, context: surfaced.set_result(context["exception"])
+    )
+    bench = Bench(after_durable=lambda: 1 // 0)
+    bench.wait(100, "lost")
+    bench.acks.on_broken(StoreBroken("EIO"))
+    assert isinstance(await asyncio.wait_for(surfaced, 5), ZeroDivisionError)
+    assert bench.peer.written == [f"lost:{int(ResponseCode.SERVICE_NOT_AVAILABLE)} ".encode()]
+
+
 async def test_too_late_is_flush_disk_timeout() -> None:
     bench = Bench(timeout_s=-1)
     bench.wait(100, "a")
@@ -129,7 +178,7 @@ async def test_a_failed_sync_answers_with_an_error_but_not_to_what_is_durable() 
     bench.wait(100, "safe")
     bench.wait(200, "lost")
     bench.mark.durable = 100
-    bench.acks.on_broken(OSError("EIO"))
+    bench.acks.on_broken(StoreBroken("EIO"))
     await asyncio.wait_for(bench.after_durable.wait(), 5)
     service_not_available = int(ResponseCode.SERVICE_NOT_AVAILABLE)
     assert bench.peer.written == [b"safe:0 ", f"lost:{service_not_available} ".encode()]

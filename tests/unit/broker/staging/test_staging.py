@@ -5,10 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aerobee.broker.staging import publish as stage_publish
+from aerobee.broker.staging.waits import StageWaits
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.headers.stages import (
@@ -92,6 +94,29 @@ def test_a_status_waits_until_the_batch_is_done(desk: Desk) -> None:
     desk.settle()
     (answer,) = desk.peer.received
     assert answer.ext["state"] == "done"
+
+
+def test_an_answer_that_cannot_be_made_keeps_none_back(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.intent(KEY, [desk.stage(KEY, 0, rows("a", 5))])
+    desk.sync()
+    desk.peer.received.clear()
+    for _ in range(2):
+        assert desk.status(KEY, wait_ms=5_000) is None
+    answer, faults = StageWaits.answer, [ZeroDivisionError("a bug")]
+
+    def faulty(waits: StageWaits, *args: Any, **options: Any) -> bytes:
+        if faults:
+            raise faults.pop()
+        return answer(waits, *args, **options)
+
+    monkeypatch.setattr(StageWaits, "answer", faulty)
+    desk.settle()
+    desk.staging.waits.look()
+    first, second = desk.peer.received
+    assert first.code == ResponseCode.SYSTEM_ERROR
+    assert (second.code, second.ext["state"]) == (0, "done")
 
 
 def test_a_status_is_answered_open_when_its_time_is_over(desk: Desk) -> None:
