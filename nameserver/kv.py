@@ -1,9 +1,10 @@
 """The name server's key-value configuration, and its file.
 
-Namespaces of keys, as admin tools use them (order topics above all, spec/wire.md 5.4). The file is
-RocketMQ's `{"configTable":{namespace:{key:value}}}`. It is replaced atomically: new text to `X.tmp`
-and synced, the old kept as `X.bak`, `X.tmp` renamed over `X`, the directory synced. A damaged file
-is read from its backup; when both are damaged the start stops instead of forgetting what was set.
+Namespaces of keys, as admin tools use them (order topics above all, protocol/WIRE.md 5.4). The file
+is RocketMQ's `{"configTable":{namespace:{key:value}}}`. It is replaced atomically: new text to
+`X.tmp` and synced, the old kept as `X.bak`, `X.tmp` renamed over `X`, the directory synced. A
+damaged file is read from its backup; when both are damaged the start stops instead of forgetting
+what was set.
 
 The table is touched on the loop only; `KvFile.save` may run on another thread.
 """

@@ -2,8 +2,8 @@
 
 Each queue gives up the leading files whose last units all name records below the log's beginning,
 never its last file, which holds its numbering, and then begins at its first unit that the log still
-has, or at its end if there is none (store spec 10.3, 5.4). The index gives up its oldest files that
-know nothing newer.
+has, or at its end if there is none (store/FORMAT.md 10.3, 5.4). The index gives up its oldest files
+that know nothing newer.
 
 With thousands of queues that is a lot of reading, so it is planned on a worker thread, applied on
 the owner's in small portions, each a few attributes, and the files are removed on the worker again.
