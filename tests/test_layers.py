@@ -46,6 +46,10 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("errors", "settings", "properties", "logs", "model"),
         *("limits", "manual", "ports", "rules", "sources", "load"),
     ),
+    "remoting": (
+        *("errors", "limits", "stats", "peers", "tls", "calls", "budget"),
+        *("connection_set", "connection", "caller", "blocking", "server"),
+    ),
     "store": (
         *("errors", "stats", "disk", "stats_service", "segments", "queues", "log", "scan"),
         *("index", "dispatch", "flush", "reading", "inspect", "recovery", "retention", "scrub"),
