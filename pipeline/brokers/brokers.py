@@ -19,9 +19,9 @@ from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Self, TypeVar
 
-from aerobee.pipeline.brokers.errors import BadData, NoSuchTopic, Refused, Unreachable
+from aerobee.pipeline.brokers.access import Access
 from aerobee.pipeline.brokers.offsets import Queue
-from aerobee.pipeline.options import Access
+from aerobee.pipeline.errors import BadData, NoSuchTopic, Refused, Unreachable
 from aerobee.protocol.bodies.common import parse_topic_list
 from aerobee.protocol.bodies.routes import TopicRoute
 from aerobee.protocol.codes import RequestCode, ResponseCode

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from aerobee.pipeline.brokers.brokers import Brokers, Question
-from aerobee.pipeline.brokers.errors import BadData
 from aerobee.pipeline.brokers.offsets import Offsets, Queue
+from aerobee.pipeline.errors import BadData
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import ProtocolError
 from aerobee.protocol.frames.command import Command

@@ -19,18 +19,14 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from aerobee.pipeline.brokers.errors import PipelineError
 from aerobee.pipeline.decode.columns import nearest
+from aerobee.pipeline.errors import StoreReadError
 
 if TYPE_CHECKING:
     from pyarrow import fs as pafs
 
 NAME_DIGITS: Final = 20
 _DLEDGER: Final = "dledger-"
-
-
-class StoreReadError(PipelineError):
-    """A store that cannot be read, or whose files changed while they were; says where and what."""
 
 
 class File(NamedTuple):

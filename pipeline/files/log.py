@@ -22,7 +22,8 @@ from functools import cached_property
 from typing import Final, NamedTuple, TypeVar
 
 from aerobee.pipeline.decode.starts import MAGICS
-from aerobee.pipeline.files.directory import File, Place, Reader, Store, StoreReadError
+from aerobee.pipeline.errors import StoreReadError
+from aerobee.pipeline.files.directory import File, Place, Reader, Store
 from aerobee.pipeline.files.units import Queue
 from aerobee.protocol.message.record_layout import (
     BLANK_BYTES,

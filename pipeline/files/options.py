@@ -13,7 +13,8 @@ from typing import Final
 
 from aerobee.pipeline.decode.columns import MAP_TYPE, PROPERTIES, STORE_COLUMNS, Column, choose
 from aerobee.pipeline.decode.wanted import Wanted
-from aerobee.pipeline.option_parsing import OptionError, OptionMap
+from aerobee.pipeline.errors import OptionError
+from aerobee.pipeline.options import OptionMap
 
 PERMISSIVE, DROP_MALFORMED, FAIL_FAST = "permissive", "dropmalformed", "failfast"
 AUTO, COMMIT_LOG, CONSUME_QUEUE = "auto", "commitlog", "consumequeue"

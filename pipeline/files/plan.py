@@ -22,14 +22,8 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from aerobee.pipeline.decode.wanted import Wanted
-from aerobee.pipeline.files.directory import (
-    File,
-    Place,
-    Store,
-    StoreReadError,
-    find_stores,
-    require_topics,
-)
+from aerobee.pipeline.errors import StoreReadError
+from aerobee.pipeline.files.directory import File, Place, Store, find_stores, require_topics
 from aerobee.pipeline.files.log import Log, in_parallel
 from aerobee.pipeline.files.options import AUTO, COMMIT_LOG, CONSUME_QUEUE, StoreOptions
 from aerobee.pipeline.files.units import Queue

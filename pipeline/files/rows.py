@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from aerobee.pipeline.decode.decode import Form, decode
 from aerobee.pipeline.decode.wanted import Wanted
-from aerobee.pipeline.files.directory import StoreReadError
+from aerobee.pipeline.errors import StoreReadError
 from aerobee.pipeline.files.options import FAIL_FAST, PERMISSIVE, StoreOptions
 from aerobee.pipeline.files.walk import Damage
 

@@ -20,8 +20,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from aerobee.pipeline.decode.columns import ddl
 from aerobee.pipeline.decode.wanted import Wanted
+from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.files.options import StoreOptions
-from aerobee.pipeline.option_parsing import OptionError
 from aerobee.pipeline.workers import settle
 
 if TYPE_CHECKING:

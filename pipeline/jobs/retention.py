@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from aerobee.pipeline.files.directory import Store, StoreReadError
+from aerobee.pipeline.errors import StoreReadError
+from aerobee.pipeline.files.directory import Store
 from aerobee.pipeline.files.units import Queue
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import JobFailed, JobResult, size_text

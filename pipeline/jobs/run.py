@@ -13,11 +13,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from aerobee.pipeline.brokers.errors import PipelineError
+from aerobee.pipeline.errors import OptionError, PipelineError
 from aerobee.pipeline.jobs.checks import ParseTime, check
 from aerobee.pipeline.jobs.result import COULD_NOT, DAMAGED, USAGE, JobFailed, JobResult
 from aerobee.pipeline.jobs.session import NEEDED, Progress, open_session, step
-from aerobee.pipeline.option_parsing import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ from typing import Final
 from aerobee.client.errors import ClientError, NoRoute
 from aerobee.client.loop_thread import LoopThread
 from aerobee.client.producing.staging import StageClient, StagingOptions
-from aerobee.pipeline.option_parsing import OptionError
+from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.sink.options import (
     AT_LEAST_ONCE,
     EFFECTIVELY_ONCE,

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from aerobee.pipeline.brokers.access import ACCESS_OPTIONS, Access, read_access, topic_options
 from aerobee.pipeline.brokers.offsets import EARLIEST, LATEST, Queue, parse_assign, parse_offsets
 from aerobee.pipeline.decode.columns import PROPERTIES, TOPIC_COLUMNS, Column, choose
-from aerobee.pipeline.option_parsing import OptionError, OptionMap
-from aerobee.pipeline.options import ACCESS_OPTIONS, Access, read_access, topic_options
+from aerobee.pipeline.errors import OptionError
+from aerobee.pipeline.options import OptionMap
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import (
     ALL_MESSAGES,

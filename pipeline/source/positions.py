@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from aerobee.pipeline.brokers.brokers import Brokers
-from aerobee.pipeline.brokers.errors import DataLoss, NoSuchTopic
 from aerobee.pipeline.brokers.offsets import EARLIEST, LATEST, Offsets, Queue, Range
 from aerobee.pipeline.brokers.queue_offsets import max_offsets, min_offsets, offsets_at
-from aerobee.pipeline.option_parsing import OptionError
+from aerobee.pipeline.errors import DataLoss, NoSuchTopic, OptionError
 from aerobee.pipeline.source.options import Place, SourceOptions
 from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from aerobee.remoting.errors import RemotingError

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from aerobee.pipeline.brokers.brokers import Brokers, check
-from aerobee.pipeline.brokers.errors import BadData, DataLoss
 from aerobee.pipeline.brokers.offsets import Range
+from aerobee.pipeline.errors import BadData, DataLoss
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import ProtocolError
 from aerobee.protocol.frames.command import Command, make_request

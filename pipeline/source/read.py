@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aerobee.pipeline.brokers.brokers import Brokers
-from aerobee.pipeline.brokers.errors import BadData
 from aerobee.pipeline.brokers.offsets import Queue, Range
 from aerobee.pipeline.decode.columns import TOPIC_COLUMNS, choose
 from aerobee.pipeline.decode.decode import Form, decode
 from aerobee.pipeline.decode.properties import Properties
 from aerobee.pipeline.decode.starts import record_starts
+from aerobee.pipeline.errors import BadData
 from aerobee.pipeline.source.options import SourceOptions
 from aerobee.pipeline.source.range_reader import Chunk, PullForm, RangeReader
 

@@ -22,7 +22,7 @@ from typing import Protocol
 from aerobee.pipeline.brokers.brokers import Brokers
 from aerobee.pipeline.brokers.offsets import Offsets, Queue, from_json, to_json
 from aerobee.pipeline.brokers.queue_offsets import group_offsets, store_group_offsets
-from aerobee.pipeline.option_parsing import OptionError
+from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.source.options import SourceOptions
 from aerobee.protocol.names import START_GROUP_SUFFIX
 

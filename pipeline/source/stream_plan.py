@@ -19,7 +19,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from aerobee.pipeline.brokers.errors import DataLoss, PipelineError
 from aerobee.pipeline.brokers.offsets import Offsets, Queue, Range, limited
 from aerobee.pipeline.brokers.queue_offsets import (
     max_offsets,
@@ -27,6 +26,7 @@ from aerobee.pipeline.brokers.queue_offsets import (
     min_offsets,
     store_group_offsets,
 )
+from aerobee.pipeline.errors import DataLoss, PipelineError
 from aerobee.pipeline.source.options import SourceOptions
 from aerobee.pipeline.source.positions import Cluster
 from aerobee.pipeline.source.start_pins import make_pins

@@ -91,7 +91,7 @@ class TopicSource(DataSource):
         return stream_writer(self.options, schema, overwrite)
 
     def _options(self, streaming: bool | None, schema: StructType | None = None) -> SourceOptions:
-        from aerobee.pipeline.option_parsing import OptionError
+        from aerobee.pipeline.errors import OptionError
         from aerobee.pipeline.source.options import read_source_options
 
         options = read_source_options(self.options, streaming=streaming)
@@ -243,8 +243,8 @@ def _json(offsets: Any) -> dict[str, Any]:
 
 
 def _offsets(value: dict[str, Any]) -> Any:
-    from aerobee.pipeline.brokers.errors import PipelineError
     from aerobee.pipeline.brokers.offsets import from_json
+    from aerobee.pipeline.errors import PipelineError
 
     try:
         return from_json(value)

@@ -14,9 +14,9 @@ import pytest
 
 import aerobee.testing
 from aerobee.client.blocking import PullConsumer
+from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.jobs.archives import job_state
 from aerobee.pipeline.jobs.archives.job_state import is_done
-from aerobee.pipeline.option_parsing import OptionError
 from aerobee.pipeline.sink.plan import SinkPlan, SinkPlanError, plan_write
 from aerobee.pipeline.sink.rows import SinkRowError
 from aerobee.pipeline.sink.send import SinkSendError

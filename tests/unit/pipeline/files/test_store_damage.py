@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.pipeline.files.directory import StoreReadError
+from aerobee.pipeline.errors import OptionError, StoreReadError
 from aerobee.pipeline.files.options import StoreOptions
 from aerobee.pipeline.files.plan import LogPart, Part, plan
 from aerobee.pipeline.files.read import read_part
-from aerobee.pipeline.option_parsing import OptionError
 from aerobee.protocol.message.record import Message
 from tests.unit.pipeline.stores import (
     copy_of_open,

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerobee.pipeline.brokers.errors import DataLoss, NoSuchTopic, Unreachable
 from aerobee.pipeline.brokers.offsets import Queue, Range
 from aerobee.pipeline.brokers.queue_offsets import first_late, look, offsets_at
-from aerobee.pipeline.option_parsing import OptionError
+from aerobee.pipeline.errors import DataLoss, NoSuchTopic, OptionError, Unreachable
 from aerobee.pipeline.source import positions, stream_plan
 from aerobee.pipeline.source.batch_plan import batch_ranges
 from aerobee.pipeline.source.positions import Cluster

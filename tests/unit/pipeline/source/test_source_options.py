@@ -7,7 +7,7 @@ import pytest
 
 from aerobee.pipeline.brokers.offsets import EARLIEST, LATEST, Queue
 from aerobee.pipeline.decode.columns import MAP_TYPE
-from aerobee.pipeline.option_parsing import OptionError
+from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.source.options import Place, SourceOptions, read_source_options
 from tests.tls import CERTIFICATE
 
