@@ -150,8 +150,8 @@ class Store:
         if topics is None:
             return self._listed(None)
         if None in self._queues:
-            wanted = set(topics)
-            return {key: files for key, files in self._queues[None].items() if key[0] in wanted}
+            named = set(topics)
+            return {key: files for key, files in self._queues[None].items() if key[0] in named}
         return {key: found for topic in topics for key, found in self._listed(topic).items()}
 
     def _listed(self, topic: str | None) -> dict[tuple[str, int], tuple[File, ...]]:

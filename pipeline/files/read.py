@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from aerobee.pipeline.decode.wanted import Wanted
+from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.files.bytes import SegmentBytes
 from aerobee.pipeline.files.options import CONSUME_QUEUE, StoreOptions
 from aerobee.pipeline.files.plan import LogPart, Part, Piece, UnitsPart, is_light
@@ -32,10 +32,10 @@ from aerobee.pipeline.files.walk import (
 )
 
 
-def read_part(part: Part, options: StoreOptions, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def read_part(part: Part, options: StoreOptions, selection: Selection) -> Iterator[pa.RecordBatch]:
     """The rows of a partition. Raises StoreReadError: a file is gone or was cut, a bad record in
     failfast."""
-    reading = Reading(options, _of_rows(part, options, wanted))
+    reading = Reading(options, _of_rows(part, options, selection))
     if isinstance(part, UnitsPart):
         yield from read_units(part, reading)
     else:
@@ -44,14 +44,14 @@ def read_part(part: Part, options: StoreOptions, wanted: Wanted) -> Iterator[pa.
     reading.close()
 
 
-def _of_rows(part: Part, options: StoreOptions, wanted: Wanted) -> Wanted:
+def _of_rows(part: Part, options: StoreOptions, selection: Selection) -> Selection:
     """What a row must be. Who asks for queues gets what consumers of them get: light queues and
     other further ones (store/FORMAT.md) have messages of other topics."""
     if isinstance(part, UnitsPart):
         light = any(is_light(units.topic) for units in part.queues)
         if light or options.use == CONSUME_QUEUE:
-            return replace(wanted, topics=None, queue_ids=None)
-    return wanted
+            return replace(selection, topics=None, queue_ids=None)
+    return selection
 
 
 def _read_piece(part: LogPart, piece: Piece, reading: Reading) -> Iterator[pa.RecordBatch]:
@@ -70,10 +70,10 @@ def _read_chunk(
     walk: Walk, chunk: Chunk, piece: Piece, reading: Reading
 ) -> Iterator[pa.RecordBatch]:
     starts = chunk.starts
-    before = piece.first_wanted - chunk.log_offset
+    before = piece.first_offset - chunk.log_offset
     if before > 0:
         starts = starts[starts >= before]
-    damage = [one for one in chunk.damage if one.log_offset >= piece.first_wanted]
+    damage = [one for one in chunk.damage if one.log_offset >= piece.first_offset]
     hidden: list[int] = []
     walked = min(len(chunk.data), chunk.next_offset - chunk.log_offset)
     for batch, bad in reading.rows(chunk.data, chunk.log_offset, starts):

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from aerobee.pipeline.decode.decode import Form, decode
-from aerobee.pipeline.decode.wanted import Wanted
+from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.errors import StoreReadError
 from aerobee.pipeline.files.options import FAIL_FAST, PERMISSIVE, StoreOptions
 from aerobee.pipeline.files.walk import Damage
@@ -29,15 +29,15 @@ ROWS_MAX: Final = 32768
 class Reading:
     """How rows are made for one partition, and the count of what became none."""
 
-    def __init__(self, options: StoreOptions, wanted: Wanted) -> None:
+    def __init__(self, options: StoreOptions, selection: Selection) -> None:
         self.options = options
-        self.wanted = wanted
+        self.selection = selection
         self.form = Form(
             options.columns,
             properties=options.properties,
             decompress=options.decompress,
             check_crc=options.check_crc,
-            wanted=wanted,
+            selection=selection,
             damage_is_bad=True,
         )
         self._shows_bad = options.mode == PERMISSIVE and any(

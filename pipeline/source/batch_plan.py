@@ -7,15 +7,15 @@ import warnings
 
 from aerobee.pipeline.brokers.offsets import Offsets, Queue, Range
 from aerobee.pipeline.brokers.queue_offsets import offsets_at
+from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.source.options import SourceOptions
 from aerobee.pipeline.source.positions import Cluster
-from aerobee.pipeline.source.pushdown import Pruning
 
 log = logging.getLogger("aerobee.pipeline")
 
 
-def batch_ranges(options: SourceOptions, pruning: Pruning | None = None) -> list[Range]:
-    """The ranges to read, sorted by queue; empty ones are left out.
+def batch_ranges(options: SourceOptions, pushed: Selection | None = None) -> list[Range]:
+    """The ranges to read, sorted by queue; empty ones are left out. `pushed` narrows them.
 
     Raises DataLoss for offsets given that the queue does not have, unless failOnDataLoss=false.
     """
@@ -24,12 +24,12 @@ def batch_ranges(options: SourceOptions, pruning: Pruning | None = None) -> list
         queues = cluster.queues()
         if not queues:
             _warn_of_nothing(options)
-        if pruning is not None:
-            queues = [queue for queue in queues if pruning.wants(queue)]
+        if pushed is not None:
+            queues = [queue for queue in queues if pushed.has_queue(*queue)]
         start = _resolved(cluster, queues, "start")
         end = _resolved(cluster, queues, "end")
-        if pruning is not None:
-            _narrow(cluster, pruning, start, end)
+        if pushed is not None:
+            _narrow(cluster, pushed, start, end)
         elif options.start.offsets:
             _check_starts(cluster, start, end)
         ranges = [Range(queue, start[queue], end[queue]) for queue in queues]
@@ -58,14 +58,15 @@ def _check_starts(cluster: Cluster, start: Offsets, end: Offsets) -> None:
             cluster.lose(f"{queue}: reading begins at {start[queue]}, but ends at {end[queue]}")
 
 
-def _narrow(cluster: Cluster, pruning: Pruning, start: Offsets, end: Offsets) -> None:
+def _narrow(cluster: Cluster, pushed: Selection, start: Offsets, end: Offsets) -> None:
     queues, group = list(start), cluster.options.group
     for queue in queues:
-        start[queue] = max(start[queue], pruning.lowest)
-        end[queue] = min(end[queue], pruning.highest + 1)
-    if pruning.from_ms is not None:
-        first = offsets_at(cluster.brokers, group, queues, pruning.from_ms)
+        start[queue] = max(start[queue], pushed.start_offset or 0)
+        if pushed.end_offset is not None:
+            end[queue] = min(end[queue], pushed.end_offset)
+    if pushed.start_ms is not None:
+        first = offsets_at(cluster.brokers, group, queues, pushed.start_ms)
         start |= {queue: max(start[queue], first[queue]) for queue in queues}
-    if pruning.to_ms is not None:
-        last = offsets_at(cluster.brokers, group, queues, pruning.to_ms + 1)
+    if pushed.end_ms is not None:
+        last = offsets_at(cluster.brokers, group, queues, pushed.end_ms)
         end |= {queue: min(end[queue], last[queue]) for queue in queues}

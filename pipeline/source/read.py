@@ -11,7 +11,7 @@ cannot be decoded fails the task, or is left out with a warning under failOnData
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from aerobee.pipeline.brokers.brokers import Brokers
 from aerobee.pipeline.brokers.offsets import Queue, Range
 from aerobee.pipeline.decode.columns import TOPIC_COLUMNS, choose
 from aerobee.pipeline.decode.decode import Form, decode
-from aerobee.pipeline.decode.properties import Properties
+from aerobee.pipeline.decode.properties import sql_matcher
 from aerobee.pipeline.decode.starts import record_starts
 from aerobee.pipeline.errors import BadData
 from aerobee.pipeline.source.options import SourceOptions
@@ -92,7 +92,7 @@ class _Rows:
             decompress=options.decompress,
             broker_name=queue.broker,
             system_properties=options.system_properties,
-            matching=None if options.condition is None else _matching(options.condition),
+            matching=None if options.condition is None else sql_matcher(options.condition),
         )
 
     def batches(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
@@ -127,13 +127,6 @@ class _Rows:
 
     def _where(self, chunk: Chunk, what: str) -> str:
         return f"{self._queue}, offsets {chunk.low} to {chunk.high - 1}: {what}"
-
-
-def _matching(expression: str) -> Callable[[Properties], np.ndarray]:
-    # Brings the parser, which reads without SQL have no need of.
-    from aerobee.pipeline.decode.sql_rows import SqlRows
-
-    return SqlRows(expression)
 
 
 def _inside(chunk: Chunk, starts: np.ndarray) -> np.ndarray:

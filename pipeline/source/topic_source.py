@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from aerobee.pipeline.brokers.offsets import Range
+    from aerobee.pipeline.decode.selection import Selection
     from aerobee.pipeline.source.options import SourceOptions
-    from aerobee.pipeline.source.pushdown import Pruning
     from aerobee.pipeline.source.stream_plan import StreamPlan
 
 log = logging.getLogger("aerobee.pipeline")
@@ -72,7 +72,7 @@ class TopicSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader; one with pushFilters only when asked, since Spark refuses it else."""
         options = self._options(False, schema)
-        return PruningTopicReader(options) if options.pushdown else TopicReader(options)
+        return FilteringTopicReader(options) if options.pushdown else TopicReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A stream reader."""
@@ -139,7 +139,7 @@ def _range_of(value: tuple[str, str, int, int, int]) -> Range:
 class TopicReader(_Reading, DataSourceReader):
     """Reads what is there when the DataFrame is planned."""
 
-    _pruning: Pruning | None = None
+    _pushed: Selection | None = None
 
     def partitions(self) -> list[InputPartition]:
         """One for each queue with messages, or as many as minPartitions asks for."""
@@ -149,17 +149,17 @@ class TopicReader(_Reading, DataSourceReader):
         settle()
         if self._options.most_rows or self._options.most_bytes:
             log.warning("maxOffsetsPerTrigger and maxBytesPerTrigger do nothing in a batch read")
-        return self._partitions(batch_ranges(self._options, self._pruning))
+        return self._partitions(batch_ranges(self._options, self._pushed))
 
 
-class PruningTopicReader(TopicReader):
+class FilteringTopicReader(TopicReader):
     """With filters pushed down (since 4.1): leaves out queues and offsets that cannot match."""
 
     def pushFilters(self, filters: list[Any]) -> list[Any]:
         """Take what helps; all are given back, so Spark evaluates them on the rows as well."""
-        from aerobee.pipeline.source.pushdown import prune
+        from aerobee.pipeline.decode.selection import selection_of
 
-        self._pruning = prune(filters)
+        self._pushed = selection_of(filters, "queueOffset")
         return list(filters)
 
 

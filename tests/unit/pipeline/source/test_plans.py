@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from aerobee.pipeline.brokers.offsets import Queue, Range
 from aerobee.pipeline.brokers.queue_offsets import first_late, look, offsets_at
+from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.errors import DataLoss, NoSuchTopic, OptionError, Unreachable
 from aerobee.pipeline.source import positions, stream_plan
 from aerobee.pipeline.source.batch_plan import batch_ranges
 from aerobee.pipeline.source.positions import Cluster
-from aerobee.pipeline.source.pushdown import Pruning
 from aerobee.pipeline.source.stream_plan import StreamPlan
 from aerobee.testing import RunningBroker
 from tests.unit.pipeline.support import TOPIC, create, options, queue, running, send
@@ -104,8 +104,8 @@ def test_a_pattern_means_all_topics_that_fit_but_those_of_the_system(
 def test_a_pruned_batch_reads_no_more_than_can_match(broker: RunningBroker) -> None:
     send(broker, [b"x"] * 5, 0)
     send(broker, [b"x"] * 5, 1)
-    pruning = Pruning(values={"queueId": {1}}, lowest=2, highest=3)
-    assert batch_ranges(options(broker), pruning) == [Range(queue(1), 2, 4)]
+    pushed = Selection(queue_ids=frozenset({1}), start_offset=2, end_offset=4)
+    assert batch_ranges(options(broker), pushed) == [Range(queue(1), 2, 4)]
 
 
 # --- times -------------------------------------------------------------------------------------
