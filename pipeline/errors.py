@@ -6,6 +6,10 @@ secret.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from aerobee.nearest_name import nearest_name
+
 
 class OptionError(ValueError):
     """An option that is unknown, missing, given twice, or has a value it cannot have."""
@@ -37,3 +41,10 @@ class BadData(PipelineError):
 
 class StoreReadError(PipelineError):
     """A store's files cannot be read, or changed meanwhile; the text says where and what."""
+
+
+def known_names(given: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown name: "; did you mean ...?", or all that are known."""
+    names = list(known)
+    meant = nearest_name(given, names)
+    return f"; did you mean {meant!r}?" if meant else f"; known are {', '.join(names)}"

@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from aerobee.pipeline.decode.columns import nearest
-from aerobee.pipeline.errors import OptionError
+from aerobee.nearest_name import nearest_name
+from aerobee.pipeline.errors import OptionError, known_names
 
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
@@ -59,7 +59,7 @@ class OptionMap:
             elif written.lower().startswith(let_through):
                 self._prefixed[written] = value
             else:
-                raise OptionError(f"unknown option {written!r}{nearest(written, self._names)}")
+                raise OptionError(f"unknown option {written!r}{known_names(written, self._names)}")
 
     def __contains__(self, name: str) -> bool:
         return self._values.get(name) is not None
@@ -141,7 +141,9 @@ class OptionMap:
         for one in choices:
             if one.lower() == text.lower():
                 return one
-        raise self.wrong(name, f"is none of {', '.join(choices)}{_meant(text, choices)}")
+        meant = nearest_name(text, choices)
+        hint = f"; did you mean {meant!r}?" if meant else ""
+        raise self.wrong(name, f"is none of {', '.join(choices)}{hint}")
 
     def names(self, name: str) -> tuple[str, ...] | None:
         """A comma list without its blanks; None if it is not given. Empty places are refused."""
@@ -168,8 +170,3 @@ class OptionMap:
         if value > maximum:
             raise self.wrong(name, f"is more than {maximum}")
         return value
-
-
-def _meant(text: str, choices: Iterable[str]) -> str:
-    hint = nearest(text, choices)
-    return hint if "did you mean" in hint else ""

@@ -4,9 +4,9 @@ Used by the driver for planning and by each executor's task for its range. One c
 peer, made when first needed. Several questions to one broker are sent ahead of their answers.
 
 Brokers move, restart and are busy: a question that got no answer is asked again, along the route as
-the name servers then know it, until `PATIENCE` times the time-out of one request has passed. Name
+the name servers then know it, until TIMEOUTS_MAX times the time-out of one request has passed. Name
 servers that never answered are an error at once: the address is probably wrong. So is a topic that
-they do not know. A task is more patient (`expected`): whoever planned it has met both.
+they do not know. A task tries for longer (`expected`): whoever planned it has met both.
 
 One thread at a time. Close it, or use it as a context manager.
 """
@@ -35,7 +35,7 @@ T = TypeVar("T")
 log = logging.getLogger("aerobee.pipeline")
 
 #: Time-outs of one request that may pass before a peer counts as unreachable.
-PATIENCE: Final = 10
+TIMEOUTS_MAX: Final = 10
 _MASTER_ID = 0
 _PERM_READ = 4
 # Questions on their way to one broker at the same time.
@@ -55,14 +55,14 @@ class Question(NamedTuple):
     ext: dict[str, str]
 
 
-class Patience:
-    """How long failures may go on: `wait` pauses, longer each time, and gives up at the limit.
+class Retries:
+    """Retries with backoff: `wait` pauses, longer each time, and gives up at the limit.
 
     The time counts from the first failure after a success.
     """
 
     def __init__(self, timeout_s: float) -> None:
-        self._limit_s = PATIENCE * timeout_s
+        self._limit_s = TIMEOUTS_MAX * timeout_s
         self.restart()
 
     def restart(self) -> None:
@@ -114,9 +114,9 @@ class Brokers:
             caller.close()
         self._callers.clear()
 
-    def patience(self) -> Patience:
-        """A new count-down, of the length that fits the time-out."""
-        return Patience(self._access.manner.timeout_s)
+    def retries(self) -> Retries:
+        """New retries, for as long as fits the time-out."""
+        return Retries(self._access.manner.timeout_s)
 
     # --- name servers -----------------------------------------------------------------------
 
@@ -196,14 +196,14 @@ class Brokers:
         Raises Unreachable, and Refused for an answer whose code is not in `accept`.
         """
         answers: dict[int, Command] = {}
-        patience = self.patience()
+        retries = self.retries()
         while len(answers) < len(questions):
             left = [number for number in range(len(questions)) if number not in answers]
             try:
                 self._ask_left(questions, left, answers, accept)
-                patience.restart()
+                retries.restart()
             except RemotingError as error:
-                patience.wait(error)
+                retries.wait(error)
                 self.look_again(questions[left[0]].queue.topic)
         return [answers[number] for number in range(len(questions))]
 

@@ -19,8 +19,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from aerobee.pipeline.decode.columns import nearest
-from aerobee.pipeline.errors import StoreReadError
+from aerobee.pipeline.errors import StoreReadError, known_names
 
 if TYPE_CHECKING:
     from pyarrow import fs as pafs
@@ -284,5 +283,5 @@ def require_topics(stores: Sequence[Store], topics: Iterable[str]) -> None:
     known = sorted({topic for store in stores for topic in store.topics()})
     for topic in sorted(topics):
         if topic not in known:
-            hint = nearest(topic, known) if known else "; there are no consume queues at all"
+            hint = known_names(topic, known) if known else "; there are no consume queues at all"
             raise StoreReadError(f"option topic: {topic!r} has no consume queue{hint}")

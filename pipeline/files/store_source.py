@@ -22,7 +22,7 @@ from aerobee.pipeline.decode.columns import ddl
 from aerobee.pipeline.decode.selection import selection_of
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.files.options import StoreOptions
-from aerobee.pipeline.workers import settle
+from aerobee.pipeline.workers import freeze_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ class RocketMQStoreSource(DataSource):
 
     def schema(self) -> str:
         """The columns asked for, as DDL. Raises OptionError for a wrong option."""
-        settle()
+        freeze_imports()
         return ddl(StoreOptions.parse(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -79,14 +79,14 @@ class StoreReader(DataSourceReader):
         """Raises StoreReadError: no such path, no store, a DLedger log, no such topic."""
         from aerobee.pipeline.files.plan import plan
 
-        settle()
+        freeze_imports()
         return [StorePartition(part) for part in plan(self.options, self.selection)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Batches of the schema; Spark makes one partition None of a plan without any."""
         from aerobee.pipeline.files.read import read_part
 
-        settle()
+        freeze_imports()
         if partition is not None and partition.value is not None:
             yield from read_part(partition.value, self.options, self.selection)
 

@@ -205,11 +205,11 @@ def _check_targets(topics: Sequence[str]) -> None:
 def _send(
     messages: DataFrame, options: dict[str, str], rate: float | None, result: JobResult
 ) -> None:
-    from aerobee.pipeline.jobs.archives.job_state import is_done
     from aerobee.pipeline.jobs.inputs import register_topics
+    from aerobee.pipeline.sink.plan import is_job_done
 
     result.facts["sent"] = 0
-    if is_done(options):
+    if is_job_done(options):
         result.lines += ["", f"nothing sent: job {options['jobId']} was done before"]
         return
     register_topics(messages.sparkSession)

@@ -81,8 +81,10 @@ def _sender(
             if isinstance(client, PlainClient):
                 sender = PlainSender(client, thread, plan.options)
             else:
-                told = _Capabilities(client, thread, plan.staged or {})
-                sender = StagedSender(client, thread, plan.options, (query, batch), partition, told)
+                capability_of = _Capabilities(client, thread, plan.staged or {})
+                sender = StagedSender(
+                    client, thread, plan.options, (query, batch), partition, capability_of
+                )
 
             def queues_of(topic: str) -> Sequence[MessageQueue]:
                 try:
@@ -109,16 +111,16 @@ class _Capabilities:
         self._known = dict(known)
 
     def __call__(self, broker: str) -> StageCapability:
-        told = self._known.get(broker)
-        if told is None:
-            told = self._thread.run(self._client.capability(broker))
-            if told is None:
+        found = self._known.get(broker)
+        if found is None:
+            found = self._thread.run(self._client.capability(broker))
+            if found is None:
                 raise SinkSendError(
                     f"broker {broker}, which was not there when the write began, does not stage "
                     "batches; start the write anew, or use guarantee=at-least-once"
                 )
-            self._known[broker] = told
-        return told
+            self._known[broker] = found
+        return found
 
 
 def commit_write(plan: SinkPlan, results: Sequence[TaskResult]) -> None:
@@ -155,7 +157,7 @@ def abort_write(plan: SinkPlan, results: Sequence[TaskResult]) -> None:
     try:
         _run(abort)
     except ClientError as error:
-        # They expire by themselves; the error that led here is the one to be told.
+        # They expire by themselves; the error that led here is the one to be raised.
         log.warning("stages not given up query=%s batch=%d error=%s", query, batch, error)
 
 

@@ -29,6 +29,8 @@ try:
 except ImportError:  # before 4.1
     DataSourceStreamArrowWriter = None
 
+from aerobee.pipeline.workers import freeze_imports
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -89,9 +91,8 @@ class TopicWriter(DataSourceArrowWriter):
         """Runs in a task."""
         from aerobee.pipeline.sink.rows import values_of
         from aerobee.pipeline.sink.task import write_partition
-        from aerobee.pipeline.workers import settle
 
-        settle()
+        freeze_imports()
         values = values_of(iterator)
         return SinkCommit(write_partition(self._plan, self._query, 0, _partition(), values))
 
@@ -141,9 +142,8 @@ if DataSourceStreamArrowWriter is not None:
 
 def _write_stream(plan: SinkPlan, values: Iterator[Sequence[Any]]) -> SinkCommit:
     from aerobee.pipeline.sink.task import write_partition
-    from aerobee.pipeline.workers import settle
 
-    settle()
+    freeze_imports()
     context = TaskContext.get()
     assert context is not None
     query = context.getLocalProperty(_QUERY_ID)

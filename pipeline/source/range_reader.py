@@ -134,7 +134,7 @@ class RangeReader:
         self._form = form
         self._guess = Guess(min(form.most_messages or _MOST_MESSAGES, _MOST_MESSAGES))
         self._slots: deque[_Slot] = deque()
-        self._patience = brokers.patience()
+        self._retries = brokers.retries()
         #: Offsets that were lost and passed over.
         self.lost = 0
 
@@ -146,7 +146,7 @@ class RangeReader:
                 yield from self._digest(slot, answer, address)
             except RemotingError as error:
                 self._slots.clear()
-                self._patience.wait(error)
+                self._retries.wait(error)
                 self._brokers.look_again(self._queue.topic)
 
     def _first_answer(self) -> tuple[_Slot, Command, str]:
@@ -203,7 +203,7 @@ class RangeReader:
                 f"{self._queue}: {address} does not get on from offset {slot.start} "
                 f"({answer.code} {answer.remark})"
             )
-        self._patience.restart()
+        self._retries.restart()
         self._guess.learn(slot.end - slot.start, following - slot.start, len(answer.body))
         low = self._next
         self._next = min(max(reached, low), self._end)
@@ -222,16 +222,16 @@ class RangeReader:
             return following
         if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
             if answer.remark == _REMOVED and following > slot.start:
-                self._lose(slot.start, min(following, slot.end), "were removed")
+                self._report_loss(slot.start, min(following, slot.end), "were removed")
             return following
         # Not found or moved: below the queue's beginning, beyond its end, or a hole in the queue.
         if following > slot.start:
-            self._lose(slot.start, min(following, slot.end), "are gone")
+            self._report_loss(slot.start, min(following, slot.end), "are gone")
             return following
-        self._lose(slot.start, self._end, f"are not there, the queue ends at {following}")
+        self._report_loss(slot.start, self._end, f"are not there, the queue ends at {following}")
         return self._end
 
-    def _lose(self, start: int, end: int, what: str) -> None:
+    def _report_loss(self, start: int, end: int, what: str) -> None:
         text = f"{self._queue}: offsets {start} to {end - 1} {what}"
         if self._form.fail_on_data_loss:
             raise DataLoss(f"{text}; with failOnDataLoss=false the query goes on without them")

@@ -1,6 +1,6 @@
 """`format("rocketmq")` for Spark: one class for PySpark 4.0 to 4.3, batch and stream.
 
-A thin layer: options come in, plans of `batch_plan.py` and `stream_plan.py` become Spark's
+A thin layer: options come in, plans of `plan.py` and `stream_plan.py` become Spark's
 partitions, and `source/read.py` reads them. Where the versions differ is said beside the place.
 
 Which process runs what: schema() and the readers' planning run in short driver processes, a stream
@@ -42,6 +42,8 @@ except ImportError:  # before 4.2: no limits, and no target for availableNow
         """Stands in for a class that this version of PySpark does not know."""
 
 
+from aerobee.pipeline.workers import freeze_imports
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -64,9 +66,8 @@ class TopicSource(DataSource):
     def schema(self) -> str:
         """The columns asked for, as DDL. Raises OptionError for any option that is wrong."""
         from aerobee.pipeline.decode.columns import ddl
-        from aerobee.pipeline.workers import settle
 
-        settle()
+        freeze_imports()
         return ddl(self._options(None).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -116,9 +117,8 @@ class _Reading:
         """The rows of a partition. An empty plan is read too: as InputPartition(None), or None
         itself before 4.1."""
         from aerobee.pipeline.source.read import read_range
-        from aerobee.pipeline.workers import settle
 
-        settle()
+        freeze_imports()
         if partition is not None and partition.value is not None:
             yield from read_range(self._options, _range_of(partition.value))
 
@@ -143,10 +143,9 @@ class TopicReader(_Reading, DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """One for each queue with messages, or as many as minPartitions asks for."""
-        from aerobee.pipeline.source.batch_plan import batch_ranges
-        from aerobee.pipeline.workers import settle
+        from aerobee.pipeline.source.plan import batch_ranges
 
-        settle()
+        freeze_imports()
         if self._options.most_rows or self._options.most_bytes:
             log.warning("maxOffsetsPerTrigger and maxBytesPerTrigger do nothing in a batch read")
         return self._partitions(batch_ranges(self._options, self._pushed))

@@ -16,9 +16,9 @@ from aerobee.pipeline.brokers.offsets import Queue, Range
 from aerobee.pipeline.brokers.queue_offsets import first_late, look, offsets_at
 from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.errors import DataLoss, NoSuchTopic, OptionError, Unreachable
-from aerobee.pipeline.source import positions, stream_plan
-from aerobee.pipeline.source.batch_plan import batch_ranges
-from aerobee.pipeline.source.positions import Cluster
+from aerobee.pipeline.source import plan as source_plan
+from aerobee.pipeline.source import stream_plan
+from aerobee.pipeline.source.plan import SubscribedQueues, batch_ranges
 from aerobee.pipeline.source.stream_plan import StreamPlan
 from aerobee.testing import RunningBroker
 from tests.unit.pipeline.support import TOPIC, create, options, queue, running, send
@@ -27,7 +27,7 @@ from tests.unit.pipeline.support import TOPIC, create, options, queue, running, 
 @pytest.fixture(autouse=True)
 def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Routes are asked for each time; how old they may be has a test of its own."""
-    monkeypatch.setattr(positions, "ROUTES_INTERVAL_S", 0.0)
+    monkeypatch.setattr(source_plan, "ROUTES_INTERVAL_S", 0.0)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_the_first_at_or_after_a_time_is_found_from_any_hint(
 
 def test_times_mean_the_first_message_at_or_after(broker: RunningBroker) -> None:
     send(broker, [b"%d" % number for number in range(200)])
-    cluster = Cluster(options(broker))
+    cluster = SubscribedQueues(options(broker))
     seen = look(cluster.brokers, "g", queue(0), 0, 32)
     while len(seen) < 200:
         seen += look(cluster.brokers, "g", queue(0), len(seen), 32)
@@ -181,7 +181,7 @@ def test_limits_count_what_is_there_and_not_what_retention_took(
 ) -> None:
     send(broker, [b"x"] * 30)
     lowest = {queue(0): 20, queue(1): 0}
-    for module in (stream_plan, positions):
+    for module in (stream_plan, source_plan):
         monkeypatch.setattr(
             module, "min_offsets", lambda _, queues: {one: lowest[one] for one in queues}
         )
@@ -247,7 +247,7 @@ def test_a_target_is_not_passed_and_is_reached(broker: RunningBroker) -> None:
 def test_the_routes_are_not_asked_for_at_each_batch(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(positions, "ROUTES_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(source_plan, "ROUTES_INTERVAL_S", 3600.0)
     stream = plan(broker)
     start = stream.initial()
     create(broker, TOPIC, 3)
@@ -429,7 +429,7 @@ def test_offsets_are_committed_for_display(broker: RunningBroker) -> None:
     send(broker, [b"x"] * 41)
     stream = plan(broker, consumerGroup="shown", commitOffsetsToBroker="true")
     stream.done({queue(0): 41, queue(1): 0})
-    cluster = Cluster(options(broker))
+    cluster = SubscribedQueues(options(broker))
     found = group_offsets(cluster.brokers, "shown", [queue(0), queue(1)])
     assert found == {queue(0): 41, queue(1): 0}
     cluster.close()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from aerobee.pipeline.brokers.brokers import Brokers
 from aerobee.pipeline.brokers.offsets import Range
 from aerobee.pipeline.errors import DataLoss, NoSuchTopic, Refused, Unreachable
-from aerobee.pipeline.source.batch_plan import batch_ranges
+from aerobee.pipeline.source.plan import batch_ranges
 from aerobee.pipeline.source.range_reader import Guess, PullForm, RangeReader
 from aerobee.protocol.bodies.routes import TopicRoute
 from aerobee.protocol.hashing import java_hash
