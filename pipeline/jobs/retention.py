@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from aerobee.pipeline.errors import StoreReadError
 from aerobee.pipeline.files.directory import Store
-from aerobee.pipeline.files.units import Queue
+from aerobee.pipeline.files.entries import Queue
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import JobFailed, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
