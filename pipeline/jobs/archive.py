@@ -11,15 +11,21 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
 
 from aerobee.pipeline.decode.columns import STORE_COLUMNS, ddl
-from aerobee.pipeline.jobs.archives.ledger import Entry, Ledger, LedgerError, Staged, plan
-from aerobee.pipeline.jobs.archives.plain_bodies import UNKNOWN_COMPRESSION, plain_bodies
-from aerobee.pipeline.jobs.archives.target import Target
+from aerobee.pipeline.decode.decode import inflate
 from aerobee.pipeline.jobs.inputs import FAIL_FAST, StoreInput
+from aerobee.pipeline.jobs.ledger import Entry, Ledger, LedgerError, Staged, plan
 from aerobee.pipeline.jobs.result import DAMAGED, JobFailed, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
+from aerobee.pipeline.jobs.target import Target
+from aerobee.protocol.message.record_layout import (
+    SYS_COMPRESSED,
+    SYS_COMPRESSION_MASK,
+    SYS_COMPRESSION_ZLIB,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +39,8 @@ _ROW: Final = tuple(one for one in STORE_COLUMNS if one.standard and one.name !=
 COLUMNS: Final = tuple(column.name for column in _ROW)
 _TIME: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
 _KEYS: Final = ("msgId", "keys")
+#: In the reader's errors about bodies of another compression than zlib.
+UNKNOWN_COMPRESSION: Final = "compressed with"
 
 
 def archive(
@@ -152,6 +160,30 @@ def _write(
 def _plain(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         yield plain_bodies(batch)
+
+
+def plain_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with zlib bodies inflated; one that is damaged gets an `error`.
+
+    The reader of log files calls a record bad whose body it cannot inflate, which is right for who
+    wants to read bodies. An archive must not lose a message for it: LZ4 and ZSTD bodies stay as
+    they are, and bits 8 to 10 of their `sysFlag` say what they are.
+    """
+    flags = batch.column("sysFlag").fill_null(0).to_numpy()
+    kinds = flags & SYS_COMPRESSION_MASK
+    is_zlib = (kinds == 0) | (kinds == SYS_COMPRESSION_ZLIB)
+    packed = np.flatnonzero((flags & SYS_COMPRESSED != 0) & is_zlib)
+    if not len(packed):
+        return batch
+    bodies, errors = batch.column("body").to_pylist(), batch.column("error").to_pylist()
+    for row in packed.tolist():
+        try:
+            bodies[row] = inflate(bodies[row], int(flags[row]))
+        except ValueError as error:
+            bodies[row], errors[row] = None, str(error)
+    columns = {"body": pa.array(bodies, pa.binary()), "error": pa.array(errors, pa.string())}
+    arrays = [columns.get(name, batch.column(name)) for name in batch.schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
 
 
 def _stage(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from aerobee.pipeline.jobs.derived.claims import ENTRIES_DDL
+from aerobee.pipeline.jobs.derived.entries import ENTRIES_DDL
 from aerobee.pipeline.jobs.derived.queue_files import QueueFile, read_entries
 
 if TYPE_CHECKING:

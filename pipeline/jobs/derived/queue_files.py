@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from aerobee.pipeline.files.directory import Place, Store
-from aerobee.pipeline.jobs.derived.claims import ENTRIES
+from aerobee.pipeline.jobs.derived.entries import ENTRIES
 
 ENTRY_BYTES: Final = 20
 ENTRY: Final = np.dtype([("logOffset", ">i8"), ("size", ">i4"), ("tagsCode", ">i8")])

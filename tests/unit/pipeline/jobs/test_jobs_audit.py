@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from aerobee.pipeline.files.directory import find_stores
-from aerobee.pipeline.jobs.derived.claims import DELAY_LEVELS, ENTRIES, claims_of, entries_of
+from aerobee.pipeline.jobs.derived.entries import DELAY_LEVELS, ENTRIES, claims_of, entries_of
 from aerobee.pipeline.jobs.derived.entry_check import Known, compare
 from aerobee.pipeline.jobs.derived.findings import Finding, Level, merged
 from aerobee.pipeline.jobs.derived.queue_files import queue_files, read_entries

@@ -11,8 +11,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from aerobee.pipeline.jobs.archives.ledger import Ledger, LedgerError, Staged, plan
-from aerobee.pipeline.jobs.archives.target import Target
+from aerobee.pipeline.jobs.ledger import Ledger, LedgerError, Staged, plan
+from aerobee.pipeline.jobs.target import Target
 
 RECORD = 100
 LOG_END = 5000

@@ -11,8 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aerobee.pipeline.files.directory import find_stores
-from aerobee.pipeline.jobs.derived.claims import DELAY_LEVELS, ENTRIES, entries_of, keys_of
-from aerobee.pipeline.jobs.derived.hashes import distinct_hashes, java_hashes, slot_hashes
+from aerobee.pipeline.jobs.derived.entries import (
+    DELAY_LEVELS,
+    ENTRIES,
+    distinct_hashes,
+    entries_of,
+    java_hashes,
+    keys_of,
+    slot_hashes,
+)
 from aerobee.pipeline.jobs.derived.index_build import build_index, index_names
 from aerobee.pipeline.jobs.derived.queue_files import (
     ENTRY_BYTES,

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from aerobee.pipeline.jobs.archives.target import Target
+from aerobee.pipeline.jobs.target import Target
 
 FOLDER: Final = "_archive"
 _ENTRIES, _DONE, _STAGING = f"{FOLDER}/entries", f"{FOLDER}/done", f"{FOLDER}/staging"
