@@ -28,6 +28,7 @@ from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.decode.starts import MESSAGE_MAGIC_V2
 from aerobee.protocol.message.record_layout import (
     HOST_BITS,
+    MAGIC_POSITION,
     MESSAGE_MAGIC,
     SYS_BORN_HOST_V6,
     SYS_COMPRESSED,
@@ -35,6 +36,7 @@ from aerobee.protocol.message.record_layout import (
     SYS_COMPRESSION_MASK,
     SYS_COMPRESSION_ZLIB,
     SYS_COMPRESSION_ZSTD,
+    SYS_FLAG_POSITION,
     SYS_STORE_HOST_V6,
 )
 
@@ -42,10 +44,8 @@ from aerobee.protocol.message.record_layout import (
 MAX_INFLATED_BYTES = 256 << 20
 
 _HOSTS: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
-_SYS_FLAG_POSITION = 36
 # By the magic: how many bytes a topic's length has, the rest of what follows a body at least being
 # the two of the properties' length.
-_MAGIC_POSITION = 4
 _TOPIC_LENGTHS: Final = {MESSAGE_MAGIC: "u1", MESSAGE_MAGIC_V2: ">u2"}
 
 
@@ -112,8 +112,8 @@ def decode(
     """
     if not len(starts):
         return _empty(form), []
-    bits = _gather(buffer, starts + _SYS_FLAG_POSITION, ">i4") & _HOSTS
-    magics = _gather(buffer, starts + _MAGIC_POSITION, ">u4")
+    bits = gather(buffer, starts + SYS_FLAG_POSITION, ">i4") & _HOSTS
+    magics = gather(buffer, starts + MAGIC_POSITION, ">u4")
     parts = []
     for magic, topic_length in _TOPIC_LENGTHS.items():
         of_magic = magics == magic
@@ -135,7 +135,7 @@ def _empty(form: Form) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
 
-def _gather(buffer: bytes | memoryview, positions: np.ndarray, kind: str | np.dtype) -> np.ndarray:
+def gather(buffer: bytes | memoryview, positions: np.ndarray, kind: str | np.dtype) -> np.ndarray:
     """A value of that kind from each position."""
     dtype = np.dtype(kind)
     if not len(positions):
@@ -168,7 +168,7 @@ class _Rows:
         self._topic_length = np.dtype(topic_length)
         tail_bytes = self._topic_length.itemsize + 2
         self._keep(starts + header.itemsize + tail_bytes <= len(buffer), "is cut off")
-        self.header = _gather(buffer, self.starts, header)
+        self.header = gather(buffer, self.starts, header)
         if log_offset is not None:
             own = self.header["commitLogOffset"] == self.starts + log_offset
             self._keep(own, "names another place than its own")
@@ -220,9 +220,9 @@ class _Rows:
         self.body_at = self.starts + header_bytes
         self.body_end = self.body_at + self.header["bodyLength"]
         self.topic_at = self.body_end + self._topic_length.itemsize
-        self.topic_end = self.topic_at + _gather(self._buffer, self.body_end, self._topic_length)
+        self.topic_end = self.topic_at + gather(self._buffer, self.body_end, self._topic_length)
         self._keep(self.topic_end + 2 <= self._ends, "has no room for its topic")
-        announced = _gather(self._buffer, self.topic_end, ">u2")
+        announced = gather(self._buffer, self.topic_end, ">u2")
         fits = self.topic_end + 2 + announced == self._ends
         self._keep(fits, "has lengths that do not add up")
 

@@ -25,16 +25,16 @@ from typing import Final, NamedTuple
 from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.errors import StoreReadError
 from aerobee.pipeline.files.directory import File, Place, Store, find_stores, require_topics
-from aerobee.pipeline.files.entries import Queue
+from aerobee.pipeline.files.entries import QueueEntries
 from aerobee.pipeline.files.log import Log, in_parallel
 from aerobee.pipeline.files.options import AUTO, COMMIT_LOG, CONSUME_QUEUE, StoreOptions
+from aerobee.protocol.names import is_light
 
 log = logging.getLogger("aerobee.pipeline")
 
 #: With a smaller share of the log than this in the selected queues, `auto` follows their entries:
 #: a record found by its entry costs about as much as walking over eight.
 ENTRIES_SHARE_MAX: Final = 1 / 8
-_LIGHT_QUEUE: Final = "%LMQ%"
 
 
 class Piece(NamedTuple):
@@ -64,7 +64,7 @@ class LogPart:
     pieces: tuple[Piece, ...]
 
 
-class Entries(NamedTuple):
+class EntryRange(NamedTuple):
     """The entries [first, end) of a queue, counted from its first file here."""
 
     topic: str
@@ -79,16 +79,11 @@ class EntriesPart:
     """One partition: the records that these entries name, in these segments."""
 
     place: Place
-    queues: tuple[Entries, ...]
+    queues: tuple[EntryRange, ...]
     segments: tuple[File, ...]
 
 
 Part = LogPart | EntriesPart
-
-
-def is_light(topic: str) -> bool:
-    """Whether it is the name of a queue of other topics' messages (store/FORMAT.md)."""
-    return topic.startswith(_LIGHT_QUEUE)
 
 
 def plan(options: StoreOptions, selection: Selection) -> list[Part]:
@@ -184,17 +179,17 @@ class _Planner:
         later = [one for one in self.store.segments if one.start > segment.start]
         return all(head.is_empty for head in self.log.heads(later[:1]))
 
-    def _cuts(self, segment: File, queues: list[Queue]) -> list[int]:
+    def _cuts(self, segment: File, queues: list[QueueEntries]) -> list[int]:
         """Where to enter a segment: its start, then record starts at a distance."""
         first = self.selection.start_offset or 0
-        cuts = [segment.start, *self.log.entries(segment, self.options.split_bytes, queues)]
+        cuts = [segment.start, *self.log.split_points(segment, self.options.split_bytes, queues)]
         if segment.start < first < segment.end and self.log.is_record(segment, first):
             cuts = [first, *[cut for cut in cuts if cut > first]]
         while len(cuts) > 1 and cuts[1] <= first:
             del cuts[0]
         return cuts
 
-    def _may_hold(self, piece: Piece, queues: Sequence[Queue]) -> bool:
+    def _may_hold(self, piece: Piece, queues: Sequence[QueueEntries]) -> bool:
         """Whether a selected queue has an entry for it, or entries may still be missing there."""
         if piece.end > self.log.entry_end or not piece.path:
             return True
@@ -219,7 +214,7 @@ class _Planner:
 
     # --- by entries --------------------------------------------------------------------------
 
-    def _selected_queues(self) -> list[Queue] | None:
+    def _selected_queues(self) -> list[QueueEntries] | None:
         """The consume queues that have all that is selected; None if that is not known."""
         topics = self.selection.topics
         if self.options.use == COMMIT_LOG or self.store.queue_root is None:
@@ -233,7 +228,7 @@ class _Planner:
         ids = self.selection.queue_ids
         return [queue for queue in queues if ids is None or queue.queue_id in ids]
 
-    def _follows_entries(self, queues: Sequence[Queue], segments: Sequence[File]) -> bool:
+    def _follows_entries(self, queues: Sequence[QueueEntries], segments: Sequence[File]) -> bool:
         if self.options.use == CONSUME_QUEUE:
             return True
         if any(is_light(queue.topic) for queue in queues):
@@ -242,7 +237,9 @@ class _Planner:
         whole = sum(segment.size for segment in segments)
         return self._bytes(self._ranges(queues, segments)) < whole * ENTRIES_SHARE_MAX
 
-    def _ranges(self, queues: Sequence[Queue], segments: Sequence[File]) -> list[_Range]:
+    def _ranges(
+        self, queues: Sequence[QueueEntries], segments: Sequence[File]
+    ) -> list[_QueueRange]:
         """Each queue's entries for these segments."""
         start = max(segments[0].start, self.selection.start_offset or 0)
         end = self.selection.end_offset
@@ -253,10 +250,10 @@ class _Planner:
             first = queue.search(start)
             last = queue.end() if end is None else queue.search(end)
             if first < last:
-                found.append(_Range(queue, first, last))
+                found.append(_QueueRange(queue, first, last))
         return found
 
-    def _bytes(self, ranges: Sequence[_Range]) -> int:
+    def _bytes(self, ranges: Sequence[_QueueRange]) -> int:
         """What the records of these entries take, by the size of one in the middle of each."""
         total = 0
         for one in ranges:
@@ -265,7 +262,7 @@ class _Planner:
         return total
 
     def _entry_parts(
-        self, queues: Sequence[Queue], segments: Sequence[File]
+        self, queues: Sequence[QueueEntries], segments: Sequence[File]
     ) -> Iterator[EntriesPart]:
         ranges = self._ranges(queues, segments)
         if not ranges:
@@ -286,7 +283,7 @@ class _Planner:
                 for one, first in zip(ranges, firsts, strict=True)
             ]
             entries = tuple(
-                _entries(one.queue, first, end)
+                _range_of(one.queue, first, end)
                 for one, first, end in zip(ranges, firsts, ends, strict=True)
                 if first < end
             )
@@ -301,14 +298,14 @@ class _Planner:
             log_start = bound or 0
 
 
-class _Range(NamedTuple):
-    queue: Queue
+class _QueueRange(NamedTuple):
+    queue: QueueEntries
     first: int
     end: int
 
 
-def _entries(queue: Queue, first: int, end: int) -> Entries:
-    """With only the files these entries are in."""
+def _range_of(queue: QueueEntries, first: int, end: int) -> EntryRange:
+    """The range, with only the files that its entries are in."""
     files = []
     passed = 0
     before = 0
@@ -319,4 +316,4 @@ def _entries(queue: Queue, first: int, end: int) -> Entries:
         elif not files:
             before += count
         passed += count
-    return Entries(queue.topic, queue.queue_id, tuple(files), first - before, end - before)
+    return EntryRange(queue.topic, queue.queue_id, tuple(files), first - before, end - before)

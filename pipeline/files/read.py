@@ -25,15 +25,15 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from aerobee.pipeline.decode.decode import Form, decode
+from aerobee.pipeline.decode.decode import Form, decode, gather
 from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.decode.starts import MAGICS
 from aerobee.pipeline.errors import StoreReadError
 from aerobee.pipeline.files.bytes import SegmentBytes
 from aerobee.pipeline.files.directory import File
-from aerobee.pipeline.files.entries import Queue
+from aerobee.pipeline.files.entries import PRE_BLANK_SIZE, QueueEntries
 from aerobee.pipeline.files.options import CONSUME_QUEUE, FAIL_FAST, PERMISSIVE, StoreOptions
-from aerobee.pipeline.files.plan import EntriesPart, LogPart, Part, Piece, is_light
+from aerobee.pipeline.files.plan import EntriesPart, LogPart, Part, Piece
 from aerobee.pipeline.files.walk import (
     CHUNK_BYTES,
     REMOTE_CHUNK_BYTES,
@@ -41,6 +41,7 @@ from aerobee.pipeline.files.walk import (
     Damage,
     Walk,
 )
+from aerobee.protocol.names import is_light
 
 log = logging.getLogger("aerobee.pipeline")
 
@@ -192,12 +193,12 @@ def _entries(part: EntriesPart) -> tuple[np.ndarray, np.ndarray]:
     """Log offsets and sizes of the records, ascending, each once."""
     found = []
     for entries in part.queues:
-        queue = Queue(part.place, entries.topic, entries.queue_id, entries.files)
+        queue = QueueEntries(part.place, entries.topic, entries.queue_id, entries.files)
         found.append(queue.read(entries.first, entries.end))
         queue.close()
     all_entries = np.concatenate(found)
-    used = (all_entries["size"] > 0) & (all_entries["size"] < 0x7FFFFFFF)
-    positions, first = np.unique(all_entries["position"][used].astype(np.int64), return_index=True)
+    used = (all_entries["size"] > 0) & (all_entries["size"] < PRE_BLANK_SIZE)
+    positions, first = np.unique(all_entries["logOffset"][used].astype(np.int64), return_index=True)
     return positions, all_entries["size"][used].astype(np.int64)[first]
 
 
@@ -236,9 +237,7 @@ def _named(
     data: bytes | memoryview, starts: np.ndarray, sizes: np.ndarray
 ) -> tuple[np.ndarray, list[int]]:
     """The starts where a record of that size is, and those where it is not."""
-    words = np.ndarray(len(data) - 7, "V8", data, strides=(1,))[starts].view(
-        [("size", ">i4"), ("magic", ">u4")]
-    )
+    words = gather(data, starts, np.dtype([("size", ">i4"), ("magic", ">u4")]))
     good = (words["size"] == sizes) & np.isin(words["magic"], MAGICS)
     # Records overlap only where entries are wrong.
     kept = np.flatnonzero(good)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from aerobee.pipeline.files.entries import ENTRY_BYTES
 from aerobee.pipeline.jobs.derived.entries import (
     DELAY_LEVELS,
     ENTRIES_DDL,
@@ -33,7 +34,6 @@ from aerobee.pipeline.jobs.derived.index_build import (
     index_names,
 )
 from aerobee.pipeline.jobs.derived.queue_files import (
-    ENTRY_BYTES,
     QUEUE_FILE_BYTES,
     file_bytes,
     queue_file_path,

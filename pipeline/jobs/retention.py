@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aerobee.pipeline.errors import StoreReadError
 from aerobee.pipeline.files.directory import Store
-from aerobee.pipeline.files.entries import Queue
+from aerobee.pipeline.files.entries import QueueEntries
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import JobFailed, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
@@ -245,7 +245,7 @@ class _Queues:
     def __init__(self, store: Store) -> None:
         self._place = store.place
         self._files = store.queues()
-        self._open: dict[tuple[str, int], Queue] = {}
+        self._open: dict[tuple[str, int], QueueEntries] = {}
 
     def __call__(self, topic: str, queue_id: int) -> QueueEnds | None:
         files = self._files.get((topic, queue_id))
@@ -253,7 +253,7 @@ class _Queues:
             return None
         queue = self._open.get((topic, queue_id))
         if queue is None:
-            queue = self._open[topic, queue_id] = Queue(self._place, topic, queue_id, files)
+            queue = self._open[topic, queue_id] = QueueEntries(self._place, topic, queue_id, files)
         base = files[0].start // 20
         return base + queue.search(0), base + queue.end(), _first_at(queue, base)
 
@@ -263,7 +263,7 @@ class _Queues:
             queue.close()
 
 
-def _first_at(queue: Queue, base: int) -> Callable[[int], int]:
+def _first_at(queue: QueueEntries, base: int) -> Callable[[int], int]:
     return lambda log_offset: base + queue.search(log_offset)
 
 

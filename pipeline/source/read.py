@@ -20,20 +20,19 @@ import pyarrow.compute as pc
 from aerobee.pipeline.brokers.brokers import Brokers
 from aerobee.pipeline.brokers.offsets import Queue, Range
 from aerobee.pipeline.decode.columns import TOPIC_COLUMNS, choose
-from aerobee.pipeline.decode.decode import Form, decode
+from aerobee.pipeline.decode.decode import Form, decode, gather
 from aerobee.pipeline.decode.properties import sql_matcher
 from aerobee.pipeline.decode.starts import record_starts
 from aerobee.pipeline.errors import BadData
 from aerobee.pipeline.source.options import SourceOptions
 from aerobee.pipeline.source.range_reader import Chunk, PullForm, RangeReader
+from aerobee.protocol.message.record_layout import QUEUE_OFFSET_POSITION
 
 log = logging.getLogger("aerobee.pipeline")
 
 # Batches of 8-32 k rows are best (larger ones crowd the JVM); answers are joined up to these.
 _JOIN_BYTES = 2 << 20
 _BATCH_ROWS = 32_768
-# The queue offset within a record (spec/store.md 2.1).
-_QUEUE_OFFSET_POSITION = 20
 
 
 def read_range(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
@@ -131,8 +130,6 @@ class _Rows:
 
 def _inside(chunk: Chunk, starts: np.ndarray) -> np.ndarray:
     """Which records have a queue offset that counts."""
-    buffer = chunk.records
-    words = np.ndarray(max(0, len(buffer) - 7), "V8", buffer, strides=(1,))
-    offsets = words[starts + _QUEUE_OFFSET_POSITION].view(">i8")
+    offsets = gather(chunk.records, starts + QUEUE_OFFSET_POSITION, ">i8")
     inside: np.ndarray = (offsets >= chunk.low) & (offsets < chunk.high)
     return inside

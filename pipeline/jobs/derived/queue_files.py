@@ -15,12 +15,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from aerobee.pipeline.files.directory import Place, Store
+from aerobee.pipeline.files.directory import File, Place, Store
+from aerobee.pipeline.files.entries import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueEntries
 from aerobee.pipeline.jobs.derived.entries import ENTRIES
 
-ENTRY_BYTES: Final = 20
-ENTRY: Final = np.dtype([("logOffset", ">i8"), ("size", ">i4"), ("tagsCode", ">i8")])
-PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 #: RocketMQ's default: 300,000 entries.
 QUEUE_FILE_BYTES: Final = 6_000_000
 
@@ -58,14 +56,12 @@ def read_entries(file: QueueFile, log_min: int = 0) -> Iterator[pa.RecordBatch]:
 
     A last piece of fewer than 20 bytes is none. Raises OSError, or StoreReadError when it is gone.
     """
-    with Place(file.uri).open(file.path) as reader:
-        slot = file.first_slot
-        position = 0
-        while data := reader.read(position, _ROWS * ENTRY_BYTES):
-            count = len(data) // ENTRY_BYTES
-            yield from _batches(file, np.frombuffer(data, ENTRY, count), slot, log_min)
-            slot += count
-            position += len(data)
+    own = (File(file.path, file.start, file.size),)
+    queue = QueueEntries(Place(file.uri), file.topic, file.queue_id, own)
+    for first in range(0, queue.capacity, _ROWS):
+        entries = queue.read(first, min(first + _ROWS, queue.capacity))
+        yield from _batches(file, entries, file.first_slot + first, log_min)
+    queue.close()
 
 
 def _batches(

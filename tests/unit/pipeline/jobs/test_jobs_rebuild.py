@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aerobee.pipeline.files.directory import find_stores
+from aerobee.pipeline.files.entries import ENTRY_BYTES
 from aerobee.pipeline.jobs.derived.entries import (
     DELAY_LEVELS,
     ENTRIES,
@@ -22,7 +23,6 @@ from aerobee.pipeline.jobs.derived.entries import (
 )
 from aerobee.pipeline.jobs.derived.index_build import build_index, index_names
 from aerobee.pipeline.jobs.derived.queue_files import (
-    ENTRY_BYTES,
     file_bytes,
     queue_files,
     read_entries,
