@@ -18,28 +18,33 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from aerobee.pipeline.jobs.derived.cross_check import StoreFacts, cross_check
 from aerobee.pipeline.jobs.derived.entries import (
     DELAY_LEVELS,
     ENTRIES,
     ENTRIES_DDL,
     RECORD_COLUMNS,
-    claims_of,
-    entries_of,
+    derived_entries,
+    expected_entries,
 )
-from aerobee.pipeline.jobs.derived.entries_frame import entries_frame
-from aerobee.pipeline.jobs.derived.entry_check import Known, compare
-from aerobee.pipeline.jobs.derived.findings import FINDINGS_DDL, KINDS, Finding, Level, merged
-from aerobee.pipeline.jobs.derived.queue_files import QueueFile, queue_files
-from aerobee.pipeline.jobs.derived.runs import (
+from aerobee.pipeline.jobs.derived.findings import (
+    FINDINGS_DDL,
+    KINDS,
+    Finding,
+    Level,
+    without_symptoms,
+)
+from aerobee.pipeline.jobs.derived.numbering import (
     RUNS_DDL,
-    Part,
-    PartBuilder,
-    Range,
-    Run,
-    RunBuilder,
+    DamagedRange,
+    OffsetRun,
+    PartSummarizer,
+    PartSummary,
+    RunCollector,
+    check_numbering,
     damaged_ranges,
-    judge,
 )
+from aerobee.pipeline.jobs.derived.queue_files import QueueFile, entries_frame, queue_files
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import DAMAGED, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
@@ -106,8 +111,8 @@ class _Passes:
         self._store = store
         self._rows = rows
         self._levels = levels
-        self.parts: list[Part] = []
-        self.damaged: list[Range] = []
+        self.parts: list[PartSummary] = []
+        self.damaged: list[DamagedRange] = []
         self.entries = 0
         self._runs: DataFrame
 
@@ -151,7 +156,7 @@ class _Passes:
             found += self._compared(restarts, files)
         step(self._spark, "looking for keys stored twice")
         found += self._doubles()
-        return merged(found)
+        return without_symptoms(found)
 
     def _compared(
         self, restarts: dict[tuple[str, int], int], files: list[QueueFile]
@@ -164,7 +169,7 @@ class _Passes:
         )
         end, self.entries = ends.collect()[0]
         queues = frozenset((file.topic, file.queue_id) for file in files)
-        known = Known(tuple(self.damaged), restarts, queues, end or 0)
+        known = StoreFacts(tuple(self.damaged), restarts, queues, end or 0)
         claims = self._rows.mapInArrow(_claimer(self._levels), ENTRIES_DDL)
         piece = f.expr(f"logOffset div {PIECE_BYTES}")
         pairs = (
@@ -209,10 +214,10 @@ _Batches = Iterator[pa.RecordBatch]
 
 def _surveyor(levels: DelayLevels) -> Callable[[_Batches], _Batches]:
     def survey(batches: _Batches) -> _Batches:
-        part, runs = PartBuilder(), RunBuilder()
+        part, runs = PartSummarizer(), RunCollector()
         for batch in batches:
             part.add(batch)
-            runs.add(entries_of(batch, levels))
+            runs.add(derived_entries(batch, levels))
         rows: list[tuple[Any, ...]] = [(*run, None) for run in runs.runs()]
         rows.append((None,) * 6 + (json.dumps(part.part()),))
         yield _batch(rows, _SURVEY)
@@ -220,31 +225,31 @@ def _surveyor(levels: DelayLevels) -> Callable[[_Batches], _Batches]:
     return survey
 
 
-def _part(text: str) -> Part:
+def _part(text: str) -> PartSummary:
     first, last, records, size, bad = json.loads(text)
-    return Part(first, last, records, size, [Range(*one) for one in bad])
+    return PartSummary(first, last, records, size, [DamagedRange(*one) for one in bad])
 
 
 def _claimer(levels: DelayLevels) -> Callable[[_Batches], _Batches]:
     def claim(batches: _Batches) -> _Batches:
         for batch in batches:
-            yield claims_of(batch, levels)
+            yield expected_entries(batch, levels)
 
     return claim
 
 
-def _judge(damaged: list[Range]) -> Callable[[pa.Table], pa.Table]:
+def _judge(damaged: list[DamagedRange]) -> Callable[[pa.Table], pa.Table]:
     def judged(runs: pa.Table) -> pa.Table:
         rows = zip(*(column.to_pylist() for column in runs.columns), strict=True)
-        found = judge([Run(*row) for row in rows], damaged).findings
+        found = check_numbering([OffsetRun(*row) for row in rows], damaged).findings
         return pa.Table.from_batches([_batch(found, _FINDINGS)])
 
     return judged
 
 
-def _comparer(known: Known) -> Callable[[pa.Table, pa.Table], pa.Table]:
+def _comparer(known: StoreFacts) -> Callable[[pa.Table, pa.Table], pa.Table]:
     def compared(claims: pa.Table, entries: pa.Table) -> pa.Table:
-        found = compare(claims.select(ENTRIES.names), entries.select(ENTRIES.names), known)
+        found = cross_check(claims.select(ENTRIES.names), entries.select(ENTRIES.names), known)
         return pa.Table.from_batches([_batch(found, _FINDINGS)])
 
     return compared

@@ -24,8 +24,8 @@ from aerobee.pipeline.jobs.derived.entries import (
     DELAY_LEVELS,
     ENTRIES_DDL,
     RECORD_COLUMNS,
-    entries_of,
-    keys_of,
+    derived_entries,
+    derived_keys,
 )
 from aerobee.pipeline.jobs.derived.index_build import (
     INDEX_ENTRIES,
@@ -227,7 +227,7 @@ _Batches = Iterator[pa.RecordBatch]
 def _entries(levels: DelayLevels) -> Callable[[_Batches], _Batches]:
     def make(batches: _Batches) -> _Batches:
         for batch in batches:
-            yield entries_of(batch, levels)
+            yield derived_entries(batch, levels)
 
     return make
 
@@ -251,7 +251,7 @@ def _count_keys(batches: _Batches) -> _Batches:
     assert context is not None
     first, count = 1 << 62, 0
     for batch in batches:
-        keys = keys_of(batch)
+        keys = derived_keys(batch)
         if keys.num_rows:
             first = min(first, keys.column("logOffset")[0].as_py())
             count += keys.num_rows
@@ -271,7 +271,7 @@ def _number_keys(bases: dict[int, int], room: int, total: int) -> Callable[[_Bat
         assert context is not None
         next_number = bases.get(context.partitionId(), 0)
         for batch in batches:
-            keys = keys_of(batch)
+            keys = derived_keys(batch)
             numbers = np.arange(next_number, next_number + keys.num_rows)
             next_number += keys.num_rows
             yield _numbered(keys, numbers // room, numbers)

@@ -64,15 +64,15 @@ _MOST_BYTES = 16 << 20
 _I32_MIN = -(1 << 31)
 
 
-def sound(batch: pa.RecordBatch) -> pa.RecordBatch:
+def record_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows that are records."""
     errors = batch.column("error")
     return batch if errors.null_count == len(errors) else batch.filter(pc.is_null(errors))
 
 
-def entries_of(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
+def derived_entries(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
     """The entries of these records, those of one queue in their order (schema ENTRIES)."""
-    batch = sound(batch)
+    batch = record_rows(batch)
     flags = batch.column("sysFlag").to_numpy()
     placed = flags & SYS_TRANSACTION_PREPARED == 0
     if not placed.all():
@@ -90,10 +90,10 @@ def entries_of(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
     return pa.concat_batches([entries, further]).sort_by([("logOffset", "ascending")])
 
 
-def claims_of(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
+def expected_entries(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
     """The entries, and for each record without one (prepared, rollback) a row with queue id -1."""
-    entries = entries_of(batch, levels)
-    batch = sound(batch)
+    entries = derived_entries(batch, levels)
+    batch = record_rows(batch)
     prepared = batch.column("sysFlag").to_numpy() & SYS_TRANSACTION_PREPARED != 0
     if not prepared.any():
         return entries
@@ -110,9 +110,9 @@ def claims_of(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
     return pa.concat_batches([entries, pa.RecordBatch.from_arrays(arrays, schema=ENTRIES)])
 
 
-def keys_of(batch: pa.RecordBatch) -> pa.RecordBatch:
+def derived_keys(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The index keys of these records, in the order a broker puts them in (schema KEYS)."""
-    batch = sound(batch)
+    batch = record_rows(batch)
     flags = batch.column("sysFlag").to_numpy()
     found = flags & SYS_TRANSACTION_MASK != SYS_TRANSACTION_ROLLBACK
     if not found.all():

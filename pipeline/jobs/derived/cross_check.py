@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aerobee.pipeline.jobs.derived.findings import Finding
-from aerobee.pipeline.jobs.derived.runs import Range
+from aerobee.pipeline.jobs.derived.numbering import DamagedRange
 
 #: Tags codes below are addresses of extension entries, whose tags are elsewhere (store spec 5.6).
 _FIRST_TAGS_CODE: Final = -(1 << 31)
@@ -25,17 +25,17 @@ _PLACE = ["logOffset", "topic", "queueId", "slot"]
 
 
 @dataclass(frozen=True)
-class Known:
+class StoreFacts:
     """What is known of the whole store: damaged places, where queues began anew, which queues have
     files, and up to which log offset records were dispatched."""
 
-    damaged: Sequence[Range] = ()
+    damaged: Sequence[DamagedRange] = ()
     restarts: Mapping[tuple[str, int], int] = field(default_factory=dict)
     queues: frozenset[tuple[str, int]] = frozenset()
     dispatched: int = 0
 
 
-def compare(claims: pa.Table, entries: pa.Table, known: Known) -> list[Finding]:
+def cross_check(claims: pa.Table, entries: pa.Table, known: StoreFacts) -> list[Finding]:
     """What is wrong between the two (both of schema claims.ENTRIES, of one range of offsets)."""
     check = _Check(known)
     check.offsets = np.sort(claims.column("logOffset").to_numpy())
@@ -54,7 +54,7 @@ def compare(claims: pa.Table, entries: pa.Table, known: Known) -> list[Finding]:
 
 
 class _Check:
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: StoreFacts) -> None:
         self._known = known
         self.findings: list[Finding] = []
         self.offsets = np.zeros(0, np.int64)
