@@ -30,7 +30,8 @@ from aerobee.protocol.headers.client import (
 from aerobee.protocol.message.record import decode_records
 
 _FOUND_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
-_PULLED: Final = frozenset(
+#: Answers to a pull that say where to go on.
+PULL_CODES: Final = frozenset(
     {
         int(ResponseCode.SUCCESS),
         int(ResponseCode.PULL_NOT_FOUND),
@@ -125,21 +126,9 @@ def first_late(low: int, high: int, hint: int, is_late: Callable[[int], bool]) -
 
 def look(brokers: Brokers, group: str, queue: Queue, offset: int, most: int) -> list[Seen]:
     """Up to `most` messages from an offset on, or from the first one that is left."""
-    header = PullMessageHeader(
-        consumer_group=group,
-        topic=queue.topic,
-        queue_id=queue.number,
-        queue_offset=offset,
-        max_msg_nums=most,
-        sys_flag=PULL_SUBSCRIPTION,
-        commit_offset=0,
-        suspend_timeout_millis=0,
-        sub_version=0,
-        subscription="*",
-    )
     while True:
-        asked = Question(queue, RequestCode.PULL_MESSAGE, header.to_ext())
-        answer = brokers.ask(asked, accept=_PULLED)
+        ext = pull_header(group, queue, offset, most).to_ext()
+        answer = brokers.ask(Question(queue, RequestCode.PULL_MESSAGE, ext), accept=PULL_CODES)
         try:
             if answer.code == ResponseCode.SUCCESS:
                 return [
@@ -149,9 +138,27 @@ def look(brokers: Brokers, group: str, queue: Queue, offset: int, most: int) -> 
             following = PullMessageResponse.from_ext(answer.ext).next_begin_offset
         except ProtocolError as error:
             raise BadData(f"{queue}: an answer cannot be read: {error}") from error
-        if following <= header.queue_offset:
+        if following <= offset:
             return []
-        header.queue_offset = following
+        offset = following
+
+
+def pull_header(
+    group: str, queue: Queue, offset: int, most: int, subscription: str = "*"
+) -> PullMessageHeader:
+    """A pull of up to `most` messages that the broker answers at once; no offset is committed."""
+    return PullMessageHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.number,
+        queue_offset=offset,
+        max_msg_nums=most,
+        sys_flag=PULL_SUBSCRIPTION,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        sub_version=0,
+        subscription=subscription,
+    )
 
 
 def group_offsets(brokers: Brokers, group: str, queues: Sequence[Queue]) -> Offsets:

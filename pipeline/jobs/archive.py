@@ -7,7 +7,6 @@ before it was archived is said, and fails the job in mode failfast.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +15,8 @@ import pyarrow as pa
 
 from aerobee.pipeline.decode.columns import STORE_COLUMNS, ddl
 from aerobee.pipeline.decode.decode import inflate
-from aerobee.pipeline.jobs.inputs import FAIL_FAST, StoreInput
+from aerobee.pipeline.files.options import FAIL_FAST
+from aerobee.pipeline.jobs.inputs import StoreInput, each_batch
 from aerobee.pipeline.jobs.ledger import Entry, Ledger, LedgerError, Staged, plan
 from aerobee.pipeline.jobs.result import DAMAGED, JobFailed, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
@@ -153,13 +153,8 @@ def _write(
     # Bodies that the reader cannot inflate are to be kept as they are; another pass for them only.
     target.remove_tree(f"{aside}/plain")
     rows = store.rows(spark, columns, decompress="false", **place)
-    rows = rows.mapInArrow(_plain, rows.schema)
+    rows = rows.mapInArrow(each_batch(plain_bodies), rows.schema)
     return _stage(spark, rows, target, f"{aside}/kept", file_bytes)[0]
-
-
-def _plain(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield plain_bodies(batch)
 
 
 def plain_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:

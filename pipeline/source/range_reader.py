@@ -27,15 +27,12 @@ from typing import Final, NamedTuple
 
 from aerobee.pipeline.brokers.brokers import Brokers, check
 from aerobee.pipeline.brokers.offsets import Range
+from aerobee.pipeline.brokers.queue_offsets import PULL_CODES, pull_header
 from aerobee.pipeline.errors import BadData, DataLoss
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import ProtocolError
 from aerobee.protocol.frames.command import Command, make_request
-from aerobee.protocol.headers.client import (
-    PULL_SUBSCRIPTION,
-    PullMessageHeader,
-    PullMessageResponse,
-)
+from aerobee.protocol.headers.client import PullMessageResponse
 from aerobee.remoting.blocking import BlockingCaller
 from aerobee.remoting.errors import RemotingError
 
@@ -48,14 +45,6 @@ _MOST_MESSAGES = 32_768
 _AHEAD_BYTES, _MOST_AHEAD, _LEAST_AHEAD = 8 << 20, 32, 3
 # After this many answers as guessed, the next guess is twice as long, to see whether more comes.
 _BEFORE_TRYING, _LONGEST_BEFORE_TRYING = 16, 1024
-_PULLED: Final = frozenset(
-    {
-        int(ResponseCode.SUCCESS),
-        int(ResponseCode.PULL_NOT_FOUND),
-        int(ResponseCode.PULL_RETRY_IMMEDIATELY),
-        int(ResponseCode.PULL_OFFSET_MOVED),
-    }
-)
 _REMOVED = "MESSAGE_WAS_REMOVING"
 
 
@@ -171,26 +160,16 @@ class RangeReader:
             position = end
 
     def _send(self, caller: BlockingCaller, start: int, end: int) -> _Slot:
-        header = PullMessageHeader(
-            consumer_group=self._form.group,
-            topic=self._queue.topic,
-            queue_id=self._queue.number,
-            queue_offset=start,
-            max_msg_nums=end - start,
-            sys_flag=PULL_SUBSCRIPTION,
-            commit_offset=0,
-            suspend_timeout_millis=0,
-            sub_version=0,
-            subscription=self._form.expression,
-            expression_type="TAG",
-            max_msg_bytes=PULL_BYTES,
-        )
+        form = self._form
+        header = pull_header(form.group, self._queue, start, end - start, form.expression)
+        header.expression_type = "TAG"
+        header.max_msg_bytes = PULL_BYTES
         command = make_request(RequestCode.PULL_MESSAGE, header.to_ext())
         return _Slot(start, end, caller.send(command))
 
     def _digest(self, slot: _Slot, answer: Command, address: str) -> Iterator[Chunk]:
         """Give out what an answer brought, and ask for what it left of its slot."""
-        check(address, answer, _PULLED)
+        check(address, answer, PULL_CODES)
         try:
             following = PullMessageResponse.from_ext(answer.ext).next_begin_offset
         except ProtocolError as error:

@@ -7,7 +7,8 @@ in are those of the reader of log files, with the properties as they are stored 
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -62,6 +63,13 @@ _OFFSETS_MARK = PROPERTY_MULTI_QUEUE_OFFSET + "\x01"
 # A group's bytes are widened to 32 bits; this many of them at a time.
 _MOST_BYTES = 16 << 20
 _I32_MIN = -(1 << 31)
+
+
+def batch_of(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of single rows."""
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    arrays = [pa.array(one, field.type) for one, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def record_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -163,9 +171,7 @@ def _further(batch: pa.RecordBatch, codes: np.ndarray) -> pa.RecordBatch:
             if place not in known:
                 known.add(place)
                 entries.append((*place, slot, log_offset, size, int(codes[row])))
-    columns = list(zip(*entries, strict=True)) if entries else [()] * len(ENTRIES)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, ENTRIES, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=ENTRIES)
+    return batch_of(entries, ENTRIES)
 
 
 def _words(unique: pa.Array, keys: pa.Array) -> tuple[np.ndarray, pa.Array]:

@@ -108,26 +108,24 @@ def _runs(entries: pa.RecordBatch) -> Iterator[OffsetRun]:
         )
 
 
-class Numbering(NamedTuple):
-    """Findings, and where the numbering of a queue began anew: log offset by (topic, queue id)."""
-
-    findings: list[Finding]
-    restarts: dict[tuple[str, int], int]
-
-
-def check_numbering(runs: Iterable[OffsetRun], damaged: Sequence[DamagedRange]) -> Numbering:
-    """What is wrong with the numbers; holes that damaged parts of the log explain are not."""
+def check_numbering(runs: Iterable[OffsetRun], damaged: Sequence[DamagedRange]) -> list[Finding]:
+    """What is wrong with the numbers; a hole that a damaged part of the log explains is not."""
     by_queue: dict[tuple[str, int], list[OffsetRun]] = {}
     for run in sorted(runs, key=_place):
         by_queue.setdefault((run.topic, run.queue_id), []).append(run)
     findings: list[Finding] = []
-    restarts: dict[tuple[str, int], int] = {}
-    for key, own in by_queue.items():
-        queue = _Queue(damaged, findings)
-        queue.walk(_joined(own))
-        if queue.restarted_at is not None:
-            restarts[key] = queue.restarted_at
-    return Numbering(findings, restarts)
+    for own in by_queue.values():
+        _QueueCheck(damaged, findings).check(_joined(own))
+    return findings
+
+
+def restarts_of(findings: Iterable[Finding]) -> dict[tuple[str, int], int]:
+    """Where the numbering of a queue began anew at last: log offset by (topic, queue id)."""
+    return {
+        (str(one.topic), int(one.queue_id or 0)): int(one.log_offset or 0)
+        for one in findings
+        if one.kind == "queue-restart"
+    }
 
 
 def _joined(runs: list[OffsetRun]) -> list[OffsetRun]:
@@ -142,15 +140,14 @@ def _joined(runs: list[OffsetRun]) -> list[OffsetRun]:
     return joined
 
 
-class _Queue:
-    """One queue's runs, walked once."""
+class _QueueCheck:
+    """The check of one queue's runs, in order."""
 
     def __init__(self, damaged: Sequence[DamagedRange], findings: list[Finding]) -> None:
         self._damaged = damaged
         self._findings = findings
-        self.restarted_at: int | None = None
 
-    def walk(self, runs: list[OffsetRun]) -> None:
+    def check(self, runs: list[OffsetRun]) -> None:
         expected, last = self._first_expected(runs), runs[0].begin
         for number, run in enumerate(runs):
             if run.first == expected:
@@ -213,7 +210,6 @@ class _Queue:
 
     def _back(self, run: OffsetRun, expected: int) -> None:
         if run.first == 0:
-            self.restarted_at = run.begin
             self._say("queue-restart", run, 0, 1, f"begins anew at {run.begin}, after {expected}")
             return
         count = min(run.end, expected) - run.first

@@ -26,6 +26,7 @@ from aerobee.pipeline.jobs.derived.numbering import (
     RunCollector,
     check_numbering,
     damaged_ranges,
+    restarts_of,
 )
 from aerobee.pipeline.jobs.derived.queue_files import queue_files, read_entries
 from aerobee.store.queues.delay_levels import DelayLevels
@@ -56,18 +57,18 @@ def audit(root: Path) -> list[Finding]:
         runs += run.runs()
         claims.append(expected_entries(batch, LEVELS))
     damaged = damaged_ranges(parts)
-    judged = check_numbering(runs, damaged)
+    numbering = check_numbering(runs, damaged)
     files = queue_files(find_stores([str(root)])[0])
     log_min, log_end = parts[0].first, parts[-1].last + 1
     units = pa.Table.from_batches([b for f in files for b in read_entries(f, log_min)], ENTRIES)
     within = [row for row in units.to_pylist() if row["logOffset"] < log_end]
     known = StoreFacts(
         damaged,
-        judged.restarts,
+        restarts_of(numbering),
         frozenset((file.topic, file.queue_id) for file in files),
         max(row["logOffset"] + row["size"] for row in within),
     )
-    found = [*judged.findings, *cross_check(pa.Table.from_batches(claims), units, known)]
+    found = [*numbering, *cross_check(pa.Table.from_batches(claims), units, known)]
     found += [
         Finding("record-damaged", None, None, None, one.start, 1, one.reason) for one in damaged
     ]
