@@ -11,11 +11,12 @@ Imports nothing heavy: this runs in the short process in which Spark asks a sour
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 from aerobee.nearest_name import nearest_name
+from aerobee.pipeline.decode.columns import MAP_TYPE, PROPERTIES, Column, choose
 from aerobee.pipeline.errors import OptionError, known_names
 
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
@@ -170,3 +171,15 @@ class OptionMap:
         if value > maximum:
             raise self.wrong(name, f"is more than {maximum}")
         return value
+
+
+def read_columns(
+    options: OptionMap, known: Sequence[Column], properties_format: str
+) -> tuple[Column, ...]:
+    """What the option columns asks for; the properties are text unless their format is map."""
+    text = MAP_TYPE if properties_format == "map" else "string"
+    typed = [one._replace(type=text) if one.name == PROPERTIES else one for one in known]
+    try:
+        return choose(typed, options.names("columns"))
+    except ValueError as error:
+        raise OptionError(f"option columns: {error}") from error

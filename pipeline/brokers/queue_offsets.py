@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from aerobee.pipeline.brokers.brokers import Brokers, Question
+from aerobee.pipeline.brokers.brokers import Brokers, QueueRequest
 from aerobee.pipeline.brokers.offsets import Offsets, Queue
 from aerobee.pipeline.errors import BadData
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -41,7 +41,7 @@ PULL_CODES: Final = frozenset(
 )
 
 
-class Seen(NamedTuple):
+class PeekedMessage(NamedTuple):
     """A message that was looked at."""
 
     queue_offset: int
@@ -61,9 +61,10 @@ def max_offsets(brokers: Brokers, queues: Sequence[Queue]) -> Offsets:
 
 def _ends(brokers: Brokers, queues: Sequence[Queue], code: RequestCode) -> Offsets:
     asked = [
-        Question(queue, code, QueueHeader(queue.topic, queue.number).to_ext()) for queue in queues
+        QueueRequest(queue, code, QueueHeader(queue.topic, queue.number).to_ext())
+        for queue in queues
     ]
-    answers = brokers.ask_each(asked)
+    answers = brokers.call_each(asked)
     return {queue: _offset(answer) for queue, answer in zip(queues, answers, strict=True)}
 
 
@@ -71,7 +72,7 @@ def offsets_at(brokers: Brokers, group: str, queues: Sequence[Queue], time_ms: i
     """The first message of each queue stored at or after a time; the queue's end if none is."""
     lowest, highest = min_offsets(brokers, queues), max_offsets(brokers, queues)
     asked = [
-        Question(
+        QueueRequest(
             queue,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
             SearchOffsetHeader(queue.topic, queue.number, time_ms).to_ext(),
@@ -79,10 +80,10 @@ def offsets_at(brokers: Brokers, group: str, queues: Sequence[Queue], time_ms: i
         for queue in queues
     ]
     found: Offsets = {}
-    for queue, answer in zip(queues, brokers.ask_each(asked), strict=True):
+    for queue, answer in zip(queues, brokers.call_each(asked), strict=True):
 
         def is_late(offset: int, queue: Queue = queue) -> bool:
-            seen = look(brokers, group, queue, offset, 1)
+            seen = peek(brokers, group, queue, offset, 1)
             return not seen or seen[0].store_ms >= time_ms
 
         found[queue] = first_late(lowest[queue], highest[queue], _offset(answer), is_late)
@@ -124,15 +125,15 @@ def first_late(low: int, high: int, hint: int, is_late: Callable[[int], bool]) -
     return low
 
 
-def look(brokers: Brokers, group: str, queue: Queue, offset: int, most: int) -> list[Seen]:
+def peek(brokers: Brokers, group: str, queue: Queue, offset: int, most: int) -> list[PeekedMessage]:
     """Up to `most` messages from an offset on, or from the first one that is left."""
     while True:
         ext = pull_header(group, queue, offset, most).to_ext()
-        answer = brokers.ask(Question(queue, RequestCode.PULL_MESSAGE, ext), accept=PULL_CODES)
+        answer = brokers.call(QueueRequest(queue, RequestCode.PULL_MESSAGE, ext), accept=PULL_CODES)
         try:
             if answer.code == ResponseCode.SUCCESS:
                 return [
-                    Seen(one.queue_offset, one.store_timestamp_ms, one.size)
+                    PeekedMessage(one.queue_offset, one.store_timestamp_ms, one.size)
                     for one in decode_records(answer.body)
                 ]
             following = PullMessageResponse.from_ext(answer.ext).next_begin_offset
@@ -164,14 +165,14 @@ def pull_header(
 def group_offsets(brokers: Brokers, group: str, queues: Sequence[Queue]) -> Offsets:
     """What a group has stored. A broker may answer 0 for a queue it has nothing of (3.3)."""
     asked = [
-        Question(
+        QueueRequest(
             queue,
             RequestCode.QUERY_CONSUMER_OFFSET,
             QueryConsumerOffsetHeader(group, queue.topic, queue.number).to_ext(),
         )
         for queue in queues
     ]
-    answers = brokers.ask_each(asked, accept=_FOUND_OR_NOT)
+    answers = brokers.call_each(asked, accept=_FOUND_OR_NOT)
     return {
         queue: _offset(answer)
         for queue, answer in zip(queues, answers, strict=True)
@@ -186,7 +187,7 @@ def store_group_offsets(brokers: Brokers, group: str, offsets: Mapping[Queue, in
     come at the same time (`aerobee.client.queue_offsets.commit_offset`).
     """
     asked = {
-        queue: Question(
+        queue: QueueRequest(
             queue,
             RequestCode.UPDATE_CONSUMER_OFFSET,
             UpdateConsumerOffsetHeader(group, queue.topic, queue.number, offset).to_ext(),
@@ -194,8 +195,8 @@ def store_group_offsets(brokers: Brokers, group: str, offsets: Mapping[Queue, in
         for queue, offset in offsets.items()
     }
     first = {(queue.broker, queue.topic): queue for queue in asked}
-    brokers.ask_each([asked.pop(queue) for queue in first.values()])
-    brokers.ask_each(list(asked.values()))
+    brokers.call_each([asked.pop(queue) for queue in first.values()])
+    brokers.call_each(list(asked.values()))
 
 
 def mean_sizes(
@@ -204,7 +205,7 @@ def mean_sizes(
     """The mean bytes of a stored message of each queue, judged by the next few of them."""
     sizes: dict[Queue, float] = {}
     for queue, offset in starts:
-        seen = look(brokers, group, queue, offset, most)
+        seen = peek(brokers, group, queue, offset, most)
         if seen:
             sizes[queue] = sum(one.size for one in seen) / len(seen)
     return sizes

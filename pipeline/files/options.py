@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from aerobee.pipeline.decode.columns import MAP_TYPE, PROPERTIES, STORE_COLUMNS, Column, choose
+from aerobee.pipeline.decode.columns import STORE_COLUMNS, Column
 from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.errors import OptionError
-from aerobee.pipeline.options import OptionMap
+from aerobee.pipeline.options import OptionMap, read_columns
 
 PERMISSIVE, DROP_MALFORMED, FAIL_FAST = "permissive", "dropmalformed", "failfast"
 AUTO, COMMIT_LOG, CONSUME_QUEUE = "auto", "commitlog", "consumequeue"
@@ -117,14 +117,8 @@ def _in_order(
 
 
 def _columns(options: OptionMap, properties: str) -> tuple[Column, ...]:
-    try:
-        chosen = choose(STORE_COLUMNS, options.names("columns"))
-    except ValueError as error:
-        raise OptionError(f"option columns: {error}") from None
+    chosen = read_columns(options, STORE_COLUMNS, properties)
     names = {column.name for column in chosen}
     if options.boolean("resolveTopics", False) and _ORIGIN not in names:
         chosen += tuple(column for column in STORE_COLUMNS if column.name == _ORIGIN)
-    text = MAP_TYPE if properties == "map" else "string"
-    return tuple(
-        column._replace(type=text) if column.name == PROPERTIES else column for column in chosen
-    )
+    return chosen

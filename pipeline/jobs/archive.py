@@ -17,7 +17,7 @@ from aerobee.pipeline.decode.columns import STORE_COLUMNS, ddl
 from aerobee.pipeline.decode.decode import inflate
 from aerobee.pipeline.files.options import FAIL_FAST
 from aerobee.pipeline.jobs.inputs import StoreInput, each_batch
-from aerobee.pipeline.jobs.ledger import Entry, Ledger, LedgerError, Staged, plan
+from aerobee.pipeline.jobs.ledger import Ledger, LedgerEntry, LedgerError, StagedRows, plan
 from aerobee.pipeline.jobs.result import DAMAGED, JobFailed, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
 from aerobee.pipeline.jobs.target import Target
@@ -110,14 +110,14 @@ def _archive(
     ranges: tuple[tuple[int, int], ...],
     missed: tuple[int, int] | None,
     file_bytes: int,
-) -> list[Entry]:
-    def write(start: int, end: int, aside: str) -> Staged | None:
+) -> list[LedgerEntry]:
+    def write(start: int, end: int, aside: str) -> StagedRows | None:
         # The last segment is longer than what is written of it.
         until = "the end of the log" if end == ranges[-1][1] else end
         step(spark, f"archiving log offsets {start} to {until}")
         return _write(spark, store, target, start, end, aside, file_bytes)
 
-    made: list[Entry] = []
+    made: list[LedgerEntry] = []
     begun: int | None = None
     for start, end in ranges:
         entry = ledger.archive(start if begun is None else begun, end, write, missed)
@@ -137,7 +137,7 @@ def _write(
     end: int,
     aside: str,
     file_bytes: int,
-) -> Staged | None:
+) -> StagedRows | None:
     place = {
         "use": "commitlog",
         "checkCrc": "true",
@@ -183,7 +183,7 @@ def plain_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _stage(
     spark: SparkSession, rows: DataFrame, target: Target, aside: str, file_bytes: int
-) -> tuple[Staged | None, int]:
+) -> tuple[StagedRows | None, int]:
     """Write the rows aside; what was written, and how many bodies have an unknown compression."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
@@ -212,7 +212,7 @@ def _stage(
     count, last, facts = _written(spark, target.uri(aside))
     facts["made_at"] = datetime.now(UTC).isoformat(timespec="seconds")
     found = seen.get
-    return Staged(last, count, found["bad"], facts), found["unknown"]
+    return StagedRows(last, count, found["bad"], facts), found["unknown"]
 
 
 def _written(spark: SparkSession, uri: str) -> tuple[int, int, dict[str, str]]:
@@ -231,8 +231,8 @@ def _report(
     spark: SparkSession,
     result: JobResult,
     target: str,
-    known: list[Entry],
-    made: list[Entry],
+    known: list[LedgerEntry],
+    made: list[LedgerEntry],
     missed: tuple[int, int] | None,
 ) -> None:
     entries = [*known, *made]

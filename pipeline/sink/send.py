@@ -65,8 +65,8 @@ class TaskSender(Protocol):
     def finish(self) -> list[StagePart]:
         """Send the rest and wait for all answers; what was staged. Raises SinkSendError."""
 
-    def give_up(self) -> None:
-        """The task has failed: forget what was staged, as far as that is quickly done."""
+    def discard(self) -> None:
+        """The task has failed: drop what was staged, as far as that is quickly done."""
 
 
 class InFlight:
@@ -199,7 +199,7 @@ class StagedSender:
             for broker, name in self._names.items()
         ]
 
-    def give_up(self) -> None:
+    def discard(self) -> None:
         async def drop() -> None:
             async with asyncio.timeout(_GIVE_UP_S):
                 for broker, name in self._names.items():
@@ -313,7 +313,7 @@ class PlainSender:
             log.warning("messages stored, but not known to be safe code=%s count=%d", code, count)
         return []
 
-    def give_up(self) -> None:
+    def discard(self) -> None:
         """What was sent is sent."""
 
     def _flush(self, queue: MessageQueue) -> None:

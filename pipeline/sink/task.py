@@ -58,7 +58,7 @@ def write_partition(
                 count += 1
             parts = sender.finish()
         except BaseException:
-            sender.give_up()
+            sender.discard()
             raise
     return TaskResult(query, batch, count, [msgspec.structs.asdict(part) for part in parts])
 

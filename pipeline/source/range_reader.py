@@ -115,11 +115,11 @@ class Guess:
 class RangeReader:
     """Reads one range; make it inside the task, iterate over `chunks` once."""
 
-    def __init__(self, brokers: Brokers, wanted: Range, form: PullForm) -> None:
+    def __init__(self, brokers: Brokers, whole: Range, form: PullForm) -> None:
         self._brokers = brokers
-        self._queue = wanted.queue
-        self._next = wanted.start
-        self._end = wanted.end
+        self._queue = whole.queue
+        self._next = whole.start
+        self._end = whole.end
         self._form = form
         self._guess = Guess(min(form.most_messages or _MOST_MESSAGES, _MOST_MESSAGES))
         self._slots: deque[_Slot] = deque()
@@ -136,7 +136,7 @@ class RangeReader:
             except RemotingError as error:
                 self._slots.clear()
                 self._retries.wait(error)
-                self._brokers.look_again(self._queue.topic)
+                self._brokers.refresh_route(self._queue.topic)
 
     def _first_answer(self) -> tuple[_Slot, Command, str]:
         """Send ahead, then take answers until the first slot's is there."""

@@ -35,18 +35,18 @@ _JOIN_BYTES = 2 << 20
 _BATCH_ROWS = 32_768
 
 
-def read_range(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
+def read_range(options: SourceOptions, whole: Range) -> Iterator[pa.RecordBatch]:
     """The rows of one range. Raises PipelineError."""
     form = PullForm(
         options.group, options.expression, options.pull_batch, options.fail_on_data_loss
     )
     with Brokers(options.access, expected=True) as brokers:
-        reader = RangeReader(brokers, wanted, form)
-        rows = _Rows(options, wanted.queue)
+        reader = RangeReader(brokers, whole, form)
+        rows = _Rows(options, whole.queue)
         for chunks in _joined(reader.chunks()):
             yield from rows.batches(chunks)
         if reader.lost:
-            log.warning("%s: %d offsets were lost and passed over", wanted.queue, reader.lost)
+            log.warning("%s: %d offsets were lost and passed over", whole.queue, reader.lost)
 
 
 def _joined(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -95,7 +95,7 @@ class _Rows:
         )
 
     def batches(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
-        """The wanted rows of a chunk."""
+        """The rows of a chunk that count and match."""
         found = record_starts(chunk.records, 0, len(chunk.records))
         starts = found.positions
         if found.end != len(chunk.records):

@@ -173,11 +173,11 @@ class StreamPlan:
         self._known |= start
         self._known |= end
         begins = self._with_new_queues(start, end)
-        wanted = [Range(queue, begins[queue], last) for queue, last in sorted(end.items())]
-        for one in wanted:
+        ranges = [Range(queue, begins[queue], last) for queue, last in sorted(end.items())]
+        for one in ranges:
             if one.size < 0:
                 self._backwards(one)
-        return self._subscribed.check([one for one in wanted if one.size > 0])
+        return self._subscribed.check([one for one in ranges if one.size > 0])
 
     def _backwards(self, one: Range) -> None:
         begun = (self._initial or {}).get(one.queue)

@@ -96,8 +96,8 @@ class TopicSource(DataSource):
         from aerobee.pipeline.source.options import read_source_options
 
         options = read_source_options(self.options, streaming=streaming)
-        wanted = [(column.name, column.type) for column in options.columns]
-        if schema is not None and wanted != [
+        own = [(column.name, column.type) for column in options.columns]
+        if schema is not None and own != [
             (column.name, column.dataType.simpleString()) for column in schema.fields
         ]:
             raise OptionError(

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aerobee.pipeline.brokers.offsets import Queue, Range
-from aerobee.pipeline.brokers.queue_offsets import first_late, look, offsets_at
+from aerobee.pipeline.brokers.queue_offsets import first_late, offsets_at, peek
 from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.errors import DataLoss, NoSuchTopic, OptionError, Unreachable
 from aerobee.pipeline.source import plan as source_plan
@@ -129,9 +129,9 @@ def test_the_first_at_or_after_a_time_is_found_from_any_hint(
 def test_times_mean_the_first_message_at_or_after(broker: RunningBroker) -> None:
     send(broker, [b"%d" % number for number in range(200)])
     cluster = SubscribedQueues(options(broker))
-    seen = look(cluster.brokers, "g", queue(0), 0, 32)
+    seen = peek(cluster.brokers, "g", queue(0), 0, 32)
     while len(seen) < 200:
-        seen += look(cluster.brokers, "g", queue(0), len(seen), 32)
+        seen += peek(cluster.brokers, "g", queue(0), len(seen), 32)
     times = [one.store_ms for one in seen]
     for wanted in {times[0] - 1, times[0], times[77], times[77] + 1, times[-1], times[-1] + 1}:
         expected = next((place for place, one in enumerate(times) if one >= wanted), 200)

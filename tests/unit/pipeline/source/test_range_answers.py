@@ -77,7 +77,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Scripted
     def make(answer: Callable[[int, int], Answer]) -> Scripted:
         made.append(Scripted(answer))
         monkeypatch.setattr(Brokers, "address", lambda self, asked: made[-1].address)
-        monkeypatch.setattr(Brokers, "look_again", lambda self, topic: None)
+        monkeypatch.setattr(Brokers, "refresh_route", lambda self, topic: None)
         return made[-1]
 
     yield make
