@@ -66,7 +66,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("queue_offsets", "producing", "consuming", "admin", "blocking"),
     ),
     "pipeline": (
-        *("workers", "decode", "option_parsing", "options", "brokers"),
+        *("workers", "errors", "decode", "options", "brokers"),
         *("files", "sink", "source", "jobs"),
     ),
     "cli": (

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Self
 
-from aerobee.pipeline.files.directory import Place, Reader, StoreReadError
+from aerobee.pipeline.errors import StoreReadError
+from aerobee.pipeline.files.directory import Place, Reader
 from aerobee.pipeline.files.plan import Piece
 
 #: Reads in flight where each is a round trip.

@@ -15,7 +15,7 @@ from aerobee.pipeline.jobs.result import USAGE, JobFailed
 from aerobee.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, STAGE_TOPIC
 
 if TYPE_CHECKING:
-    from aerobee.pipeline.jobs.archives.target import Target
+    from aerobee.pipeline.jobs.target import Target
 
 #: Milliseconds of a time as people write it.
 ParseTime = Callable[[str], int]
@@ -119,7 +119,7 @@ def _check_source(parsed: argparse.Namespace) -> None:
 
 def check_archive(place: str) -> None:
     """Raises JobFailed when nothing was ever archived there."""
-    from aerobee.pipeline.jobs.archives.ledger import FOLDER
+    from aerobee.pipeline.jobs.ledger import FOLDER
 
     if not _opened(place).exists(FOLDER):
         raise JobFailed(f"{place} is no archive: it has no {FOLDER} directory")
@@ -136,7 +136,7 @@ def _check_target(job: str, option: str, target: str) -> None:
 
 
 def _opened(place: str) -> Target:
-    from aerobee.pipeline.jobs.archives.target import Target
+    from aerobee.pipeline.jobs.target import Target
 
     try:
         return Target(place)

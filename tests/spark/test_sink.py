@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from aerobee.client.options import ClientOptions
-from aerobee.pipeline.option_parsing import OptionError
+from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.sink.plan import SinkPlanError, plan_write
 from tests.interop.brokers import Broker, OurBroker, SecuredJavaBroker
 from tests.interop.conftest import require as require_part

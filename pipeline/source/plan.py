@@ -1,23 +1,26 @@
 """From options to offsets: which queues are read, where they start and end, before Spark plans.
 
-`Cluster` is the driver's view. It keeps the routes of what is subscribed and asks the name servers
-again from time to time, so that new topics, new queues and brokers that moved are met between
-batches without asking for each batch; a stream without new data asks a hundred times a second.
+`SubscribedQueues` is the driver's view. It keeps the routes of what is subscribed and asks the name
+servers again from time to time, so that new topics, new queues and brokers that moved are met
+between batches without asking for each batch; a stream without new data asks a hundred times a
+second. A batch read is planned here as well: once, when Spark plans a DataFrame; `stream_plan.py`
+plans streams.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Final
 
 from aerobee.pipeline.brokers.brokers import Brokers
-from aerobee.pipeline.brokers.errors import DataLoss, NoSuchTopic
 from aerobee.pipeline.brokers.offsets import EARLIEST, LATEST, Offsets, Queue, Range
 from aerobee.pipeline.brokers.queue_offsets import max_offsets, min_offsets, offsets_at
-from aerobee.pipeline.option_parsing import OptionError
-from aerobee.pipeline.source.options import Place, SourceOptions
+from aerobee.pipeline.decode.selection import Selection
+from aerobee.pipeline.errors import DataLoss, NoSuchTopic, OptionError
+from aerobee.pipeline.source.options import OffsetSpec, SourceOptions
 from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from aerobee.remoting.errors import RemotingError
 
@@ -26,7 +29,7 @@ log = logging.getLogger("aerobee.pipeline")
 ROUTES_INTERVAL_S: Final = 1.0
 
 
-class Cluster:
+class SubscribedQueues:
     """The queues that the options name, and their offsets. One thread; close it."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -89,7 +92,7 @@ class Cluster:
 
     # --- offsets ----------------------------------------------------------------------------
 
-    def resolve(self, place: Place, queues: Sequence[Queue]) -> Offsets:
+    def resolve(self, place: OffsetSpec, queues: Sequence[Queue]) -> Offsets:
         """The offset that a place means, for each queue; what is given as a number is not judged.
 
         OptionError when the place names a queue that is not read.
@@ -120,18 +123,78 @@ class Cluster:
             low, high = lowest[one.queue], highest[one.queue]
             start, end = max(one.start, low), min(one.end, high)
             if one.size > 0 and (start, end) != (one.start, one.end):
-                self.lose(
+                self.report_loss(
                     f"{one.queue}: offsets {one.start} to {one.end - 1} are wanted, the queue has "
                     f"{low} to {high - 1}"
                 )
             checked.append(Range(one.queue, start, max(start, end)))
         return checked
 
-    def lose(self, text: str) -> None:
-        """Say that data is lost: an error, or a warning."""
+    def report_loss(self, text: str) -> None:
+        """Raise DataLoss, or warn of it under failOnDataLoss=false."""
         if self.options.fail_on_data_loss:
             raise DataLoss(f"{text}; with failOnDataLoss=false the query goes on without them")
         log.warning("data loss %s", text)
+
+
+def batch_ranges(options: SourceOptions, pushed: Selection | None = None) -> list[Range]:
+    """The ranges to read, sorted by queue; empty ones are left out. `pushed` narrows them.
+
+    Raises DataLoss for offsets given that the queue does not have, unless failOnDataLoss=false.
+    """
+    subscribed = SubscribedQueues(options)
+    try:
+        queues = subscribed.queues()
+        if not queues:
+            _warn_of_nothing(options)
+        if pushed is not None:
+            queues = [queue for queue in queues if pushed.has_queue(*queue)]
+        start = _resolved(subscribed, queues, "start")
+        end = _resolved(subscribed, queues, "end")
+        if pushed is not None:
+            _narrow(subscribed, pushed, start, end)
+        elif options.start.offsets:
+            _check_starts(subscribed, start, end)
+        ranges = [Range(queue, start[queue], end[queue]) for queue in queues]
+        return subscribed.check([one for one in ranges if one.size > 0])
+    finally:
+        subscribed.close()
+
+
+def _warn_of_nothing(options: SourceOptions) -> None:
+    """No rows are an answer, but a misspelt pattern gives them too."""
+    if options.pattern is not None:
+        text = f"option subscribePattern: {options.pattern!r} matches no topic: there are no rows"
+        log.warning(text)
+        warnings.warn(text, stacklevel=2)
+
+
+def _resolved(subscribed: SubscribedQueues, queues: list[Queue], which: str) -> Offsets:
+    place = subscribed.options.start if which == "start" else subscribed.options.end
+    resolved = subscribed.resolve(place, subscribed.queues())
+    return {queue: resolved[queue] for queue in queues}
+
+
+def _check_starts(subscribed: SubscribedQueues, start: Offsets, end: Offsets) -> None:
+    for queue in sorted(start):
+        if start[queue] > end[queue]:
+            subscribed.report_loss(
+                f"{queue}: reading begins at {start[queue]}, but ends at {end[queue]}"
+            )
+
+
+def _narrow(subscribed: SubscribedQueues, pushed: Selection, start: Offsets, end: Offsets) -> None:
+    queues, group = list(start), subscribed.options.group
+    for queue in queues:
+        start[queue] = max(start[queue], pushed.start_offset or 0)
+        if pushed.end_offset is not None:
+            end[queue] = min(end[queue], pushed.end_offset)
+    if pushed.start_ms is not None:
+        first = offsets_at(subscribed.brokers, group, queues, pushed.start_ms)
+        start |= {queue: max(start[queue], first[queue]) for queue in queues}
+    if pushed.end_ms is not None:
+        last = offsets_at(subscribed.brokers, group, queues, pushed.end_ms)
+        end |= {queue: min(end[queue], last[queue]) for queue in queues}
 
 
 def _is_internal(topic: str) -> bool:

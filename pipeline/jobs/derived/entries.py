@@ -7,14 +7,15 @@ Columns in are those of the reader of log files, with the properties as they are
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from aerobee.pipeline.decode.properties import Properties
-from aerobee.pipeline.jobs.derived.hashes import distinct_hashes, java_hashes, slot_hashes
+from aerobee.protocol.hashing import java_hash
 from aerobee.protocol.message.properties import (
     KEY_SEPARATOR,
     PROPERTY_DELAY,
@@ -59,17 +60,27 @@ ENTRIES_DDL: Final = (
 KEYS: Final = pa.schema([("hash", pa.int32()), ("logOffset", pa.int64()), ("storeMs", pa.int64())])
 
 _OFFSETS_MARK = PROPERTY_MULTI_QUEUE_OFFSET + "\x01"
+# A group's bytes are widened to 32 bits; this many of them at a time.
+_MOST_BYTES = 16 << 20
+_I32_MIN = -(1 << 31)
 
 
-def sound(batch: pa.RecordBatch) -> pa.RecordBatch:
+def batch_of(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of single rows."""
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    arrays = [pa.array(one, field.type) for one, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def record_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows that are records."""
     errors = batch.column("error")
     return batch if errors.null_count == len(errors) else batch.filter(pc.is_null(errors))
 
 
-def entries_of(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
+def derived_entries(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
     """The entries of these records, those of one queue in their order (schema ENTRIES)."""
-    batch = sound(batch)
+    batch = record_rows(batch)
     flags = batch.column("sysFlag").to_numpy()
     placed = flags & SYS_TRANSACTION_PREPARED == 0
     if not placed.all():
@@ -87,10 +98,10 @@ def entries_of(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
     return pa.concat_batches([entries, further]).sort_by([("logOffset", "ascending")])
 
 
-def claims_of(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
+def expected_entries(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
     """The entries, and for each record without one (prepared, rollback) a row with queue id -1."""
-    entries = entries_of(batch, levels)
-    batch = sound(batch)
+    entries = derived_entries(batch, levels)
+    batch = record_rows(batch)
     prepared = batch.column("sysFlag").to_numpy() & SYS_TRANSACTION_PREPARED != 0
     if not prepared.any():
         return entries
@@ -107,9 +118,9 @@ def claims_of(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
     return pa.concat_batches([entries, pa.RecordBatch.from_arrays(arrays, schema=ENTRIES)])
 
 
-def keys_of(batch: pa.RecordBatch) -> pa.RecordBatch:
+def derived_keys(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The index keys of these records, in the order a broker puts them in (schema KEYS)."""
-    batch = sound(batch)
+    batch = record_rows(batch)
     flags = batch.column("sysFlag").to_numpy()
     found = flags & SYS_TRANSACTION_MASK != SYS_TRANSACTION_ROLLBACK
     if not found.all():
@@ -160,9 +171,7 @@ def _further(batch: pa.RecordBatch, codes: np.ndarray) -> pa.RecordBatch:
             if place not in known:
                 known.add(place)
                 entries.append((*place, slot, log_offset, size, int(codes[row])))
-    columns = list(zip(*entries, strict=True)) if entries else [()] * len(ENTRIES)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, ENTRIES, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=ENTRIES)
+    return batch_of(entries, ENTRIES)
 
 
 def _words(unique: pa.Array, keys: pa.Array) -> tuple[np.ndarray, pa.Array]:
@@ -176,3 +185,61 @@ def _words(unique: pa.Array, keys: pa.Array) -> tuple[np.ndarray, pa.Array]:
     order = np.argsort(rows, kind="stable")
     texts = pa.concat_arrays([unique.take(pa.array(having)), words])
     return rows[order], texts.take(pa.array(order))
+
+
+# Java's string hash of many texts at once
+
+
+def java_hashes(texts: pa.Array) -> np.ndarray:
+    """int32[n]: the hash of each text; 0 for null and for the empty one."""
+    hashes = np.zeros(len(texts), np.int32)
+    starts, lengths, data = _layout(texts)
+    for length in np.unique(lengths).tolist():
+        if not length:
+            continue
+        rows = np.flatnonzero(lengths == length)
+        step = max(1, _MOST_BYTES // length)
+        for first in range(0, len(rows), step):
+            part = rows[first : first + step]
+            _hash_alike(data, starts[part], length, part, hashes)
+    return hashes
+
+
+def distinct_hashes(texts: pa.Array) -> np.ndarray:
+    """The same for texts that repeat, such as tags: each is hashed once."""
+    if not len(texts):
+        return np.zeros(0, np.int32)
+    coded = texts.fill_null("").dictionary_encode()
+    found: np.ndarray = java_hashes(coded.dictionary)[coded.indices.to_numpy()]
+    return found
+
+
+def slot_hashes(hashes: np.ndarray) -> np.ndarray:
+    """The non-negative hashes that index files hold: |hash|, 0 for the one without a positive."""
+    return np.where(hashes == _I32_MIN, 0, np.abs(hashes.astype(np.int64))).astype(np.int32)
+
+
+def _layout(texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where the texts begin, their lengths in bytes, and the bytes."""
+    plain = pa.concat_arrays([texts.fill_null("").cast(pa.string())])
+    _, offsets_buffer, data_buffer = plain.buffers()
+    if not len(plain):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint8)
+    offsets = np.frombuffer(offsets_buffer, np.int32)[plain.offset : plain.offset + len(plain) + 1]
+    data = np.frombuffer(data_buffer or b"", np.uint8)
+    offsets = offsets.astype(np.int64)
+    return offsets[:-1], np.diff(offsets), data
+
+
+def _hash_alike(
+    data: np.ndarray, starts: np.ndarray, length: int, rows: np.ndarray, hashes: np.ndarray
+) -> None:
+    """The hashes of texts that have `length` bytes each, into `hashes` at `rows`."""
+    items = np.ndarray(len(data) - length + 1, f"V{length}", data, strides=(1,))
+    letters = items[starts].view(np.uint8).reshape(-1, length)
+    powers = np.ones(length, np.uint32)
+    if length > 1:
+        powers[:-1] = np.cumprod(np.full(length - 1, 31, np.uint32), dtype=np.uint32)[::-1]
+    hashes[rows] = (letters.astype(np.uint32) @ powers).view(np.int32)
+    for place in np.flatnonzero((letters >= 128).any(axis=1)).tolist():
+        hashes[rows[place]] = java_hash(letters[place].tobytes().decode())

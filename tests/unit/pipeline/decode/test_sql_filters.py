@@ -11,8 +11,7 @@ import pytest
 from aerobee.client.blocking import Producer
 from aerobee.client.message import Message, MessageQueue
 from aerobee.pipeline.brokers.offsets import Range
-from aerobee.pipeline.decode.properties import Properties
-from aerobee.pipeline.decode.sql_rows import SqlRows
+from aerobee.pipeline.decode.properties import Properties, sql_matcher
 from aerobee.pipeline.source.read import read_range
 from aerobee.testing import RunningBroker
 from tests.unit.pipeline.support import BROKER, TOPIC, create, options, queue, running
@@ -91,6 +90,6 @@ def test_all_and_none(filled: RunningBroker, sql: str, count: int) -> None:
 
 def test_of_a_repeated_property_the_last_counts_and_empty_texts_have_none() -> None:
     texts = ["a\x011\x02a\x012\x02", "", "a\x01", "b\x012", "a\x012"]
-    found = SqlRows("a = 2")(Properties(pa.array(texts, pa.string())))
+    found = sql_matcher("a = 2")(Properties(pa.array(texts, pa.string())))
     assert found.dtype == np.bool_
     assert found.tolist() == [True, False, False, False, True]

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from aerobee.pipeline.jobs.derived.findings import Finding
 
 
-class Run(NamedTuple):
+class OffsetRun(NamedTuple):
     """Slots [first, first + length) of a queue, claimed by records from `begin` to `last`."""
 
     topic: str
@@ -34,7 +34,7 @@ class Run(NamedTuple):
         return self.first + self.length
 
 
-class Range(NamedTuple):
+class DamagedRange(NamedTuple):
     """Log offsets [start, end) without a usable record, and why."""
 
     start: int
@@ -49,12 +49,12 @@ RUNS_DDL: Final = (
 )
 
 
-class RunBuilder:
+class RunCollector:
     """Sums up entries (schema claims.ENTRIES) that come in the log's order."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[str, int], Run] = {}
-        self._closed: list[Run] = []
+        self._open: dict[tuple[str, int], OffsetRun] = {}
+        self._closed: list[OffsetRun] = []
 
     def add(self, entries: pa.RecordBatch) -> None:
         """The next ones."""
@@ -68,16 +68,16 @@ class RunBuilder:
                 self._closed.append(known)
             self._open[key] = run
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[OffsetRun]:
         """All of them, by queue and place."""
         return sorted([*self._closed, *self._open.values()], key=_place)
 
 
-def _place(run: Run) -> tuple[str, int, int]:
+def _place(run: OffsetRun) -> tuple[str, int, int]:
     return run.topic, run.queue_id, run.begin
 
 
-def _runs(entries: pa.RecordBatch) -> Iterator[Run]:
+def _runs(entries: pa.RecordBatch) -> Iterator[OffsetRun]:
     """The runs of one batch, by queue, each queue's in order."""
     if not entries.num_rows:
         return
@@ -98,7 +98,7 @@ def _runs(entries: pa.RecordBatch) -> Iterator[Run]:
     ends = np.append(begins[1:], len(codes))
     topics = coded.dictionary.to_pylist()
     for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-        yield Run(
+        yield OffsetRun(
             topics[codes[begin]],
             int(queue_ids[begin]),
             int(slots[begin]),
@@ -108,29 +108,27 @@ def _runs(entries: pa.RecordBatch) -> Iterator[Run]:
         )
 
 
-class Judged(NamedTuple):
-    """Findings, and where the numbering of a queue began anew: log offset by (topic, queue id)."""
-
-    findings: list[Finding]
-    restarts: dict[tuple[str, int], int]
-
-
-def judge(runs: Iterable[Run], damaged: Sequence[Range]) -> Judged:
-    """What is wrong with the numbers; holes that damaged parts of the log explain are not."""
-    by_queue: dict[tuple[str, int], list[Run]] = {}
+def check_numbering(runs: Iterable[OffsetRun], damaged: Sequence[DamagedRange]) -> list[Finding]:
+    """What is wrong with the numbers; a hole that a damaged part of the log explains is not."""
+    by_queue: dict[tuple[str, int], list[OffsetRun]] = {}
     for run in sorted(runs, key=_place):
         by_queue.setdefault((run.topic, run.queue_id), []).append(run)
     findings: list[Finding] = []
-    restarts: dict[tuple[str, int], int] = {}
-    for key, own in by_queue.items():
-        queue = _Queue(damaged, findings)
-        queue.walk(_joined(own))
-        if queue.restarted_at is not None:
-            restarts[key] = queue.restarted_at
-    return Judged(findings, restarts)
+    for own in by_queue.values():
+        _QueueCheck(damaged, findings).check(_joined(own))
+    return findings
 
 
-def _joined(runs: list[Run]) -> list[Run]:
+def restarts_of(findings: Iterable[Finding]) -> dict[tuple[str, int], int]:
+    """Where the numbering of a queue began anew at last: log offset by (topic, queue id)."""
+    return {
+        (str(one.topic), int(one.queue_id or 0)): int(one.log_offset or 0)
+        for one in findings
+        if one.kind == "queue-restart"
+    }
+
+
+def _joined(runs: list[OffsetRun]) -> list[OffsetRun]:
     """Runs of neighbouring parts of the log put together."""
     joined = runs[:1]
     for run in runs[1:]:
@@ -142,15 +140,14 @@ def _joined(runs: list[Run]) -> list[Run]:
     return joined
 
 
-class _Queue:
-    """One queue's runs, walked once."""
+class _QueueCheck:
+    """The check of one queue's runs, in order."""
 
-    def __init__(self, damaged: Sequence[Range], findings: list[Finding]) -> None:
+    def __init__(self, damaged: Sequence[DamagedRange], findings: list[Finding]) -> None:
         self._damaged = damaged
         self._findings = findings
-        self.restarted_at: int | None = None
 
-    def walk(self, runs: list[Run]) -> None:
+    def check(self, runs: list[OffsetRun]) -> None:
         expected, last = self._first_expected(runs), runs[0].begin
         for number, run in enumerate(runs):
             if run.first == expected:
@@ -168,7 +165,7 @@ class _Queue:
                 expected, last = run.end, run.last
 
     @staticmethod
-    def _first_expected(runs: list[Run]) -> int:
+    def _first_expected(runs: list[OffsetRun]) -> int:
         """The number of the queue's first record, which the second may show to be a wrong one."""
         first = runs[0]
         if first.length == 1 and len(runs) > 1 and 0 < runs[1].first < first.first:
@@ -176,7 +173,7 @@ class _Queue:
         return first.first
 
     @staticmethod
-    def _going_on(runs: list[Run], start: int, expected: int) -> Run | None:
+    def _going_on(runs: list[OffsetRun], start: int, expected: int) -> OffsetRun | None:
         """The run from `start` that the queue goes on with. A single record that goes back behind
         those before it, or ahead of the next run of several, may have a wrong number itself."""
         candidates = []
@@ -189,7 +186,7 @@ class _Queue:
         most = candidates[-1].first if candidates else 0
         return next((run for run in candidates if run.first <= most), None)
 
-    def _is_wrong(self, run: Run, following: Run, expected: int, last: int) -> bool:
+    def _is_wrong(self, run: OffsetRun, following: OffsetRun, expected: int, last: int) -> bool:
         """Whether it is one record with a wrong number: the next goes on as if this one had the
         number expected, or were not there, or as damage beside them explains."""
         skipped = following.first - expected
@@ -201,31 +198,30 @@ class _Queue:
     def _is_damaged(self, after: int, before: int) -> bool:
         return any(after < one.end and one.start < before for one in self._damaged)
 
-    def _single(self, run: Run, expected: int) -> None:
+    def _single(self, run: OffsetRun, expected: int) -> None:
         kind = "queue-repeat" if run.first < expected else "queue-offset"
         self._say(kind, run, run.first, 1, f"says it is message {run.first}, where {expected} fits")
 
-    def _gap(self, run: Run, expected: int, last: int) -> None:
+    def _gap(self, run: OffsetRun, expected: int, last: int) -> None:
         if not self._is_damaged(last, run.begin):
             count = run.first - expected
             text = f"{count} messages from {expected} on are not in the log before {run.begin}"
             self._say("queue-gap", run, expected, count, text)
 
-    def _back(self, run: Run, expected: int) -> None:
+    def _back(self, run: OffsetRun, expected: int) -> None:
         if run.first == 0:
-            self.restarted_at = run.begin
             self._say("queue-restart", run, 0, 1, f"begins anew at {run.begin}, after {expected}")
             return
         count = min(run.end, expected) - run.first
         text = f"gives {count} numbers from {run.first} on again, which go to {expected - 1}"
         self._say("queue-repeat", run, run.first, count, text)
 
-    def _say(self, kind: str, run: Run, slot: int, count: int, what: str) -> None:
+    def _say(self, kind: str, run: OffsetRun, slot: int, count: int, what: str) -> None:
         finding = Finding(kind, run.topic, run.queue_id, slot, run.begin, count, what)
         self._findings.append(finding)
 
 
-class Part(NamedTuple):
+class PartSummary(NamedTuple):
     """What one part of the log says of itself: offsets of its first and last rows, row counts, and
     its damaged places, of which the last may reach into the next part (end -1)."""
 
@@ -233,10 +229,10 @@ class Part(NamedTuple):
     last: int
     records: int
     bytes: int
-    bad: list[Range]
+    bad: list[DamagedRange]
 
 
-class PartBuilder:
+class PartSummarizer:
     """Sums up the rows of one part; in the permissive mode damaged places are rows, too.
 
     Records come in the log's order, damaged places somewhere near the records around them.
@@ -245,7 +241,7 @@ class PartBuilder:
     def __init__(self) -> None:
         self._first, self._last = 1 << 62, -1
         self._records = self._bytes = 0
-        self._bad: list[Range] = []
+        self._bad: list[DamagedRange] = []
         # Log offsets of the records of the last batches.
         self._near: deque[np.ndarray] = deque(maxlen=_BATCHES_NEAR)
 
@@ -259,7 +255,8 @@ class PartBuilder:
         errors = batch.column("error")
         good = errors.is_null().to_numpy(zero_copy_only=False)
         self._bad += [
-            Range(int(places[row]), -1, str(errors[row])) for row in np.flatnonzero(~good).tolist()
+            DamagedRange(int(places[row]), -1, str(errors[row]))
+            for row in np.flatnonzero(~good).tolist()
         ]
         if good.any():
             self._records += int(good.sum())
@@ -267,23 +264,23 @@ class PartBuilder:
             self._near.append(places[good])
         self._bad = [one if one.end >= 0 else self._closed(one) for one in self._bad]
 
-    def _closed(self, bad: Range) -> Range:
+    def _closed(self, bad: DamagedRange) -> DamagedRange:
         for places in self._near:
             at = int(np.searchsorted(places, bad.start, side="right"))
             if at < len(places):
                 return bad._replace(end=int(places[at]))
         return bad
 
-    def part(self) -> Part:
+    def part(self) -> PartSummary:
         """All of it."""
         first = self._first if self._last >= 0 else -1
-        return Part(first, self._last, self._records, self._bytes, self._bad)
+        return PartSummary(first, self._last, self._records, self._bytes, self._bad)
 
 
-def damaged_ranges(parts: Iterable[Part]) -> list[Range]:
+def damaged_ranges(parts: Iterable[PartSummary]) -> list[DamagedRange]:
     """The damaged places of all parts, those at the end of a part up to the next part's rows."""
     ordered = sorted([part for part in parts if part.first >= 0], key=lambda part: part.first)
-    found: list[Range] = []
+    found: list[DamagedRange] = []
     for place, part in enumerate(ordered):
         later = [one.first for one in ordered[place + 1 :] if one.records]
         end = later[0] if later else 1 << 62

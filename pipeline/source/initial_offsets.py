@@ -5,53 +5,58 @@ end planned for batch 0 stays as it was. `latest`, or a time, resolved a second 
 further on and skip messages for good. So what was resolved is stored before Spark hears of it, and
 read back by the next start; once a start shows that batch 0 is done, it is dropped.
 
-    GroupPins   offsets of the group `<consumerGroup>-start` at the brokers, each one higher than
-                pinned: brokers answer 0 for what they have nothing of, so 0 means "not pinned"
-    FilePins    a JSON file (option startStateLocation), where the brokers must not be written to
-    NoPins      nothing is kept; `StreamPlan` refuses a start beyond the planned end instead
+    GroupInitialOffsets   offsets of the group `<consumerGroup>-start` at the brokers, each one
+                          higher than meant: brokers answer 0 for what they have nothing of
+    FileInitialOffsets    a JSON file (option startStateLocation), where nothing may be written to
+                          the brokers
+    NoInitialOffsets      keeps nothing; `StreamPlan` refuses a start beyond the planned end instead
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from aerobee.file_replacement import replace_file
 from aerobee.pipeline.brokers.brokers import Brokers
 from aerobee.pipeline.brokers.offsets import Offsets, Queue, from_json, to_json
 from aerobee.pipeline.brokers.queue_offsets import group_offsets, store_group_offsets
-from aerobee.pipeline.option_parsing import OptionError
+from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.source.options import SourceOptions
 from aerobee.protocol.names import START_GROUP_SUFFIX
 
 
-class Pins(Protocol):
-    """A place that outlives the process."""
+class InitialOffsets(Protocol):
+    """Initial offsets in a place that outlives the process."""
 
     @property
     def where(self) -> str | None:
         """For messages; None where nothing is kept."""
 
     def load(self, queues: Sequence[Queue]) -> Offsets:
-        """What is pinned of these queues."""
+        """What is kept of these queues."""
 
     def store(self, offsets: Mapping[Queue, int]) -> None:
-        """Pin; returns when it is stored."""
+        """Keep them; returns when they are stored."""
 
     def drop(self, queues: Sequence[Queue]) -> None:
-        """Forget; nothing happens if nothing is pinned."""
+        """Forget them; nothing happens if nothing is kept."""
 
 
-def make_pins(options: SourceOptions, brokers: Brokers) -> Pins:
+def initial_offsets_of(options: SourceOptions, brokers: Brokers) -> InitialOffsets:
     """The place that the options name."""
     if options.start_state_location is not None:
-        return FilePins(options.start_state_location)
-    return GroupPins(brokers, options.group + START_GROUP_SUFFIX) if options.has_group else NoPins()
+        return FileInitialOffsets(options.start_state_location)
+    return (
+        GroupInitialOffsets(brokers, options.group + START_GROUP_SUFFIX)
+        if options.has_group
+        else NoInitialOffsets()
+    )
 
 
-class NoPins:
+class NoInitialOffsets:
     """Keeps nothing."""
 
     where = None
@@ -64,7 +69,7 @@ class NoPins:
     def drop(self, queues: Sequence[Queue]) -> None: ...
 
 
-class GroupPins:
+class GroupInitialOffsets:
     """Keeps offsets at the brokers, as those of a group that nobody consumes with."""
 
     def __init__(self, brokers: Brokers, group: str) -> None:
@@ -81,11 +86,11 @@ class GroupPins:
         store_group_offsets(self._brokers, self._group, raised)
 
     def drop(self, queues: Sequence[Queue]) -> None:
-        pinned = self.load(queues)
-        store_group_offsets(self._brokers, self._group, dict.fromkeys(pinned, 0))
+        kept = self.load(queues)
+        store_group_offsets(self._brokers, self._group, dict.fromkeys(kept, 0))
 
 
-class FilePins:
+class FileInitialOffsets:
     """Keeps offsets in a file, replaced as a whole and synced with its directory."""
 
     def __init__(self, location: str) -> None:
@@ -96,7 +101,7 @@ class FilePins:
 
     def load(self, queues: Sequence[Queue]) -> Offsets:
         try:
-            pinned = from_json(json.loads(self._path.read_text(encoding="utf-8")))
+            kept = from_json(json.loads(self._path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return {}
         except ValueError as error:
@@ -104,20 +109,10 @@ class FilePins:
                 f"option startStateLocation: {self._path} does not hold offsets: {error}; delete "
                 "it if the stream is to start anew"
             ) from error
-        return {queue: offset for queue, offset in pinned.items() if queue in set(queues)}
+        return {queue: offset for queue, offset in kept.items() if queue in set(queues)}
 
     def store(self, offsets: Mapping[Queue, int]) -> None:
-        beside = self._path.with_name(self._path.name + ".new")
-        with beside.open("w", encoding="utf-8") as file:
-            json.dump(to_json(offsets), file)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(self._path)
-        directory = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        replace_file(self._path, json.dumps(to_json(offsets)).encode())
 
     def drop(self, queues: Sequence[Queue]) -> None:
         self._path.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from aerobee.pipeline.jobs.archives.target import Target
+from aerobee.pipeline.jobs.target import Target
 
 FOLDER: Final = "_archive"
 _ENTRIES, _DONE, _STAGING = f"{FOLDER}/entries", f"{FOLDER}/done", f"{FOLDER}/staging"
@@ -35,7 +35,7 @@ class LedgerError(Exception):
     """The archive is not what its ledger says; the text says what to do."""
 
 
-class Entry(NamedTuple):
+class LedgerEntry(NamedTuple):
     """A range of log offsets [start, end) and its rows. `files`: (where it was staged, where it
     belongs, bytes); `missed`: log offsets before it that were deleted unarchived; `bad`: damaged
     places in it; `facts`: what the archiver wants remembered, such as times and topics."""
@@ -59,7 +59,7 @@ class Entry(NamedTuple):
         return sum(size for _, _, size in self.files)
 
 
-class Staged(NamedTuple):
+class StagedRows(NamedTuple):
     """Rows that were written aside: the end of the last record, and as in Entry."""
 
     end: int
@@ -69,7 +69,7 @@ class Staged(NamedTuple):
 
 
 #: Writes the rows of [start, end) as files below a directory of the target; None: there are none.
-Write = Callable[[int, int, str], Staged | None]
+Write = Callable[[int, int, str], StagedRows | None]
 
 
 class Ledger:
@@ -79,7 +79,7 @@ class Ledger:
     def __init__(self, target: Target) -> None:
         self._target = target
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LedgerEntry]:
         """All decided ranges in order. Raises LedgerError if they do not follow each other."""
         found = [
             _decoded(self._target.read(path), path)
@@ -117,7 +117,7 @@ class Ledger:
 
     def archive(
         self, start: int, end: int, write: Write, missed: tuple[int, int] | None = None
-    ) -> Entry | None:
+    ) -> LedgerEntry | None:
         """One range: its rows written by `write`, decided, put in place. None if it has no rows.
 
         Raises LedgerError when another run decided a range from `start` on meanwhile.
@@ -127,7 +127,7 @@ class Ledger:
         if staged is None:
             self._target.remove_tree(aside)
             return None
-        entry = Entry(
+        entry = LedgerEntry(
             start, staged.end, staged.rows, staged.bad, missed, self._files(aside, start),
             staged.facts,
         )  # fmt: skip
@@ -153,7 +153,7 @@ class Ledger:
             found.append((path, posixpath.normpath(posixpath.join(folder, name)), sizes[path]))
         return tuple(found)
 
-    def _publish(self, entry: Entry) -> None:
+    def _publish(self, entry: LedgerEntry) -> None:
         for aside, place, _ in entry.files:
             if self._target.exists(aside):
                 self._target.move(aside, place)
@@ -171,12 +171,12 @@ def _is_data(path: str) -> bool:
     return path.endswith(".parquet") and not posixpath.basename(path).startswith(("_", "."))
 
 
-def _encoded(entry: Entry) -> bytes:
+def _encoded(entry: LedgerEntry) -> bytes:
     fields = entry._asdict() | {"version": _VERSION}
     return json.dumps(fields, ensure_ascii=False, indent=1).encode()
 
 
-def _decoded(data: bytes, path: str) -> Entry:
+def _decoded(data: bytes, path: str) -> LedgerEntry:
     try:
         fields = json.loads(data)
         version = fields.pop("version")
@@ -184,25 +184,27 @@ def _decoded(data: bytes, path: str) -> Entry:
             raise LedgerError(f"{path} has version {version}; this program knows {_VERSION}")
         fields["files"] = tuple((a, b, size) for a, b, size in fields["files"])
         fields["missed"] = None if fields["missed"] is None else tuple(fields["missed"])
-        return Entry(**fields)
+        return LedgerEntry(**fields)
     except (ValueError, KeyError, TypeError) as error:
         raise LedgerError(f"{path} cannot be read ({error}); restore it from a backup") from error
 
 
-class Work(NamedTuple):
+class ArchivePlan(NamedTuple):
     """What is to be archived: ranges of about one size, and what was deleted before them."""
 
     ranges: tuple[tuple[int, int], ...]
     missed: tuple[int, int] | None
 
 
-def plan(archived_to: int | None, segments: Sequence[tuple[int, int]], range_bytes: int) -> Work:
+def plan(
+    archived_to: int | None, segments: Sequence[tuple[int, int]], range_bytes: int
+) -> ArchivePlan:
     """Ranges behind `archived_to` (None: nothing yet) through the segments, (start, end) each.
 
     A range ends where a segment does, or not at all where that is not worth it.
     """
     if not segments:
-        return Work((), None)
+        return ArchivePlan((), None)
     log_min = segments[0][0]
     begin = log_min if archived_to is None else max(archived_to, log_min)
     missed = (archived_to, log_min) if archived_to is not None and archived_to < log_min else None
@@ -214,4 +216,4 @@ def plan(archived_to: int | None, segments: Sequence[tuple[int, int]], range_byt
             ranges[-1] = (ranges[-1][0], end)
         else:
             ranges.append((ranges[-1][1] if ranges else begin, end))
-    return Work(tuple(ranges), missed)
+    return ArchivePlan(tuple(ranges), missed)

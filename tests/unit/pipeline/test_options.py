@@ -2,7 +2,8 @@
 
 import pytest
 
-from aerobee.pipeline.option_parsing import OptionError, OptionMap
+from aerobee.pipeline.errors import OptionError
+from aerobee.pipeline.options import OptionMap
 
 KNOWN = ("nameServer", "splitBytes", "mode", "topic", "secretKey", "startTimestamp", "checkCrc")
 
