@@ -21,7 +21,7 @@ from typing import Any, Protocol, cast
 
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.frame import FrameDecoder
-from aerobee.protocol.message.record import pack_host
+from aerobee.protocol.message.record_layout import pack_host
 from aerobee.remoting.calls import PendingCalls
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.errors import RemotingClosed

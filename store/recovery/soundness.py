@@ -8,7 +8,12 @@ Where neither log nor queue can be believed alone, `recovery/plan.py` and `log_w
 from collections.abc import Iterator, Sequence
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import CHECK_BODY, RECORD, RecordHead, told_sizes
+from aerobee.protocol.message.record_check import (
+    CHECK_BODY,
+    RECORD,
+    RecordHead,
+    stated_sizes,
+)
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.queues.consume_queue import EMPTY, UNIT, UNIT_BYTES, ConsumeQueue
 from aerobee.store.queues.slots import names_slot
@@ -182,7 +187,7 @@ class Soundness:
         segment = None if unit is None else self._segments.find(unit[0])
         if unit is None or segment is None or self.is_sound(queue, offset, unit):
             return False
-        told = told_sizes(segment.view, unit[0] - segment.start, unit[0], segment.size)
+        told = stated_sizes(segment.view, unit[0] - segment.start, unit[0], segment.size)
         try:
             check_at(segment, unit[0], check_crc=CHECK_BODY)
         except CorruptRecord:

@@ -19,17 +19,16 @@ Finding the next sound record (reliability 4, step 4):
 from collections.abc import Callable, Iterator
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record_check import (
     BLANK,
-    MAGIC_POSITION,
-    MESSAGE_MAGIC,
     Checked,
     RecordHead,
-    Told,
+    StatedSizes,
     check_record,
     scan_records,
-    told_sizes,
+    stated_sizes,
 )
+from aerobee.protocol.message.record_layout import MAGIC_POSITION, MESSAGE_MAGIC
 from aerobee.store.scan.sequence import Gap
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
@@ -149,9 +148,9 @@ class LogWalk:
                 return bad + size
         return None
 
-    def _told(self, segment: MappedFile, log_offset: int, limit: int) -> Told:
+    def _told(self, segment: MappedFile, log_offset: int, limit: int) -> StatedSizes:
         start = segment.start
-        return told_sizes(segment.view, log_offset - start, log_offset, limit - start)
+        return stated_sizes(segment.view, log_offset - start, log_offset, limit - start)
 
     def _begins(self, segment: MappedFile, log_offset: int, limit: int) -> bool:
         """Whether a record begins there, sound or damaged in its content."""
