@@ -24,7 +24,7 @@ from aerobee.remoting.stats import CloseReason, ServerStats
 
 log = logging.getLogger("aerobee.remoting")
 
-# The reference's backlog (spec/wire.md 1.9).
+# The reference's backlog (protocol/WIRE.md 1.9).
 BACKLOG = 1024
 # With a free port on several addresses, the second may find the first's port taken.
 _PORT_ATTEMPTS = 5

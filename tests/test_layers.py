@@ -82,7 +82,7 @@ FUNCTION_LINES_MAX = 60
 HOT_LINES_MAX = 75
 HOT = ("protocol/message/record_check.py check_fields", "store/reading/reader.py _scan")
 
-# Input from clients must never become a command or code (reliability.md 8).
+# Input from clients must never become a command or code (docs/reliability.md 8).
 HARDENED = ("protocol", "config", "remoting", "store", "nameserver", "broker")
 BANNED_MODULES = frozenset(
     {"subprocess", "pickle", "marshal", "shelve", "dill", "cloudpickle", "importlib", "runpy"}

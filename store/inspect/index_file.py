@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from struct import Struct
 
 from aerobee.store.index.file import (
-    ENTRY_BYTES,
     HEADER,
     HEADER_BYTES,
+    INDEX_ENTRY_BYTES,
     SLOT_BYTES,
     index_file_bytes,
 )
@@ -55,7 +55,7 @@ class IndexFileAudit:
         self.wrong_times = 0
         # Store time of the last entry's message; the caller sees messages and sets it.
         self.last_ms = 0
-        # What the first entry's seconds were taken against (store spec 6.2), None if not known.
+        # What the first entry's seconds were taken against (FORMAT.md 6.2), None if not known.
         self.preset_ms: int | None = None
         self.usable = self._read_header(file)
 
@@ -139,7 +139,9 @@ class IndexFileAudit:
         while number < self.count:
             count = min(_CHUNK_ENTRIES, self.count - number)
             source = self._sources.get(self.path)
-            data = source.read(self.entries_at + ENTRY_BYTES * number, ENTRY_BYTES * count)
+            data = source.read(
+                self.entries_at + INDEX_ENTRY_BYTES * number, INDEX_ENTRY_BYTES * count
+            )
             yield number, data
             number += count
 
@@ -183,7 +185,9 @@ class IndexFileAudit:
             )  # fmt: skip
 
     def _bad_entry(self, number: int, what: str) -> None:
-        self._say("index-entry", self.entries_at + ENTRY_BYTES * number, f"entry {number} {what}")
+        self._say(
+            "index-entry", self.entries_at + INDEX_ENTRY_BYTES * number, f"entry {number} {what}"
+        )
 
     def _say(self, kind: str, position: int | None, what: str) -> None:
         self._findings.add(kind, self.path, position, what)
