@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aerobee.pipeline.option_parsing import OptionError, OptionMap
-from aerobee.remoting.blocking import Manner
+from aerobee.remoting.blocking import ConnectOptions
 from aerobee.remoting.tls import client_context
 
 ACCESS_OPTIONS: Final = (
@@ -29,7 +29,7 @@ class Access:
     """
 
     name_servers: tuple[str, ...]
-    manner: Manner
+    manner: ConnectOptions
 
 
 def topic_options(given: Mapping[str, str], known: Iterable[str]) -> OptionMap:
@@ -49,7 +49,7 @@ def read_access(options: OptionMap, timeout_s: float = 3.0) -> Access:
     if "trustStore" in options and not use_tls:
         raise OptionError("option trustStore is for useTls=true")
     _check_trust_store(options)
-    manner = Manner(timeout_s, use_tls, options.text("trustStore"), access_key, secret_key)
+    manner = ConnectOptions(timeout_s, use_tls, options.text("trustStore"), access_key, secret_key)
     return Access(name_servers, manner)
 
 
