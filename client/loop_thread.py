@@ -20,7 +20,8 @@ from aerobee.client.errors import CallerError
 T = TypeVar("T")
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's loop where it is installed, else asyncio's own."""
     try:
         import uvloop  # a good deal faster, and optional
     except ImportError:
@@ -37,7 +38,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._users = 0
-        self._loop = _new_loop()
+        self._loop = new_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="aerobee-client", daemon=True
         )

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from types import TracebackType
 from typing import Self
 
 from aerobee.client.connections.background import Periodic
@@ -34,16 +33,14 @@ from aerobee.client.consuming.listener import Listener, ListenerCall
 from aerobee.client.consuming.offset_store import BrokerOffsets, LocalOffsets, OffsetStore
 from aerobee.client.consuming.order_lock import OrderLocks
 from aerobee.client.consuming.orderly import OrderlyDispatcher
-from aerobee.client.consuming.puller import Puller
+from aerobee.client.consuming.puller import Puller, make_subscription
 from aerobee.client.consuming.queue_puller import QueuePuller
 from aerobee.client.consuming.rebalance import Rebalancer
 from aerobee.client.consuming.send_back import SendBack
-from aerobee.client.consuming.subscriptions import make_subscription
-from aerobee.client.errors import CallerError
+from aerobee.client.errors import checking_arguments
 from aerobee.client.message import MessageQueue
 from aerobee.client.options import Addresses, Model, PushOptions
 from aerobee.protocol.bodies.clients import CONSUME_PASSIVELY, ConsumerData
-from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import Subscription
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.names import check_group_name, retry_topic
@@ -61,10 +58,8 @@ class PushConsumer:
         listener: Listener,
         options: PushOptions | None = None,
     ) -> None:
-        try:
+        with checking_arguments():
             self.group = check_group_name(group)
-        except BadRequest as error:
-            raise CallerError(error.remark) from error
         self.options = options or PushOptions()
         self._session = Session(name_servers, self.options)
         self._listener = ListenerCall(listener, self.options.concurrency)
@@ -118,7 +113,7 @@ class PushConsumer:
             self._subscriptions.get,
             lambda assigned, offset: self._assignment.release(assigned, reset_to=offset),
             session.wake_heartbeat,
-            session.suspect_routes,
+            session.refresh_routes_soon,
         )
         self._rebalancer = Rebalancer(
             session,
@@ -141,12 +136,7 @@ class PushConsumer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # Member of the session

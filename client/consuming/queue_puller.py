@@ -47,7 +47,7 @@ class QueuePuller:
         subscription_of: SubscriptionOf,
         reset: ResetQueue,
         wake_heartbeat: Callable[[], None],
-        suspect_routes: Callable[[], None],
+        refresh_routes_soon: Callable[[], None],
     ) -> None:
         self._consuming = consuming
         self._puller = puller
@@ -55,7 +55,7 @@ class QueuePuller:
         self._subscription_of = subscription_of
         self._reset = reset
         self._wake_heartbeat = wake_heartbeat
-        self._suspect_routes = suspect_routes
+        self._refresh_routes_soon = refresh_routes_soon
 
     async def run(self, assigned: AssignedQueue) -> None:
         """Pull until the queue is dropped."""
@@ -126,7 +126,7 @@ class QueuePuller:
             self._wake_heartbeat()
             delay_s = _SUBSCRIPTION_DELAY_S
         elif isinstance(error, NetworkError):
-            self._suspect_routes()
+            self._refresh_routes_soon()
         name = queue_text(assigned.queue)
         log.warning("pull failed queue=%s error=%s; again in %s s", name, error, delay_s)
         await assigned.pause(delay_s)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from aerobee.client.assign import assign
-from aerobee.client.connections.route import read_queues
+from aerobee.client.connections.routes import read_queues
 from aerobee.client.connections.session import Session
 from aerobee.client.consuming.assignment import Assignment
 from aerobee.client.consuming.consuming import Consuming

@@ -12,13 +12,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import (
-    CHECK_BODY,
+from aerobee.protocol.message.record_check import CHECK_BODY, RECORD, RecordHead
+from aerobee.protocol.message.record_layout import (
     LOG_OFFSET_POSITION,
     MAGIC_POSITION,
     MESSAGE_MAGIC,
-    RECORD,
-    RecordHead,
 )
 from aerobee.store.inspect.layout import FoundFile
 from aerobee.store.inspect.reader import SegmentReader

@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.properties import decode_properties, further_queues
-from aerobee.protocol.message.record import RECORD
+from aerobee.protocol.message.record_check import RECORD
 from aerobee.store.inspect.layout import FoundFile, FoundQueue
 from aerobee.store.inspect.reader import SegmentReader
 from aerobee.store.inspect.report import Findings

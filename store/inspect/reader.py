@@ -1,16 +1,14 @@
 """Reads records of one segment file for an audit, whatever state the file is in."""
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import (
-    BLANK,
+from aerobee.protocol.message.record_check import BLANK, RecordHead, check_record
+from aerobee.protocol.message.record_layout import (
     BLANK_BYTES,
     BLANK_MAGIC,
     MESSAGE_MAGIC,
     MIN_RECORD_BYTES,
-    RecordHead,
-    check_record,
+    SIZE_AND_MAGIC,
 )
-from aerobee.protocol.message.record_layout import SIZE_AND_MAGIC
 from aerobee.store.inspect.layout import FoundFile
 from aerobee.store.inspect.sources import Window
 

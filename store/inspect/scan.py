@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record_check import (
     BLANK,
-    BLANK_BYTES,
     CHECK_BODY,
     CHECK_NOTHING,
     Checked,
     scan_records,
 )
+from aerobee.protocol.message.record_layout import BLANK_BYTES
 from aerobee.store.inspect.layout import FoundFile
 from aerobee.store.inspect.places import magic_places, own_start
 from aerobee.store.inspect.reader import SegmentReader

@@ -22,12 +22,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from aerobee.protocol.message.properties import decode_properties
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record import StoreMessage
+from aerobee.protocol.message.record_layout import (
     BLANK_BYTES,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
-    StoreMessage,
 )
 from aerobee.store.disk.files import Clock
 from aerobee.store.disk.health import Health

@@ -7,17 +7,15 @@ was given. Sizes and limits belong to the choice, because a seal takes room of t
 from collections.abc import Callable
 from typing import NamedTuple
 
+from aerobee.protocol.message.properties import MAX_PROPERTIES_BYTES
 from aerobee.protocol.message.record import (
-    CHECK_BODY,
-    CHECK_NOTHING,
-    CHECK_WHOLE,
-    MAX_PROPERTIES_BYTES,
     StoreMessage,
     encode_record,
     encode_sealed_record,
     record_size,
     sealed_record_size,
 )
+from aerobee.protocol.message.record_check import CHECK_BODY, CHECK_NOTHING, CHECK_WHOLE
 from aerobee.protocol.message.record_seal import MOST_SEALED_PROPERTIES, SEAL_BYTES, sealable
 
 

@@ -11,7 +11,8 @@ the disk in an empty log either.
 Threads: the writer's, under the put lock.
 """
 
-from aerobee.protocol.message.record import BLANK_BYTES, encode_blank
+from aerobee.protocol.message.record import encode_blank
+from aerobee.protocol.message.record_layout import BLANK_BYTES
 from aerobee.store.errors import MessageIllegal, StoreError
 from aerobee.store.segments.allocate import AllocateMappedFileService, refusal
 from aerobee.store.segments.mapped_file import MappedFile

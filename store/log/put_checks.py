@@ -7,7 +7,9 @@ properties' length of batches to 16 bits).
 
 from collections.abc import Sequence
 
-from aerobee.protocol.message.record import MAX_PROPERTIES_BYTES, SYS_TRANSACTION_MASK, StoreMessage
+from aerobee.protocol.message.properties import MAX_PROPERTIES_BYTES
+from aerobee.protocol.message.record import StoreMessage
+from aerobee.protocol.message.record_layout import SYS_TRANSACTION_MASK
 from aerobee.store.errors import MessageIllegal, PropertiesTooLarge, StoreError
 from aerobee.store.log.encoding import Encoding
 from aerobee.store.queues.table import check_topic

@@ -9,7 +9,12 @@ here.
 from collections.abc import Iterator, Sequence
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import CHECK_BODY, RECORD, RecordHead, told_sizes
+from aerobee.protocol.message.record_check import (
+    CHECK_BODY,
+    RECORD,
+    RecordHead,
+    stated_sizes,
+)
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.queues.consume_queue import EMPTY, ENTRY, ENTRY_BYTES, ConsumeQueue
 from aerobee.store.queues.slots import names_slot
@@ -183,7 +188,7 @@ class Soundness:
         segment = None if entry is None else self._segments.find(entry[0])
         if entry is None or segment is None or self.is_sound(queue, offset, entry):
             return False
-        told = told_sizes(segment.view, entry[0] - segment.start, entry[0], segment.size)
+        told = stated_sizes(segment.view, entry[0] - segment.start, entry[0], segment.size)
         try:
             check_at(segment, entry[0], check_crc=CHECK_BODY)
         except CorruptRecord:

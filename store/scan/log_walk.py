@@ -21,17 +21,16 @@ end
 from collections.abc import Callable, Iterator
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record_check import (
     BLANK,
-    MAGIC_POSITION,
-    MESSAGE_MAGIC,
     Checked,
     RecordHead,
-    Told,
+    StatedSizes,
     check_record,
     scan_records,
-    told_sizes,
+    stated_sizes,
 )
+from aerobee.protocol.message.record_layout import MAGIC_POSITION, MESSAGE_MAGIC
 from aerobee.store.scan.sequence import Gap
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
@@ -151,9 +150,9 @@ class LogWalk:
                 return bad + size
         return None
 
-    def _told(self, segment: MappedFile, log_offset: int, limit: int) -> Told:
+    def _told(self, segment: MappedFile, log_offset: int, limit: int) -> StatedSizes:
         start = segment.start
-        return told_sizes(segment.view, log_offset - start, log_offset, limit - start)
+        return stated_sizes(segment.view, log_offset - start, log_offset, limit - start)
 
     def _begins(self, segment: MappedFile, log_offset: int, limit: int) -> bool:
         """Whether a record begins there, sound or damaged in its content."""

@@ -14,16 +14,14 @@ a known place it cannot hold. Nothing up to the limit: all up to it is damage.
 from collections.abc import Callable, Generator, Iterator
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import (
-    BLANK_BYTES,
-    MAGIC_POSITION,
-    MESSAGE_MAGIC,
+from aerobee.protocol.message.record import encode_blank
+from aerobee.protocol.message.record_check import (
     Checked,
     announced_size,
     check_record,
-    encode_blank,
     scan_records,
 )
+from aerobee.protocol.message.record_layout import BLANK_BYTES, MAGIC_POSITION, MESSAGE_MAGIC
 from aerobee.store.scan.pieces import LogPieces
 from aerobee.store.scan.sequence import Gap
 

@@ -27,7 +27,8 @@ from aerobee.protocol.frames.command import Command, encode_response, make_reque
 from aerobee.protocol.headers.client import PullMessageHeader, SendMessageHeader
 from aerobee.protocol.message.batch import decode_batch
 from aerobee.protocol.message.properties import decode_properties
-from aerobee.protocol.message.record import StoreMessage, encode_record, pack_host
+from aerobee.protocol.message.record import StoreMessage, encode_record
+from aerobee.protocol.message.record_layout import pack_host
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.server import RemotingServer
 

@@ -34,7 +34,7 @@ from aerobee.protocol.message.properties import (
     index_keys,
     is_clean_text,
 )
-from aerobee.protocol.message.record import pack_host
+from aerobee.protocol.message.record_layout import pack_host
 
 
 @pytest.mark.parametrize(

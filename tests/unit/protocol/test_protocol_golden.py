@@ -19,7 +19,7 @@ from aerobee.protocol.filters.subscription import parse_tag_expression
 from aerobee.protocol.frames.command import Command, encode_response, make_response
 from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.protocol.headers.client import SendReply
-from aerobee.protocol.message import ids, record
+from aerobee.protocol.message import ids, record, record_check, record_layout
 from aerobee.protocol.message.batch import BatchItem, decode_batch, encode_batch
 from aerobee.protocol.message.properties import decode_properties, encode_properties
 
@@ -133,8 +133,8 @@ def test_record_has_golden_bytes(born: str, store: str) -> None:
         11,
         0x30,  # the host bits follow the hosts, whatever came in
         1700000000000,
-        record.pack_host(*born_host),
-        record.pack_host(*store_host),
+        record_layout.pack_host(*born_host),
+        record_layout.pack_host(*store_host),
         2,
         98765,
         make.BODY,
@@ -151,25 +151,25 @@ def test_record_has_golden_bytes(born: str, store: str) -> None:
     assert (decoded.body, decoded.tags) == (make.BODY, "TagA")
     assert decoded.keys == ("C0000207000018B4AAC21234ABCD0001", "k1", "k2")
     assert decoded.size == len(data)
-    head = record.check_record(data, 0, 123456789, len(data))
-    assert (head.kind, head.size, head.topic) == (record.RECORD, len(data), "TopicTest")
-    fields = record.dispatch_fields(data, 0, head)
+    head = record_check.check_record(data, 0, 123456789, len(data))
+    assert (head.kind, head.size, head.topic) == (record_check.RECORD, len(data), "TopicTest")
+    fields = record_check.dispatch_fields(data, 0, head)
     assert (fields.tags_code, fields.keys) == (2598919, decoded.keys)
 
 
 def test_record_without_body_and_properties_is_read() -> None:
     data = golden("record-bare.bin")
-    assert len(data) == record.MIN_RECORD_BYTES + len("TopicTest")
+    assert len(data) == record_layout.MIN_RECORD_BYTES + len("TopicTest")
     decoded = record.decode_record(data)
     assert (decoded.body, decoded.properties, decoded.body_crc) == (b"", {}, 0)
-    assert record.check_record(data, 0, 123456789, len(data)).properties_length == 0
+    assert record_check.check_record(data, 0, 123456789, len(data)).properties_length == 0
 
 
 def test_blank_has_golden_bytes() -> None:
     data = golden("record-blank.bin")
     assert record.encode_blank(4096) == data
-    head = record.check_record(data + bytes(5000), 0, 7, 5008)
-    assert (head.kind, head.size) == (record.BLANK, 4096)
+    head = record_check.check_record(data + bytes(5000), 0, 7, 5008)
+    assert (head.kind, head.size) == (record_check.BLANK, 4096)
 
 
 def test_batch_has_golden_bytes() -> None:
@@ -191,7 +191,7 @@ def test_properties_have_golden_text() -> None:
 @pytest.mark.parametrize(("form", "ip"), [("v4", "127.0.0.1"), ("v6", "::1")])
 def test_offset_id_has_golden_text(form: str, ip: str) -> None:
     text = golden(f"offset-id-{form}.txt").decode()
-    assert ids.offset_msg_id(record.pack_host(ip, 10911), 149) == text
+    assert ids.offset_msg_id(record_layout.pack_host(ip, 10911), 149) == text
     assert ids.parse_offset_msg_id(text) == (ip, 10911, 149)
 
 

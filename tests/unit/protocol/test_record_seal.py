@@ -10,16 +10,14 @@ from hypothesis import strategies as st
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.properties import decode_properties
 from aerobee.protocol.message.record import (
-    CHECK_BODY,
-    CHECK_WHOLE,
     StoreMessage,
-    check_record,
     decode_record,
     encode_record,
     encode_sealed_record,
-    pack_host,
     sealed_record_size,
 )
+from aerobee.protocol.message.record_check import CHECK_BODY, CHECK_WHOLE, check_record
+from aerobee.protocol.message.record_layout import pack_host
 from aerobee.protocol.message.record_seal import SEAL_BYTES, is_sealed, sealable
 
 HOST = pack_host("192.0.2.1", 10911)

@@ -1,8 +1,8 @@
-"""Asking again: for requests that do no harm when they are made twice.
+"""Retries with backoff, for requests that do no harm when they are made twice.
 
 A broker that is restarted, a name server that has not heard of it again yet, a full disk: what may
-pass is waited for, with pauses that grow to a second, until the patience of the caller is over.
-What cannot pass (the request is wrong, the message too large) is raised at once.
+pass is tried again, with pauses that grow to a second, for as long as the caller allows. What
+cannot pass (the request is wrong, the message too large) is raised at once.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 
 
-async def patiently(
+async def with_backoff(
     session: Session,
-    patience_s: float,
+    retry_s: float,
     ask: Callable[[], Awaitable[T]],
     also: tuple[type[ClientError], ...] = (),
 ) -> T:
     """What `ask` gives, tried again while what it raises may pass (`also`: these as well)."""
     session.check_running()
-    until = time.monotonic() + patience_s
+    until = time.monotonic() + retry_s
     pause_s = _PAUSE_S
     while True:
         try:
@@ -40,7 +40,7 @@ async def patiently(
             if not may_pass or time.monotonic() + pause_s >= until:
                 raise
             if isinstance(error, NetworkError):
-                session.suspect_routes()
+                session.refresh_routes_soon()
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
