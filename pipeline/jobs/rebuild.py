@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 _FILES_DDL = "topic string, queueId int, file bigint, firstSlot bigint, endSlot bigint"
 _WRITTEN_DDL = "path string, rows bigint, bytes bigint"
 _COUNTS_DDL = "part int, firstOffset bigint, keys bigint"
-_COUNTS = pa.schema([("part", pa.int32()), ("firstOffset", pa.int64()), ("keys", pa.int64())])
 _KEYS_DDL = "file bigint, number bigint, hash int, logOffset bigint, storeMs bigint"
 # A key that is only there to tell a file the end of the one before.
 _BEFORE = -1
@@ -245,7 +244,7 @@ def _count_keys(batches: _Batches) -> _Batches:
             first = min(first, keys.column("logOffset")[0].as_py())
             count += keys.num_rows
     if count:
-        yield batch_of([(context.partitionId(), first, count)], _COUNTS)
+        yield batch_of([(context.partitionId(), first, count)], _COUNTS_DDL)
 
 
 def _number_keys(bases: dict[int, int], room: int, total: int) -> Callable[[_Batches], _Batches]:

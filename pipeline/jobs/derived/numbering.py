@@ -50,7 +50,7 @@ RUNS_DDL: Final = (
 
 
 class RunCollector:
-    """Sums up entries (schema claims.ENTRIES) that come in the log's order."""
+    """Sums up entries (schema ENTRIES) that come in the log's order."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, int], OffsetRun] = {}
