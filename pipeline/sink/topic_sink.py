@@ -24,12 +24,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from aerobee.pipeline.workers import freeze_imports
+
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
 except ImportError:  # before 4.1
     DataSourceStreamArrowWriter = None
-
-from aerobee.pipeline.workers import freeze_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa

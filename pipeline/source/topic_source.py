@@ -26,6 +26,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from aerobee.pipeline.brokers.offsets import Offsets, Range, from_json, split, to_json
+from aerobee.pipeline.decode.columns import ddl
+from aerobee.pipeline.decode.selection import Selection, selection_of
+from aerobee.pipeline.errors import OptionError, PipelineError
+from aerobee.pipeline.workers import freeze_imports
+
 try:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
@@ -41,12 +47,6 @@ except ImportError:  # before 4.2: no limits, and no target for availableNow
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         """Stands in for a class that this version of PySpark does not know."""
 
-
-from aerobee.pipeline.brokers.offsets import Offsets, Range, from_json, split, to_json
-from aerobee.pipeline.decode.columns import ddl
-from aerobee.pipeline.decode.selection import Selection, selection_of
-from aerobee.pipeline.errors import OptionError, PipelineError
-from aerobee.pipeline.workers import freeze_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa
