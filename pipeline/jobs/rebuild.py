@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from aerobee.pipeline.files.entries import ENTRY_BYTES
+from aerobee.pipeline.jobs.checks import check_empty
 from aerobee.pipeline.jobs.derived.entries import (
     DELAY_LEVELS,
     ENTRIES_DDL,
@@ -42,7 +43,7 @@ from aerobee.pipeline.jobs.derived.queue_files import (
     write_sparse,
 )
 from aerobee.pipeline.jobs.inputs import StoreInput, each_batch
-from aerobee.pipeline.jobs.result import JobFailed, JobResult
+from aerobee.pipeline.jobs.result import JobResult
 from aerobee.pipeline.jobs.session import step
 from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES
 from aerobee.store.queues.delay_levels import DelayLevels
@@ -88,9 +89,8 @@ def rebuild(
     empty.
     """
     output = os.path.abspath(output)
-    if os.path.isdir(output) and os.listdir(output):
-        raise JobFailed(f"{output} is not empty; rebuild makes a directory of its own")
     os.makedirs(output, exist_ok=True)
+    check_empty(output)
     rows = store.records(spark, RECORD_COLUMNS)
     result = JobResult("rebuild")
     try:

@@ -6,7 +6,7 @@ to the tasks, and made again from the pickle for commit and abort: nothing is ke
 plan.
 
 What Spark says of a task, and where: the partition in its TaskContext, a stream's query and batch
-as local properties of it; commit is told the batch only. So both travel in the commit messages.
+as local properties of it; commit gets the batch only. So both travel in the commit messages.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class TopicSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is told."""
+        """As in `format(...)`."""
         return "rocketmq"
 
     def schema(self) -> str:

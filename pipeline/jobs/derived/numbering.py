@@ -42,7 +42,7 @@ class DamagedRange(NamedTuple):
     reason: str
 
 
-# Damaged places are told apart from records, but with the batch they were found in.
+# A damaged place comes with the batch of the records around it, or with one near that.
 _BATCHES_NEAR: Final = 4
 RUNS_DDL: Final = (
     "topic string, queueId int, first bigint, length bigint, beginOffset bigint, lastOffset bigint"
