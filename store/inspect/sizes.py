@@ -15,8 +15,8 @@ from aerobee.store.errors import StoreSizeMismatch
 from aerobee.store.index.file import ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES, index_file_bytes
 from aerobee.store.inspect.layout import FoundFile, Layout
 from aerobee.store.inspect.report import Sizes
-from aerobee.store.inspect.sources import Source
 from aerobee.store.inspect.state import read_marks
+from aerobee.store.scan.sources import Source
 
 GIVEN, NOTED, FOUND, ASSUMED = "given", "noted by the broker", "found", "assumed"
 _UNIT_BYTES = 20

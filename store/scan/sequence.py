@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from aerobee.protocol.message.record import MIN_RECORD_BYTES
-from aerobee.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
+from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.queue_view import PRE_BLANK_SIZE, UNIT, UNIT_BYTES
 
 # Slots that may be missing for reasons nobody noticed, a flipped transaction bit for example.
 _SLACK = 16

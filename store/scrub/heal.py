@@ -21,13 +21,8 @@ from typing import NamedTuple
 
 from aerobee.store.disk.files import Clock, is_full
 from aerobee.store.disk.health import Health
-from aerobee.store.queues.consume_queue import (
-    PRE_BLANK,
-    PRE_BLANK_SIZE,
-    UNIT,
-    UNIT_BYTES,
-    ConsumeQueue,
-)
+from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.queue_view import PRE_BLANK, PRE_BLANK_SIZE, UNIT, UNIT_BYTES
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.reading.damage import DamageReports, Kind, Verdict
 from aerobee.store.scan.sequence import Gap
