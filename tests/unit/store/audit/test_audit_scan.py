@@ -14,7 +14,7 @@ from aerobee.store.inspect.log_files import LogFiles
 from aerobee.store.inspect.queue_files import QueueSet
 from aerobee.store.inspect.sizes import FOUND, GIVEN, NOTED
 from aerobee.store.message_store import MessageStore
-from aerobee.store.queues.queue_view import UNIT, names_record
+from aerobee.store.queues.queue_view import ENTRY, names_record
 from aerobee.store.scan import sources
 from aerobee.store.scan.sources import Sources
 from tests.faulty_files import FaultyFiles
@@ -178,7 +178,7 @@ def test_the_next_record_that_units_name_is_that_of_all_units(root: Path, seed: 
         log_offset
         for queue in queues.queues.values()
         for first, data in queue.chunks()
-        for offset, (log_offset, size, _) in enumerate(UNIT.iter_unpack(data), first)
+        for offset, (log_offset, size, _) in enumerate(ENTRY.iter_unpack(data), first)
         if names_record(log_offset, size)
         and records.problem(queue, offset, log_offset, size) is None
     )
