@@ -35,10 +35,10 @@ class Soundness:
 
         The time is that record's store time in milliseconds, 0 if there is no such record.
         """
-        end, entry = last_boundary(self._queues, self._names_back, self._segments.min_offset)
+        end, last = last_boundary(self._queues, self._names_back, self._segments.min_offset)
         head = None
-        if entry is not None:
-            queue, offset = entry
+        if last is not None:
+            queue, offset = last
             entry = queue.entry(offset)
             head = None if entry is None else self.named_back(queue, offset, entry)
         return end, 0 if head is None else head.store_timestamp_ms
