@@ -25,11 +25,9 @@ from aerobee.protocol.message.record_check import (
     Checked,
     DispatchFields,
     RecordHead,
-    Told,
     announced_size,
     check_record,
     dispatch_fields,
-    told_sizes,
 )
 from aerobee.protocol.message.record_layout import (
     BLANK_BYTES,
@@ -114,7 +112,6 @@ __all__ = [
     "Message",
     "RecordHead",
     "StoreMessage",
-    "Told",
     "announced_size",
     "check_record",
     "decode_record",
@@ -128,7 +125,6 @@ __all__ = [
     "scan_records",
     "sealed_record_size",
     "store_timestamp_position",
-    "told_sizes",
     "unpack_host",
 ]
 
