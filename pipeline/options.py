@@ -30,7 +30,6 @@ class OptionMap:
     """The options of one `format(...)`, looked up without regard to case.
 
     `known` are all names there are, as they are documented; `aliases` maps further names to those;
-    names that begin with one of `prefixes` (`rocketmq.`) pass unchecked and are had by `prefixed`;
     the values of `secrets` are never shown. Raises OptionError for what is unknown or there twice.
     """
 
@@ -40,7 +39,6 @@ class OptionMap:
         known: Iterable[str],
         *,
         aliases: Mapping[str, str] | None = None,
-        prefixes: Collection[str] = (),
         secrets: Collection[str] = (),
     ) -> None:
         self._names = list(known)
@@ -48,17 +46,13 @@ class OptionMap:
         by_lower = {name.lower(): name for name in self._names}
         for alias, name in (aliases or {}).items():
             by_lower[alias.lower()] = name
-        let_through = tuple(prefix.lower() for prefix in prefixes)
         self._values: dict[str, str] = {}
-        self._prefixed: dict[str, str] = {}
         for written, value in given.items():
             known_as = by_lower.get(written.lower())
             if known_as is not None:
                 if self._values.get(known_as, value) != value:
                     raise OptionError(f"option {known_as} is given twice, with different values")
                 self._values[known_as] = value
-            elif written.lower().startswith(let_through):
-                self._prefixed[written] = value
             else:
                 raise OptionError(f"unknown option {written!r}{known_names(written, self._names)}")
 
@@ -68,10 +62,6 @@ class OptionMap:
     def given(self, names: Iterable[str]) -> list[str]:
         """Those of `names` that are given, in that order."""
         return [name for name in names if name in self]
-
-    def prefixed(self) -> dict[str, str]:
-        """The options that were let through by their prefix, names as written."""
-        return dict(self._prefixed)
 
     def required(self, name: str) -> str:
         """The text of an option that must be there and not be empty."""

@@ -1,7 +1,7 @@
-"""The options that the topic source and the topic sink share: where the name servers are, who asks.
+"""The options of the topic source and the topic sink that say how to reach the brokers.
 
-All options may be written with the prefix `rocketmq.` as well,
-as users of RocketMQ's own connector are used to; `rocketmq.namesrv.addr` is nameServer.
+All options may be written with the prefix `rocketmq.` as well, as users of RocketMQ's own connector
+are used to; `rocketmq.namesrv.addr` is nameServer.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def read_access(options: OptionMap, timeout_s: float = 3.0) -> Access:
 
 
 def _check_trust_store(options: OptionMap) -> None:
-    """Read here once, so that a wrong path is told by the option's name and not by a connection."""
+    """Read the file here once, so that the error of a wrong path names the option."""
     path = options.text("trustStore")
     if path is None:
         return

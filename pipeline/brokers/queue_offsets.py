@@ -8,7 +8,7 @@ times within a queue ascend, as the broker's own search takes for granted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from aerobee.pipeline.brokers.brokers import Brokers, QueueRequest
@@ -16,7 +16,6 @@ from aerobee.pipeline.brokers.offsets import Offsets, Queue
 from aerobee.pipeline.errors import BadData
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import ProtocolError
-from aerobee.protocol.frames.command import Command
 from aerobee.protocol.headers.client import (
     PULL_SUBSCRIPTION,
     OffsetResponse,
@@ -27,8 +26,10 @@ from aerobee.protocol.headers.client import (
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
+from aerobee.protocol.headers.fields import Header
 from aerobee.protocol.message.record import decode_records
 
+_FOUND: Final = frozenset({int(ResponseCode.SUCCESS)})
 _FOUND_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
 #: Answers to a pull that say where to go on.
 PULL_CODES: Final = frozenset(
@@ -60,33 +61,46 @@ def max_offsets(brokers: Brokers, queues: Sequence[Queue]) -> Offsets:
 
 
 def _ends(brokers: Brokers, queues: Sequence[Queue], code: RequestCode) -> Offsets:
-    asked = [
-        QueueRequest(queue, code, QueueHeader(queue.topic, queue.number).to_ext())
-        for queue in queues
-    ]
-    answers = brokers.call_each(asked)
-    return {queue: _offset(answer) for queue, answer in zip(queues, answers, strict=True)}
+    return _answers(brokers, queues, code, lambda one: QueueHeader(one.topic, one.number))
+
+
+def _answers(
+    brokers: Brokers,
+    queues: Sequence[Queue],
+    code: RequestCode,
+    header_of: Callable[[Queue], Header],
+    accept: Collection[int] = _FOUND,
+) -> Offsets:
+    """The offsets in the answers to one request for each queue; those that are not found lack."""
+    requests = [QueueRequest(queue, code, header_of(queue).to_ext()) for queue in queues]
+    answers = brokers.call_each(requests, accept)
+    try:
+        return {
+            queue: OffsetResponse.from_ext(answer.ext).offset
+            for queue, answer in zip(queues, answers, strict=True)
+            if answer.code == ResponseCode.SUCCESS
+        }
+    except ProtocolError as error:
+        raise BadData(f"a broker's answer cannot be read: {error}") from error
 
 
 def offsets_at(brokers: Brokers, group: str, queues: Sequence[Queue], time_ms: int) -> Offsets:
     """The first message of each queue stored at or after a time; the queue's end if none is."""
     lowest, highest = min_offsets(brokers, queues), max_offsets(brokers, queues)
-    asked = [
-        QueueRequest(
-            queue,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
-            SearchOffsetHeader(queue.topic, queue.number, time_ms).to_ext(),
-        )
-        for queue in queues
-    ]
+    nearest = _answers(
+        brokers,
+        queues,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        lambda one: SearchOffsetHeader(one.topic, one.number, time_ms),
+    )
     found: Offsets = {}
-    for queue, answer in zip(queues, brokers.call_each(asked), strict=True):
+    for queue in queues:
 
         def is_late(offset: int, queue: Queue = queue) -> bool:
             seen = peek(brokers, group, queue, offset, 1)
             return not seen or seen[0].store_ms >= time_ms
 
-        found[queue] = first_late(lowest[queue], highest[queue], _offset(answer), is_late)
+        found[queue] = first_late(lowest[queue], highest[queue], nearest[queue], is_late)
     return found
 
 
@@ -165,20 +179,13 @@ def pull_header(
 def group_offsets(brokers: Brokers, group: str, queues: Sequence[Queue]) -> Offsets:
     """What a group has stored. A broker may answer 0 for a queue it has nothing of
     (WIRE.md 3.3)."""
-    asked = [
-        QueueRequest(
-            queue,
-            RequestCode.QUERY_CONSUMER_OFFSET,
-            QueryConsumerOffsetHeader(group, queue.topic, queue.number).to_ext(),
-        )
-        for queue in queues
-    ]
-    answers = brokers.call_each(asked, accept=_FOUND_OR_NOT)
-    return {
-        queue: _offset(answer)
-        for queue, answer in zip(queues, answers, strict=True)
-        if answer.code == ResponseCode.SUCCESS
-    }
+    return _answers(
+        brokers,
+        queues,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        lambda one: QueryConsumerOffsetHeader(group, one.topic, one.number),
+        _FOUND_OR_NOT,
+    )
 
 
 def store_group_offsets(brokers: Brokers, group: str, offsets: Mapping[Queue, int]) -> None:
@@ -210,10 +217,3 @@ def mean_sizes(
         if seen:
             sizes[queue] = sum(one.size for one in seen) / len(seen)
     return sizes
-
-
-def _offset(answer: Command) -> int:
-    try:
-        return OffsetResponse.from_ext(answer.ext).offset
-    except ProtocolError as error:
-        raise BadData(f"a broker's answer cannot be read: {error}") from error

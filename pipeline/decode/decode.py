@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 from aerobee.pipeline.decode.arrow_values import hosts, offset_msg_ids, slices, times
 from aerobee.pipeline.decode.columns import PROPERTIES, Column, arrow_schema
 from aerobee.pipeline.decode.properties import Properties
+from aerobee.pipeline.decode.record_starts import MESSAGE_MAGIC_V2
 from aerobee.pipeline.decode.selection import Selection
-from aerobee.pipeline.decode.starts import MESSAGE_MAGIC_V2
 from aerobee.protocol.message.record_layout import (
     HOST_BITS,
     MAGIC_POSITION,
@@ -70,7 +70,7 @@ _INTS: Final = {
 
 
 class Bad(NamedTuple):
-    """A record that is none: its position in the buffer, and why."""
+    """Bytes that are no record: their position in the buffer, and why they are none."""
 
     position: int
     reason: str
@@ -162,7 +162,7 @@ class _Rows:
         self.form = form
         self.bad: list[Bad] = []
         self.given = len(starts)
-        # Once they are inflated ahead of the rest.
+        # Set when they are inflated ahead of the rest.
         self._bodies: pa.Array | None = None
         self.starts = starts
         self._topic_length = np.dtype(topic_length)
@@ -332,7 +332,7 @@ class _Rows:
 def inflate(body: bytes, sys_flag: int) -> bytes:
     """The body a compressed one was made from. Raises ValueError: damaged, or grows beyond bounds.
 
-    The compression is told by bits 8 to 10 of the sysFlag; 0 is zlib, as 4.x clients leave it.
+    Bits 8 to 10 of the sysFlag name the compression; 0 is zlib, as 4.x clients leave it.
     """
     kind = sys_flag & SYS_COMPRESSION_MASK
     if kind not in (0, SYS_COMPRESSION_ZLIB):

@@ -6,9 +6,9 @@ source.
 
 Spark's filters narrow a selection as far as reading less follows from them. Every filter stays
 Spark's to evaluate on the rows as well, so a filter that is not understood is no fault, and a bound
-may be wider than the filter. Filters are told by the names of their classes, which PySpark has from
-4.1 on. Times narrow as far as store times ascend, which a clock set back breaks; that is one reason
-for the option `pushdown` to be off.
+may be wider than the filter. Filters are recognised by the names of their classes, which PySpark
+has from 4.1 on. Times narrow as far as store times ascend, which a clock set back breaks; that is
+one reason for the option `pushdown` to be off.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A queue is its files one behind the other; entry k is its k-th 20 bytes, wherever the first file
 begins. Log offsets grow along a queue. Slots not used yet (size 0 or less) come last and count as
-infinitely far; pre-blank entries, which name no message, count as the entry before them. Nothing
-read here is believed by who uses it: an entry names a place, and the record there must agree.
+infinitely far; pre-blank entries, which name no message, count as the entry before them. What is
+read here is not to be believed: an entry names a place, and the record there must agree.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Final, NamedTuple, TypeVar
 
-from aerobee.pipeline.decode.starts import MAGICS
+from aerobee.pipeline.decode.record_starts import MAGICS
 from aerobee.pipeline.errors import StoreReadError
 from aerobee.pipeline.files.directory import File, Place, Reader, Store
 from aerobee.pipeline.files.entries import QueueEntries

@@ -26,8 +26,8 @@ import numpy as np
 import pyarrow as pa
 
 from aerobee.pipeline.decode.decode import Form, decode, gather
+from aerobee.pipeline.decode.record_starts import MAGICS
 from aerobee.pipeline.decode.selection import Selection
-from aerobee.pipeline.decode.starts import MAGICS
 from aerobee.pipeline.errors import StoreReadError
 from aerobee.pipeline.files.bytes import SegmentBytes
 from aerobee.pipeline.files.directory import File

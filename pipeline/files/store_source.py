@@ -28,15 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from aerobee.pipeline.files.plan import Part
-
-
-class StorePartition(InputPartition):
-    """A part of the plan, on its way to an executor."""
-
-    def __init__(self, part: Part) -> None:
-        super().__init__(part)
-
 
 class RocketMQStoreSource(DataSource):
     """The source Spark finds; options are case-insensitive and refused by name if unknown."""
@@ -80,7 +71,7 @@ class StoreReader(DataSourceReader):
         from aerobee.pipeline.files.plan import plan
 
         freeze_imports()
-        return [StorePartition(part) for part in plan(self.options, self.selection)]
+        return [InputPartition(part) for part in plan(self.options, self.selection)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Batches of the schema; Spark makes one partition None of a plan without any."""

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from aerobee.pipeline.decode.decode import gather
-from aerobee.pipeline.decode.starts import MAGICS, MESSAGE_MAGIC_V2, record_starts
+from aerobee.pipeline.decode.record_starts import MAGICS, MESSAGE_MAGIC_V2, record_starts
 from aerobee.pipeline.files.plan import Piece
 from aerobee.protocol.message.record_layout import (
     BLANK_BYTES,

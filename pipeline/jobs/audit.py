@@ -67,16 +67,6 @@ PIECE_BYTES: Final = 256 << 20
 #: More findings than that are counted, not listed.
 MOST_FINDINGS: Final = 100_000
 _SURVEY_DDL = f"{RUNS_DDL}, part string"
-_SURVEY = pa.schema(
-    [("topic", pa.string()), ("queueId", pa.int32())]
-    + [(name, pa.int64()) for name in ("first", "length", "beginOffset", "lastOffset")]
-    + [("part", pa.string())]
-)
-_FINDINGS = pa.schema(
-    [("kind", pa.string()), ("topic", pa.string()), ("queueId", pa.int32())]
-    + [(name, pa.int64()) for name in ("queueOffset", "commitLogOffset", "amount")]
-    + [("what", pa.string())]
-)
 # Messages that a broker itself stores again under the key they had.
 _COPIES = (SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC)
 
@@ -213,7 +203,7 @@ def _surveyor(levels: DelayLevels) -> Callable[[_Batches], _Batches]:
             runs.add(derived_entries(batch, levels))
         rows: list[tuple[Any, ...]] = [(*run, None) for run in runs.runs()]
         rows.append((None,) * 6 + (json.dumps(part.part()),))
-        yield batch_of(rows, _SURVEY)
+        yield batch_of(rows, _SURVEY_DDL)
 
     return survey
 
@@ -227,7 +217,7 @@ def _judge(damaged: list[DamagedRange]) -> Callable[[pa.Table], pa.Table]:
     def judged(runs: pa.Table) -> pa.Table:
         rows = zip(*(column.to_pylist() for column in runs.columns), strict=True)
         found = check_numbering([OffsetRun(*row) for row in rows], damaged)
-        return pa.Table.from_batches([batch_of(found, _FINDINGS)])
+        return pa.Table.from_batches([batch_of(found, FINDINGS_DDL)])
 
     return judged
 
@@ -235,7 +225,7 @@ def _judge(damaged: list[DamagedRange]) -> Callable[[pa.Table], pa.Table]:
 def _comparer(facts: StoreFacts) -> Callable[[pa.Table, pa.Table], pa.Table]:
     def compared(expected: pa.Table, entries: pa.Table) -> pa.Table:
         found = cross_check(expected.select(ENTRIES.names), entries.select(ENTRIES.names), facts)
-        return pa.Table.from_batches([batch_of(found, _FINDINGS)])
+        return pa.Table.from_batches([batch_of(found, FINDINGS_DDL)])
 
     return compared
 
@@ -275,12 +265,9 @@ def _report(
         f"{store.paths[0]} is {verdict}" + (f", {warnings} warnings" if warnings else ""),
     ]
     result.code = DAMAGED if damage else 0
-    rows = batch_of([tuple(one) for one in findings], _FINDINGS).to_pylist()
-    result.frames["findings"] = spark.createDataFrame(
-        [tuple(row.values()) for row in rows], FINDINGS_DDL
-    )
+    result.frames["findings"] = spark.createDataFrame(findings, FINDINGS_DDL)
     result.frames["damaged"] = spark.createDataFrame(
-        [tuple(one) for one in passes.damaged], "start bigint, end bigint, reason string"
+        passes.damaged, "start bigint, end bigint, reason string"
     )
     return result
 

@@ -42,7 +42,7 @@ def check(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
             _check_apart(option, target, parsed.directory)
             _check_target(parsed.job, option, target)
     if parsed.job == "rebuild":
-        _check_empty(parsed.to)
+        check_empty(parsed.to)
 
 
 def _check_times(begin: str | None, end: str | None, parse_time: ParseTime) -> None:
@@ -69,8 +69,8 @@ def _parts_of(place: str) -> list[str]:
     return [part for part in whole.split("/") if part]
 
 
-def _check_empty(target: str) -> None:
-    """Raises JobFailed as the job itself would, which comes too late for who waits for Spark."""
+def check_empty(target: str) -> None:
+    """Raises JobFailed for a directory in which something is."""
     if os.listdir(target):
         raise JobFailed(f"{target} is not empty; rebuild makes a directory of its own")
 

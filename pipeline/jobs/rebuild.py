@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from aerobee.pipeline.files.entries import ENTRY_BYTES
+from aerobee.pipeline.jobs.checks import check_empty
 from aerobee.pipeline.jobs.derived.entries import (
     DELAY_LEVELS,
     ENTRIES_DDL,
@@ -42,7 +43,7 @@ from aerobee.pipeline.jobs.derived.queue_files import (
     write_sparse,
 )
 from aerobee.pipeline.jobs.inputs import StoreInput, each_batch
-from aerobee.pipeline.jobs.result import JobFailed, JobResult
+from aerobee.pipeline.jobs.result import JobResult
 from aerobee.pipeline.jobs.session import step
 from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES
 from aerobee.store.queues.delay_levels import DelayLevels
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 _FILES_DDL = "topic string, queueId int, file bigint, firstSlot bigint, endSlot bigint"
 _WRITTEN_DDL = "path string, rows bigint, bytes bigint"
 _COUNTS_DDL = "part int, firstOffset bigint, keys bigint"
-_COUNTS = pa.schema([("part", pa.int32()), ("firstOffset", pa.int64()), ("keys", pa.int64())])
 _KEYS_DDL = "file bigint, number bigint, hash int, logOffset bigint, storeMs bigint"
 # A key that is only there to tell a file the end of the one before.
 _BEFORE = -1
@@ -89,9 +89,8 @@ def rebuild(
     empty.
     """
     output = os.path.abspath(output)
-    if os.path.isdir(output) and os.listdir(output):
-        raise JobFailed(f"{output} is not empty; rebuild makes a directory of its own")
     os.makedirs(output, exist_ok=True)
+    check_empty(output)
     rows = store.records(spark, RECORD_COLUMNS)
     result = JobResult("rebuild")
     try:
@@ -245,7 +244,7 @@ def _count_keys(batches: _Batches) -> _Batches:
             first = min(first, keys.column("logOffset")[0].as_py())
             count += keys.num_rows
     if count:
-        yield batch_of([(context.partitionId(), first, count)], _COUNTS)
+        yield batch_of([(context.partitionId(), first, count)], _COUNTS_DDL)
 
 
 def _number_keys(bases: dict[int, int], room: int, total: int) -> Callable[[_Batches], _Batches]:

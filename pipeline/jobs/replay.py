@@ -291,17 +291,10 @@ def _send(
     register_topics(messages.sparkSession)
     if rate:
         # One task, so that the rate is the rate, and the order of the log is kept.
-        messages = messages.coalesce(1).mapInArrow(_rate_limiter(rate), _SINK_DDL)
+        messages = messages.coalesce(1).mapInArrow(lambda rows: rate_limited(rows, rate), _SINK_DDL)
     messages.write.format("rocketmq").options(**options).mode("append").save()
     result.facts["sent"] = result.facts["messages"]
     result.say("sent", f"{result.facts['messages']:,} messages to {options['nameServer']}")
-
-
-def _rate_limiter(rate: float) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def limit(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from rate_limited(batches, rate)
-
-    return limit
 
 
 def rate_limited(

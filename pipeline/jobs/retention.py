@@ -222,7 +222,7 @@ def _segments(
 
 
 def _committed(store: Store) -> tuple[list[Committed], list[str]]:
-    """Where groups stand, by the broker's own tables, and what cannot be told."""
+    """Where groups stand, by the broker's own tables, and what is not known."""
     found: list[Committed] = []
     notes: list[str] = []
     for name in _TABLES:

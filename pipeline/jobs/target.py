@@ -28,7 +28,7 @@ class Target:
         self._is_local = isinstance(self._files, pafs.LocalFileSystem)
 
     def uri(self, path: str) -> str:
-        """The path as Spark is to be told it."""
+        """The path as Spark takes it."""
         if "://" in self.given:
             return f"{self.given}/{path}"
         return f"file://{self.path(path)}"

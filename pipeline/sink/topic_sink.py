@@ -6,7 +6,7 @@ to the tasks, and made again from the pickle for commit and abort: nothing is ke
 plan.
 
 What Spark says of a task, and where: the partition in its TaskContext, a stream's query and batch
-as local properties of it; commit is told the batch only. So both travel in the commit messages.
+as local properties of it; commit gets the batch only. So both travel in the commit messages.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from aerobee.pipeline.workers import freeze_imports
+
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
 except ImportError:  # before 4.1
     DataSourceStreamArrowWriter = None
-
-from aerobee.pipeline.workers import freeze_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa

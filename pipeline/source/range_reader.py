@@ -1,7 +1,7 @@
 """Reads the offsets [start, end) of one queue, with several pulls on their way at the same time.
 
 A pull names an offset and how many messages are wanted; how many come is the broker's decision:
-ours gives up to 4 MiB to who asks by `maxMsgBytes`, Java's 32 messages or 256 KiB, 8 of cold ones.
+ours gives up to 4 MiB to a pull with `maxMsgBytes`, Java's 32 messages or 256 KiB, 8 of cold ones.
 So the first pull asks for all, and what it brings is the guess for the next ones, which are sent
 ahead of their answers. Where an answer falls short of its guess, the rest is asked for at once;
 chunks come out in the order of the offsets whatever the order of answers.

@@ -22,7 +22,7 @@ from aerobee.pipeline.brokers.offsets import Queue, Range
 from aerobee.pipeline.decode.columns import TOPIC_COLUMNS, choose
 from aerobee.pipeline.decode.decode import Form, decode, gather
 from aerobee.pipeline.decode.properties import sql_matcher
-from aerobee.pipeline.decode.starts import record_starts
+from aerobee.pipeline.decode.record_starts import record_starts
 from aerobee.pipeline.errors import BadData
 from aerobee.pipeline.source.options import SourceOptions
 from aerobee.pipeline.source.range_reader import Chunk, PullForm, RangeReader

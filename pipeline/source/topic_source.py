@@ -26,6 +26,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from aerobee.pipeline.brokers.offsets import Offsets, Range, from_json, split, to_json
+from aerobee.pipeline.decode.columns import ddl
+from aerobee.pipeline.decode.selection import Selection, selection_of
+from aerobee.pipeline.errors import OptionError, PipelineError
+from aerobee.pipeline.workers import freeze_imports
+
 try:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
@@ -42,13 +48,9 @@ except ImportError:  # before 4.2: no limits, and no target for availableNow
         """Stands in for a class that this version of PySpark does not know."""
 
 
-from aerobee.pipeline.workers import freeze_imports
-
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from aerobee.pipeline.brokers.offsets import Range
-    from aerobee.pipeline.decode.selection import Selection
     from aerobee.pipeline.source.options import SourceOptions
     from aerobee.pipeline.source.stream_plan import StreamPlan
 
@@ -60,13 +62,11 @@ class TopicSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is told."""
+        """As in `format(...)`."""
         return "rocketmq"
 
     def schema(self) -> str:
         """The columns asked for, as DDL. Raises OptionError for any option that is wrong."""
-        from aerobee.pipeline.decode.columns import ddl
-
         freeze_imports()
         return ddl(self._options(None).columns)
 
@@ -92,7 +92,6 @@ class TopicSource(DataSource):
         return stream_writer(self.options, schema, overwrite)
 
     def _options(self, streaming: bool | None, schema: StructType | None = None) -> SourceOptions:
-        from aerobee.pipeline.errors import OptionError
         from aerobee.pipeline.source.options import read_source_options
 
         options = read_source_options(self.options, streaming=streaming)
@@ -120,20 +119,10 @@ class _Reading:
 
         freeze_imports()
         if partition is not None and partition.value is not None:
-            yield from read_range(self._options, _range_of(partition.value))
+            yield from read_range(self._options, partition.value)
 
     def _partitions(self, ranges: list[Range]) -> list[InputPartition]:
-        from aerobee.pipeline.brokers.offsets import split
-
-        pieces = split(ranges, self._options.min_partitions)
-        return [InputPartition((*one.queue, one.start, one.end)) for one in pieces]
-
-
-def _range_of(value: tuple[str, str, int, int, int]) -> Range:
-    from aerobee.pipeline.brokers.offsets import Queue, Range
-
-    topic, broker, number, start, end = value
-    return Range(Queue(topic, broker, number), start, end)
+        return [InputPartition(one) for one in split(ranges, self._options.min_partitions)]
 
 
 class TopicReader(_Reading, DataSourceReader):
@@ -156,8 +145,6 @@ class FilteringTopicReader(TopicReader):
 
     def pushFilters(self, filters: list[Any]) -> list[Any]:
         """Take what helps; all are given back, so Spark evaluates them on the rows as well."""
-        from aerobee.pipeline.decode.selection import selection_of
-
         self._pushed = selection_of(filters, "queueOffset")
         return list(filters)
 
@@ -188,7 +175,7 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins; asked until batch 0 is committed."""
-        return _json(self._plan.initial())
+        return to_json(self._plan.initial())
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
         """How far the next batch goes; called without arguments before 4.2.
@@ -203,7 +190,7 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
             else:
                 most_bytes = limit.max_bytes
         begin = None if start is None else _offsets(start)
-        return _json(self._plan.latest(begin, most_rows, most_bytes))
+        return to_json(self._plan.latest(begin, most_rows, most_bytes))
 
     def getDefaultReadLimit(self) -> Any:
         """The limit that the options ask for."""
@@ -219,7 +206,7 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """What is there, limits aside; Spark shows it beside how far it has got."""
-        return _json(self._plan.highest) if self._plan.highest else None
+        return to_json(self._plan.highest) if self._plan.highest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """One for each queue with messages, or as many as minPartitions asks for."""
@@ -235,16 +222,7 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
             self._made.close()
 
 
-def _json(offsets: Any) -> dict[str, Any]:
-    from aerobee.pipeline.brokers.offsets import to_json
-
-    return to_json(offsets)
-
-
-def _offsets(value: dict[str, Any]) -> Any:
-    from aerobee.pipeline.brokers.offsets import from_json
-    from aerobee.pipeline.errors import PipelineError
-
+def _offsets(value: dict[str, Any]) -> Offsets:
     try:
         return from_json(value)
     except ValueError as error:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from aerobee.pipeline.decode.columns import Column, arrow_schema
 from aerobee.pipeline.decode.properties import Properties
 from aerobee.protocol.hashing import java_hash
 from aerobee.protocol.message.properties import (
@@ -43,21 +44,20 @@ RECORD_COLUMNS: Final = (
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 #: An entry with the place it belongs to.
-ENTRIES: Final = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("queueId", pa.int32()),
-        ("slot", pa.int64()),
-        ("logOffset", pa.int64()),
-        ("size", pa.int32()),
-        ("tagsCode", pa.int64()),
-    ]
-)
 ENTRIES_DDL: Final = (
     "topic string, queueId int, slot bigint, logOffset bigint, size int, tagsCode bigint"
 )
+
+
+def schema_of(ddl: str) -> pa.Schema:
+    """Spark's schema in Arrow's terms."""
+    columns = [column.split() for column in ddl.split(", ")]
+    return arrow_schema(Column(name, kind) for name, kind in columns)
+
+
+ENTRIES: Final = schema_of(ENTRIES_DDL)
 #: A key of a record: the stored hash, and what else its entry is made of.
-KEYS: Final = pa.schema([("hash", pa.int32()), ("logOffset", pa.int64()), ("storeMs", pa.int64())])
+KEYS: Final = schema_of("hash int, logOffset bigint, storeMs bigint")
 
 _OFFSETS_MARK = PROPERTY_MULTI_QUEUE_OFFSET + "\x01"
 # A group's bytes are widened to 32 bits; this many of them at a time.
@@ -65,8 +65,9 @@ _MOST_BYTES = 16 << 20
 _I32_MIN = -(1 << 31)
 
 
-def batch_of(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+def batch_of(rows: Sequence[tuple[Any, ...]], ddl: str) -> pa.RecordBatch:
     """A batch of single rows."""
+    schema = schema_of(ddl)
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     arrays = [pa.array(one, field.type) for one, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -171,7 +172,7 @@ def _further(batch: pa.RecordBatch, codes: np.ndarray) -> pa.RecordBatch:
             if place not in known:
                 known.add(place)
                 entries.append((*place, slot, log_offset, size, int(codes[row])))
-    return batch_of(entries, ENTRIES)
+    return batch_of(entries, ENTRIES_DDL)
 
 
 def _words(unique: pa.Array, keys: pa.Array) -> tuple[np.ndarray, pa.Array]:

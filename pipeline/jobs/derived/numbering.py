@@ -42,7 +42,7 @@ class DamagedRange(NamedTuple):
     reason: str
 
 
-# Damaged places are told apart from records, but with the batch they were found in.
+# A damaged place comes with the batch of the records around it, or with one near that.
 _BATCHES_NEAR: Final = 4
 RUNS_DDL: Final = (
     "topic string, queueId int, first bigint, length bigint, beginOffset bigint, lastOffset bigint"
@@ -50,7 +50,7 @@ RUNS_DDL: Final = (
 
 
 class RunCollector:
-    """Sums up entries (schema claims.ENTRIES) that come in the log's order."""
+    """Sums up entries (schema ENTRIES) that come in the log's order."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, int], OffsetRun] = {}

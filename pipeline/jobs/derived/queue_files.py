@@ -9,7 +9,7 @@ pre-blanks; behind the last entry a file is zeros to its length.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -93,16 +93,13 @@ def entries_frame(spark: SparkSession, files: Sequence[QueueFile], log_min: int)
     """The same of many files as a DataFrame (ENTRIES_DDL), one task for some of them."""
     tasks = max(1, min(len(files), spark.sparkContext.defaultParallelism * 4))
     frame = spark.createDataFrame(list(files), _FILES_DDL).repartition(tasks)
-    return frame.mapInArrow(_reader(log_min), ENTRIES_DDL)
 
-
-def _reader(log_min: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
                 yield from read_entries(QueueFile(*row.values()), log_min)
 
-    return read
+    return frame.mapInArrow(read, ENTRIES_DDL)
 
 
 def file_bytes(

@@ -34,13 +34,6 @@ def test_aliases_stand_for_their_option_but_not_against_it() -> None:
         OptionMap(both, KNOWN, aliases=aliases)
 
 
-def test_options_with_a_prefix_pass() -> None:
-    found = OptionMap({"rocketmq.x.Y": "1", "topic": "t"}, KNOWN, prefixes=["rocketmq."])
-    assert found.prefixed() == {"rocketmq.x.Y": "1"}
-    with pytest.raises(OptionError, match="unknown option"):
-        OptionMap({"rocketmqx": "1"}, KNOWN, prefixes=["rocketmq."])
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [("0", 0), ("128m", 128 << 20), ("128 MB", 128 << 20), ("1GiB", 1 << 30), ("7k", 7168)],

@@ -23,7 +23,7 @@ from aerobee.protocol.message.record import StoreMessage, decode_record
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.errors import StoreBroken, StoreNotWritable
 from aerobee.store.message_store import MessageStore
-from aerobee.store.queues.consume_queue import ENTRY, ENTRY_BYTES
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
 from aerobee.store.segments.results import PutResult
 from tests.unit.store.support import (
     FIRST_MS,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from aerobee.pipeline.decode.columns import STORE_COLUMNS, TOPIC_COLUMNS, arrow_schema, choose, ddl
 from aerobee.pipeline.decode.decode import Bad, Form, decode
+from aerobee.pipeline.decode.record_starts import MAGICS, MESSAGE_MAGIC_V2, record_starts
 from aerobee.pipeline.decode.selection import Selection
-from aerobee.pipeline.decode.starts import MAGICS, MESSAGE_MAGIC_V2, record_starts
 from aerobee.protocol.message.ids import offset_msg_id
 from aerobee.protocol.message.properties import decode_properties
 from aerobee.protocol.message.record import StoreMessage, decode_record, encode_record

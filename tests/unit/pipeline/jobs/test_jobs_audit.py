@@ -320,18 +320,18 @@ def runs(*numbers: int, begin: int = 0) -> list[OffsetRun]:
 def test_numbers_of_a_queue_are_judged_by_their_order(
     numbers: tuple[int, ...], kinds: list[tuple[str, int]]
 ) -> None:
-    found = check_numbering(runs(*numbers), []).findings
+    found = check_numbering(runs(*numbers), [])
     assert [(one.kind, one.slot) for one in found] == kinds
     # However the log is divided.
     cut = len(numbers) // 2
     parts = runs(*numbers[:cut]) + runs(*numbers[cut:], begin=100 * cut)
-    assert check_numbering(parts, []).findings == found
+    assert check_numbering(parts, []) == found
 
 
 def test_a_hole_that_damage_explains_is_none() -> None:
     parts = runs(0, 1) + runs(3, begin=300)
-    assert not check_numbering(parts, [DamagedRange(200, 300, "is no record")]).findings
-    assert check_numbering(parts, [DamagedRange(400, 500, "is no record")]).findings
+    assert not check_numbering(parts, [DamagedRange(200, 300, "is no record")])
+    assert check_numbering(parts, [DamagedRange(400, 500, "is no record")])
 
 
 def test_damage_at_the_end_of_a_part_reaches_to_the_next_record(root: Path) -> None:

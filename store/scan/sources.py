@@ -1,16 +1,21 @@
-"""Reads files for an audit: by pread, read-only, in pieces, and past places the disk refuses.
+"""Reads files with pread, in pieces, and past places that the disk refuses.
 
 Mappings are faster, but a bad sector, or a file that shrinks, kills a process that touches them
-(signal 7). An audit is run when the disk is in doubt, so it reads. What the disk refuses reads as
-zeros and is remembered block by block.
+(signal 7), and a page that is not in memory is fetched with the interpreter lock held. So whoever
+reads where the disk is in doubt, or much in the background, reads through a source. What the disk
+refuses reads as zeros, which is no record, and is remembered block by block.
 
-Threads: the audit's own.
+Threads: each source has one reader.
 """
 
 import errno
+import logging
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from aerobee.store.disk.files import Files
+
+log = logging.getLogger("aerobee.store.scrub")
 
 _BLOCK = 4096
 _OPEN_MOST = 64
@@ -18,13 +23,18 @@ WINDOW_BYTES = 4 << 20
 
 
 class Source:
-    """One open file of `size` bytes."""
+    """One open file of `size` bytes.
 
-    def __init__(self, files: Files, path: str) -> None:
+    `size` is given where the file has that length for certain and its reader has to go on, whatever
+    happens: what is missing of it, and what cannot be read for any reason, counts as refused.
+    """
+
+    def __init__(self, files: Files, path: str, size: int | None = None) -> None:
         self._files = files
         self.path = path
         self._fd = files.open(path, read_only=True)
-        self.size = files.size(self._fd)
+        self._goes_on = size is not None
+        self.size = files.size(self._fd) if size is None else size
         self.bytes_read = 0
         # Numbers of the blocks that could not be read.
         self.unreadable: set[int] = set()
@@ -34,14 +44,28 @@ class Source:
 
         Raises OSError for anything but a block the disk refuses.
         """
+        if self._goes_on:
+            size = min(size, self.size - position)
         try:
-            data = self._files.read(self._fd, position, size)
+            data = self._read(position, size)
         except OSError as error:
-            if error.errno != errno.EIO:
+            if not self._is_refused(error):
                 raise
+            if self._goes_on:
+                log.warning("log not readable path=%s at=%d %s", self.path, position, error)
             data = self._read_around(position, min(size, self.size - position))
         self.bytes_read += len(data)
         return data
+
+    def _read(self, position: int, size: int) -> bytes:
+        data = self._files.read(self._fd, position, size)
+        if self._goes_on and len(data) < size:
+            # Somebody has shortened the file; a mapping of it would fault there.
+            raise OSError(f"{self.path} ends at {position + len(data)}, it had {self.size} bytes")
+        return data
+
+    def _is_refused(self, error: OSError) -> bool:
+        return self._goes_on or error.errno == errno.EIO
 
     def _read_around(self, position: int, size: int) -> bytes:
         """Block by block, with zeros for those that cannot be read."""
@@ -50,9 +74,9 @@ class Source:
         while position < end:
             stop = min(end, (position // _BLOCK + 1) * _BLOCK)
             try:
-                parts.append(self._files.read(self._fd, position, stop - position))
+                parts.append(self._read(position, stop - position))
             except OSError as error:
-                if error.errno != errno.EIO:
+                if not self._is_refused(error):
                     raise
                 parts.append(bytes(stop - position))
                 self.unreadable.add(position // _BLOCK)
@@ -69,9 +93,13 @@ class Source:
         try:
             return self._files.last_nonzero(self._fd, start, end)
         except OSError as error:
-            if error.errno != errno.EIO:
+            if not self._is_refused(error):
                 raise
             return end
+
+    def forget_cached(self) -> None:
+        """Let the kernel drop pages of this file that nobody has mapped: we shall not be back."""
+        self._files.forget_cached(self._fd)
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -79,12 +107,13 @@ class Source:
 
 
 class Window:
-    """A moving part of a source: `buffer` holds its bytes from `start` on."""
+    """A moving part of a source: `buffer` holds its bytes from `start` on, `least` or more."""
 
-    __slots__ = ("buffer", "source", "start")
+    __slots__ = ("_least", "buffer", "source", "start")
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, least: int | None = None) -> None:
         self.source = source
+        self._least = WINDOW_BYTES if least is None else least
         self.buffer = b""
         self.start = 0
 
@@ -95,7 +124,7 @@ class Window:
         """
         index = position - self.start
         if index < 0 or index + size > len(self.buffer):
-            self.buffer = self.source.read(position, max(size, WINDOW_BYTES))
+            self.buffer = self.source.read(position, max(size, self._least))
             self.start = position
             return 0
         return index
@@ -140,18 +169,26 @@ class Sources:
 
     def unreadable(self) -> list[tuple[str, int, int]]:
         """(path, start, end) of all that the closed sources could not read."""
-        found: list[tuple[str, int, int]] = []
-        for path in sorted(self._unreadable):
-            for block in sorted(self._unreadable[path]):
-                start = block * _BLOCK
-                if found and found[-1][0] == path and found[-1][2] == start:
-                    found[-1] = (path, found[-1][1], start + _BLOCK)
-                else:
-                    found.append((path, start, start + _BLOCK))
-        return found
+        return [
+            (path, start, end)
+            for path in sorted(self._unreadable)
+            for start, end in ranges_of(self._unreadable[path])
+        ]
 
     def _close(self, source: Source) -> None:
         self._bytes_read += source.bytes_read
         if source.unreadable:
             self._unreadable.setdefault(source.path, set()).update(source.unreadable)
         source.close()
+
+
+def ranges_of(blocks: Iterable[int]) -> list[tuple[int, int]]:
+    """The ranges [start, end) of bytes that blocks of these numbers are."""
+    found: list[tuple[int, int]] = []
+    for block in sorted(blocks):
+        start = block * _BLOCK
+        if found and found[-1][1] == start:
+            found[-1] = (found[-1][0], start + _BLOCK)
+        else:
+            found.append((start, start + _BLOCK))
+    return found
