@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from aerobee.broker.delay.delay import ScheduleMessageService
 from aerobee.broker.delay.progress import DelayProgress
 from aerobee.broker.housekeeping import Housekeeping
-from aerobee.broker.loop_calls import LoopCalls
 from aerobee.broker.messages.acks import Acks
 from aerobee.broker.messages.dispatch import Dispatcher
 from aerobee.broker.messages.failed_messages import FailedMessages
@@ -31,14 +30,12 @@ from aerobee.broker.registration.addresses import Advertised
 from aerobee.broker.requests.cleaning import CleaningRequests
 from aerobee.broker.requests.clients import ClientRequests
 from aerobee.broker.requests.delay import DelayRequests
-from aerobee.broker.requests.locks import LockRequests
+from aerobee.broker.requests.locks import LockRequests, OrderLocks
 from aerobee.broker.requests.offsets import OffsetRequests
-from aerobee.broker.requests.queues import QueueRequests
 from aerobee.broker.requests.runtime import RuntimeRequests
 from aerobee.broker.requests.stats import StatsRequests
 from aerobee.broker.requests.topics import TopicRequests
 from aerobee.broker.requests.traffic import SAMPLE_S, TrafficHistory, TrafficRequests
-from aerobee.broker.requests.worker_answers import WorkerAnswers
 from aerobee.broker.retention_duty import FIRST_AFTER, RetentionDuty
 from aerobee.broker.router import Handler, Router, TurnWrites
 from aerobee.broker.staging.staging import Staging
@@ -46,10 +43,10 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.light_queues import LightGroupTable, LightTopicTable, load_offsets
-from aerobee.broker.tables.order_locks import OrderLocks
 from aerobee.broker.tables.saving import saver
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import PERM_READ, PERM_WRITE, TopicOptions, TopicTable
+from aerobee.broker.workers import LoopCalls, WorkerAnswers
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.headers.client import PullMessageHeader, SendReply
@@ -289,7 +286,6 @@ class BrokerCore:
                 settings, self.clients, self.topics, self.groups, self.stats
             ).handlers(),
             **OffsetRequests(self.offsets, store).handlers(),
-            **QueueRequests(store).handlers(),
             **LockRequests(self.locks).handlers(),
             **self._admin_handlers(),
         }

@@ -50,7 +50,7 @@ ORDER: dict[str, tuple[str, ...]] = {
     ),
     "nameserver": ("kv", "routes", "bodies", "requests", "server"),
     "broker": (
-        *("free_ports", "housekeeping", "loop_calls", "retention_duty", "stats", "router"),
+        *("free_ports", "housekeeping", "retention_duty", "stats", "router", "workers"),
         *("tables", "registration", "delay", "messages", "staging", "monitoring", "requests"),
         *("core", "metrics_setup", "daemon", "process"),
     ),

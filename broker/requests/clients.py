@@ -8,13 +8,13 @@ consumer, and its retry topic. Names are checked before anything is made of any 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Protocol
 
+from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Heartbeat
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.topics import PERM_READ_WRITE, TopicTable
+from aerobee.config.model import Settings
 from aerobee.protocol.bodies.clients import CheckClientConfig, HeartbeatData, encode_consumer_list
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
@@ -26,29 +26,13 @@ from aerobee.remoting.connection import Connection
 
 log = logging.getLogger("aerobee.broker.clients")
 
-Handler = Callable[[Connection, Command], bytes | None]
-
-
-class ClientSettings(Protocol):
-    """The settings used here."""
-
-    @property
-    def lmq_enabled(self) -> bool:
-        """Whether light groups are served."""
-        ...
-
-    @property
-    def notify_consumer_ids_changed(self) -> bool:
-        """Whether consumers are told that their group changed."""
-        ...
-
 
 class ClientRequests:
     """What clients say of themselves. Loop thread only."""
 
     def __init__(
         self,
-        settings: ClientSettings,
+        settings: Settings,
         clients: ClientTable,
         topics: TopicTable,
         groups: GroupTable,

@@ -17,6 +17,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.bodies.stats import StatsWindow, encode_stats_data
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -26,7 +27,6 @@ from aerobee.protocol.headers.admin import StatsDataHeader
 from aerobee.remoting.connection import Connection
 from aerobee.store.stats_service import StoreStatsService
 
-Handler = Callable[[Connection, Command], bytes | None]
 #: Counts that only grow: messages, their bytes, messages sent back.
 Counts = tuple[int, int, int]
 

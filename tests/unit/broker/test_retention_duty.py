@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.loop_calls import LoopCalls
 from aerobee.broker.monitoring.store_metrics import Lag
 from aerobee.broker.requests.cleaning import CleaningRequests
 from aerobee.broker.requests.topics import TopicRequests
-from aerobee.broker.requests.worker_answers import WorkerAnswers
 from aerobee.broker.retention_duty import RetentionDuty
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.broker.workers import LoopCalls, WorkerAnswers
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
