@@ -11,11 +11,10 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 
 from aerobee.broker.delay.delay import ScheduleMessageService
 from aerobee.broker.delay.progress import DelayProgress
-from aerobee.broker.housekeeping import Housekeeping
 from aerobee.broker.messages.acks import Acks
 from aerobee.broker.messages.dispatch import Dispatcher
 from aerobee.broker.messages.failed_messages import FailedMessages
@@ -26,7 +25,7 @@ from aerobee.broker.messages.pull import PullOptions, PullProcessor
 from aerobee.broker.messages.query import QueryProcessor
 from aerobee.broker.messages.retry import RetryProcessor
 from aerobee.broker.messages.send import SendOptions, SendProcessor
-from aerobee.broker.registration.addresses import Advertised
+from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.requests.cleaning import CleaningRequests
 from aerobee.broker.requests.clients import ClientRequests
 from aerobee.broker.requests.delay import DelayRequests
@@ -36,14 +35,14 @@ from aerobee.broker.requests.runtime import RuntimeRequests
 from aerobee.broker.requests.stats import StatsRequests
 from aerobee.broker.requests.topics import TopicRequests
 from aerobee.broker.requests.traffic import SAMPLE_S, TrafficHistory, TrafficRequests
-from aerobee.broker.retention_duty import FIRST_AFTER, RetentionDuty
 from aerobee.broker.router import Handler, Router, TurnWrites
+from aerobee.broker.scheduler import Scheduler, saver
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.light_queues import LightGroupTable, LightTopicTable, load_offsets
-from aerobee.broker.tables.saving import saver
+from aerobee.broker.tables.offsets import committed_by_queue
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import PERM_READ, PERM_WRITE, TopicOptions, TopicTable
 from aerobee.broker.workers import LoopCalls, WorkerAnswers
@@ -60,22 +59,8 @@ log = logging.getLogger("aerobee.broker")
 # Held pulls and waiting acks are looked at this often; a hold lasts at most this much too long.
 _SWEEP_S = 0.2
 _CLIENT_SWEEP_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What this broker tells of itself: `store_host` is the record form of its address."""
-
-    advertised: Advertised
-    port: int
-
-    @property
-    def endpoint(self) -> str:
-        return self.advertised.endpoint(self.port)
-
-    @property
-    def store_host(self) -> bytes:
-        return self.advertised.packed(self.port)
+# The first run of retention comes this many intervals after the start, when its rush is over.
+_RETENTION_FIRST_AFTER = 6
 
 
 def wall_clock_ms() -> int:
@@ -339,33 +324,35 @@ class BrokerCore:
             ).handlers(),
         }
 
-    def start_duties(self, housekeeping: Housekeeping) -> None:
+    def start_tasks(self, scheduler: Scheduler) -> None:
         """Begin what has to be done again and again."""
         settings = self.settings
-        self.staging.start_duties(housekeeping)
-        housekeeping.every(_SWEEP_S, "held pulls", self.held.sweep)
-        housekeeping.every(_SWEEP_S, "waiting acks", self.acks.expire)
-        housekeeping.every(_CLIENT_SWEEP_S, "silent clients", self.clients.expire)
-        housekeeping.every(settings.lock_lease_ms / 1000, "order locks", self.locks.sweep)
-        housekeeping.every(
+        self.staging.start_tasks(scheduler)
+        scheduler.every(_SWEEP_S, "held pulls", self.held.sweep)
+        scheduler.every(_SWEEP_S, "waiting acks", self.acks.expire)
+        scheduler.every(_CLIENT_SWEEP_S, "silent clients", self.clients.expire)
+        scheduler.every(settings.lock_lease_ms / 1000, "order locks", self.locks.sweep)
+        scheduler.every(
             settings.flush_consumer_offset_interval_ms / 1000,
             "consumer offsets",
             saver(self._loop, "consumer offsets", self.offsets),
         )
-        housekeeping.every(
+        scheduler.every(
             settings.flush_delay_offset_interval_ms / 1000,
             "delay progress",
             saver(self._loop, "delay progress", self._delay_progress),
         )
-        housekeeping.every(1.0, "rates", self.store.stats_service.sample)
-        housekeeping.every(SAMPLE_S, "traffic", self.traffic.sample)
-        housekeeping.every(1.0, "mending queues", self.store.checks.heal)
+        scheduler.every(1.0, "rates", self.store.stats_service.sample)
+        scheduler.every(SAMPLE_S, "traffic", self.traffic.sample)
+        scheduler.every(1.0, "mending queues", self.store.checks.heal)
         clean_s = settings.clean_interval_ms / 1000
-        duty = RetentionDuty(
-            self.store.retention, self._on_loop, self.offsets, self._delay_progress
-        )
-        housekeeping.every(
-            clean_s, "retention", duty.run, blocking=True, first_s=FIRST_AFTER * clean_s
+        committed = partial(committed_by_queue, self._on_loop, self.offsets, self._delay_progress)
+        scheduler.every(
+            clean_s,
+            "retention",
+            partial(self.store.retention.run, self._on_loop, committed),
+            blocking=True,
+            first_s=_RETENTION_FIRST_AFTER * clean_s,
         )
         self.delays.start()
 

@@ -16,9 +16,7 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from aerobee.broker.core import BrokerCore, Identity
-from aerobee.broker.free_ports import ReservedPorts
-from aerobee.broker.housekeeping import Housekeeping
+from aerobee.broker.core import BrokerCore
 from aerobee.broker.metrics_setup import add_broker, add_http, add_network, metrics_of_process
 from aerobee.broker.monitoring.health import (
     Health,
@@ -31,8 +29,9 @@ from aerobee.broker.monitoring.http import HttpLimits, HttpServer
 from aerobee.broker.monitoring.loop_monitor import LoopMonitor
 from aerobee.broker.monitoring.notify import Notifier
 from aerobee.broker.monitoring.supervision import Supervision
-from aerobee.broker.registration.addresses import decide_advertised
+from aerobee.broker.registration.addresses import Identity, ReservedPorts, decide_advertised
 from aerobee.broker.registration.registration import Registrar
+from aerobee.broker.scheduler import Scheduler
 from aerobee.broker.stats import BrokerStats
 from aerobee.config.limits import Limits
 from aerobee.config.model import Settings
@@ -136,8 +135,8 @@ class Daemon:
         check_ports(settings)
         # Of two daemons on one directory the ports are in the way, too: this says more.
         StoreLock(Files(), settings.store_path).probe()
-        self._housekeeping = Housekeeping(loop)
-        self._undo.append(("timers", self._housekeeping.stop))
+        self._scheduler = Scheduler(loop)
+        self._undo.append(("timers", self._scheduler.stop))
         self._loop_monitor = LoopMonitor(loop)
         self._loop_monitor.start()
         self._undo.append(("loop monitor", self._stop_loop_monitor))
@@ -163,7 +162,7 @@ class Daemon:
             self._name_servers(name_server),
             http,
         )
-        self.core.start_duties(self._housekeeping)
+        self.core.start_tasks(self._scheduler)
         self._start_watch()
         self._go_on()
         self._serving = True
@@ -245,9 +244,8 @@ class Daemon:
 
     async def _register(self, embedded: str) -> None:
         servers = self._name_servers(embedded)
-        self.registrar = Registrar(self.settings, self.core, servers)
+        self.registrar = Registrar(self.settings, self.core.identity, self.core.topics, servers)
         self._undo.append(("registration", self.registrar.stop))
-        self.core.topics.on_change = self.registrar.topics_changed
         add_network(
             self._metrics,
             {"broker": self.main_server.stats, "vip": self.vip_server.stats},
@@ -278,9 +276,9 @@ class Daemon:
             ),
             "free space, or lower fileReservedTime; aerobee store retention says what would go",
         )
-        self._housekeeping.every(1.0, "health", self.health.look)
+        self._scheduler.every(1.0, "health", self.health.look)
         store = self.store
-        self._supervision.watch(self._housekeeping, store.threads_alive, store.stats_service.rates)
+        self._supervision.watch(self._scheduler, store.threads_alive, store.stats_service.rates)
 
     async def _stop_loop_monitor(self) -> None:
         self._loop_monitor.stop()

@@ -50,8 +50,8 @@ ORDER: dict[str, tuple[str, ...]] = {
     ),
     "nameserver": ("kv", "routes", "bodies", "requests", "server"),
     "broker": (
-        *("free_ports", "housekeeping", "retention_duty", "stats", "router", "workers"),
-        *("tables", "registration", "delay", "messages", "staging", "monitoring", "requests"),
+        *("stats", "router", "workers", "scheduler", "tables", "registration", "delay"),
+        *("messages", "staging", "monitoring", "requests"),
         *("core", "metrics_setup", "daemon", "process"),
     ),
     "client": (

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from aerobee.broker.housekeeping import Housekeeping
 from aerobee.broker.monitoring.health import Health, Verdict
 from aerobee.broker.monitoring.notify import Notifier, progress_text
+from aerobee.broker.scheduler import Scheduler
 from aerobee.store.recovery.report import Progress
 from aerobee.store.stats_service import Rates
 
@@ -52,7 +52,7 @@ class Supervision:
 
     def watch(
         self,
-        housekeeping: Housekeeping,
+        scheduler: Scheduler,
         threads_alive: Callable[[], bool],
         rates: Callable[[], Rates],
     ) -> None:
@@ -66,9 +66,9 @@ class Supervision:
                 self._notifier.watchdog()
 
         if self._notifier.enabled:
-            housekeeping.every(_STATUS_S, "status", say_status)
+            scheduler.every(_STATUS_S, "status", say_status)
         if (interval := self._notifier.watchdog_interval_s) is not None:
-            housekeeping.every(interval, "watchdog", feed_watchdog)
+            scheduler.every(interval, "watchdog", feed_watchdog)
 
     def _moved(self, text: str) -> None:
         # A word that comes after the end would stand as the status for ever.

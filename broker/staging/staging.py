@@ -11,8 +11,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from aerobee.broker.housekeeping import Housekeeping
 from aerobee.broker.router import Handler
+from aerobee.broker.scheduler import Scheduler
 from aerobee.broker.staging.log import StageLog
 from aerobee.broker.staging.memory import StageMemory
 from aerobee.broker.staging.publish import Delays, Publisher
@@ -96,12 +96,12 @@ class Staging:
         """The handlers by request code."""
         return self._requests.handlers()
 
-    def start_duties(self, housekeeping: Housekeeping) -> None:
+    def start_tasks(self, scheduler: Scheduler) -> None:
         """Publish what is open, and register what has to be done again and again."""
         self.publisher.start()
-        housekeeping.every(_LOOK_S, "waiting batches", self.waits.look)
-        housekeeping.every(_SAVE_S, "batches", self.save)
-        housekeeping.every(_EXPIRE_S, "expired stages", self._expire)
+        scheduler.every(_LOOK_S, "waiting batches", self.waits.look)
+        scheduler.every(_SAVE_S, "batches", self.save)
+        scheduler.every(_EXPIRE_S, "expired stages", self._expire)
 
     def close(self) -> None:
         """Publish nothing more."""

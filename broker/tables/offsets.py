@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
 from aerobee.protocol.frames.fastjson import loads
 from aerobee.protocol.names import START_GROUP_SUFFIX, check_group_name, check_topic_name
+from aerobee.store.disk.owner import OnOwner
+from aerobee.store.retention.plan import OffsetsByQueue
 
 log = logging.getLogger("aerobee.broker.offsets")
 
@@ -150,6 +152,27 @@ class ConsumerOffsets:
             offset,
             self._max_offset(topic, queue_id),
         )
+
+
+class OffsetTables(Protocol):
+    """Committed offsets, of consumer groups or of delay levels."""
+
+    def tables(self) -> list[tuple[tuple[str, str], Mapping[int, int]]]:
+        """((topic, group), offsets by queue id) of all."""
+        ...
+
+
+def committed_by_queue(on_loop: OnOwner, *tables: OffsetTables) -> OffsetsByQueue:
+    """Who has got how far in each queue, for retention to say which groups still need what is about
+    to be deleted. Worker thread; the tables are read on the loop."""
+    by_queue: dict[tuple[str, int], dict[str, int]] = {}
+    for (topic, group), offsets in on_loop(
+        lambda: [entry for table in tables for entry in table.tables()]
+    ):
+        # Copied at once: the loop may be changing it.
+        for queue_id, offset in dict(offsets).items():
+            by_queue.setdefault((topic, queue_id), {})[group] = offset
+    return by_queue
 
 
 def offset_key(topic: str, group: str) -> str:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.housekeeping import Housekeeping
 from aerobee.broker.monitoring.health import Health, Verdict
 from aerobee.broker.monitoring.notify import Notifier
 from aerobee.broker.monitoring.supervision import Supervision, status_line
+from aerobee.broker.scheduler import Scheduler
 from aerobee.store.stats_service import Rates
 
 
@@ -83,12 +83,12 @@ async def test_watchdog_goes_hungry_while_a_thread_is_stuck(supervisor: Supervis
             recovered.set()
         return asked >= 3
 
-    housekeeping = Housekeeping(asyncio.get_running_loop())
+    scheduler = Scheduler(asyncio.get_running_loop())
     supervision = Supervision(Notifier(supervisor.environ), Health())
-    supervision.watch(housekeeping, threads_alive, lambda: rates(0.0, 0.0))
+    supervision.watch(scheduler, threads_alive, lambda: rates(0.0, 0.0))
     assert await supervisor.next() == "WATCHDOG=1"
     assert recovered.is_set()
-    await housekeeping.stop()
+    await scheduler.stop()
 
 
 def rates(put: float, out: float) -> Rates:

@@ -172,7 +172,7 @@ def admin(tmp_path: Path) -> Admin:
 
 def test_a_topic_is_created_changed_and_told(admin: Admin) -> None:
     told: list[str] = []
-    admin.tables.topics.on_change = lambda topics: told.extend(topic.name for topic in topics)
+    admin.tables.topics.subscribe(lambda topics: told.extend(topic.name for topic in topics))
     admin.create("T", 4, order="true")
     topic = admin.tables.topics.get("T")
     assert topic is not None
