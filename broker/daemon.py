@@ -70,7 +70,7 @@ class Daemon:
 
     def __init__(self, settings: Settings, notifier: Notifier | None = None) -> None:
         self.settings = settings
-        self.stats = BrokerStats()
+        self.stats = BrokerStats(light=settings.lmq_enabled)
         self.health = Health()
         limits = Limits.of(settings)
         self._limits = remoting_limits(limits)

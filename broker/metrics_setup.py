@@ -14,6 +14,7 @@ from aerobee import __version__
 from aerobee.broker.core import BrokerCore
 from aerobee.broker.monitoring.broker_metrics import (
     Connections,
+    Delays,
     Figure,
     Figures,
     Requests,
@@ -21,7 +22,6 @@ from aerobee.broker.monitoring.broker_metrics import (
     Traffic,
 )
 from aerobee.broker.monitoring.client_metrics import Clients, HttpPort, NameServers
-from aerobee.broker.monitoring.delay_metrics import Delays
 from aerobee.broker.monitoring.families import MetricsOptions
 from aerobee.broker.monitoring.health import Health
 from aerobee.broker.monitoring.http import HttpServer

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from aerobee.broker.delay.service import LevelStats, ScheduleMessageService
 from aerobee.broker.monitoring.families import Fill, Page
 from aerobee.broker.monitoring.health import Health
 from aerobee.broker.monitoring.loop_monitor import LoopMonitor
@@ -166,6 +167,51 @@ def _fill_latency(page: Page, requests: list[RequestStats]) -> None:
 
 def _response_name(code: int) -> str:
     return _RESPONSE_NAMES.get(code, "unknown")
+
+
+class Delays:
+    """What waits, what was given out, and how late."""
+
+    def __init__(self, service: ScheduleMessageService) -> None:
+        self._service = service
+
+    async def take(self) -> Fill:
+        service = self._service
+        # All levels from the start: a rate needs the zero before.
+        levels = {
+            number: LevelStats(number, 0, 0, 0, 0, 0.0)
+            for number in range(1, service.highest_level + 1)
+        }
+        levels |= {figures.level: figures for figures in service.level_stats()}
+        failures = service.put_failures
+
+        def fill(page: Page) -> None:
+            waiting = page.gauge("aerobee_delayed_messages", "Messages that wait", ["level"])
+            late = page.gauge(
+                "aerobee_delayed_late_seconds",
+                "For how long the oldest message that waits has been due",
+                ["level"],
+            )
+            delivered = page.counter(
+                "aerobee_delayed_delivered_messages_total", "Messages given out", ["level"]
+            )
+            passed_over = page.counter(
+                "aerobee_delayed_passed_over_messages_total",
+                "Messages that cannot be read or given out",
+                ["level"],
+            )
+            for number, figures in sorted(levels.items()):
+                level = str(number)
+                waiting.add(figures.end - figures.offset, level)
+                late.add(figures.late_s, level)
+                delivered.add(figures.delivered, level)
+                passed_over.add(figures.passed_over, level)
+            page.counter(
+                "aerobee_delayed_put_failures_total",
+                "Times a due message could not be stored and was tried again",
+            ).add(failures)
+
+        return fill
 
 
 class Connections:

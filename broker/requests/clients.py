@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 
 from aerobee.broker.router import Handler
-from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Heartbeat
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.topics import PERM_READ_WRITE, TopicTable
@@ -36,14 +35,11 @@ class ClientRequests:
         clients: ClientTable,
         topics: TopicTable,
         groups: GroupTable,
-        stats: BrokerStats,
     ) -> None:
         self._settings = settings
         self._clients = clients
         self._topics = topics
         self._groups = groups
-        clients.on_change = self.notify
-        clients.on_warning = stats.group_warnings.bump
 
     def handlers(self) -> dict[int, Handler]:
         """The handlers by request code."""
@@ -62,7 +58,7 @@ class ClientRequests:
             self._prepare(consumer.group)
         heartbeat = Heartbeat(connection, command.language, command.version, data)
         for group in self._clients.heartbeat(heartbeat):
-            self.notify(group, False)
+            self._notify(group, force=False)
         return encode_response(command, ResponseCode.SUCCESS)
 
     def _prepare(self, name: str) -> None:
@@ -77,7 +73,9 @@ class ClientRequests:
     def unregister(self, connection: Connection, command: Command) -> bytes:
         """The client leaves its groups; never an error once the header is read."""
         header = UnregisterClientHeader.from_ext(command.ext)
-        self._clients.unregister(connection, header.producer_group, header.consumer_group)
+        left = self._clients.unregister(connection, header.producer_group, header.consumer_group)
+        if left is not None:
+            self._notify(left, force=False)
         return encode_response(command, ResponseCode.SUCCESS, None, {})
 
     def check_config(self, _connection: Connection, command: Command) -> bytes:
@@ -101,7 +99,17 @@ class ClientRequests:
         body = encode_consumer_list(client_ids)
         return encode_response(command, ResponseCode.SUCCESS, None, None, body)
 
-    def notify(self, group: ConsumerGroup, force: bool) -> None:
+    def connection_closed(self, connection: Connection) -> None:
+        """The client has left all its groups."""
+        for group in self._clients.connection_closed(connection):
+            self._notify(group, force=True)
+
+    def expire(self) -> None:
+        """Clients that were silent too long have left. Called by a timer."""
+        for group in self._clients.expire():
+            self._notify(group, force=True)
+
+    def _notify(self, group: ConsumerGroup, *, force: bool) -> None:
         """Tell all members that the group changed, unless it or the broker is set not to.
 
         `force` passes over the group's own switch, as it does when a connection closed.

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 
-from aerobee.broker.delay.delay import LevelFigures
+from aerobee.broker.delay.service import LevelStats
 from aerobee.broker.monitoring.health import used_ratio
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
@@ -46,7 +46,7 @@ class RuntimeRequests:
         topics: TopicTable,
         store: MessageStore,
         stats: BrokerStats,
-        delays: Callable[[], list[LevelFigures]],
+        delays: Callable[[], list[LevelStats]],
     ) -> None:
         self._settings = settings
         self._topics = topics

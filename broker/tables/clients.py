@@ -6,7 +6,8 @@ rebalancing. Upstream does the same and says nothing; here it is logged and coun
 programs that use one client id, whose queues would be shared out wrongly.
 
 A member leaves when it says so, when its connection closes, or when it was silent for `expiry_s`.
-Whatever changes a group's members or topics is told to `on_change`, which tells the members.
+Each change returns the groups whose members or topics it has changed, for the caller to notify
+(`requests/clients.py`).
 
 Loop thread only. `clock` is monotonic, in seconds. Bounded: at most `limit` entries of a connection
 in a group.
@@ -86,8 +87,14 @@ class ClientTable:
     """All live clients."""
 
     def __init__(
-        self, clock: Callable[[], float], expiry_s: float, *, limit: int = 200_000
+        self,
+        clock: Callable[[], float],
+        expiry_s: float,
+        on_warning: Callable[[str], None],
+        *,
+        limit: int = 200_000,
     ) -> None:
+        """`on_warning` counts groups that look set up wrongly, by kind."""
         self._clock = clock
         self._expiry_s = expiry_s
         self._limit = limit
@@ -96,17 +103,14 @@ class ClientTable:
         self._producers: dict[str, Members] = {}
         # The groups of a connection, so that its end costs only what it had.
         self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}
-        # Told the group whose members or topics changed; `force` when its own switch does not
-        # count (protocol/WIRE.md 3.8).
-        self.on_change: Callable[[ConsumerGroup, bool], None] = lambda _group, _force: None
-        self.on_warning: Callable[[str], None] = lambda _kind: None
+        self._on_warning = on_warning
 
     # --- what clients say
 
     def heartbeat(self, heartbeat: Heartbeat) -> list[ConsumerGroup]:
         """Note all that a client says; returns the groups whose members or topics it changed.
 
-        `on_change` is not called for them. Raises `BadRequest` when the table is full.
+        Raises `BadRequest` when the table is full.
         """
         data = heartbeat.data
         if self._entries + len(data.consumers) + len(data.producer_groups) > self._limit:
@@ -121,35 +125,38 @@ class ClientTable:
 
     def unregister(
         self, connection: Connection, producer_group: str | None, consumer_group: str | None
-    ) -> None:
-        """A client leaves a group, or two; what it was not in does not matter."""
+    ) -> ConsumerGroup | None:
+        """A client leaves a group, or two; what it was not in does not matter. Returns the consumer
+        group that it left."""
         if producer_group:
             self._drop_producer(connection, producer_group)
-        if consumer_group and (group := self._drop_consumer(connection, consumer_group)):
-            self.on_change(group, False)
+        return self._drop_consumer(connection, consumer_group) if consumer_group else None
 
-    def connection_closed(self, connection: Connection) -> None:
-        """The connection leaves all its groups; the members that stay are told."""
+    def connection_closed(self, connection: Connection) -> list[ConsumerGroup]:
+        """The connection leaves all its groups; returns the consumer groups among them."""
         producers, consumers = self._groups_of.get(connection, ((), ()))
         for name in list(producers):
             self._drop_producer(connection, name)
-        for name in list(consumers):
-            if group := self._drop_consumer(connection, name):
-                self.on_change(group, True)
+        return [
+            group for name in list(consumers) if (group := self._drop_consumer(connection, name))
+        ]
 
-    def expire(self) -> None:
-        """Drop members that were silent too long, and connections that are in no group then."""
+    def expire(self) -> list[ConsumerGroup]:
+        """Drop members that were silent too long, and connections that are in no group then;
+        returns the consumer groups that have lost a member."""
+        changed: list[ConsumerGroup] = []
         oldest = self._clock() - self._expiry_s
         for connection, (producers, consumers) in list(self._groups_of.items()):
             for name in self._silent(producers, self._producers.get, connection, oldest):
                 self._drop_producer(connection, name)
             for name in self._silent(consumers, self._consumer_members, connection, oldest):
                 if group := self._drop_consumer(connection, name):
-                    self.on_change(group, True)
+                    changed.append(group)
             if connection not in self._groups_of:
                 host, port = connection.peer
                 log.info("client silent peer=%s:%d limit_s=%g", host, port, self._expiry_s)
                 connection.close("silent client")
+        return changed
 
     def _silent(
         self,
@@ -285,7 +292,7 @@ class ClientTable:
                 and other.client_id == mine.client_id
                 and other.last_heartbeat > mine.last_heartbeat
             ):
-                self.on_warning(SHARED_CLIENT_ID)
+                self._on_warning(SHARED_CLIENT_ID)
                 log.warning(
                     "two clients share one id, their queues will be shared out wrongly; give each "
                     "an instance name of its own group=%s client=%s peers=%s,%s",
@@ -299,7 +306,7 @@ class ClientTable:
     def _warn_of_mixed(self, group: ConsumerGroup, member: Member) -> None:
         for other in group.members.values():
             if other is not member and other.subscriptions != member.subscriptions:
-                self.on_warning(MIXED_SUBSCRIPTIONS)
+                self._on_warning(MIXED_SUBSCRIPTIONS)
                 log.warning(
                     "members of a group subscribe differently, messages will be missed; they must "
                     "all subscribe alike group=%s clients=%s,%s topics=%s",

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from aerobee.broker.delay.delay import ScheduleMessageService
 from aerobee.broker.delay.progress import DelayProgress
+from aerobee.broker.delay.service import ScheduleMessageService
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.state_file import JsonStateFile

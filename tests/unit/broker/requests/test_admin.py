@@ -95,9 +95,7 @@ class Admin:
             max_queues=2_100,
             **changes,
         )
-        requests = ClientRequests(
-            self.settings, tables.clients, tables.topics, tables.groups, self.stats
-        )
+        requests = ClientRequests(self.settings, tables.clients, tables.topics, tables.groups)
         self.handlers = {
             **TopicRequests(
                 self.settings,
