@@ -208,7 +208,7 @@ class BrokerCore:
         """The durable mark has moved: serve those who wait for what it has made visible, and those
         who wait for the decision about a staged batch."""
         self._reput.run()
-        self.staging.waits.look()
+        self.staging.answers.send_ready()
 
     def _build_routers(self) -> None:
         settings, store = self.settings, self.store

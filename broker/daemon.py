@@ -19,16 +19,14 @@ from dataclasses import dataclass
 from aerobee.broker.core import BrokerCore
 from aerobee.broker.metrics_setup import add_broker, add_http, add_network, metrics_of_process
 from aerobee.broker.monitoring.health import (
-    Health,
+    HealthChecks,
+    LoopMonitor,
     disk_probe,
     health_routes,
     registered_probe,
-    store_probe,
 )
 from aerobee.broker.monitoring.http import HttpLimits, HttpServer
-from aerobee.broker.monitoring.loop_monitor import LoopMonitor
-from aerobee.broker.monitoring.notify import Notifier
-from aerobee.broker.monitoring.supervision import Supervision
+from aerobee.broker.monitoring.systemd import Notifier, Supervision
 from aerobee.broker.registration.addresses import Identity, ReservedPorts, decide_advertised
 from aerobee.broker.registration.registration import Registrar
 from aerobee.broker.scheduler import Scheduler
@@ -71,7 +69,7 @@ class Daemon:
     def __init__(self, settings: Settings, notifier: Notifier | None = None) -> None:
         self.settings = settings
         self.stats = BrokerStats(light=settings.lmq_enabled)
-        self.health = Health()
+        self.health = HealthChecks()
         limits = Limits.of(settings)
         self._limits = remoting_limits(limits)
         self._notifier = notifier or Notifier({})
@@ -258,7 +256,7 @@ class Daemon:
         settings = self.settings
         self.health.add(
             "store",
-            store_probe(self.store),
+            self.store.not_writable_reason,
             "the reason says which file or disk; a full disk needs room, a failed one a restart",
         )
         assert self.registrar is not None
@@ -276,7 +274,7 @@ class Daemon:
             ),
             "free space, or lower fileReservedTime; aerobee store retention says what would go",
         )
-        self._scheduler.every(1.0, "health", self.health.look)
+        self._scheduler.every(1.0, "health", self.health.run)
         store = self.store
         self._supervision.watch(self._scheduler, store.threads_alive, store.stats_service.rates)
 

@@ -20,7 +20,7 @@ import time
 
 from aerobee import __version__
 from aerobee.broker.daemon import Daemon, StartAbandoned
-from aerobee.broker.monitoring.notify import Notifier
+from aerobee.broker.monitoring.systemd import Notifier
 from aerobee.broker.registration.addresses import AddressError
 from aerobee.broker.tables.state_file import StateFileError
 from aerobee.config.errors import ConfigError

@@ -1,7 +1,7 @@
 """The broker's own counters: plain ints that the request path adds to, read once a scrape.
 
 Nothing here knows Prometheus. `send.py` and `pull.py` keep the small objects handed out by
-`BrokerStats.topic` and `BrokerStats.consumer` and add to them; `monitoring/page.py` turns
+`BrokerStats.topic` and `BrokerStats.consumer` and add to them; `monitoring/metrics.py` turns
 everything into families when somebody scrapes. A plain add costs 30 ns, a labelled Prometheus
 counter 1.7 us: at 100,000 sends a second that is the difference between 0.3 % and 17 % of a
 core. What the store counts (messages appended and read, their bytes) is not counted here again;
@@ -15,7 +15,7 @@ Invariants
   REQUEST_CODE_NOT_SUPPORTED and counted under `UNKNOWN_CODE`, so hostile codes add no series.
 
 Threads: all writing happens on the broker's event loop. Readers on other threads get a snapshot
-taken on the loop (`monitoring/page.py`); nothing here locks.
+taken on the loop (`monitoring/metrics.py`); nothing here locks.
 """
 
 from __future__ import annotations

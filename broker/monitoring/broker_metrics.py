@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from aerobee.broker.delay.service import LevelStats, ScheduleMessageService
-from aerobee.broker.monitoring.families import Fill, Page
-from aerobee.broker.monitoring.health import Health
-from aerobee.broker.monitoring.loop_monitor import LoopMonitor
+from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor
+from aerobee.broker.monitoring.metrics import Fill, Page
 from aerobee.broker.stats import BrokerStats, RequestStats
 from aerobee.broker.tables.groups import is_system_group
 from aerobee.protocol.codes import ResponseCode, request_name
@@ -50,7 +49,7 @@ class Traffic:
         self._stats = stats
         self._is_system_topic = is_system_topic
 
-    async def take(self) -> Fill:
+    async def snapshot(self) -> Fill:
         topics, consumers = self._stats.topics(), self._stats.consumers()
         totals = self._stats
         is_system_topic = self._is_system_topic
@@ -112,7 +111,7 @@ class Requests:
     def __init__(self, stats: BrokerStats) -> None:
         self._stats = stats
 
-    async def take(self) -> Fill:
+    async def snapshot(self) -> Fill:
         stats, requests = self._stats, self._stats.requests()
         tallies = [
             ("aerobee_group_warnings_total", "kind", dict(stats.group_warnings)),
@@ -175,7 +174,7 @@ class Delays:
     def __init__(self, service: ScheduleMessageService) -> None:
         self._service = service
 
-    async def take(self) -> Fill:
+    async def snapshot(self) -> Fill:
         service = self._service
         # All levels from the start: a rate needs the zero before.
         levels = {
@@ -220,7 +219,7 @@ class Connections:
     def __init__(self, servers: Mapping[str, ServerStats]) -> None:
         self._servers = dict(servers)
 
-    async def take(self) -> Fill:
+    async def snapshot(self) -> Fill:
         closed = {name: dict(stats.closed) for name, stats in self._servers.items()}
 
         def fill(page: Page) -> None:
@@ -279,7 +278,7 @@ def _connection_figures(stats: ServerStats) -> list[tuple[str, str, str, int]]:
     ]
 
 
-class Figure(NamedTuple):
+class SimpleMetric(NamedTuple):
     """One number without labels: `read` is called on the loop; a name in `_total` is a counter."""
 
     name: str
@@ -287,13 +286,13 @@ class Figure(NamedTuple):
     read: Callable[[], float]
 
 
-class Figures:
+class SimpleMetrics:
     """Plain numbers of parts too small for a section of their own."""
 
-    def __init__(self, figures: Sequence[Figure]) -> None:
+    def __init__(self, figures: Sequence[SimpleMetric]) -> None:
         self._figures = tuple(figures)
 
-    async def take(self) -> Fill:
+    async def snapshot(self) -> Fill:
         values = [(figure, figure.read()) for figure in self._figures]
 
         def fill(page: Page) -> None:
@@ -307,14 +306,16 @@ class Figures:
 class Runtime:
     """The process itself: version, start, health, its loop."""
 
-    def __init__(self, version: str, started_s: float, health: Health, loop: LoopMonitor) -> None:
+    def __init__(
+        self, version: str, started_s: float, health: HealthChecks, loop: LoopMonitor
+    ) -> None:
         self._version = version
         self._started_s = started_s
         self._health = health
         self._loop = loop
 
-    async def take(self) -> Fill:
-        verdicts = self._health.look()
+    async def snapshot(self) -> Fill:
+        verdicts = self._health.run()
 
         def fill(page: Page) -> None:
             page.gauge(

@@ -1,4 +1,5 @@
-"""What is staged and what was decided, in memory: the state that the stage log's records lead to.
+"""What is staged and what was decided: the state that the stage log's records lead to, and what of
+it is remembered for longer than the log.
 
 Each change is one record of the log (`staging/log.py`) and one method here, called with the same
 arguments when the record is put and when it is read again at a start. So the state after a start is
@@ -12,15 +13,27 @@ Of a batch that is done there remains the number, per query: a batch is committe
 query's last one. What an intent named on other brokers is kept with it, for a driver that was
 killed between two brokers.
 
-Loop thread only.
+The log forgets with its segments. That a batch was published must be remembered for longer, because
+a stream that was stopped begins by committing its last batch again. So `config/stages.json` holds
+each query's last batch, and from where a start reads the stage log (`StageFile`). Like the progress
+of delayed delivery the file says nothing that is not durable: a text is made of what is known now,
+and written when the durable mark has passed it. Without the file, or with one of another store, a
+start reads all of the stage log that there is.
+
+Loop thread only, but for `StageFile.save`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
+
+from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
+from aerobee.protocol.frames.fastjson import loads
 from aerobee.protocol.headers.stages import DONE, NONE, OPEN, StagePart, stage_checksum
 
 #: Queries whose last batch is remembered; of more the ones longest silent are forgotten.
@@ -240,3 +253,81 @@ class StageTable:
         slots = [stage.slot for stage in self.stages.values()]
         slots += [intent.slot for intent in self.open.values()]
         return min(slots, default=end)
+
+
+log = logging.getLogger("aerobee.broker.stages")
+
+
+class _Stored(NamedTuple):
+    """The file's content."""
+
+    replay_from: int
+    queries: dict[str, LastBatch]
+
+
+class StageFile:
+    """`config/stages.json` of one broker."""
+
+    def __init__(self, file: JsonStateFile, table: StageTable) -> None:
+        self._file = file
+        self._table = table
+        self._taken: tuple[str, int] | None = None
+        self._last = ""
+
+    def load(self, end: int) -> int:
+        """Take the last batches over; where reading is to begin, the stage log ending at `end`.
+
+        Raises StateFileError for a damaged file without a backup that helps.
+        """
+        found = self._file.load(_parse, _Stored(0, {}))
+        self._table.queries.update(found.queries)
+        if found.replay_from > end:
+            log.warning(
+                "the stage log is shorter than config/stages.json says, all of it is read "
+                "end=%d expected=%d", end, found.replay_from,
+            )  # fmt: skip
+            return 0
+        return found.replay_from
+
+    def take(self, stage_end: int, written: int, durable: int) -> str | None:
+        """The text to be saved now, if any: one taken when `durable` was still below what it says.
+
+        `stage_end`: the queue offset behind the stage log; `written`: the log offset behind all.
+        """
+        if self._taken is None:
+            text = self._text(stage_end)
+            if text != self._last:
+                self._taken = (text, written)
+        if self._taken is None or self._taken[1] > durable:
+            return None
+        text, self._taken = self._taken[0], None
+        return text
+
+    def save(self, text: str) -> None:
+        """Write a text of `take`. Any thread. Raises OSError."""
+        self._file.save(text)
+        self._last = text
+
+    def _text(self, stage_end: int) -> str:
+        document: Mapping[str, Any] = {
+            "queries": {
+                query: {
+                    "at": last.at_ms,
+                    "batch": last.batch,
+                    "others": msgspec.to_builtins(last.others),
+                }
+                for query, last in self._table.queries.items()
+            },
+            "replayFrom": self._table.oldest_slot(stage_end),
+        }
+        return pretty(document)
+
+
+def _parse(content: bytes) -> _Stored:
+    document = members(loads(content))
+    queries: dict[str, LastBatch] = {}
+    for query, value in members(document["queries"]).items():
+        last = members(value)
+        others = msgspec.convert(last.get("others", []), type=tuple[StagePart, ...])
+        queries[query] = LastBatch(int(last["batch"]), int(last["at"]), others)
+    return _Stored(int(document["replayFrom"]), queries)

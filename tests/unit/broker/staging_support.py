@@ -197,7 +197,7 @@ class Desk:
         self.store.sync_soon()
         assert self.store.wait_durable(self.store.written, 10.0)
         self.store.dispatch()
-        self.staging.waits.look()
+        self.staging.answers.send_ready()
 
     def save(self) -> None:
         """Have stages.json written, if there is something new."""
