@@ -316,7 +316,7 @@ class BrokerCore:
         self.delays.start()
 
     def close(self) -> None:
-        """Answer who waits, write what is only in memory. The servers are closed already."""
+        """Answer the held pulls, write what is only in memory. The servers are closed already."""
         self.delays.close()
         self.held.release_all()
         self.staging.close()

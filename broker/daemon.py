@@ -52,7 +52,7 @@ _DRAIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """What clients are told and where the parts listen; empty text for a part that is off."""
+    """The addresses that clients get and those of the parts; empty text for a part that is off."""
 
     broker: str
     vip: str

@@ -38,7 +38,7 @@ EXIT_CONFIG = 78
 
 
 def run(loaded: Loaded) -> int:
-    """Run the daemon until it is told to stop; returns the process's exit code."""
+    """Run the daemon until a signal stops it; returns the process's exit code."""
     faulthandler.enable()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(loaded))
@@ -160,7 +160,7 @@ def banner(daemon: Daemon, seconds: float) -> list[str]:
 
 
 def _registered(daemon: Daemon) -> bool:
-    """Whether clients can find the broker; one that was given no name server is found directly."""
+    """Whether clients can find the broker; without any name server they know its address."""
     registered = daemon.registrar.registered
     return not registered or any(registered.values())
 

@@ -41,7 +41,7 @@ STAGE_BOUNDS: tuple[float, ...] = (
 
 MESSAGE_NORMAL = "normal"
 MESSAGE_FIFO = "fifo"  # carries a sharding key
-MESSAGE_DELAY = "delay"  # waiting for its time, and where it was given out
+MESSAGE_DELAY = "delay"  # counted where it waits, and where it is delivered
 
 RESULT_SUCCESS = "success"
 

@@ -88,7 +88,7 @@ class HeldPulls:
             self._leave(key, partial(_answered_by, messages))
 
     def sweep(self) -> None:
-        """Replay what has waited long enough; forget what nobody waits for any more."""
+        """Replay what has waited long enough; forget those of closed connections."""
         if not self._count:
             return
         now = self._clock()

@@ -1,7 +1,7 @@
 """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): protocol/WIRE.md 3.2, store/FORMAT.md 5.7.
 
 Checks the group, the topic, the queue and the subscription; asks the store; answers with messages,
-with "ask again from there", or not yet: an empty pull that wants to wait is handed to
+with "ask again from there", or not yet: an empty pull that asks to wait is handed to
 `held_pulls.py` and comes back to `_replay` when a message arrives or its time is over. The replay
 neither waits again nor commits the offset again. What it raises has the same answer as at the first
 try (`refusal` in `router.py`), so that the other pulls of a batch get theirs.
@@ -114,7 +114,7 @@ class PullProcessor:
                 "[OVERLOAD]system busy, unsent answers fill the broker's memory, try again later",
             )
         group = self._check(header)
-        codes = self._wanted_tags(header, group)
+        codes = self._tag_codes(header, group)
         result = self._get(header, codes)
         code = _answer_code(result.status, header.queue_offset)
         if header.sys_flag & PULL_COMMIT_OFFSET:
@@ -204,7 +204,7 @@ class PullProcessor:
                 f"{topic.read_queues} read queues",
             )
 
-    def _wanted_tags(self, header: PullMessageHeader, group: GroupConfig) -> frozenset[int] | None:
+    def _tag_codes(self, header: PullMessageHeader, group: GroupConfig) -> frozenset[int] | None:
         """Tag codes to serve, None for all."""
         if header.sys_flag & PULL_SUBSCRIPTION:
             _check_expression_type(header.expression_type)

@@ -44,7 +44,7 @@ log = logging.getLogger("aerobee.broker.retry")
 
 
 class FailedMessages:
-    """Counts retries and dead letters, and says so in the log."""
+    """Counts retries and dead letters, and logs the latter."""
 
     def __init__(self, topics: TopicTable, stats: BrokerStats) -> None:
         self._topics = topics
@@ -54,7 +54,7 @@ class FailedMessages:
         """A consumer of `group` gave back a message it had from `topic`."""
         self._stats.consumer(group, self._original(topic, properties)).sent_back += 1
 
-    def died(self, group: str, topic: str, properties: Mapping[str, str]) -> None:
+    def dead_lettered(self, group: str, topic: str, properties: Mapping[str, str]) -> None:
         """A message that the group had from `topic` was stored as a dead letter."""
         original = self._original(topic, properties)
         self._stats.consumer(group, original).sent_to_dlq += 1
@@ -119,7 +119,7 @@ class RetryProcessor:
         self._appended()
         self._failed.sent_back(header.group, message.topic, message.properties)
         if topic == dlq_topic(header.group):
-            self._failed.died(header.group, message.topic, message.properties)
+            self._failed.dead_lettered(header.group, message.topic, message.properties)
         return encode_response(command, ResponseCode.SUCCESS)
 
     def _target(

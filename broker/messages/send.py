@@ -4,9 +4,9 @@ Checks the topic, the queue and what the message asks for; builds the record to 
 either answers at once (ASYNC_FLUSH, or `WAIT=false`) or leaves the answer to `acks.py`, which sends
 it when the message is durable. Refusals change nothing in the store.
 
-A message with a delay level is stored where it waits (`delay.py`), under the checks of its own
-topic; the answer names its own queue, and its place in the delay queue. Transactional messages are
-not served by this version, and refused rather than served wrongly: they would be visible before
+A message with a delay level is stored where it waits (`delay/service.py`), under the checks of its
+own topic; the answer names its own queue, and its place in the delay queue. Transactional messages
+are not served by this version, and refused rather than served wrongly: they would be visible before
 their commit.
 """
 
@@ -206,7 +206,8 @@ class SendProcessor:
             or topic_name.startswith(RETRY_PREFIX)
         ):
             destination = self._destination(command, header, properties, queue_id)
-            topic_name, queue_id, properties = destination[:3]
+            topic_name, queue_id = destination.topic, destination.queue_id
+            properties = destination.properties
         message = StoreMessage(
             topic_name,
             queue_id,
@@ -282,7 +283,7 @@ class SendProcessor:
             stored = join_properties(without_own(own), shared.encoded)
             tags_code, keys = properties.tags_code, properties.keys
             if shared.tags_code or shared.keys:
-                # As whoever reads the record does: of two with one name the request's counts.
+                # Of two properties with one name readers of the record take the request's.
                 values = decode_properties(stored)
                 tags_code, keys = tag_code(values.get(PROPERTY_TAGS, "")), index_keys(values)
             messages.append(
@@ -363,7 +364,7 @@ class SendProcessor:
 
     def _note_dead(self, header: SendMessageHeader) -> None:
         group = header.topic[len(RETRY_PREFIX) :]
-        self._failed.died(group, header.topic, decode_properties(header.properties))
+        self._failed.dead_lettered(group, header.topic, decode_properties(header.properties))
 
 
 def refused_without_buffer(handle: Handler, commits: Commits, stats: BrokerStats) -> Handler:

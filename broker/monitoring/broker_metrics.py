@@ -169,7 +169,7 @@ def _response_name(code: int) -> str:
 
 
 class Delays:
-    """What waits, what was given out, and how late."""
+    """Delayed messages by level: how many wait, were delivered, and how late."""
 
     def __init__(self, service: ScheduleMessageService) -> None:
         self._service = service

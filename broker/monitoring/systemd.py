@@ -129,13 +129,13 @@ def _status_lines(text: str) -> tuple[str, ...]:
     return (f"STATUS={' '.join(text.splitlines())}",) if text else ()
 
 
-# More than recovery ever takes from one word about its progress to the next.
+# More than recovery ever takes from one report of its progress to the next.
 _RECOVERY_EXTENSION_S = 60.0
 _STATUS_S = 10.0
 
 
 class Supervision:
-    """One daemon's side of the talk with its supervisor."""
+    """Reports one daemon's recovery, status and life to its supervisor."""
 
     def __init__(self, notifier: Notifier, health: HealthChecks) -> None:
         self._notifier = notifier
@@ -143,10 +143,9 @@ class Supervision:
         self._recovering: str | None = None
 
     def begin_recovery(self, loop: asyncio.AbstractEventLoop) -> Progress:
-        """The store is about to be opened; returns what is to be told of its progress.
+        """The store is about to be opened; returns the function that takes reports of its progress.
 
-        The returned function may be called on any thread, with what is done, and bytes done and in
-        all.
+        It may be called on any thread, with what is done, and the bytes done and in all.
         """
         self._recovering = "the store is being opened"
         began = loop.time()
@@ -170,20 +169,20 @@ class Supervision:
     ) -> None:
         """Start the repeated messages."""
 
-        def say_status() -> None:
+        def report_status() -> None:
             self._notifier.status(status_line(self._health.run(), rates()))
 
-        def feed_watchdog() -> None:
+        def notify_watchdog() -> None:
             if threads_alive():
                 self._notifier.watchdog()
 
         if self._notifier.enabled:
-            scheduler.every(_STATUS_S, "status", say_status)
+            scheduler.every(_STATUS_S, "status", report_status)
         if (interval := self._notifier.watchdog_interval_s) is not None:
-            scheduler.every(interval, "watchdog", feed_watchdog)
+            scheduler.every(interval, "watchdog", notify_watchdog)
 
     def _moved(self, text: str) -> None:
-        # A word that comes after the end would stand as the status for ever.
+        # A report that comes after the end would stay as the status for ever.
         if self._recovering is not None:
             self._recovering = text
             self._notifier.status(text)

@@ -1,6 +1,6 @@
-"""What clients are told to connect to, and what stands in the records as store host.
+"""The address that clients get, its port, and the store host that records carry.
 
-The first pain of RocketMQ's users is a broker that registers an address nobody can reach (a
+A frequent complaint of RocketMQ's users is a broker that registers an address nobody can reach (a
 container bridge, one of several cards). So: the address is decided in one place, printed at start,
 and a doubtful one is named with the setting that mends it. A host name is passed on as it is;
 records need numbers, so the name is resolved once here.
@@ -32,7 +32,7 @@ class AddressError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Advertised:
-    """`host` is what clients are told, `ip` what records carry; `warnings` are for people."""
+    """`host` is what clients get, `ip` what records carry; `warnings` are for people."""
 
     host: str
     ip: str
@@ -49,7 +49,7 @@ class Advertised:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What this broker tells of itself: `store_host` is the record form of its address."""
+    """The address of this broker: `endpoint` for clients, `store_host` in the form of records."""
 
     advertised: Advertised
     port: int
@@ -143,7 +143,7 @@ class ReservedPorts:
         raise OSError("no pair of free ports (port and port - 2) was found; name one with --port")
 
     def release(self) -> None:
-        """Give both back; who listens on them by now goes on."""
+        """Give both back; a listener that has bound one by now keeps it."""
         self._kept.close()
 
 

@@ -1,4 +1,4 @@
-"""Administration of deletion: topics, queues nobody needs, messages that have expired.
+"""Administration of deletion: queues of unknown topics, empty queues, expired messages.
 
 Removing files takes longer than the loop can wait, so these requests are answered when a worker has
 done them. What decides (is the topic still unknown? is the queue in use?) is asked on the loop, in

@@ -51,7 +51,8 @@ class ClientRequests:
         }
 
     def heartbeat(self, connection: Connection, command: Command) -> bytes:
-        """Note what the client does. Members, the sender too, hear of a changed group first."""
+        """Record what the client does. Members of a changed group, the sender too, are notified
+        before the answer."""
         data = HeartbeatData.parse(command.body)
         _check_names(data)
         for consumer in data.consumers:
@@ -79,7 +80,7 @@ class ClientRequests:
         return encode_response(command, ResponseCode.SUCCESS, None, {})
 
     def check_config(self, _connection: Connection, command: Command) -> bytes:
-        """Whether this broker can filter as a consumer wants; asked before it starts."""
+        """Whether this broker can filter as a consumer asks; consumers ask before they start."""
         if command.body:
             subscription = CheckClientConfig.parse(command.body).subscription
             if subscription is not None and subscription.type != TAG_TYPE:

@@ -2,8 +2,8 @@
 (protocol/WIRE.md 3.4).
 
 A lock belongs to (group, queue) and one client id, for `lease_s` from its last renewal; clients
-renew every 20 s. A lock that has run out belongs to whoever asks next. Locks are kept in memory
-alone. Loop thread only.
+renew every 20 s. A lock that has run out goes to the next client that asks. Locks are kept in
+memory alone. Loop thread only.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class OrderLocks:
             del self._locks[group]
 
     def owner(self, group: str, queue: MessageQueue) -> str | None:
-        """The client that holds a queue, None when nobody does."""
+        """The client that holds a queue, None without one."""
         owner = self._locks.get(group, {}).get(queue)
         return owner.client_id if owner is not None and owner.until > self._clock() else None
 

@@ -2,9 +2,9 @@
 `mqadmin statsAll` shows it (protocol/WIRE.md 3.6, 4.7).
 
 The request path counts in `stats.py` and in the store. Here those counts are remembered every ten
-seconds, ten minutes and hour, four numbers each, so that differences can be told. A window ends now
-and begins at its oldest sample, one step before its length at most, or one step before a topic or
-group was first seen, as in the reference.
+seconds, ten minutes and hour, four numbers each, so that differences can be computed. A window ends
+now and begins at its oldest sample, one step before its length at most, or one step before a topic
+or group was first seen, as in the reference.
 
 Bounded: `_MOST_SERIES` topics and pairs of topic and group, about 1.5 KB each; others are answered
 like unknown ones. Loop thread only.

@@ -372,8 +372,8 @@ def _search_rows(stage: Stage, there: Counter[int], load: Load) -> None:
 
 
 def _identity(message: StoreMessage) -> RowIdentity:
-    """What a row's record is known by. Of one that waits that is where it goes, not its level: the
-    settings may have had other levels when it was put."""
+    """What identifies a row's record. For a delayed row it holds where the row goes, not its level:
+    the settings may have had other levels when it was put."""
     unique = decode_properties(message.properties).get(PROPERTY_UNIQUE_KEY)
     waits = is_delayed(message)
     return waits, message.topic, str(message.queue_id), message.flag, message.body, unique

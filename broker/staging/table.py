@@ -69,7 +69,7 @@ class Stage:
     key: BatchKey
     partition: int
     name: str
-    slot: int
+    queue_offset: int
     touched_ms: int
     chunks: dict[int, Chunk] = field(default_factory=dict)
     rows: int = 0
@@ -111,7 +111,7 @@ class Intent:
     key: BatchKey
     parts: tuple[StagePart, ...]
     stages: tuple[Stage, ...]
-    slot: int
+    queue_offset: int
     end: int
     rows: int
 
@@ -150,13 +150,13 @@ class StageTable:
         name: str,
         number: int,
         chunk: Chunk,
-        slot: int,
+        queue_offset: int,
         now_ms: int,
     ) -> None:
-        """A chunk was stored; `slot` is its queue offset in the stage log."""
+        """A chunk was stored; `queue_offset` is its place in the stage log."""
         stage = self.stages.get(name)
         if stage is None:
-            stage = self.stages[name] = Stage(key, partition, name, slot, now_ms)
+            stage = self.stages[name] = Stage(key, partition, name, queue_offset, now_ms)
         if number in stage.chunks:
             return
         stage.chunks[number] = chunk
@@ -167,7 +167,7 @@ class StageTable:
         self.chunks += 1
 
     def decide(
-        self, key: BatchKey, parts: Sequence[StagePart], slot: int, end: int
+        self, key: BatchKey, parts: Sequence[StagePart], queue_offset: int, end: int
     ) -> Intent | None:
         """The intent of a batch was stored; None if the batch was decided before."""
         if self.state(key) != NONE:
@@ -175,10 +175,10 @@ class StageTable:
         own = [self.stages.get(part.stage) for part in parts if part.broker == self._broker]
         stages = tuple(stage for stage in own if stage is not None and stage.key == key)
         rows = sum(part.rows for part in parts if part.broker == self._broker)
-        intent = self.open[key] = Intent(key, tuple(parts), stages, slot, end, rows)
+        intent = self.open[key] = Intent(key, tuple(parts), stages, queue_offset, end, rows)
         for stage in stages:
             stage.named = True
-        # Tries of tasks that nobody will name any more.
+        # What failed tries of tasks have staged, which no intent will name any more.
         self.drop([stage.name for stage in self.stages.values() if stage.key == key])
         return intent
 
@@ -229,7 +229,7 @@ class StageTable:
         return DONE if last is not None and key[1] <= last.batch else NONE
 
     def parts_of(self, key: BatchKey) -> tuple[StagePart, ...]:
-        """The intent that counts for a batch; of one that is done only other brokers' stages."""
+        """The stages that a batch's intent names; of a finished batch, those of other brokers."""
         intent = self.open.get(key)
         if intent is not None:
             return intent.parts
@@ -248,11 +248,11 @@ class StageTable:
             if not stage.named and stage.touched_ms < before_ms
         ]
 
-    def oldest_slot(self, end: int) -> int:
+    def oldest_offset(self, end: int) -> int:
         """From where in the stage log a start has to read: the first record still needed."""
-        slots = [stage.slot for stage in self.stages.values()]
-        slots += [intent.slot for intent in self.open.values()]
-        return min(slots, default=end)
+        offsets = [stage.queue_offset for stage in self.stages.values()]
+        offsets += [intent.queue_offset for intent in self.open.values()]
+        return min(offsets, default=end)
 
 
 log = logging.getLogger("aerobee.broker.stages")
@@ -318,7 +318,7 @@ class StageFile:
                 }
                 for query, last in self._table.queries.items()
             },
-            "replayFrom": self._table.oldest_slot(stage_end),
+            "replayFrom": self._table.oldest_offset(stage_end),
         }
         return pretty(document)
 

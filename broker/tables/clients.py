@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
 from aerobee.protocol.codes import ResponseCode
@@ -51,6 +52,13 @@ class Member:
 
 
 Members = dict[Connection, Member]
+
+
+class _Groups(NamedTuple):
+    """The groups that one connection is in."""
+
+    producers: set[str]
+    consumers: set[str]
 
 
 @dataclass(slots=True, eq=False)
@@ -102,7 +110,7 @@ class ClientTable:
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, Members] = {}
         # The groups of a connection, so that its end costs only what it had.
-        self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}
+        self._groups_of: dict[Connection, _Groups] = {}
         self._on_warning = on_warning
 
     # --- what clients say
@@ -134,7 +142,7 @@ class ClientTable:
 
     def connection_closed(self, connection: Connection) -> list[ConsumerGroup]:
         """The connection leaves all its groups; returns the consumer groups among them."""
-        producers, consumers = self._groups_of.get(connection, ((), ()))
+        producers, consumers = self._groups_of.get(connection, _Groups(set(), set()))
         for name in list(producers):
             self._drop_producer(connection, name)
         return [
@@ -183,7 +191,7 @@ class ClientTable:
         return found.client_ids() if found else []
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
-        """What a live group wants of a topic."""
+        """The subscription of a live group to a topic."""
         found = self._consumers.get(group)
         return found.subscriptions.get(topic) if found else None
 
@@ -216,7 +224,7 @@ class ClientTable:
 
     def _check_room(self, heartbeat: Heartbeat) -> None:
         """Near the limit: refuse only what really adds beyond it."""
-        producers, consumers = self._groups_of.get(heartbeat.connection, (set(), set()))
+        producers, consumers = self._groups_of.get(heartbeat.connection, _Groups(set(), set()))
         added = sum(group not in producers for group in heartbeat.data.producer_groups)
         added += sum(consumer.group not in consumers for consumer in heartbeat.data.consumers)
         if added and self._entries + added > self._limit:
@@ -230,7 +238,7 @@ class ClientTable:
         if members is None:
             members = self._producers[name] = {}
         if self._note_member(heartbeat, members):
-            self._of(heartbeat.connection)[0].add(name)
+            self._of(heartbeat.connection).producers.add(name)
 
     def _note_consumer(self, heartbeat: Heartbeat, data: ConsumerData) -> bool:
         group = self._consumers.get(data.group)
@@ -241,7 +249,7 @@ class ClientTable:
         self._warn_of_shared_id(heartbeat, group)
         joined = self._note_member(heartbeat, group.members)
         if joined:
-            self._of(heartbeat.connection)[1].add(data.group)
+            self._of(heartbeat.connection).consumers.add(data.group)
             log.info(
                 "consumer joined group=%s client=%s members=%d",
                 data.group,
@@ -253,9 +261,9 @@ class ClientTable:
         group.consume_from_where = data.consume_from_where
         changed = _subscribe(group, data.subscriptions)
         member = group.members[heartbeat.connection]
-        spoken = {s.topic: s.expression for s in data.subscriptions}
-        if spoken != member.subscriptions:
-            member.subscriptions = spoken
+        stated = {s.topic: s.expression for s in data.subscriptions}
+        if stated != member.subscriptions:
+            member.subscriptions = stated
             self._warn_of_mixed(group, member)
         return joined or changed
 
@@ -317,8 +325,8 @@ class ClientTable:
                 )
                 return
 
-    def _of(self, connection: Connection) -> tuple[set[str], set[str]]:
-        return self._groups_of.setdefault(connection, (set(), set()))
+    def _of(self, connection: Connection) -> _Groups:
+        return self._groups_of.setdefault(connection, _Groups(set(), set()))
 
     def _consumer_members(self, name: str) -> Members | None:
         group = self._consumers.get(name)
@@ -328,7 +336,7 @@ class ClientTable:
         members = self._producers.get(name)
         if members is None or members.pop(connection, None) is None:
             return
-        self._left(connection, 0, name)
+        self._left(connection, self._groups_of[connection].producers, name)
         if not members:
             del self._producers[name]
 
@@ -337,7 +345,7 @@ class ClientTable:
         group = self._consumers.get(name)
         if group is None or (member := group.members.pop(connection, None)) is None:
             return None
-        self._left(connection, 1, name)
+        self._left(connection, self._groups_of[connection].consumers, name)
         log.info(
             "consumer left group=%s client=%s members=%d",
             name,
@@ -348,31 +356,31 @@ class ClientTable:
             del self._consumers[name]
         return group
 
-    def _left(self, connection: Connection, kind: int, name: str) -> None:
+    def _left(self, connection: Connection, groups: set[str], name: str) -> None:
         self._entries -= 1
-        groups = self._groups_of[connection]
-        groups[kind].discard(name)
-        if not groups[0] and not groups[1]:
+        groups.discard(name)
+        if not any(self._groups_of[connection]):
             del self._groups_of[connection]
 
 
 def _subscribe(group: ConsumerGroup, subscriptions: tuple[Subscription, ...]) -> bool:
     """Make a heartbeat's subscriptions the group's; True when a topic came or went.
 
-    A known topic is replaced, without being told, by a newer version only (protocol/WIRE.md 3.3).
+    A newer version replaces the subscription of a known topic, which counts as no change; others
+    are ignored (protocol/WIRE.md 3.3).
     """
     changed = False
-    wanted = set()
+    named = set()
     for subscription in subscriptions:
         topic = subscription.topic
-        wanted.add(topic)
+        named.add(topic)
         known = group.subscriptions.get(topic)
         if known is None:
             changed = True
         elif subscription.version <= known.version:
             continue
         group.subscriptions[topic] = subscription
-    for topic in group.subscriptions.keys() - wanted:
+    for topic in group.subscriptions.keys() - named:
         del group.subscriptions[topic]
         changed = True
     return changed

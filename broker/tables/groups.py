@@ -1,6 +1,6 @@
 """Consumer group settings (`config/subscriptionGroup.json`, store/FORMAT.md 11.2).
 
-A group that nobody configured is made when a consumer first names it, if automatic creation is on
+A group that is not configured is made when a consumer first names it, if automatic creation is on
 (and always for the system's own groups). Every change is on disk before it is answered.
 """
 
@@ -28,7 +28,7 @@ VERSION_WITH_MAX_RECONSUME = 121
 
 
 def is_system_group(name: str) -> bool:
-    """Groups of RocketMQ's own tools and parts, which nobody set up here."""
+    """Whether a group is one of RocketMQ's own tools and parts, which need no configuration."""
     return name.startswith(SYSTEM_GROUP_PREFIX) or name in BUILT_IN_GROUPS
 
 
@@ -130,7 +130,7 @@ class GroupTable(ConfigTable[GroupConfig]):
         try:
             return self.update(group)
         except (OSError, StoreNotWritable) as error:
-            # A full disk keeps nobody from consuming. What is lost in a crash is made again, so.
+            # A full disk must not stop consumers. A group lost in a crash is made again like this.
             log.warning("group not written, the next change will name=%s why=%s", name, error)
         self._entries[name] = group
         return group

@@ -23,7 +23,7 @@ from aerobee.store.retention.plan import OffsetsByQueue
 log = logging.getLogger("aerobee.broker.offsets")
 
 NO_OFFSET = -1
-_BEYOND_NAMED = 20
+_BEYOND_LOGGED = 20
 _KEY_SEPARATOR = "@"
 
 OffsetTable = dict[tuple[str, str], dict[int, int]]
@@ -38,26 +38,26 @@ class ConsumerOffsets:
         self._table = self._load(file)
         self._dirty = False
         self.refused = 0
-        self._name_those_beyond()
+        self._warn_of_offsets_beyond()
 
-    def _name_those_beyond(self) -> None:
-        """Groups that wait for offsets their queues have not reached: after a loss, or a restored
-        store beside newer offsets. Nothing comes to them until the queue gets there."""
+    def _warn_of_offsets_beyond(self) -> None:
+        """Log the groups whose offsets their queues have not reached: after a loss of messages, or
+        with a restored store beside newer offsets. They get nothing until the queue gets there."""
         beyond = [
             (group, topic, queue_id, offset, end)
             for (topic, group), queues in self._table.items()
             for queue_id, offset in queues.items()
             if offset > (end := self._max_offset(topic, queue_id))
         ]
-        for one in beyond[:_BEYOND_NAMED]:
+        for one in beyond[:_BEYOND_LOGGED]:
             log.warning(
                 "consumer offset beyond its queue group=%s topic=%s queue=%d offset=%d "
                 "queue_end=%d advice=reset the group there, or it misses what comes up to it",
                 *one,
                 extra={"each": True},
             )
-        if len(beyond) > _BEYOND_NAMED:
-            log.warning("and more of them count=%d", len(beyond) - _BEYOND_NAMED)
+        if len(beyond) > _BEYOND_LOGGED:
+            log.warning("and more of them count=%d", len(beyond) - _BEYOND_LOGGED)
 
     def _load(self, file: JsonStateFile) -> OffsetTable:
         return file.load(lambda content: parse_table(loads(content)), {})

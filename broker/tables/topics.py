@@ -1,10 +1,10 @@
 """Topics of this broker (`config/topics.json`, store/FORMAT.md 11.2 and 11.5).
 
-System topics exist from the start. A topic that nobody made is created by the first send to it,
-from a template topic that allows it (protocol/WIRE.md 3.1). Every change is on disk before it is
-answered, moves the data version, and is reported to the observers of the table, among them the
-registration at the name servers. Automatic creation is bounded in number, because each new topic
-costs files.
+System topics exist from the start. Any other topic that does not exist is created by the first send
+to it, from a template topic that allows it (protocol/WIRE.md 3.1). Every change is on disk before
+it is answered, moves the data version, and is reported to the observers of the table, among them
+the registration at the name servers. Automatic creation is bounded in number, because each new
+topic costs files.
 """
 
 from __future__ import annotations
