@@ -193,7 +193,7 @@ def _scrub(store: MessageStore) -> list[SimpleMetric]:
         SimpleMetric(
             "aerobee_store_mended_units_total",
             "Wrong consume queue units that were made right from the log",
-            lambda: stats.mended_units,
+            lambda: stats.mended_entries,
         ),
     ]
 

@@ -15,10 +15,9 @@ import socket
 from collections import Counter
 from collections.abc import Sequence
 
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connection import Connection, Handler
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.errors import RemotingListenError
-from aerobee.remoting.handler import Handler
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.peers import address_text, plain_address
 from aerobee.remoting.stats import CloseReason, ServerStats
@@ -92,11 +91,9 @@ class RemotingServer:
     async def close(self, grace_s: float = 1.0) -> None:
         """Stop listening and end every connection; answers already written get `grace_s`."""
         await self.stop_listening()
-        for connection in list(self.connections.connections.values()):
-            connection.close(CloseReason.SHUTDOWN)
+        self.connections.close_all(CloseReason.SHUTDOWN)
         if not await self._handler.wait_empty(grace_s):
-            for connection in list(self.connections.connections.values()):
-                connection.close(CloseReason.SHUTDOWN, abort=True)
+            self.connections.close_all(CloseReason.SHUTDOWN, abort=True)
             await self._handler.wait_empty(grace_s)
 
     async def _accept_forever(self, listener: socket.socket) -> None:

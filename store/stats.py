@@ -94,7 +94,7 @@ class StoreStats:
         "get_messages",
         "get_missed",
         "index_files_created",
-        "mended_units",
+        "mended_entries",
         "put_failures",
         "put_times",
         "queue_syncs",
@@ -121,7 +121,7 @@ class StoreStats:
         # Reads that came to something they could not send, and what it was, each place once.
         self.damaged_reads = 0
         self.damage_found = {"record": 0, "unit": 0, "unclear": 0}
-        self.mended_units = 0
+        self.mended_entries = 0
         # Of the scrub: what it read, what the pass under way has still to read, passes it ended,
         # and its work between two waits (processor time).
         self.scrub_bytes = 0

@@ -33,11 +33,11 @@ from aerobee.store.inspect.layout import FoundFile
 from aerobee.store.inspect.report import Counts, Findings
 from aerobee.store.inspect.scan import Batch, LogScan
 from aerobee.store.inspect.state import KnownMarks
-from aerobee.store.queues.consume_queue import UNIT
+from aerobee.store.queues.consume_queue import ENTRY
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.segments.mapped_file import segment_name
 
-_pack_unit = UNIT.pack
+_pack_entry = ENTRY.pack
 _SEAL = f"{PROPERTY_CRC}\x01".encode()
 _NAMES_SHOWN = 8
 
@@ -116,10 +116,10 @@ class LogAudit:
             tags_code = tag_code(properties.get(PROPERTY_TAGS, ""))
             if topic == SCHEDULE_TOPIC:
                 tags_code = self._levels.tags_code(topic, properties, store_ms, tags_code)
-            unit = _pack_unit(log_offset, size, tags_code)
-            _claim(claims, (topic, queue_id), queue_offset, unit)
+            entry = _pack_entry(log_offset, size, tags_code)
+            _claim(claims, (topic, queue_id), queue_offset, entry)
             if PROPERTY_MULTI_QUEUE_OFFSET in properties:
-                self._claim_further(claims, (topic, queue_id), properties, unit)
+                self._claim_further(claims, (topic, queue_id), properties, entry)
         elif transaction == SYS_TRANSACTION_ROLLBACK:
             if is_filler(topic, sys_flag):
                 self._counts.fillers += 1
@@ -134,13 +134,13 @@ class LogAudit:
         keyed(topic, index_keys(properties), log_offset, store_ms)
 
     def _claim_further(
-        self, claims: Claims, own: tuple[str, int], properties: Mapping[str, str], unit: bytes
+        self, claims: Claims, own: tuple[str, int], properties: Mapping[str, str], entry: bytes
     ) -> None:
         """Slots in the other queues that a multi-dispatched message lists."""
         others = {self._further(name, own[1]): n for name, n in further_queues(properties)}
         for other, offset in others.items():
             if other is not None and other != own:
-                _claim(claims, other, offset, unit)
+                _claim(claims, other, offset, entry)
 
     def _check_times(self, batch: Batch) -> None:
         """Store times never go back within a segment; a batch lies in one."""
@@ -192,7 +192,7 @@ class LogAudit:
     # --- when the log has been read ---------------------------------------------------------
 
     def judge(self, lost: LostByGap, marks: KnownMarks, *, clean_stop: bool) -> None:
-        """Findings about gaps and about the end; `lost` says which messages units name there."""
+        """Findings about gaps and about the end; `lost` says which messages entries name there."""
         scan = self._scan
         misplaced = {file.start: own for file, own in scan.misplaced}
         for file, own in scan.misplaced:
@@ -239,16 +239,16 @@ class LogAudit:
         self._findings.add(kind, path, position, what, log_offset=log_offset)
 
 
-def _claim(claims: Claims, key: tuple[str, int], offset: int, unit: bytes) -> None:
+def _claim(claims: Claims, key: tuple[str, int], offset: int, entry: bytes) -> None:
     known = claims.get(key)
     if known is None:
         known = claims[key] = ([], [])
     known[0].append(offset)
-    known[1].append(unit)
+    known[1].append(entry)
 
 
 def _names(named: Sequence[tuple[str, int, int]]) -> str:
-    """Which messages were there, as units still say."""
+    """Which messages were there, as entries still say."""
     if not named:
         return ""
     texts = [

@@ -1,7 +1,7 @@
 """Brings records that were read from the log into consume queues and index, once or again.
 
 Used by recovery and by a reput that is behind, where nobody knows what of it was done before. So
-everything is compared first: a slot that holds the same unit is done, an empty or pre-blank one is
+everything is compared first: a slot that holds the same entry is done, an empty or pre-blank one is
 filled, what to make of another record in it is `sequence.py`'s affair. The bytes are those the
 append would have led to, which a test compares.
 """
@@ -19,12 +19,12 @@ from aerobee.protocol.message.record import (
 from aerobee.store.errors import MessageIllegal
 from aerobee.store.index.service import IndexService
 from aerobee.store.log.commit_log import Appended
-from aerobee.store.queues.consume_queue import UNIT, ConsumeQueue
+from aerobee.store.queues.consume_queue import ENTRY, ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.scan.sequence import Sequences
 
-_pack_unit = UNIT.pack
+_pack_entry = ENTRY.pack
 
 
 class Dispatcher:
@@ -82,10 +82,10 @@ class Dispatcher:
                 if known is None:
                     known = claims[queue] = ([], [])
                 known[0].append(queue_offset)
-                known[1].append(_pack_unit(log_offset, size, tags_code))
+                known[1].append(_pack_entry(log_offset, size, tags_code))
         self._reserve(entries)
-        for queue, (offsets, units) in claims.items():
-            sequences.feed(queue, offsets, b"".join(units))
+        for queue, (offsets, packed) in claims.items():
+            sequences.feed(queue, offsets, b"".join(packed))
         self.merge_keys(entries)
 
     def merge_keys(self, entries: list[Appended]) -> None:

@@ -1,11 +1,11 @@
 """Multi-dispatch: one record, found through several consume queues (store/FORMAT.md 2.8).
 
-A message whose property `INNER_MULTI_DISPATCH` lists queue names, separated by commas, gets a unit
-in each of those queues besides its own. The append writes their queue offsets, in the same order,
-into the record (`INNER_MULTI_QUEUE_OFFSET`), so that the queues can always be made again from the
-log: `MultiDispatchLog` writes them, `MultiDispatcher` reads them back, `slots.py` tells whether a
-record names a unit back. With light queues on, names that begin with `%LMQ%` have queue id 0,
-others the message's own.
+A message whose property `INNER_MULTI_DISPATCH` lists queue names, separated by commas, gets an
+entry in each of those queues besides its own. The append writes their queue offsets, in the same
+order, into the record (`INNER_MULTI_QUEUE_OFFSET`), so that the queues can always be made again
+from the log: `MultiDispatchLog` writes them, `MultiDispatcher` reads them back, `slots.py` tells
+whether a record names an entry back. With light queues on, names that begin with `%LMQ%` have queue
+id 0, others the message's own.
 
 Not multi-dispatched, although the reference of 4.9 does it: retries and dead letters, whose
 original was dispatched already, and messages that wait for their delay or commit and will be put

@@ -13,9 +13,9 @@ import struct
 import sys
 from array import array
 
-from aerobee.store.index.file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, IndexFile
+from aerobee.store.index.file import HEADER_BYTES, INDEX_ENTRY_BYTES, SLOT_BYTES, IndexFile
 
-_EMPTY = bytes(ENTRY_BYTES)
+_EMPTY = bytes(INDEX_ENTRY_BYTES)
 _ENTRIES = struct.Struct(">iqii")
 _CHUNK_ENTRIES = 50_000
 
@@ -58,7 +58,10 @@ def cut_uncounted(file: IndexFile) -> bool:
             return False
     found: list[tuple[int, int]] = []
     number = file.count
-    while number < file.entries and file.read(file.entry_position(number), ENTRY_BYTES) != _EMPTY:
+    while (
+        number < file.entries
+        and file.read(file.entry_position(number), INDEX_ENTRY_BYTES) != _EMPTY
+    ):
         key_hash, _, _, previous = file.entry(number)
         found.append((key_hash % file.slots, previous))
         number += 1
@@ -81,7 +84,7 @@ def _newest_of_slots(file: IndexFile) -> "array[int] | None":
     last_offset = 0
     while number < file.count:
         count = min(_CHUNK_ENTRIES, file.count - number)
-        data = file.read(file.entry_position(number), ENTRY_BYTES * count)
+        data = file.read(file.entry_position(number), INDEX_ENTRY_BYTES * count)
         for key_hash, log_offset, seconds, previous in _ENTRIES.iter_unpack(data):
             slot = key_hash % slots
             if key_hash < 0 or log_offset < last_offset or seconds < 0:

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from struct import Struct
 
 from aerobee.store.index.file import (
-    ENTRY_BYTES,
     HEADER,
     HEADER_BYTES,
+    INDEX_ENTRY_BYTES,
     SLOT_BYTES,
     index_file_bytes,
 )
@@ -139,7 +139,9 @@ class IndexFileAudit:
         while number < self.count:
             count = min(_CHUNK_ENTRIES, self.count - number)
             source = self._sources.get(self.path)
-            data = source.read(self.entries_at + ENTRY_BYTES * number, ENTRY_BYTES * count)
+            data = source.read(
+                self.entries_at + INDEX_ENTRY_BYTES * number, INDEX_ENTRY_BYTES * count
+            )
             yield number, data
             number += count
 
@@ -183,7 +185,9 @@ class IndexFileAudit:
             )  # fmt: skip
 
     def _bad_entry(self, number: int, what: str) -> None:
-        self._say("index-entry", self.entries_at + ENTRY_BYTES * number, f"entry {number} {what}")
+        self._say(
+            "index-entry", self.entries_at + INDEX_ENTRY_BYTES * number, f"entry {number} {what}"
+        )
 
     def _say(self, kind: str, position: int | None, what: str) -> None:
         self._findings.add(kind, self.path, position, what)

@@ -14,10 +14,10 @@ from aerobee.store.inspect.layout import FoundFile, FoundQueue
 from aerobee.store.inspect.reader import SegmentReader
 from aerobee.store.inspect.report import Findings
 from aerobee.store.inspect.sources import Sources, Window
-from aerobee.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_BYTES
+from aerobee.store.queues.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
 
-CHUNK_UNITS = 3200
-#: A unit that names a record more segments than this behind the log's end is damaged.
+CHUNK_ENTRIES = 3200
+#: An entry that names a record more segments than this behind the log's end is damaged.
 MISSING_MOST = 1000
 
 
@@ -25,8 +25,18 @@ class QueueReader:
     """One consume queue. `first` is the first slot that has a file, `top` the one behind the last
     that is not empty."""
 
-    __slots__ = ("_sources", "_starts", "_units", "directory", "files", "first", "queue_id",
-                 "segment_bytes", "top", "topic")  # fmt: skip
+    __slots__ = (
+        "_entries",
+        "_sources",
+        "_starts",
+        "directory",
+        "files",
+        "first",
+        "queue_id",
+        "segment_bytes",
+        "top",
+        "topic",
+    )  # fmt: skip
 
     def __init__(self, sources: Sources, found: FoundQueue, segment_bytes: int) -> None:
         self._sources = sources
@@ -34,10 +44,10 @@ class QueueReader:
         self.queue_id = found.queue_id
         self.directory = found.directory
         self.segment_bytes = segment_bytes
-        self._units = segment_bytes // UNIT_BYTES
+        self._entries = segment_bytes // ENTRY_BYTES
         self.files = tuple(file for file in found.files if file.start % segment_bytes == 0)
         self._starts = tuple(file.start for file in self.files)
-        self.first = self.files[0].start // UNIT_BYTES if self.files else 0
+        self.first = self.files[0].start // ENTRY_BYTES if self.files else 0
         self.top = self._find_top()
 
     @property
@@ -48,46 +58,46 @@ class QueueReader:
     @property
     def used_bytes(self) -> int:
         """How much there is to read, about."""
-        return (self.top - self.first) * UNIT_BYTES
+        return (self.top - self.first) * ENTRY_BYTES
 
     def read(self, first: int, count: int) -> bytes:
-        """Up to `count` units from `first` on, within one file; empty where there is none."""
+        """Up to `count` entries from `first` on, within one file; empty where there is none."""
         file = self._file_of(first)
         if file is None:
             return b""
-        skipped = first % self._units
-        count = min(count, self._units - skipped)
-        data = self._sources.get(file.path).read(skipped * UNIT_BYTES, count * UNIT_BYTES)
-        return data[: len(data) // UNIT_BYTES * UNIT_BYTES]
+        skipped = first % self._entries
+        count = min(count, self._entries - skipped)
+        data = self._sources.get(file.path).read(skipped * ENTRY_BYTES, count * ENTRY_BYTES)
+        return data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
 
-    def unit(self, offset: int) -> tuple[int, int, int] | None:
+    def entry(self, offset: int) -> tuple[int, int, int] | None:
         """(log offset, size, tags code) of a slot; None where there is no file."""
         data = self.read(offset, 1)
-        return UNIT.unpack(data) if data else None
+        return ENTRY.unpack(data) if data else None
 
     def file_end(self, offset: int, limit: int) -> int:
         """The slot behind the last one of the file that `offset` is in, or would be; at most
         `limit`."""
-        return min((offset // self._units + 1) * self._units, limit)
+        return min((offset // self._entries + 1) * self._entries, limit)
 
     def place(self, offset: int) -> tuple[str, int]:
         """File and byte position of a slot; the directory where there is no file."""
         file = self._file_of(offset)
         if file is None:
             return self.directory, 0
-        return file.path, offset % self._units * UNIT_BYTES
+        return file.path, offset % self._entries * ENTRY_BYTES
 
     def chunks(self) -> Iterator[tuple[int, bytes]]:
-        """(first slot, units) of all that the files hold below `top`, in order."""
+        """(first slot, entries) of all that the files hold below `top`, in order."""
         for file in self.files:
-            offset = file.start // UNIT_BYTES
-            stop = min(offset + self._units, self.top)
+            offset = file.start // ENTRY_BYTES
+            stop = min(offset + self._entries, self.top)
             while offset < stop:
-                data = self.read(offset, min(CHUNK_UNITS, stop - offset))
+                data = self.read(offset, min(CHUNK_ENTRIES, stop - offset))
                 if not data:
                     break  # the file is shorter than it should be
                 yield offset, data
-                offset += len(data) // UNIT_BYTES
+                offset += len(data) // ENTRY_BYTES
 
     def check_files(self, findings: Findings, found: FoundQueue) -> None:
         """Lengths and the run of the files."""
@@ -106,35 +116,35 @@ class QueueReader:
                     file.path,
                     None,
                     f"does not follow the file before it: {self.name} has none for message "
-                    f"{expected // UNIT_BYTES}",
-                    queue_offset=expected // UNIT_BYTES,
+                    f"{expected // ENTRY_BYTES}",
+                    queue_offset=expected // ENTRY_BYTES,
                 )
             expected = file.start + self.segment_bytes
 
     def first_named(self, start: int, end: int) -> tuple[int, int, int] | None:
-        """(slot, log offset, size) of the first unit of [start, end) that names a record."""
+        """(slot, log offset, size) of the first entry of [start, end) that names a record."""
         count = 8
         while start < end:
             data = self.read(start, min(count, end - start))
             if not data:
-                start = (start // self._units + 1) * self._units
+                start = (start // self._entries + 1) * self._entries
                 continue
-            for index, (log_offset, size, _) in enumerate(UNIT.iter_unpack(data)):
+            for index, (log_offset, size, _) in enumerate(ENTRY.iter_unpack(data)):
                 if names_record(log_offset, size):
                     return start + index, log_offset, size
-            start += len(data) // UNIT_BYTES
-            count = CHUNK_UNITS
+            start += len(data) // ENTRY_BYTES
+            count = CHUNK_ENTRIES
         return None
 
     def last_named(self, end: int) -> tuple[int, int, int] | None:
-        """The same of the last unit below `end`."""
+        """The same of the last entry below `end`."""
         while end > self.first:
-            start = max(self.first, end - 64, (end - 1) // self._units * self._units)
+            start = max(self.first, end - 64, (end - 1) // self._entries * self._entries)
             data = self.read(start, end - start)
-            units = list(UNIT.iter_unpack(data))
-            for index in range(len(units) - 1, -1, -1):
-                if names_record(units[index][0], units[index][1]):
-                    return start + index, units[index][0], units[index][1]
+            entries = list(ENTRY.iter_unpack(data))
+            for index in range(len(entries) - 1, -1, -1):
+                if names_record(entries[index][0], entries[index][1]):
+                    return start + index, entries[index][0], entries[index][1]
             end = start
         return None
 
@@ -154,7 +164,7 @@ class QueueReader:
         return self.top if found is None else found[0]
 
     def _file_of(self, offset: int) -> FoundFile | None:
-        position = offset * UNIT_BYTES
+        position = offset * ENTRY_BYTES
         index = bisect_right(self._starts, position) - 1
         if index < 0 or position >= self._starts[index] + self.segment_bytes:
             return None
@@ -165,17 +175,17 @@ class QueueReader:
             size = min(file.size, self.segment_bytes)
             high = self._sources.get(file.path).last_nonzero(0, size)
             if high:
-                return file.start // UNIT_BYTES + -(-high // UNIT_BYTES)
-        return self.files[-1].start // UNIT_BYTES if self.files else 0
+                return file.start // ENTRY_BYTES + -(-high // ENTRY_BYTES)
+        return self.files[-1].start // ENTRY_BYTES if self.files else 0
 
 
 def names_record(log_offset: int, size: int) -> bool:
-    """Whether a unit with these fields names a record: it is neither empty nor pre-blank."""
+    """Whether an entry with these fields names a record: it is neither empty nor pre-blank."""
     return 0 < size < PRE_BLANK_SIZE and log_offset >= 0
 
 
 class RecordsByPlace:
-    """Reads single records, for units that want to know what stands where they point."""
+    """Reads single records, for entries that want to know what stands where they point."""
 
     def __init__(self, sources: Sources, segments: Sequence[FoundFile], segment_bytes: int) -> None:
         self._sources = sources
@@ -192,12 +202,12 @@ class RecordsByPlace:
         return size <= room and log_offset < log_end + MISSING_MOST * self._segment_bytes
 
     def problem(self, queue: QueueReader, offset: int, log_offset: int, size: int) -> str | None:
-        """Why the record a unit names is not that queue's message; None if it is."""
+        """Why the record an entry names is not that queue's message; None if it is."""
         file = self._by_start.get(log_offset // self._segment_bytes)
         if file is None:
             return f"the log has no file for log offset {log_offset}"
         source = self._sources.get(file.path)
-        # A window of its own: these reads are scattered, and only as long as the unit says.
+        # A window of its own: these reads are scattered, and only as long as the entry says.
         window = _Narrow(source)
         reader = SegmentReader(file, self._segment_bytes, window)
         try:
@@ -237,7 +247,7 @@ class _Narrow(Window):
 
 
 class QueueSet:
-    """All queues of a store, and what their units together say about the log."""
+    """All queues of a store, and what their entries together say about the log."""
 
     def __init__(
         self,
@@ -258,7 +268,7 @@ class QueueSet:
         self._asked = 0
 
     def named_end(self) -> int:
-        """Log offset behind the last record that a unit names and that names it back; 0 if none."""
+        """Log offset behind the last record that an entry names and that names it back, or 0."""
         last = []
         for queue in self.queues.values():
             named = queue.last_named(queue.top)
@@ -276,11 +286,11 @@ class QueueSet:
         return best
 
     def name_anything(self) -> bool:
-        """Whether any unit of any queue names a record."""
+        """Whether any entry of any queue names a record."""
         return any(queue.last_named(queue.top) is not None for queue in self.queues.values())
 
     def next_named(self, log_offset: int, limit: int) -> int:
-        """The next record in (log_offset, limit) that a unit names and that names it back.
+        """The next record in (log_offset, limit) that an entry names and that names it back.
 
         Asked with growing log offsets, as a scan does, it looks at each queue once in a while only.
         """
@@ -302,7 +312,7 @@ class QueueSet:
         return limit
 
     def _look_ahead(self, number: int, queue: QueueReader, offset: int) -> None:
-        """Remember the next unit of the queue, from a slot on, that names a record."""
+        """Remember the next entry of the queue, from a slot on, that names a record."""
         named = queue.first_named(offset, queue.top)
         while named is not None and not self._records.has_file(named[1]):
             named = queue.first_named(named[0] + 1, queue.top)

@@ -2,10 +2,10 @@
 
 Works on any set of segment files: with some missing, cut short, too long. Sound records are found
 as recovery finds them (`log_walk.py` has the reasons): behind a damaged record by (a) the record's
-own lengths, (b) the next record that a queue unit names, (c) a chain of sound records that leads
+own lengths, (b) the next record that a queue entry names, (c) a chain of sound records that leads
 there. Unlike recovery an audit may stand before a log whose queues are gone, and wants to know what
-could still be read; so where no unit names anything more, a chain is believed too if it reaches the
-end of what was written, or is long.
+could still be read; so where no entry names anything more, a chain is believed too if it reaches
+the end of what was written, or is long.
 
 What lies between two sound records is a gap. What lies behind the last one is the tail: nothing, a
 torn write, or damage, which the caller judges.
@@ -43,13 +43,13 @@ _LONG_CHAIN = 16
 
 
 def nothing_named(_log_offset: int, limit: int) -> int:
-    """For logs without queues: no unit names anything."""
+    """For logs without queues: no entry names anything."""
     return limit
 
 
 class LogScan:
     """One reading of a log. `named_after(p, limit)` gives the next place above p, at most `limit`,
-    at which a queue unit names a record that names it back.
+    at which a queue entry names a record that names it back.
 
     Up to `known_end` the log is known to reach. With `torn_above` a bad record from there on is a
     torn tail, as recovery takes it after a crash; otherwise sound records behind it are looked for.

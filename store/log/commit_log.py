@@ -44,7 +44,7 @@ from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.segments.results import PutResult
 from aerobee.store.stats import StoreStats
 
-#: What dispatch needs of an append: queue (None: no unit), queue offset, log offset, size, tags
+#: What dispatch needs of an append: queue (None: no entry), queue offset, log offset, size, tags
 #: code, keys, store time, topic.
 Appended: TypeAlias = tuple[ConsumeQueue | None, int, int, int, int, tuple[str, ...], int, str]
 
@@ -339,7 +339,7 @@ class CommitLog:
             return self.feeding
 
     def forget_queue_of(self, topic: str) -> None:
-        """What is pending of a topic whose queues are being deleted gets no units any more."""
+        """What is pending of a topic whose queues are being deleted gets no entries any more."""
         with self._lock:
             self.pending = [
                 (None, *entry[1:]) if entry[0] is not None and entry[7] == topic else entry

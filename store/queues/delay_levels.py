@@ -1,8 +1,8 @@
 """The delay levels, as far as the files depend on them.
 
 A message waiting in SCHEDULE_TOPIC_XXXX has its delivery time in the place of the tags code, so
-whoever makes consume queue units, the append or a rebuild from the log, needs the levels. They are
-parsed before recovery: the reference does it after, and its rebuilt queues deliver all delayed
+whoever makes consume queue entries, the append or a rebuild from the log, needs the levels. They
+are parsed before recovery: the reference does it after, and its rebuilt queues deliver all delayed
 messages at once (store/FORMAT.md 8.1).
 """
 
@@ -52,7 +52,7 @@ class DelayLevels:
     def tags_code(
         self, topic: str, properties: Mapping[str, str], store_ms: int, tags_code: int
     ) -> int:
-        """What the consume queue unit holds: the delivery time of a waiting message, else the
+        """What the consume queue entry holds: the delivery time of a waiting message, else the
         tags code as it is."""
         if topic != SCHEDULE_TOPIC:
             return tags_code

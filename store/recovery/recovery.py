@@ -6,15 +6,15 @@
 2. If more is to be made again than the files on disk admit to be missing, let them say so first.
 3. Walk. Each sound record goes to the queues and the index, which compare before they write.
 4. Cut, the log first: segments behind the end go, the rest of the last one is zeroed, so are queue
-   units at or above the end; stale bytes come back to life otherwise (docs/reliability.md B11).
-   Units of damaged records become pre-blank: their slot stays, and nobody is sent a record known to
-   be bad.
+   entries at or above the end; stale bytes come back to life otherwise (docs/reliability.md B11).
+   Entries of damaged records become pre-blank: their slot stays, and nobody is sent a record known
+   to be bad.
 5. Number. Each queue goes on behind its last slot, whatever that holds.
 6. Sync all of it, then the offsets file, then the checkpoint.
 
 A crash anywhere in here changes nothing of what the next try decides: what stands below the end is
-not moved by step 4, and the queues only gain units of records that were sound. Before reading after
-a crash the kernel is made to forget its cache, which may hold bytes that a failed write never
+not moved by step 4, and the queues only gain entries of records that were sound. Before reading
+after a crash the kernel is made to forget its cache, which may hold bytes that a failed write never
 brought to the disk.
 """
 
@@ -188,7 +188,7 @@ class Recovery:
                 self._set_back_offsets(start)
                 continue
             if self._check_crc:
-                # Below `dispatch_from` the records were read, but not compared with their units.
+                # Below `dispatch_from` the records were read, but not compared with their entries.
                 self._segments.note_checked_from(dispatch_from)
             return walk
 
@@ -228,8 +228,8 @@ class Recovery:
         sequences.finish()
         walk.gaps += sequences.strays
         self.report.further_strays = sequences.further_strays
-        self.report.units_written += sequences.written
-        self.report.unit_conflicts += sequences.conflicts
+        self.report.entries_written += sequences.written
+        self.report.entry_conflicts += sequences.conflicts
 
     # --- cutting ----------------------------------------------------------------------------
 
@@ -326,7 +326,7 @@ class Recovery:
         gaps |= {(gap.start, gap.end) for gap in self.report.gaps}
         first = self._segments.min_offset
         kept = sorted(gap for gap in gaps if gap[1] > first)
-        derived = DerivedMarks(end, self._queues.units())
+        derived = DerivedMarks(end, self._queues.entries())
         return Offsets(
             flushed=end,
             last_store_ms=self.last_store_ms,

@@ -1,8 +1,9 @@
 """What of a store is known to be sound before it is recovered. Reads only.
 
-The log and the consume queues vouch for each other: a record is sound if a queue unit names it and
-it names the unit back (place, size, topic, queue, offset). A segment's beginning is a boundary too.
-Where neither log nor queue can be believed alone, `recovery/plan.py` and `log_walk.py` ask here.
+The log and the consume queues vouch for each other: a record is sound if a queue entry names it and
+it names the entry back (place, size, topic, queue, offset). A segment's beginning is a boundary
+too. Where neither log nor queue can be believed alone, `recovery/plan.py` and `log_walk.py` ask
+here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record import CHECK_BODY, RECORD, RecordHead, told_sizes
 from aerobee.store.disk.checkpoint import Checkpoint
-from aerobee.store.queues.consume_queue import EMPTY, UNIT, UNIT_BYTES, ConsumeQueue
+from aerobee.store.queues.consume_queue import EMPTY, ENTRY, ENTRY_BYTES, ConsumeQueue
 from aerobee.store.queues.slots import names_slot
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.scan.log_walk import check_at
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
-_CHUNK_UNITS = 3200
-# Units beside a wrong one that tell whether it is wrong alone.
+_CHUNK_ENTRIES = 3200
+# Entries beside a wrong one that tell whether it is wrong alone.
 _BESIDE = 8
 
 
@@ -29,39 +30,39 @@ class Soundness:
         self._queues = queues
 
     def last_named_end(self) -> tuple[int, int]:
-        """(log offset behind the last record that a unit names and that names it back, its time).
+        """(log offset behind the last record that an entry names and that names it back, its time).
 
         The time is that record's store time in milliseconds, 0 if there is no such record.
         """
         best, store_ms = self._segments.min_offset, 0
-        last_units: list[tuple[int, ConsumeQueue, int]] = []
+        last_entries: list[tuple[int, ConsumeQueue, int]] = []
         for queue in self._queues:
             offset = _last_named(queue, queue.max_offset)
-            unit = None if offset is None else queue.unit(offset)
-            if unit is not None and offset is not None:
-                last_units.append((unit[0], queue, offset))
+            entry = None if offset is None else queue.entry(offset)
+            if entry is not None and offset is not None:
+                last_entries.append((entry[0], queue, offset))
         # Youngest first: the first sound one mostly decides.
-        for log_offset, queue, last in sorted(last_units, key=lambda item: -item[0]):
+        for log_offset, queue, last in sorted(last_entries, key=lambda item: -item[0]):
             if log_offset < best:
                 break
             before: int | None = last
             while before is not None:
-                unit = queue.unit(before)
-                if unit is None or unit[0] < best:
+                entry = queue.entry(before)
+                if entry is None or entry[0] < best:
                     break
-                head = self.named_back(queue, before, unit)
+                head = self.named_back(queue, before, entry)
                 if head is not None:
-                    best = unit[0] + unit[1]
+                    best = entry[0] + entry[1]
                     store_ms = head.store_timestamp_ms
                     break
                 before = _last_named(queue, before)
         return best, store_ms
 
     def named_back(
-        self, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int]
+        self, queue: ConsumeQueue, offset: int, entry: tuple[int, int, int]
     ) -> RecordHead | None:
-        """The record a unit names, if it is that queue's message of that offset and size."""
-        log_offset, size, _ = unit
+        """The record an entry names, if it is that queue's message of that offset and size."""
+        log_offset, size, _ = entry
         segment = self._segments.find(log_offset)
         if segment is None:
             return None
@@ -104,18 +105,18 @@ class Soundness:
         """
         for hole in _holes(queue, queue.first_offset if first is None else first):
             before = _last_named(queue, hole)
-            unit = None if before is None else queue.unit(before)
-            return 0 if unit is None else unit[0]
+            entry = None if before is None else queue.entry(before)
+            return 0 if entry is None else entry[0]
         return start
 
     def is_anothers(self, queue: ConsumeQueue, looks: int, gaps: Sequence[tuple[int, int]]) -> bool:
-        """Whether files of the queue seem to hold the units of another one, by a look at the first
-        and the last units of `looks` files at most. A single wrong unit, or one whose record is
-        damaged or in one of the known `gaps`, does not count: the scrub mends it."""
+        """Whether files of the queue seem to hold the entries of another one, by a look at the
+        first and the last entries of `looks` files at most. A single wrong entry, or one whose
+        record is damaged or in one of the known `gaps`, does not count: the scrub mends it."""
         files = queue.segments[:: max(1, -(-len(queue.segments) // max(1, looks)))]
         for file in files:
-            first = file.start // UNIT_BYTES
-            end = min(file.end // UNIT_BYTES, queue.max_offset)
+            first = file.start // ENTRY_BYTES
+            end = min(file.end // ENTRY_BYTES, queue.max_offset)
             for slots in (range(first, end)[:_BESIDE], range(first, end)[-_BESIDE:]):
                 if not self._names_another(queue, slots[0] if slots else end, gaps):
                     continue
@@ -127,15 +128,15 @@ class Soundness:
     def _names_another(
         self, queue: ConsumeQueue, offset: int, gaps: Sequence[tuple[int, int]]
     ) -> bool:
-        """Whether a unit names a sound record that is not the queue's message of that offset."""
-        unit = queue.unit(offset)
-        if unit is None or any(start <= unit[0] < end for start, end in gaps):
+        """Whether an entry names a sound record that is not the queue's message of that offset."""
+        entry = queue.entry(offset)
+        if entry is None or any(start <= entry[0] < end for start, end in gaps):
             return False
-        segment = self._segments.find(unit[0])
-        if segment is None or self.is_sound(queue, offset, unit):
+        segment = self._segments.find(entry[0])
+        if segment is None or self.is_sound(queue, offset, entry):
             return False
         try:
-            return check_at(segment, unit[0], check_crc=False).kind == RECORD
+            return check_at(segment, entry[0], check_crc=False).kind == RECORD
         except CorruptRecord:
             return False
 
@@ -150,17 +151,17 @@ class Soundness:
 
     def before_unmade(self, queue: ConsumeQueue) -> int:
         """The record before the first slot of the queue's first file that is gone."""
-        first = min(file.start for file in queue.unmade) // UNIT_BYTES
+        first = min(file.start for file in queue.unmade) // ENTRY_BYTES
         before = _last_named(queue, first)
-        unit = None if before is None else queue.unit(before)
-        return 0 if unit is None else unit[0]
+        entry = None if before is None else queue.entry(before)
+        return 0 if entry is None else entry[0]
 
     def before_unsound_end(self, queue: ConsumeQueue, start: int) -> int:
-        """The last record below the queue's last unit that a unit of it names and that names the
-        unit back, if the last unit does not; otherwise `start`, which is also the most.
+        """The last record below the queue's last entry that an entry of it names and that names the
+        entry back, if the last entry does not; otherwise `start`, which is also the most.
 
-        Its slot would be cut off as one behind the log's end, or kept and never filled. A unit of a
-        record that is damaged itself is no reason: reading further back would only take the old
+        Its slot would be cut off as one behind the log's end, or kept and never filled. An entry of
+        a record that is damaged itself is no reason: reading further back would only take the old
         messages of a topic that was deleted for those of the new one.
         """
         last = queue.max_offset - 1
@@ -171,22 +172,22 @@ class Soundness:
         ):
             return start
         for offset in range(last, queue.first_offset - 1, -1):
-            unit = queue.unit(offset)
-            if unit is not None and self.named_back(queue, offset, unit) is not None:
-                return start if offset == last else min(start, unit[0])
+            entry = queue.entry(offset)
+            if entry is not None and self.named_back(queue, offset, entry) is not None:
+                return start if offset == last else min(start, entry[0])
         return 0
 
     def _is_of_damaged(self, queue: ConsumeQueue, offset: int) -> bool:
-        """Whether a unit agrees in place and size with what is left of a record there."""
-        unit = queue.unit(offset)
-        segment = None if unit is None else self._segments.find(unit[0])
-        if unit is None or segment is None or self.is_sound(queue, offset, unit):
+        """Whether an entry agrees in place and size with what is left of a record there."""
+        entry = queue.entry(offset)
+        segment = None if entry is None else self._segments.find(entry[0])
+        if entry is None or segment is None or self.is_sound(queue, offset, entry):
             return False
-        told = told_sizes(segment.view, unit[0] - segment.start, unit[0], segment.size)
+        told = told_sizes(segment.view, entry[0] - segment.start, entry[0], segment.size)
         try:
-            check_at(segment, unit[0], check_crc=CHECK_BODY)
+            check_at(segment, entry[0], check_crc=CHECK_BODY)
         except CorruptRecord:
-            return unit[1] in (told.by_field, told.by_parts)
+            return entry[1] in (told.by_field, told.by_parts)
         return False
 
     def boundary_at(self, log_offset: int) -> int:
@@ -200,9 +201,9 @@ class Soundness:
             return segment.start
         return log_offset
 
-    def is_sound(self, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int]) -> bool:
-        """Whether the record that a unit names is there and names the unit back."""
-        return self.named_back(queue, offset, unit) is not None
+    def is_sound(self, queue: ConsumeQueue, offset: int, entry: tuple[int, int, int]) -> bool:
+        """Whether the record that an entry names is there and names the entry back."""
+        return self.named_back(queue, offset, entry) is not None
 
     def is_own(self, queue: ConsumeQueue, log_offset: int) -> bool:
         """Whether the sound record at `log_offset` is the queue's own, not one dispatched to it."""
@@ -212,16 +213,16 @@ class Soundness:
         return head.topic == queue.topic and head.queue_id == queue.queue_id
 
     def next_named(self, log_offset: int, limit: int) -> int:
-        """The next record in (log_offset, limit) that a unit names and that names it back."""
+        """The next record in (log_offset, limit) that an entry names and that names it back."""
         nearest = limit
         for queue in self._queues:
             offset = queue.first_at(log_offset + 1)
             while offset < queue.max_offset:
-                unit = queue.unit(offset)
-                if unit is not None and unit[0] >= nearest:
+                entry = queue.entry(offset)
+                if entry is not None and entry[0] >= nearest:
                     break
-                if unit is not None and self.named_back(queue, offset, unit) is not None:
-                    nearest = unit[0]
+                if entry is not None and self.named_back(queue, offset, entry) is not None:
+                    nearest = entry[0]
                     break
                 offset += 1
         return nearest
@@ -231,20 +232,20 @@ def _holes(queue: ConsumeQueue, first: int) -> Iterator[int]:
     """Queue offsets of empty slots in [first, end), the first of each chunk that has one."""
     offset = max(first, queue.first_offset)
     while offset < queue.max_offset:
-        data = queue.read_units(offset, _CHUNK_UNITS)
-        # Twenty zero bytes in a row are never part of two sound units (sizes are below 2^31 and at
-        # least 91), so only chunks with such a run are looked at unit by unit.
+        data = queue.read_entries(offset, _CHUNK_ENTRIES)
+        # Twenty zero bytes in a row are never part of two sound entries (sizes are below 2^31 and
+        # at least 91), so only chunks with such a run are looked at entry by entry.
         if EMPTY in data:
-            for index, (_, size, _) in enumerate(UNIT.iter_unpack(data)):
+            for index, (_, size, _) in enumerate(ENTRY.iter_unpack(data)):
                 if size <= 0:
                     yield offset + index
                     break
-        offset += max(1, len(data) // UNIT_BYTES)
+        offset += max(1, len(data) // ENTRY_BYTES)
 
 
 def _last_named(queue: ConsumeQueue, end: int) -> int | None:
-    """The last queue offset below `end` whose unit names a record."""
+    """The last queue offset below `end` whose entry names a record."""
     for offset in range(end - 1, queue.first_offset - 1, -1):
-        if queue.unit(offset) is not None:
+        if queue.entry(offset) is not None:
             return offset
     return None

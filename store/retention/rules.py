@@ -33,7 +33,7 @@ _HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """The settings in the units that are computed with; ratios are shares from 0 to 1."""
+    """The settings in the entries that are computed with; ratios are shares from 0 to 1."""
 
     retention_ms: int
     delete_hours: frozenset[int]

@@ -9,9 +9,10 @@ Finding the next sound record (docs/reliability.md 4, step 4):
 (a) where it ends by its own lengths, if all it says of itself agrees: then its content is damaged
     and nothing else. If not, where one of its lengths, the field or the sum of its parts, leads to
     the beginning of another record: one flipped bit leaves one of the two right;
-(b) else the next position that a consume queue unit names and that names the unit back, or the end
+(b) else the next position that a consume queue entry names and that names the entry back, or the
+end
     of the segment: every segment begins with a record;
-(c) and in between, records that no unit names (half messages; all, if the queues are gone): by
+(c) and in between, records that no entry names (half messages; all, if the queues are gone): by
     their magic, if a chain of records, damaged ones taken as in (a), leads from a sound one there
     exactly to (b). A message body may hold a forged record made for its own position; a chain to a
     known boundary it cannot hold.
@@ -54,7 +55,7 @@ class LogWalk:
     """One walk. `named_after(p, limit)` gives the next boundary of (b) above p, at most `limit`.
 
     `lenient`: all that was ever stored is there, so a bad record above the floor that a sound one
-    follows is damage as well. Only (a) counts for that, with a sound follower: up there no unit
+    follows is damage as well. Only (a) counts for that, with a sound follower: up there no entry
     names a boundary, a chain to nowhere in particular a forged record could begin, too, and of the
     very last record a killed process may have stored a part.
     """

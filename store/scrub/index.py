@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterator
 
 from aerobee.store.disk.files import Files
-from aerobee.store.index.file import ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES
+from aerobee.store.index.file import HEADER, HEADER_BYTES, INDEX_ENTRY_BYTES, SLOT_BYTES
 
 _ENTRIES = struct.Struct(">iqii")
 # Entries and slots looked at in one step.
@@ -52,8 +52,8 @@ class IndexFileCheck:
         while number < count:
             yield
             portion = min(_STEP_ENTRIES, count - number)
-            data = self._read(entries_at + ENTRY_BYTES * number, ENTRY_BYTES * portion)
-            if len(data) < ENTRY_BYTES * portion:
+            data = self._read(entries_at + INDEX_ENTRY_BYTES * number, INDEX_ENTRY_BYTES * portion)
+            if len(data) < INDEX_ENTRY_BYTES * portion:
                 self.wrong += 1  # its count is wrong
                 return
             for key_hash, log_offset, _, previous in _ENTRIES.iter_unpack(data):

@@ -5,7 +5,7 @@ dispatched, so whatever does not check out is damage. Going on behind it (the ru
 for who has the log only):
 (a) at the place where the damaged record's own lengths lead, if a sound record or the limit is
     there;
-(b) else at the next sound record that its consume queue unit names, found by its magic;
+(b) else at the next sound record that its consume queue entry names, found by its magic;
 (c) or at a record from which sound ones follow each other exactly to one of (b), or to the limit.
 A message body may hold a forged record made for its own position; no queue names it, and a chain to
 a known place it cannot hold. Nothing up to the limit: all up to it is damage.
@@ -35,7 +35,7 @@ _STEP_BYTES = 32 << 10
 class SegmentCheck:
     """Checks the records of the segment that begins at `start`, up to position `limit` in it.
 
-    `size` is the segment's; `is_named(record)` tells whether a record's own queue unit names it.
+    `size` is the segment's; `is_named(record)` tells whether a record's own queue entry names it.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from aerobee.store.index import service as index_service
 from aerobee.store.recovery import recovery
 from aerobee.store.recovery.soundness import Soundness
 from aerobee.store.scan import log_walk
-from aerobee.store.scrub import units as scrub_units
+from aerobee.store.scrub import entries as scrub_units
 from aerobee.store.segments import mapped_file_queue
 from aerobee.store.segments.mapped_file import MappedFile
 

@@ -14,7 +14,7 @@ from aerobee.store.inspect.queue_files import QueueSet, RecordsByPlace, names_re
 from aerobee.store.inspect.sizes import FOUND, GIVEN, NOTED
 from aerobee.store.inspect.sources import Sources
 from aerobee.store.message_store import MessageStore
-from aerobee.store.queues.consume_queue import UNIT
+from aerobee.store.queues.consume_queue import ENTRY
 from tests.faulty_files import FaultyFiles
 from tests.golden import make_store
 from tests.unit.store import audit_support as at
@@ -167,7 +167,7 @@ def test_the_next_record_that_units_name_is_that_of_all_units(root: Path, seed: 
         log_offset
         for queue in queues.queues.values()
         for first, data in queue.chunks()
-        for offset, (log_offset, size, _) in enumerate(UNIT.iter_unpack(data), first)
+        for offset, (log_offset, size, _) in enumerate(ENTRY.iter_unpack(data), first)
         if names_record(log_offset, size)
         and records.problem(queue, offset, log_offset, size) is None
     )

@@ -276,7 +276,7 @@ def test_listed_queue_is_served_a_record_of_another_topic(tmp_path: Path) -> Non
         queue = store._queues.obtain(topic, queue_id)
         for slot in range(3):
             unit = struct.pack(">qiq", records[slot].log_offset, records[slot].size, 0)
-            queue.write_units(slot, unit)
+            queue.write_entries(slot, unit)
     store._reput.count_again()
     store.close()
     with closing(MessageStore.open(small_settings(tmp_path, check_reads="always"))) as store:

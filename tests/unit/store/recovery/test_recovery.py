@@ -414,7 +414,7 @@ def test_wrong_unit_gives_way_to_the_log(tmp_path: Path) -> None:
         file.seek(60)
         file.write(struct.pack(">qiq", 17, 300, 5))
     store = killed.open()
-    assert store.recovery.unit_conflicts == 1
+    assert store.recovery.entry_conflicts == 1
     assert bodies(store) == killed.bodies
     assert store.close()
     assert everything(killed.root) == everything(killed.clean_root)

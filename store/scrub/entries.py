@@ -1,9 +1,9 @@
 """Compares the records of a segment with what the consume queues hold for them.
 
-Both ways. Each record's slot must hold its unit: slots are gathered by queue and read in runs. And
-each unit into the segment must be some record's: a record whose topic, queue or queue offset was
-changed by a flipped bit is whole but missed by its own queue, whose unit then has no record. For
-that it is enough to count; only where the count differs the units are looked at.
+Both ways. Each record's slot must hold its entry: slots are gathered by queue and read in runs. And
+each entry into the segment must be some record's: a record whose topic, queue or queue offset was
+changed by a flipped bit is whole but missed by its own queue, whose entry then has no record. For
+that it is enough to count; only where the count differs the entries are looked at.
 
 What differs is handed on as it is, to be judged by the queues' owner (`heal.py`), who alone knows
 what they hold now: another thread dispatches, deletes topics and trims files meanwhile.
@@ -21,7 +21,7 @@ from aerobee.protocol.message.properties import PROPERTY_TAGS, decode_properties
 from aerobee.protocol.message.record import SYS_TRANSACTION_PREPARED, Checked
 from aerobee.store.disk.descriptors import DescriptorCache
 from aerobee.store.disk.files import Files
-from aerobee.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
+from aerobee.store.queues.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.slots import OFFSETS_MARK
 from aerobee.store.queues.snapshot import copy_of
@@ -36,19 +36,19 @@ _DESCRIPTORS = 64
 # Differences of one segment that are kept; more of them are a queue that has to be made again.
 MOST_DIFFERENT = 262_144
 # Slots compared or looked at in one step: some 0.2 ms at worst.
-_RUN_UNITS = 512
-_RUN_BYTES = _RUN_UNITS * UNIT_BYTES
+_RUN_ENTRIES = 512
+_RUN_BYTES = _RUN_ENTRIES * ENTRY_BYTES
 _TAGS_MARK = PROPERTY_TAGS.encode() + b"\x01"
 _END = b"\x02"
-# Units that hold an address in the queue's extension instead of a tags code are below this.
+# Entries that hold an address in the queue's extension instead of a tags code are below this.
 _LEAST_TAGS_CODE = -(1 << 31)
-_pack_unit = UNIT.pack
+_pack_entry = ENTRY.pack
 
 
-Unit = tuple[int, int, int]
+Entry = tuple[int, int, int]
 
 
-def is_same(queue: ConsumeQueue, expected: Unit, found: Unit) -> bool:
+def is_same(queue: ConsumeQueue, expected: Entry, found: Entry) -> bool:
     """Whether a slot holds what its record makes it. A delayed message's delivery time may come of
     other levels than today's; an address in the extension stands for a tags code."""
     if expected[:2] != found[:2]:
@@ -57,7 +57,7 @@ def is_same(queue: ConsumeQueue, expected: Unit, found: Unit) -> bool:
 
 
 class Run(NamedTuple):
-    """Slots from `first` on of which some do not hold the units that the log makes them."""
+    """Slots from `first` on of which some do not hold the entries that the log makes them."""
 
     queue: ConsumeQueue
     first: int
@@ -65,14 +65,14 @@ class Run(NamedTuple):
 
 
 class Orphan(NamedTuple):
-    """A unit for which the log has no record that says so."""
+    """An entry for which the log has no record that says so."""
 
     queue: ConsumeQueue
     queue_offset: int
-    unit: Unit
+    entry: Entry
 
 
-class UnitCheck:
+class EntryCheck:
     """Of one segment: log offsets from `start` to `end`."""
 
     def __init__(
@@ -115,30 +115,30 @@ class UnitCheck:
             tags_code = _tags_code(text)
             queue = known.get((topic, queue_id))
             if OFFSETS_MARK in text:
-                self._gather_further(record, queue, _pack_unit(log_offset, size, tags_code))
+                self._gather_further(record, queue, _pack_entry(log_offset, size, tags_code))
             if queue is not None:
                 if queue.delayed:
                     properties = decode_properties(text)
                     tags_code = self._levels.tags_code(topic, properties, store_ms, tags_code)
-                self._gather(queue, queue_offset, _pack_unit(log_offset, size, tags_code))
+                self._gather(queue, queue_offset, _pack_entry(log_offset, size, tags_code))
 
-    def _gather_further(self, record: Checked, own: ConsumeQueue | None, unit: bytes) -> None:
+    def _gather_further(self, record: Checked, own: ConsumeQueue | None, entry: bytes) -> None:
         seen = {own}
         for name, queue_offset in further_queues(decode_properties(record[10])):
             queue = self._queues.get(name, self._queues.listed_id(name, record[2]))
             if queue is not None and queue not in seen:
                 seen.add(queue)
-                self._gather(queue, queue_offset, unit)
+                self._gather(queue, queue_offset, entry)
 
-    def _gather(self, queue: ConsumeQueue, queue_offset: int, unit: bytes) -> None:
+    def _gather(self, queue: ConsumeQueue, queue_offset: int, entry: bytes) -> None:
         known = self._gathered.get(queue)
         if known is None:
             known = self._gathered[queue] = ([], [])
         known[0].append(queue_offset)
-        known[1].append(unit)
+        known[1].append(entry)
         self._count += 1
 
-    # --- records against units --------------------------------------------------------------
+    # --- records against entries --------------------------------------------------------------
 
     def compare(self, *, all_of_them: bool = False) -> Iterator[None]:
         """Compare what was gathered if it is enough to be worth it; a step after each run."""
@@ -146,15 +146,15 @@ class UnitCheck:
             return
         gathered, self._gathered = self._gathered, {}
         self._count = 0
-        for queue, (offsets, units) in gathered.items():
+        for queue, (offsets, entries) in gathered.items():
             begin = 0
             for index in range(1, len(offsets) + 1):
                 if (
                     index == len(offsets)
                     or offsets[index] != offsets[index - 1] + 1
-                    or index - begin == _RUN_UNITS
+                    or index - begin == _RUN_ENTRIES
                 ):
-                    self._compare_run(queue, offsets[begin], b"".join(units[begin:index]))
+                    self._compare_run(queue, offsets[begin], b"".join(entries[begin:index]))
                     begin = index
                     yield
 
@@ -163,10 +163,10 @@ class UnitCheck:
         # Slots outside are of messages of a deleted topic, or of files that were trimmed. Those
         # below the queue's beginning count: it may begin too late because they are damaged.
         low = max(first, copy.first_offset)
-        high = min(first + len(expected) // UNIT_BYTES, copy.max_offset)
+        high = min(first + len(expected) // ENTRY_BYTES, copy.max_offset)
         if low >= high:
             return
-        expected = expected[(low - first) * UNIT_BYTES : (high - first) * UNIT_BYTES]
+        expected = expected[(low - first) * ENTRY_BYTES : (high - first) * ENTRY_BYTES]
         found = self._read(copy, low, high)
         if found is None:
             return
@@ -178,7 +178,7 @@ class UnitCheck:
     def _differs(self, queue: ConsumeQueue, low: int, expected: bytes, found: bytes) -> None:
         different = 0
         slot = low
-        for one, other in zip(UNIT.iter_unpack(expected), UNIT.iter_unpack(found), strict=True):
+        for one, other in zip(ENTRY.iter_unpack(expected), ENTRY.iter_unpack(found), strict=True):
             if is_same(queue, one, other):
                 self._is_right(queue, slot, slot + 1)
             else:
@@ -199,10 +199,10 @@ class UnitCheck:
         else:
             ranges.append([low, high])
 
-    # --- units against records --------------------------------------------------------------
+    # --- entries against records --------------------------------------------------------------
 
     def look_for_orphans(self) -> Iterator[None]:
-        """After all records: find the units into the segment that no record has; in steps."""
+        """After all records: find the entries into the segment that no record has; in steps."""
         for queue in self._queues:
             copy = self._copy(queue)
             try:
@@ -221,16 +221,16 @@ class UnitCheck:
             # What lies between two ranges of slots that are right.
             while low < min(begin, end):
                 yield
-                data = copy.read_units(low, min(begin, end) - low)[:_RUN_BYTES]
-                for slot, unit in enumerate(UNIT.iter_unpack(data), low):
-                    if 0 < unit[1] < PRE_BLANK_SIZE and self._start <= unit[0] < self._end:
-                        self.orphans.append(Orphan(queue, slot, unit))
-                low += max(1, len(data) // UNIT_BYTES)
+                data = copy.read_entries(low, min(begin, end) - low)[:_RUN_BYTES]
+                for slot, entry in enumerate(ENTRY.iter_unpack(data), low):
+                    if 0 < entry[1] < PRE_BLANK_SIZE and self._start <= entry[0] < self._end:
+                        self.orphans.append(Orphan(queue, slot, entry))
+                low += max(1, len(data) // ENTRY_BYTES)
             low = max(low, stop)
 
     def _reaches_out(self, copy: ConsumeQueue, low: int, high: int) -> bool:
         """Whether the slots on both sides of [low, high) are of other segments, or are none."""
-        before, after = copy.unit(low - 1), copy.unit(high)
+        before, after = copy.entry(low - 1), copy.entry(high)
         return (low <= copy.min_offset or (before is not None and before[0] < self._start)) and (
             high >= copy.max_offset or (after is not None and after[0] >= self._end)
         )
@@ -242,11 +242,11 @@ class UnitCheck:
             return False
         copy = self._copy(queue)
         try:
-            unit = copy.unit(record[3])
+            entry = copy.entry(record[3])
         except OSError as error:
             self._failed(copy, error)
             return False
-        return unit is not None and unit[:2] == record[:2]
+        return entry is not None and entry[:2] == record[:2]
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -257,15 +257,15 @@ class UnitCheck:
         return copy
 
     def _read(self, copy: ConsumeQueue, low: int, high: int) -> bytes | None:
-        """The units of slots [low, high); None if the files are gone or cannot be read."""
+        """The entries of slots [low, high); None if the files are gone or cannot be read."""
         parts: list[bytes] = []
         try:
             while low < high:
-                part = copy.read_units(low, high - low)
+                part = copy.read_entries(low, high - low)
                 if not part:
                     return None
                 parts.append(part)
-                low += len(part) // UNIT_BYTES
+                low += len(part) // ENTRY_BYTES
         except OSError as error:
             self._failed(copy, error)
             return None
