@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from aerobee.broker.tables.order_locks import LockedQueue, OrderLocks
+from aerobee.broker.requests.locks import OrderLocks
+from aerobee.protocol.bodies.common import MessageQueue
 
-Q0, Q1 = LockedQueue("T", "b", 0), LockedQueue("T", "b", 1)
+Q0, Q1 = MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)
 
 
 class Clock:

@@ -34,10 +34,10 @@ _OWN = frozenset((PROPERTY_CLUSTER, *OF_ONE_RECORD))
 _OFFSETS_MARK, _CRC_MARK = (name.encode() for name in OF_ONE_RECORD)
 
 
-class Intake(NamedTuple):
+class StoredProperties(NamedTuple):
     """Stored property text of a message, and what was read from it on the way."""
 
-    stored: bytes
+    encoded: bytes
     tags_code: int
     keys: tuple[str, ...]
     wait: bool
@@ -45,7 +45,7 @@ class Intake(NamedTuple):
     transactional: bool
 
 
-def take_in(text: str, cluster: str, *, keep_wait: bool = False) -> Intake:
+def stored_properties(text: str, cluster: str, *, keep_wait: bool = False) -> StoredProperties:
     """Stored text and derived values of one message's properties.
 
     Entries without a name or value are dropped, as every reader would (protocol/WIRE.md 6.3); what
@@ -78,7 +78,7 @@ def take_in(text: str, cluster: str, *, keep_wait: bool = False) -> Intake:
             transactional = value
         kept.append(entry)
     kept.append(PROPERTY_CLUSTER + NAME_SEPARATOR + cluster)
-    return Intake(
+    return StoredProperties(
         PROPERTY_SEPARATOR.join(kept).encode("utf-8", "surrogatepass"),
         tag_code(tags) if tags else 0,
         key_words(unique_key, keys),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.monitoring.notify import Notifier, progress_text
+from aerobee.broker.monitoring.systemd import Notifier, progress_text
 
 Supervisor = tuple[socket.socket, str]
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from aerobee.broker.loop_calls import LoopCalls
 from aerobee.broker.monitoring.store_metrics import Lag
 from aerobee.broker.requests.cleaning import CleaningRequests
 from aerobee.broker.requests.topics import TopicRequests
-from aerobee.broker.requests.worker_answers import WorkerAnswers
-from aerobee.broker.retention_duty import RetentionDuty
 from aerobee.broker.stats import BrokerStats
-from aerobee.broker.tables.offsets import ConsumerOffsets
+from aerobee.broker.tables.offsets import ConsumerOffsets, committed_by_queue
 from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.broker.workers import LoopCalls, WorkerAnswers
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
@@ -54,10 +53,11 @@ def offsets_of(store: MessageStore, tmp_path: Path) -> ConsumerOffsets:
     return ConsumerOffsets(JsonStateFile(str(tmp_path / "offsets.json")), store.max_offset)
 
 
-async def run_duty(store: MessageStore, offsets: ConsumerOffsets) -> None:
+async def run_retention(store: MessageStore, offsets: ConsumerOffsets) -> None:
     loop = asyncio.get_running_loop()
-    duty = RetentionDuty(store.retention, LoopCalls(loop), offsets)
-    await loop.run_in_executor(None, duty.run)
+    on_loop = LoopCalls(loop)
+    committed = partial(committed_by_queue, on_loop, offsets)
+    await loop.run_in_executor(None, store.retention.run, on_loop, committed)
 
 
 async def test_the_loop_detaches_and_a_worker_does_the_rest(
@@ -85,7 +85,7 @@ async def test_the_loop_detaches_and_a_worker_does_the_rest(
     spied(store._queues, "unlink")
     fill_segments(store, 4)
     clock.time_ms += 96 * HOUR_MS
-    await run_duty(store, offsets_of(store, tmp_path))
+    await run_retention(store, offsets_of(store, tmp_path))
     assert len(names(store)) == 1
     assert seen == {
         "plan": False,
@@ -105,7 +105,7 @@ async def test_groups_that_lose_messages_are_logged_with_how_many(
     offsets.commit("behind", "Orders", 0, 5)
     offsets.commit("done", "Orders", 0, len(made))
     clock.time_ms += 96 * HOUR_MS
-    await run_duty(store, offsets)
+    await run_retention(store, offsets)
     lost = store.min_offset("Orders", 0) - 5
     said = [r.message for r in caplog.records if "before it was consumed" in r.message]
     assert len(said) == 1
@@ -122,7 +122,7 @@ async def test_lag_counts_only_what_is_still_there(
     lag = Lag(offsets, store, lambda _g, _t: {}, lambda _g, _t: 1, lambda _topic: False)
     assert sum(q.end - q.begin for q in lag._unread("behind", "Orders", 1)) == len(made) - 5
     clock.time_ms += 96 * HOUR_MS
-    await run_duty(store, offsets)
+    await run_retention(store, offsets)
     left = len(made) - store.min_offset("Orders", 0)
     assert left < len(made) - 5
     assert sum(q.end - q.begin for q in lag._unread("behind", "Orders", 1)) == left
@@ -145,7 +145,7 @@ async def test_store_that_is_closed_ends_the_pauses_of_a_run(
         pause(seconds)
 
     monkeypatch.setattr(store.retention.removal, "pause", spy)
-    running = loop.create_task(run_duty(store, offsets_of(store, tmp_path)))
+    running = loop.create_task(run_retention(store, offsets_of(store, tmp_path)))
     async with asyncio.timeout(10):
         await pausing.wait()
         assert await loop.run_in_executor(None, store.close)
@@ -247,7 +247,7 @@ async def test_unused_and_expired_queues_go_on_request(
     assert (await serve(RequestCode.CLEAN_UNUSED_TOPIC)).code == ResponseCode.SUCCESS
     assert {topic for topic, _ in store.queues()} == {"Orders", "Filler"}
     clock.time_ms += 96 * HOUR_MS
-    await run_duty(store, offsets_of(store, tmp_path))
+    await run_retention(store, offsets_of(store, tmp_path))
     assert (await serve(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == ResponseCode.SUCCESS
     # Queue 7 is none of the topic's one; queue 0 keeps its numbering.
     assert set(store.queues()) == {("Orders", 0), ("Filler", 0)}

@@ -5,19 +5,27 @@ Linux's abstract space. Without the variable every method does nothing, so the d
 always. Messages are lines of `KEY=value`. A lost message is logged and never stops the broker; a
 send waits at most `_SEND_TIMEOUT_S` for a supervisor that does not read.
 
-Which message when: READY=1 after recovery, with the listeners open and the first
-registration tried; STATUS= whenever there is something to say; EXTEND_TIMEOUT_USEC during a
-recovery or a drain longer than the unit's time-outs; WATCHDOG=1 while loop and flush thread both
-move; STOPPING=1 at the first SIGTERM.
+Which message when (docs/operations.md): READY=1 after recovery, with the listeners open and the
+first registration tried; STOPPING=1 at the first SIGTERM. While the store is recovered, STATUS=
+says how far it is, and EXTEND_TIMEOUT_USEC asks for more time with each step of progress, so that a
+recovery that hangs still meets the unit's time-out. Afterwards STATUS= says every ten seconds what
+the broker does, or why it is not ready; WATCHDOG=1 is sent by a timer of the event loop, only while
+the store's threads do their turns. Loop thread only, except where said.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+
+from aerobee.broker.monitoring.health import HealthChecks, Verdict
+from aerobee.broker.scheduler import Scheduler
+from aerobee.store.recovery.report import Progress
+from aerobee.store.stats_service import Rates
 
 log = logging.getLogger("aerobee.broker.notify")
 
@@ -119,3 +127,71 @@ def _address(text: str) -> str | bytes | None:
 def _status_lines(text: str) -> tuple[str, ...]:
     # A line break would begin another assignment.
     return (f"STATUS={' '.join(text.splitlines())}",) if text else ()
+
+
+# More than recovery ever takes from one report of its progress to the next.
+_RECOVERY_EXTENSION_S = 60.0
+_STATUS_S = 10.0
+
+
+class Supervision:
+    """Reports one daemon's recovery, status and life to its supervisor."""
+
+    def __init__(self, notifier: Notifier, health: HealthChecks) -> None:
+        self._notifier = notifier
+        self._health = health
+        self._recovering: str | None = None
+
+    def begin_recovery(self, loop: asyncio.AbstractEventLoop) -> Progress:
+        """The store is about to be opened; returns the function that takes reports of its progress.
+
+        It may be called on any thread, with what is done, and the bytes done and in all.
+        """
+        self._recovering = "the store is being opened"
+        began = loop.time()
+        self._health.add("recovered", lambda: self._recovering, "wait; the log shows how far it is")
+
+        def progress(what: str, done_bytes: int, total_bytes: int) -> None:
+            text = progress_text(what, done_bytes, total_bytes, loop.time() - began)
+            loop.call_soon_threadsafe(self._moved, text)
+
+        return progress
+
+    def end_recovery(self) -> None:
+        """The store is open."""
+        self._recovering = None
+
+    def watch(
+        self,
+        scheduler: Scheduler,
+        threads_alive: Callable[[], bool],
+        rates: Callable[[], Rates],
+    ) -> None:
+        """Start the repeated messages."""
+
+        def report_status() -> None:
+            self._notifier.status(status_line(self._health.run(), rates()))
+
+        def notify_watchdog() -> None:
+            if threads_alive():
+                self._notifier.watchdog()
+
+        if self._notifier.enabled:
+            scheduler.every(_STATUS_S, "status", report_status)
+        if (interval := self._notifier.watchdog_interval_s) is not None:
+            scheduler.every(interval, "watchdog", notify_watchdog)
+
+    def _moved(self, text: str) -> None:
+        # A report that comes after the end would stay as the status for ever.
+        if self._recovering is not None:
+            self._recovering = text
+            self._notifier.status(text)
+            self._notifier.extend_timeout(_RECOVERY_EXTENSION_S)
+
+
+def status_line(verdicts: Sequence[Verdict], rates: Rates) -> str:
+    """One line for people: the first thing that is wrong, else the traffic of the last minute."""
+    for verdict in verdicts:
+        if verdict.reason is not None:
+            return f"not ready: {verdict.name}: {verdict.reason}"
+    return f"ready, {rates.put[1]:.1f} messages/s in, {rates.get_transferred[1]:.1f} messages/s out"
