@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -212,10 +211,7 @@ class Daemon:
         settings = self.settings
         if not settings.nameserver_enabled:
             return ""
-        kv_path = settings.nameserver_kv_path or os.path.join(
-            settings.store_path, "namesrv", "kvConfig.json"
-        )
-        server = NameServer(settings.nameserver_host, settings.nameserver_port, kv_path)
+        server = NameServer(settings.nameserver_host, settings.nameserver_port, settings.kv_file)
         await server.start()
         self._undo.append(("name server", server.close))
         self._name_server = server
