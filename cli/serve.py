@@ -123,7 +123,7 @@ def _with_logging(loaded: Loaded, run: Callable[[], int]) -> int:
 
 
 def _for_development(loaded: Loaded, directory: str) -> Loaded:
-    """What nobody asked for otherwise: a store of its own, small, and ports nobody else has."""
+    """Settings for development: a small store of its own and free ports, where none are given."""
     small: dict[str, Any] = {
         "store_path": directory,
         "listen_port": 0,

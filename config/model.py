@@ -32,7 +32,7 @@ from aerobee.config.settings.store import RECORD_OVERHEAD_BYTES, StoreSettings
 
 # Consume queue units are 20 bytes, so their files are too (store/FORMAT.md 1.2).
 _UNIT_BYTES: Final = 20
-# An empty address would mean "every interface" to the sockets below; nobody gets that by omission.
+# An empty address would mean "every interface" to the sockets below; an omission must not do that.
 _LOOPBACK: Final = "127.0.0.1"
 _NOT_IN_A_NAME: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
 

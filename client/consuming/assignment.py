@@ -83,7 +83,8 @@ class Assignment:
         if stored is not None:
             return stored
         offset = await self._first_offset(queue)
-        # Stored even if nothing ever comes: else a restart would decide anew, and skip messages.
+        # Stored even if no message ever comes: otherwise a restart would choose a later offset and
+        # skip messages.
         self._state.offsets.update(queue, offset, only_forward=False)
         await self._state.offsets.persist([queue])
         return offset
@@ -105,7 +106,7 @@ class Assignment:
         lost: bool = False,
         wait_s: float | None = None,
     ) -> None:
-        """Give a queue away, or drop it to be taken up anew at `reset_to`; ends in background.
+        """Give a queue away, or drop it and take it up again at `reset_to`; ends in background.
 
         `lost` says that somebody else may hold it already: our offset must not overwrite theirs.
         """

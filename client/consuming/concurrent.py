@@ -2,7 +2,7 @@
 
 A fixed number of workers reads one list of batches. Messages that failed go back to the broker for
 redelivery; what cannot go back is tried again here after a while, because its offset must not be
-passed before somebody safely has it. Broadcasting has no redelivery: failures are logged and
+passed before the message is safe elsewhere. Broadcasting has no redelivery: failures are logged and
 passed over.
 """
 

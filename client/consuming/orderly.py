@@ -64,7 +64,7 @@ class OrderlyConsumeService:
             if self.lock_trusted(assigned):
                 mine[assigned.queue] = assigned
             else:
-                # Even if we got it back now, somebody else may have had it in between.
+                # Even if we got it back now, another client may have held it in between.
                 self._lock_expired(assigned)
         if not mine:
             return
@@ -78,7 +78,7 @@ class OrderlyConsumeService:
             self._assignment.release(mine[queue], lost=True)
 
     def lock_trusted(self, assigned: ProcessQueue) -> bool:
-        """True while nobody else can hold the queue."""
+        """True while no other client can hold the queue."""
         if self._locks is None:
             return True
         locked_at = assigned.locked_at

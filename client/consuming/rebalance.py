@@ -1,4 +1,4 @@
-"""Sharing out queues: from time to time every member of a group computes its part anew.
+"""Rebalancing: from time to time every member of a group computes its part of the queues.
 
 Clustering: the group's members as the broker lists them and the topic's queues as the name server
 lists them go into the assignment strategy; broadcasting: every queue is ours. What is no longer
@@ -130,7 +130,7 @@ class Rebalancer:
                     ext,
                     accept=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR),
                 )
-                if answer.code != ResponseCode.SUCCESS:  # how a broker says "nobody" (WIRE.md 3.3)
+                if answer.code != ResponseCode.SUCCESS:  # a group without members (WIRE.md 3.3)
                     return []
                 with reading(address):
                     return parse_consumer_list(answer.body)
