@@ -2,8 +2,8 @@
 
 It starts with the first client and ends with the last; `run` hands a coroutine over and waits for
 its result. The only place of the client where threads meet the loop, and what it promises:
-coroutines handed over by one thread start in that order; one that is still running when its caller
-gives up (a key press) is cancelled; a call from the loop's own thread is refused, since it would
+coroutines of one thread start in the order of their calls; a coroutine is cancelled when its caller
+gives up (a key press) before it ended; a call from the loop's own thread is refused, since it would
 wait for itself.
 """
 

@@ -3,7 +3,7 @@
 For Spark's workers, which do one thing at a time: requests may be sent ahead, and answers are
 taken as they come, each with its `opaque`. A body is read straight into the bytes that the caller
 gets, so an answer of several MiB is copied once. What a peer asks of us (brokers tell groups about
-changes) is passed over: nobody here is a member of a group.
+changes) is passed over: these programs are members of no group.
 
 An error leaves the connection unusable; it is closed, and the caller makes another.
 One thread at a time.

@@ -163,10 +163,6 @@ class Connection(asyncio.BufferedProtocol):
             self.last_active = shared.now
         self._transport.write(data)
 
-    def writelines(self, chunks: list[bytes | memoryview]) -> None:
-        """Send chunks as one; they may be reused or released as soon as this returns."""
-        self.write(b"".join(chunks))
-
     def push(self, command: Command) -> None:
         """Send a request that wants no answer."""
         self.write(command.encode())

@@ -70,8 +70,8 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("files", "sink", "source", "jobs"),
     ),
     "cli": (
-        *("output", "parser_types", "parser_pipeline", "times", "progress", "message_text"),
-        *("configs", "nameserver", "serve", "pipeline", "cluster", "store", "parser", "main"),
+        *("output", "parser_types", "times", "progress", "message_text"),
+        *("configs", "serve", "pipeline", "cluster", "store", "parser", "main"),
         "__main__",
     ),
 }

@@ -106,7 +106,7 @@ class Periodic:
     """Calls `work` every `interval_s` seconds, and at once when `wake()` is called.
 
     Wakes that come while `work` runs are folded into one further run. An exception of `work` is
-    logged and the rhythm goes on: the next round may find the network healed.
+    logged and the rhythm goes on: the next round may find the network working.
     """
 
     def __init__(self, interval_s: float, work: Callable[[], Awaitable[None]], name: str) -> None:
@@ -146,7 +146,7 @@ class FirstAlone:
         return key in self._done
 
     def skip(self, key: Hashable) -> None:
-        """Others need not wait: somebody else has had the first turn."""
+        """The first turn has been had elsewhere, so no turn has to wait for it."""
         self._done.add(key)
 
     @asynccontextmanager

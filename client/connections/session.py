@@ -132,7 +132,7 @@ class Session:
         *,
         oneway: bool = False,
     ) -> Command:
-        """A request in the header form this client was told to use, signed if it has a key."""
+        """A request in the header form of the options, signed if there is a key."""
         form = self.options.header_form
         if self._signed is not None:
             ext = self._signed(ext or {}, body)
@@ -182,7 +182,7 @@ class Session:
         self._members[member.group] = member
 
     def leave(self, member: Member) -> None:
-        """Stop naming the group; the brokers are told by `close`."""
+        """Stop naming the group; `close` unregisters it at the brokers."""
         self._members.pop(member.group, None)
 
     def wake_heartbeat(self) -> None:
@@ -271,7 +271,7 @@ class Session:
         answer: Command | None = None
         try:
             answer = None if member is None else await member.answer(command)
-        except Exception as error:  # top of a task; the broker is told that it went wrong
+        except Exception as error:  # top of a task; the broker gets code 1
             log.exception("broker request failed address=%s code=%d", address, command.code)
             answer = make_response(command, ResponseCode.SYSTEM_ERROR, repr(error))
         if command.is_oneway or caller.closed:

@@ -126,7 +126,7 @@ class Producer(Role):
         key: str | None = None,
         selector: Selector | None = None,
     ) -> None:
-        """Send without asking for an answer: nobody learns whether the message arrived."""
+        """Send without asking for an answer: it stays unknown whether the message arrived."""
         self._session.check_running()
         outgoing = self._sender.prepare(message)
         queues = await self._queues(message.topic)

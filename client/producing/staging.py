@@ -79,7 +79,7 @@ class StageClient(Role):
         self.local_ip = self._session.local_ip
         self._addresses: dict[str, str] = {}
 
-    # --- who is there -----------------------------------------------------------------------
+    # --- brokers and queues -----------------------------------------------------------------------
 
     async def queues(self, topic: str, *, is_known: bool = False) -> list[MessageQueue]:
         """The queues that rows of a topic may go to, sorted; NoRoute when there are none.

@@ -20,12 +20,8 @@ from typing import TypeAlias
 import msgspec
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.message.properties import (
     MAX_PROPERTIES_BYTES,
-    PROPERTY_TAGS,
-    decode_properties,
-    index_keys,
 )
 from aerobee.protocol.message.record_layout import (
     BLANK_BYTES,
@@ -84,19 +80,6 @@ class RecordHead(msgspec.Struct, gc=False):
 #: The same of a record, as `scan_records` gives it: log offset, size, queue id, queue offset,
 #: sysFlag, store time in ms, topic, body's position and length, properties' position and bytes.
 Checked: TypeAlias = tuple[int, int, int, int, int, int, str, int, int, int, bytes]
-
-
-class DispatchFields(msgspec.Struct, gc=False):
-    """What consume queue and index need of a stored record."""
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    sys_flag: int
-    size: int
-    tags_code: int
-    keys: tuple[str, ...]
-    store_timestamp_ms: int
 
 
 def check_record(
@@ -278,25 +261,3 @@ def _check_properties(encoded: bytes, log_offset: int) -> None:
         encoded.decode()
     except UnicodeDecodeError as error:
         raise CorruptRecord(f"properties of the record at {log_offset}: {error}") from error
-
-
-def dispatch_fields(
-    buffer: bytes | bytearray | memoryview, position: int, head: RecordHead
-) -> DispatchFields:
-    """What consume queue and index take from a checked record (reput that catches up).
-
-    The same values as the append that stored it fed them, so both ways give the same bytes.
-    """
-    start = position + head.properties_position
-    text = bytes(buffer[start : start + head.properties_length])
-    properties = decode_properties(text)
-    return DispatchFields(
-        head.topic,
-        head.queue_id,
-        head.queue_offset,
-        head.sys_flag,
-        head.size,
-        tag_code(properties.get(PROPERTY_TAGS, "")),
-        index_keys(properties),
-        head.store_timestamp_ms,
-    )

@@ -186,7 +186,7 @@ def test_lists_by_cluster_and_by_unit_flags(table):
     assert table.topics_of_cluster("C2") == []
     assert table.topics_with_flags(1) == ["T1", "T3"]
     assert table.topics_with_flags(2) == ["T2", "T3"]
-    assert table.topics_with_flags(2, unwanted=1) == ["T2"]
+    assert table.topics_with_flags(2, lacking=1) == ["T2"]
 
 
 def test_a_missing_route_says_why(table, clock):

@@ -10,7 +10,7 @@ from typing import Protocol
 from aerobee.client.connections.background import TaskOwner
 from aerobee.client.consuming.listener import Consumed, ListenerCall
 from aerobee.client.consuming.offset_store import OffsetStore
-from aerobee.client.consuming.process_queue import AssignedQueue
+from aerobee.client.consuming.process_queue import ProcessQueue
 from aerobee.client.message import ReceivedMessage
 from aerobee.client.options import Model, PushOptions
 from aerobee.protocol.message.properties import PROPERTY_RETRY_TOPIC
@@ -27,7 +27,7 @@ class TopicCounters:
 
 
 @dataclass(slots=True)
-class Consuming:
+class ConsumerState:
     """One push consumer's shared state. `give_back` makes the broker redeliver a message."""
 
     group: str
@@ -43,7 +43,7 @@ class Consuming:
         """Each member gets every message; nothing is redelivered."""
         return self.options.model is Model.BROADCASTING
 
-    async def consume(self, assigned: AssignedQueue, messages: list[ReceivedMessage]) -> Consumed:
+    async def consume(self, assigned: ProcessQueue, messages: list[ReceivedMessage]) -> Consumed:
         """Give messages to the listener, keeping count; retried ones under their own topic."""
         restore_topics(self.group, messages)
         topic = messages[0].topic
@@ -63,7 +63,7 @@ class Consuming:
             counters.failed += len(messages)
         return consumed
 
-    def finish(self, assigned: AssignedQueue, messages: list[ReceivedMessage]) -> None:
+    def finish(self, assigned: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         """These need no more care: move the offset to be stored, if the queue is still ours."""
         offset = assigned.finish(messages)
         if not assigned.released:
@@ -78,14 +78,14 @@ def restore_topics(group: str, messages: list[ReceivedMessage]) -> None:
             message.topic = origin
 
 
-class Dispatcher(Protocol):
+class ConsumeService(Protocol):
     """How pulled messages reach the listener; concurrent.py and orderly.py are the two ways."""
 
     def start(self) -> None:
         """Start working."""
 
-    def queue_added(self, assigned: AssignedQueue) -> None:
+    def queue_added(self, assigned: ProcessQueue) -> None:
         """A queue has become ours."""
 
-    def arrived(self, assigned: AssignedQueue, messages: list[ReceivedMessage]) -> None:
+    def arrived(self, assigned: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         """Messages were pulled and added to the queue's bookkeeping."""
