@@ -4,7 +4,7 @@ Records are encoded plainly, or sealed with a CRC of the whole record at their e
 made once, when the store is opened (`enabledAppendPropCRC`); the append path calls whatever it was
 given. Limits belong to the choice, because a seal takes room of the properties.
 
-The limits (store spec 2.5, 3.2) are checked before the put lock is taken. The body limit is a
+The limits (store/FORMAT.md 2.5, 3.2) are checked before the put lock is taken. The body limit is a
 setting, and may be changed under a running broker one day; the others belong to the format: a
 length that does not fit its field would be cut off silently (the reference casts the properties'
 length of batches to 16 bits).

@@ -1,12 +1,12 @@
 """A consume queue: for each message of one (topic, queue id) where it lies in the commit log.
 
 Entries of 20 bytes: log offset i64, record size i32, tags code i64. The entry of queue offset k is
-at byte k x 20 of the queue, always (reliability B16): a slot that has no message is filled with a
-pre-blank entry (0, 2147483647, 0), never closed up. Files are of fixed length, sparse, and written
-with pwrite, so a full disk is an error here and no fault.
+at byte k x 20 of the queue, always (docs/reliability.md B16): a slot that has no message is filled
+with a pre-blank entry (0, 2147483647, 0), never closed up. Files are of fixed length, sparse, and
+written with pwrite, so a full disk is an error here and no fault.
 
-Which entries count, learned from the reference's defects (store spec 8.8): a size <= 0 is an empty
-slot, wherever it stands; a pre-blank holds its slot but names no record.
+Which entries count, learned from the reference's defects (store/FORMAT.md 8.6): a size <= 0 is an
+empty slot, wherever it stands; a pre-blank holds its slot but names no record.
 
 Offsets here are queue offsets (in entries) unless a name says bytes or log. `max_offset` moves
 last, after the entry is in the file; `next_offset` is the numbering and belongs to the put lock.

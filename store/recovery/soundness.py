@@ -88,7 +88,7 @@ class Soundness:
         return self._segments.min_offset
 
     def reference_start(self, checkpoint: Checkpoint) -> int:
-        """The last segment whose first record's time the checkpoint has passed (spec 8.4)."""
+        """The last segment whose first record's time the checkpoint has passed (FORMAT.md 8.4)."""
         for segment in reversed(self._segments.segments):
             try:
                 head = check_at(segment, segment.start, check_crc=False)

@@ -2,9 +2,10 @@
 
 A record that does not check out above the `floor` is where the log ends: a crash left it, nothing
 behind it was promised to anybody. Below the floor, where sound records are known to follow, it is
-damage: what stands behind it must not be lost with it, as it is in the reference (reliability B1).
+damage: what stands behind it must not be lost with it, as it is in the reference
+(docs/reliability.md B1).
 
-Finding the next sound record (reliability 4, step 4):
+Finding the next sound record (docs/reliability.md 4, step 4):
 (a) where it ends by its own lengths, if all it says of itself agrees: then its content is damaged
     and nothing else. If not, where one of its lengths, the field or the sum of its parts, leads to
     the beginning of another record: one flipped bit leaves one of the two right;
