@@ -83,7 +83,7 @@ def test_writer_killed_at_any_line_loses_nothing_acknowledged(
 def test_ack_before_the_append_is_caught(folder: Path, seed: int) -> None:
     """The negative control: a child that acknowledges a message it has not appended yet."""
     caught = 0
-    for point in lines(("store.commit_log:CommitLog._append",), random.Random(seed)):
+    for point in lines(("store.log.commit_log:CommitLog._append",), random.Random(seed)):
         said = killed_writer(folder / "store", "SYNC_FLUSH", "--at", point, "--ack-early")
         caught += any("is lost" in text for text in complaints(folder / "store", said, point))
     assert caught

@@ -273,10 +273,10 @@ def test_control_store_times_that_go_back_in_a_segment_are_caught(
 ) -> None:
     append = CommitLog._append
 
-    def without_clamp(log: CommitLog, message: Any, queue: Any, transaction: int, now: int) -> Any:
+    def without_clamp(log: CommitLog, messages: Any, queue: Any, now: int) -> Any:
         if log._active is not None:
             log._active.last_store_ms = 0
-        return append(log, message, queue, transaction, now)
+        return append(log, messages, queue, now)
 
     monkeypatch.setattr(CommitLog, "_append", without_clamp)
     assert any("has the time" in text for text in _caught("back across rolls", seed))
