@@ -205,8 +205,8 @@ class BrokerCore:
         )
 
     def _after_durable(self) -> None:
-        """The durable mark has moved: serve those who wait for what it has made visible, and those
-        who wait for the decision about a staged batch."""
+        """The durable mark has moved: answer the pulls that wait for what it has made visible, and
+        the requests that wait for the decision about a staged batch."""
         self._reput.run()
         self.staging.answers.send_ready()
 

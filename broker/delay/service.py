@@ -49,7 +49,7 @@ log = logging.getLogger("aerobee.broker.delay")
 # As the reference, which looks at each level so often.
 _CHECK_S = 0.1
 _RETRY_S = 0.1
-# After an error that nobody expected.
+# After an error that is a bug.
 _LONG_RETRY_S = 10.0
 
 

@@ -1,4 +1,4 @@
-"""The /metrics page: families built when somebody scrapes, from the broker's plain counters.
+"""The /metrics page: families built at each scrape, from the broker's plain counters.
 
 A scrape has two halves. On the loop each section copies what only the loop may touch (tables, the
 store's queues) and returns a function; in one worker thread these functions fill a `Page`, and

@@ -1,6 +1,6 @@
 """The address that clients get, its port, and the store host that records carry.
 
-A frequent complaint of RocketMQ's users is a broker that registers an address nobody can reach (a
+A frequent complaint of RocketMQ's users is a broker that registers an unreachable address (a
 container bridge, one of several cards). So: the address is decided in one place, printed at start,
 and a doubtful one is named with the setting that mends it. A host name is passed on as it is;
 records need numbers, so the name is resolved once here.
@@ -121,7 +121,7 @@ def _doubts(asked: bool, host: str, ip: str, listen_host: str) -> list[str]:
 
 
 class ReservedPorts:
-    """A free port whose VIP neighbour (port - 2) is free as well, both kept from everybody who
+    """A free port whose VIP neighbour (port - 2) is free as well, both kept from anything that
     lets the kernel choose a port: other parts of this process (the embedded name server, outgoing
     connections) and other processes. A listener that sets SO_REUSEADDR can still bind them.
     """

@@ -2,7 +2,7 @@
 
 At the start, ten seconds later, then every `register_interval_ms`; at once when a topic changes: a
 new or changed topic travels alone, anything else (a deletion) as the whole table. Every name server
-has a link of its own, so one that hangs delays nobody. At the stop the broker unregisters.
+has a link of its own, so one that hangs delays no other. At the stop the broker unregisters.
 
 The answer carries the order topics of the name server. They are taken from the first configured
 server that knows us: two servers that disagree would otherwise turn the flags to and fro for ever.

@@ -9,7 +9,7 @@ as `X.bak`, then `X.tmp` is renamed over `X` and the directory is synced. A firs
 one, or neither where there was none.
 
 Reading (store/FORMAT.md 11.4): `X`, else `X.bak` when `X` is missing, empty or unreadable. Without
-a `.bak` that can be read the start stops, unless neither was ever there: nobody's offsets are reset
+a `.bak` that can be read the start stops, unless neither was ever there: offsets are never reset
 in silence.
 """
 
