@@ -41,8 +41,6 @@ log = logging.getLogger("aerobee.broker.registration")
 
 # The start goes on after this long even if a name server has not answered yet.
 _FIRST_TRY_S = 1.0
-
-
 _COMPRESSION_LEVEL = 9
 _LENGTH = struct.Struct(">i")
 _NO_FILTER_SERVERS = b"[]"
