@@ -107,7 +107,7 @@ class Registrar:
         """The topic table has changed: these topics, or (empty) something else about it.
 
         What changes in one turn of the loop is sent together, before the loop waits again; so a
-        client that was told of a new topic finds its route.
+        client that knows of a new topic by an answer finds its route.
         """
         if not topics:
             for link in self._links:
