@@ -22,7 +22,6 @@ from aerobee.broker.messages.reput import ReputService
 from aerobee.broker.messages.retry import FailedMessages, RetryProcessor
 from aerobee.broker.messages.send import SendOptions, SendProcessor, refused_without_buffer
 from aerobee.broker.registration.addresses import Identity
-from aerobee.broker.requests.cleaning import CleaningRequests
 from aerobee.broker.requests.clients import ClientRequests
 from aerobee.broker.requests.locks import LockRequests, OrderLocks
 from aerobee.broker.requests.offsets import OffsetRequests
@@ -205,8 +204,8 @@ class BrokerCore:
         )
 
     def _after_durable(self) -> None:
-        """The durable mark has moved: serve those who wait for what it has made visible, and those
-        who wait for the decision about a staged batch."""
+        """The durable mark has moved: answer the pulls that wait for what it has made visible, and
+        the requests that wait for the decision about a staged batch."""
         self._reput.run()
         self.staging.answers.send_ready()
 
@@ -278,15 +277,12 @@ class BrokerCore:
         later = WorkerAnswers(self._loop, stats)
         return {
             **TopicRequests(
-                settings, topics, groups, offsets, stats, store.cleaning, self._on_loop, later
+                settings, topics, groups, offsets, stats, store, self._on_loop, later
             ).handlers(),
             **statistics.handlers(),
             **RuntimeRequests(settings, topics, store, stats, self.delays.level_stats).handlers(),
             **self.delays.handlers(),
             **TrafficRequests(self._traffic).handlers(),
-            **CleaningRequests(
-                store.retention, store.cleaning, store, topics, self._on_loop, later
-            ).handlers(),
         }
 
     def start_tasks(self, scheduler: Scheduler) -> None:

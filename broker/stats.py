@@ -2,7 +2,7 @@
 
 Nothing here knows Prometheus. `send.py` and `pull.py` keep the small objects handed out by
 `BrokerStats.topic` and `BrokerStats.consumer` and add to them; `monitoring/metrics.py` turns
-everything into families when somebody scrapes. A plain add costs 30 ns, a labelled Prometheus
+everything into families at a scrape. A plain add costs 30 ns, a labelled Prometheus
 counter 1.7 us: at 100,000 sends a second that is the difference between 0.3 % and 17 % of a
 core. What the store counts (messages appended and read, their bytes) is not counted here again;
 totals and rates are made of the store's counters (`store/stats_service.py`).
@@ -62,6 +62,14 @@ class Buckets:
         self.total += value * times
 
 
+class TrafficCounts(NamedTuple):
+    """Counts that only grow: messages, their bytes, messages sent back."""
+
+    messages: int
+    size: int
+    sent_back: int
+
+
 class TopicStats:
     """What came in for one topic and one kind of message. `bytes_in` are stored bytes."""
 
@@ -76,9 +84,8 @@ class TopicStats:
         self.sizes = Buckets(MESSAGE_SIZE_BOUNDS)
 
     @property
-    def counts(self) -> tuple[int, int, int]:
-        """Messages, their bytes, and none sent back."""
-        return (self.messages_in, self.bytes_in, 0)
+    def counts(self) -> TrafficCounts:
+        return TrafficCounts(self.messages_in, self.bytes_in, 0)
 
 
 class ConsumerStats:
@@ -101,9 +108,8 @@ class ConsumerStats:
         self.sent_to_dlq = 0
 
     @property
-    def counts(self) -> tuple[int, int, int]:
-        """Messages, their bytes, messages sent back."""
-        return (self.messages_out, self.bytes_out, self.sent_back)
+    def counts(self) -> TrafficCounts:
+        return TrafficCounts(self.messages_out, self.bytes_out, self.sent_back)
 
 
 class RequestKey(NamedTuple):

@@ -1,7 +1,7 @@
 """How far each delay level has been delivered (`config/delayOffset.json`, store/FORMAT.md 11.2).
 
 Level (from 1) -> the next queue offset of that level's queue. What is delivered is stored a second
-time without anybody waiting for its sync, so the file never says more than what is durable: a
+time without a wait for its sync, so the file never says more than what is durable: a
 level's place is written when the log is synced behind the last message that was delivered before
 it. The reference writes it at once, and a power cut then loses the messages that the file calls
 delivered. A stop or kill in between delivers the last ones twice; none gets lost.

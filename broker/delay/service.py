@@ -49,7 +49,7 @@ log = logging.getLogger("aerobee.broker.delay")
 # As the reference, which looks at each level so often.
 _CHECK_S = 0.1
 _RETRY_S = 0.1
-# After an error that nobody expected.
+# After an error that is a bug.
 _LONG_RETRY_S = 10.0
 
 
@@ -114,7 +114,7 @@ class ScheduleMessageService:
     # --- storing ----------------------------------------------------------------------------
 
     def put(self, message: StoreMessage) -> PutResult:
-        """Store a message where it waits for its level; at once where it goes if it asks for none.
+        """Store a message where it waits for its level; one without a level, where it goes.
 
         Raises a StoreError; then nothing was changed.
         """
@@ -139,7 +139,7 @@ class ScheduleMessageService:
     # --- starting and stopping --------------------------------------------------------------
 
     def _known_levels(self) -> Iterator[_Level]:
-        """Where the progress says, less what is gone and what never was."""
+        """Each level at its place in the progress file, corrected to what its queue has."""
         for number in sorted({*self._queues.waiting_levels(), *self._progress.table()}):
             first, end = self._queues.range_of(number)
             known = self._progress.of(number)
@@ -184,7 +184,7 @@ class ScheduleMessageService:
             self._timer = None
 
     def save_last(self) -> None:
-        """Write how far all is durable. For the store to call when it is closing; any thread."""
+        """Write the places that are durable by now. The store calls it at its end; any thread."""
         text = self._progress.take_changes()
         if text is None:
             return
@@ -225,7 +225,7 @@ class ScheduleMessageService:
             if level.due_ms is not None and self._wait_s(level, level.due_ms, now, now_ms) <= 0
         ]
         if ready:
-            # In turns: the first one behind the level that was served last.
+            # In turns: the first level behind the one that was served last.
             level = min(ready, key=lambda one: (one.number <= self._last_served, one.number))
             self._last_served = level.number
             self._serve(level, now_ms)

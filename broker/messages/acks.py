@@ -1,8 +1,8 @@
 """Where the flush thread meets the event loop: sends that wait for the durable mark.
 
 Under SYNC_FLUSH a send is appended at once and answered only when a completed sync covers it. The
-send's answer waits here, in append order, so one look at the durable mark releases every answer it
-covers: one hand-over per flushed batch, one write per connection.
+send's answer waits here, in append order, so that one reading of the durable mark releases every
+answer it covers: one hand-over per flushed batch, one write per connection.
 
 Guarantees
 - `on_durable` and `on_broken` may be called from any thread; everything else on the loop only.
@@ -136,8 +136,8 @@ class Acks:
         self._store.request_flush()
 
     def _call_loop(self, callback: Callable[[], None]) -> None:
-        # The loop may be closed between the daemon's stop and the last sync of the store; then
-        # nobody waits for an answer any more.
+        # The loop may be closed between the daemon's stop and the last sync of the store; then no
+        # answer waits any more.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback)
 

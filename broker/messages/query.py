@@ -36,13 +36,13 @@ class QueryProcessor:
     def query(self, _connection: Connection, command: Command) -> bytes:
         """Messages of a topic with a key, between two times. QUERY_NOT_FOUND when there is none."""
         header = QueryMessageHeader.from_ext(command.ext)
-        wanted = header.max_num
+        limit = header.max_num
         if command.ext.get(UNIQUE_KEY_QUERY, "").lower() == "true":
-            wanted = self._unique_max_messages
+            limit = self._unique_max_messages
         result = self._store.query(
             header.topic,
             header.key,
-            max(0, min(wanted, self._max_messages)),
+            max(0, min(limit, self._max_messages)),
             header.begin_timestamp,
             header.end_timestamp,
         )

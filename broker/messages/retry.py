@@ -68,7 +68,7 @@ class FailedMessages:
 
     def _original(self, topic: str, properties: Mapping[str, str]) -> str:
         """The topic the message was first sent to. The property is a client's: it only counts
-        when there is such a topic, so that nobody can make series of other names.
+        when there is such a topic, so that clients cannot make series of other names.
         """
         original = properties.get(PROPERTY_RETRY_TOPIC, "")
         return original if self._topics.get(original) is not None else topic

@@ -1,4 +1,4 @@
-"""What people and supervisors see: the HTTP port, the pages of metrics, health, notifications.
+"""What people and supervisors see: the HTTP port, the pages of metrics, health, systemd.
 
-Reads plain counters; nothing of a request's way comes through here.
+Reads plain counters; no request of a client comes through here.
 """

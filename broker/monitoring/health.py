@@ -3,11 +3,11 @@
 Alive (`/live`): the event loop turns. That stays true while the store is read-only after a failed
 sync, so that a supervisor does not restart away the evidence and reads go on. A timer asks to be
 called every `interval_s` (`LoopMonitor`); how much later it comes is the loop's lag: the time a
-frame may wait before anybody looks at it. The histogram feeds /metrics, `stuck_s` feeds /live.
+frame may wait before the loop looks at it. The histogram feeds /metrics, `stuck_s` feeds /live.
 
 Ready (`/ready`): recovered, the store takes writes, a name server knows us, the disk is below the
 ratio at which sends are refused. A probe returns None when all is well, else a sentence saying what
-is wrong; it is called whenever somebody asks, on the loop, and must not block. "Since when" is when
+is wrong; it is called at each request, on the loop, and must not block. "Since when" is when
 a change was first seen, so `HealthChecks.run` is also called from the daemon's one-second timer.
 """
 

@@ -1,4 +1,4 @@
-"""The /metrics page: families built when somebody scrapes, from the broker's plain counters.
+"""The /metrics page: families built at each scrape, from the broker's plain counters.
 
 A scrape has two halves. On the loop each section copies what only the loop may touch (tables, the
 store's queues) and returns a function; in one worker thread these functions fill a `Page`, and
@@ -42,10 +42,14 @@ if TYPE_CHECKING:
     from prometheus_client.samples import Sample
 
 
+log = logging.getLogger("aerobee.broker.metrics")
+
 ROCKETMQ_PREFIX = "rocketmq_"
 # 64 samples or additions take about 0.4 ms; the sleep lets a waiting loop thread wake and run.
 _STEPS = 64
 _PAUSE_S = 0.00005
+# Smaller pages are sent faster than they are packed.
+_GZIP_FROM_BYTES = 8192
 
 Labels: TypeAlias = tuple[str, ...]
 
@@ -62,6 +66,8 @@ class MetricsOptions:
 
 
 class _Yielding:
+    """Lets other threads have the interpreter's lock, once every `_STEPS` steps."""
+
     __slots__ = ("_left",)
 
     def __init__(self) -> None:
@@ -227,12 +233,6 @@ class Section(Protocol):
         May let the loop turn in between. The returned function runs in the worker thread.
         """
         ...
-
-
-log = logging.getLogger("aerobee.broker.metrics")
-
-# Smaller pages are sent faster than they are packed.
-_GZIP_FROM_BYTES = 8192
 
 
 class Metrics:

@@ -36,6 +36,7 @@ _TURN_S = 0.001
 _TIME_READS = 1000
 _SIZE_KEPT_S = 60.0
 _BLOCK_BYTES = 512  # the unit of st_blocks on every file system
+_REASONS = (TIME, SPACE, MANUAL, FORCED)
 
 
 class Store:
@@ -323,9 +324,6 @@ class Deletions:
         page.gauge("aerobee_disk_refusal_ratio", "Used share above which sends are refused").add(
             self._refusal_ratio
         )
-
-
-_REASONS = (TIME, SPACE, MANUAL, FORCED)
 
 
 def _fill_counts(page: Page, counts: DeletionCounts) -> None:

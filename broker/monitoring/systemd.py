@@ -30,6 +30,9 @@ from aerobee.store.stats_service import Rates
 log = logging.getLogger("aerobee.broker.notify")
 
 _SEND_TIMEOUT_S = 0.5
+# More than recovery ever takes from one report of its progress to the next.
+_RECOVERY_EXTENSION_S = 60.0
+_STATUS_S = 10.0
 _GIB = 1 << 30
 
 
@@ -127,11 +130,6 @@ def _address(text: str) -> str | bytes | None:
 def _status_lines(text: str) -> tuple[str, ...]:
     # A line break would begin another assignment.
     return (f"STATUS={' '.join(text.splitlines())}",) if text else ()
-
-
-# More than recovery ever takes from one report of its progress to the next.
-_RECOVERY_EXTENSION_S = 60.0
-_STATUS_S = 10.0
 
 
 class Supervision:

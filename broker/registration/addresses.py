@@ -1,8 +1,8 @@
 """The address that clients get, its port, and the store host that records carry.
 
-A frequent complaint of RocketMQ's users is a broker that registers an address nobody can reach (a
+A frequent complaint of RocketMQ's users is a broker that registers an unreachable address (a
 container bridge, one of several cards). So: the address is decided in one place, printed at start,
-and a doubtful one is named with the setting that mends it. A host name is passed on as it is;
+and a doubtful one is named with the setting to change. A host name is passed on as it is;
 records need numbers, so the name is resolved once here.
 """
 
@@ -69,7 +69,7 @@ def decide_advertised(asked: str, listen_host: str) -> Advertised:
     """
     host = asked or (listen_host if listen_host not in _ANY else default_route_address())
     ip = _resolve(host)
-    return Advertised(host, ip, tuple(_doubts(bool(asked), host, ip, listen_host)))
+    return Advertised(host, ip, tuple(_warnings_about(bool(asked), host, ip, listen_host)))
 
 
 def default_route_address() -> str:
@@ -99,29 +99,29 @@ def _resolve(host: str) -> str:
     return str(found[0][4][0])
 
 
-def _doubts(asked: bool, host: str, ip: str, listen_host: str) -> list[str]:
-    doubts: list[str] = []
+def _warnings_about(asked: bool, host: str, ip: str, listen_host: str) -> list[str]:
+    warnings: list[str] = []
     wide = listen_host in _ANY
     if wide and ipaddress.ip_address(ip).is_loopback:
-        doubts.append(
+        warnings.append(
             f"clients are told {host}, a loopback address, though the broker listens on all "
             "addresses: clients on other machines cannot connect; set brokerIP1"
         )
     if not asked and wide and any(os.path.exists(mark) for mark in _CONTAINER_MARKS):
-        doubts.append(
+        warnings.append(
             f"clients are told {host}, an address inside a container: clients outside it cannot "
             "connect; set brokerIP1 to the host's name or address"
         )
     if wide:
-        doubts.append(
+        warnings.append(
             "the broker listens on all addresses without access control; "
             "keep its ports behind a firewall"
         )
-    return doubts
+    return warnings
 
 
 class ReservedPorts:
-    """A free port whose VIP neighbour (port - 2) is free as well, both kept from everybody who
+    """A free port whose VIP neighbour (port - 2) is free as well, both kept from anything that
     lets the kernel choose a port: other parts of this process (the embedded name server, outgoing
     connections) and other processes. A listener that sets SO_REUSEADDR can still bind them.
     """

@@ -2,7 +2,12 @@
 
 At the start, ten seconds later, then every `register_interval_ms`; at once when a topic changes: a
 new or changed topic travels alone, anything else (a deletion) as the whole table. Every name server
-has a link of its own, so one that hangs delays nobody. At the stop the broker unregisters.
+has a link of its own, so one that hangs delays no other. At the stop the broker unregisters.
+
+One body serves all name servers until the topics change. When the broker as a whole may not be read
+or written, every topic is registered with the broker's permission instead of its own, so that
+clients turn elsewhere. The compressed form loses sysFlag and order of topics: the format has no
+place for them.
 
 The answer carries the order topics of the name server. They are taken from the first configured
 server that knows us: two servers that disagree would otherwise turn the flags to and fro for ever.
@@ -12,15 +17,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from aerobee.broker.registration.addresses import Identity
-from aerobee.broker.registration.body import body_crc, registration_body, version_body
 from aerobee.broker.registration.name_server_link import LinkOptions, NameServerLink
 from aerobee.broker.tables.config_table import DataVersion
-from aerobee.broker.tables.topics import TopicConfig, TopicTable
+from aerobee.broker.tables.topics import PERM_READ_WRITE, TopicConfig, TopicTable
 from aerobee.config.model import Settings
+from aerobee.protocol.checksum import body_crc
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.frames.fastjson import JsonError, loads
@@ -31,6 +41,9 @@ log = logging.getLogger("aerobee.broker.registration")
 
 # The start goes on after this long even if a name server has not answered yet.
 _FIRST_TRY_S = 1.0
+_COMPRESSION_LEVEL = 9
+_LENGTH = struct.Struct(">i")
+_NO_FILTER_SERVERS = b"[]"
 
 
 class Registrar:
@@ -94,7 +107,7 @@ class Registrar:
         """The topic table has changed: these topics, or (empty) something else about it.
 
         What changes in one turn of the loop is sent together, before the loop waits again; so a
-        client that was told of a new topic finds its route.
+        client that knows of a new topic by an answer finds its route.
         """
         if not topics:
             for link in self._links:
@@ -201,3 +214,42 @@ def _surface(task: asyncio.Task[None]) -> None:
     """A link's task ends by cancellation only; anything else is a bug and must be seen."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.critical("registering has stopped", exc_info=error)
+
+
+def registration_body(
+    version: DataVersion, topics: Iterable[TopicConfig], permission: int, *, compressed: bool
+) -> bytes:
+    """The body of REGISTER_BROKER with these topics."""
+    if permission & PERM_READ_WRITE != PERM_READ_WRITE:
+        topics = [replace(topic, perm=permission) for topic in topics]
+    if compressed:
+        return _compressed(version, list(topics))
+    wrapper = {
+        "dataVersion": version.to_json(),
+        "topicConfigTable": {topic.name: topic.to_json() for topic in topics},
+    }
+    document = {"filterServerList": [], "topicConfigSerializeWrapper": wrapper}
+    # Not through fastjson.dumps: 20,000 topics take 5 ms this way, 200 ms that way.
+    return msgspec.json.encode(document, order="sorted")
+
+
+def version_body(version: DataVersion) -> bytes:
+    """The body of QUERY_DATA_VERSION."""
+    return msgspec.json.encode(version.to_json(), order="sorted")
+
+
+def _compressed(version: DataVersion, topics: list[TopicConfig]) -> bytes:
+    parts = [_block(version_body(version)), _LENGTH.pack(len(topics))]
+    parts += [
+        _block(
+            f"{topic.name} {topic.read_queues} {topic.write_queues} {topic.perm} "
+            f"{topic.filter_type}".encode()
+        )
+        for topic in topics
+    ]
+    parts.append(_block(_NO_FILTER_SERVERS))
+    return zlib.compress(b"".join(parts), _COMPRESSION_LEVEL)
+
+
+def _block(data: bytes) -> bytes:
+    return _LENGTH.pack(len(data)) + data

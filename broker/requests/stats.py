@@ -1,4 +1,4 @@
-"""What administrators ask about traffic: queues of a topic, progress of a group, who is connected
+"""What administrators ask about traffic: queues of a topic, progress of a group, connected clients
 (protocol/WIRE.md 3.6, bodies 4.7 and 4.9).
 """
 
@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
@@ -199,32 +200,40 @@ class StatsRequests:
         return _success(command, dumps({"data": groups}))
 
 
-class GroupRates:
-    """Messages a second that a group takes from a topic, between one question and the next.
+class _Measurement(NamedTuple):
+    """One answer about a group in a topic: when, how many messages so far, and their rate."""
 
-    The first question is measured from the broker's start. Questions within a second of the last
-    get its answer again, so that several tools asking at once do not see noise.
+    at: float
+    messages: int
+    rate: float
+
+
+class GroupRates:
+    """Messages a second that a group takes from a topic, between one request for it and the next.
+
+    The first one is measured from the broker's start. A request within a second of the last gets
+    its answer again, so that several tools asking at once do not see noise.
     """
 
     def __init__(self, stats: BrokerStats, clock: Callable[[], float] = time.monotonic) -> None:
         self._stats = stats
         self._clock = clock
         self._started = clock()
-        # (time, count, rate) of the last measurement by (group, topic).
-        self._last: dict[tuple[str, str], tuple[float, int, float]] = {}
+        self._last: dict[tuple[str, str], _Measurement] = {}
 
     def messages_a_second(self, group: str, topic: str) -> float:
         """0.0 for a group that took nothing yet."""
         count = self._stats.consumer(group, topic).messages_out
         now = self._clock()
-        before, seen, rate = self._last.get((group, topic), (self._started, 0, 0.0))
-        # A count below the last one means the counters were dropped with the group.
-        if now - before >= 1.0:
-            rate = round(max(count - seen, 0) / (now - before), 4)
+        last = self._last.get((group, topic)) or _Measurement(self._started, 0, 0.0)
+        passed_s = now - last.at
+        if passed_s >= 1.0:
+            # A count below the last one means the counters were dropped with the group.
+            rate = round(max(count - last.messages, 0) / passed_s, 4)
             if len(self._last) >= _MOST_RATES:
                 self._last.clear()
-            self._last[group, topic] = (now, count, rate)
-        return rate
+            last = self._last[group, topic] = _Measurement(now, count, rate)
+        return last.rate
 
 
 def _connection_data(member: Member) -> ConnectionData:

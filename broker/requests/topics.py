@@ -1,8 +1,14 @@
-"""Administration of topics and groups (protocol/WIRE.md 3.5).
+"""Administration of topics, groups and their queues (protocol/WIRE.md 3.5).
 
 System topics can be looked at but not changed. Names, queue numbers and rights are checked against
 the same limits as everywhere; upstream checks no group name and no number. A deleted topic loses
-its consume queues, while its groups' offsets stay, as upstream; it is answered when they are gone.
+its consume queues, while its groups' offsets stay, as upstream.
+
+Removing files takes longer than the loop can wait, so requests that do it are answered when a
+worker has done it. What decides (is the topic still unknown? is the queue in use?) is asked on the
+loop, in the same step in which the queues leave the store: a topic made anew in between keeps its
+queues. DELETE_EXPIRED_COMMITLOG lets the next runs of retention delete what has expired at any hour
+(FORMAT.md 10.1).
 """
 
 from __future__ import annotations
@@ -31,10 +37,11 @@ from aerobee.protocol.names import (
     TRACE_TOPIC,
     check_group_name,
     check_topic_name,
+    is_light,
 )
 from aerobee.remoting.connection import Connection
 from aerobee.store.disk.owner import OnOwner
-from aerobee.store.retention.queue_cleaning import QueueCleaner
+from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger("aerobee.broker.admin")
 
@@ -53,7 +60,7 @@ class TopicRequests:
         groups: GroupTable,
         offsets: ConsumerOffsets,
         stats: BrokerStats,
-        cleaner: QueueCleaner,
+        store: MessageStore,
         on_loop: OnOwner,
         later: AnswerLater,
     ) -> None:
@@ -62,7 +69,7 @@ class TopicRequests:
         self._groups = groups
         self._offsets = offsets
         self._stats = stats
-        self._cleaner = cleaner
+        self._store = store
         self._on_loop = on_loop
         self._later = later
 
@@ -77,6 +84,9 @@ class TopicRequests:
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired,
         }
 
     def create_topic(self, _connection: Connection, command: Command) -> bytes:
@@ -138,7 +148,7 @@ class TopicRequests:
         name = self._changeable(TopicHeader.from_ext(command.ext).topic)
 
         def work() -> None:
-            self._cleaner.remove_topics([name], self._on_loop, self._forget_topic)
+            self._store.cleaning.remove_topics([name], self._on_loop, self._forget_topic)
 
         return self._later(connection, command, work)
 
@@ -204,6 +214,44 @@ class TopicRequests:
         """The offsets of all groups, as slaves fetch them."""
         body = dumps({"offsetTable": self._offsets.all()})
         return encode_response(command, ResponseCode.SUCCESS, None, None, body)
+
+    # --- deletion of what has expired or is in no table ---------------------------------------
+
+    def delete_expired(self, _connection: Connection, command: Command) -> bytes:
+        """Have expired segments deleted from the next run on, whatever the hour."""
+        self._store.retention.arm()
+        return encode_response(command, ResponseCode.SUCCESS)
+
+    def clean_expired(self, connection: Connection, command: Command) -> bytes | None:
+        """Free the files of queues all of whose messages are gone."""
+
+        def work() -> None:
+            count = self._store.cleaning.clean_expired(self._on_loop, self._in_use)
+            log.info("expired queues cleaned count=%d", count)
+
+        return self._later(connection, command, work)
+
+    def clean_unused(self, connection: Connection, command: Command) -> bytes | None:
+        """Remove the queues of topics that do not exist any more."""
+        unused = sorted({topic for topic, _ in self._store.queues() if self._is_unused(topic)})
+
+        def work() -> None:
+            count = self._store.cleaning.remove_topics(unused, self._on_loop, self._is_unused)
+            log.info("queues of unknown topics removed topics=%d queues=%d", len(unused), count)
+
+        return self._later(connection, command, work)
+
+    def _is_unused(self, topic: str) -> bool:
+        """Not in the topic table, and not one of those that need not be: system topics, among them
+        the delay queues and those of transactions, and light queues, which have no topic."""
+        known = self._topics.get(topic) is not None
+        return not known and not self._topics.is_system(topic) and not is_light(topic)
+
+    def _in_use(self, topic: str, queue_id: int) -> bool:
+        config = self._topics.get(topic)
+        if config is None:
+            return not self._is_unused(topic)
+        return queue_id < max(config.read_queues, config.write_queues)
 
 
 def _queues_of(topic: TopicConfig) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from aerobee.broker.router import Handler
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.stats import BrokerStats, TrafficCounts
 from aerobee.protocol.bodies.stats import StatsWindow, encode_stats_data
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
@@ -26,9 +26,6 @@ from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.headers.admin import StatsDataHeader
 from aerobee.remoting.connection import Connection
 from aerobee.store.stats_service import StoreStatsService
-
-#: Counts that only grow: messages, their bytes, messages sent back.
-Counts = tuple[int, int, int]
 
 #: How often `TrafficHistory.sample` is to be called.
 SAMPLE_S = 10.0
@@ -54,7 +51,7 @@ class Counter(Protocol):
     """Something that counts."""
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> TrafficCounts:
         """So far."""
         ...
 
@@ -67,9 +64,9 @@ class _StoreCounter:
         self._put = put
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> TrafficCounts:
         totals = self._store.totals
-        return (totals.put if self._put else totals.transferred, 0, 0)
+        return TrafficCounts(totals.put if self._put else totals.transferred, 0, 0)
 
 
 class _Series:
@@ -81,12 +78,12 @@ class _Series:
         self.counters: Sequence[Counter] = ()
         self.samples = [array("q", (now_ms - step_s * 1000, 0, 0, 0)) for step_s, _ in _WINDOWS]
 
-    def counts(self) -> Counts:
+    def counts(self) -> TrafficCounts:
         counted = [counter.counts for counter in self.counters]
-        return (
-            sum([messages for messages, _, _ in counted]),
-            sum([size for _, size, _ in counted]),
-            sum([back for _, _, back in counted]),
+        return TrafficCounts(
+            sum([counts.messages for counts in counted]),
+            sum([counts.size for counts in counted]),
+            sum([counts.sent_back for counts in counted]),
         )
 
     def sample(self, now_ms: int) -> None:
@@ -106,7 +103,7 @@ class _Series:
         for samples in self.samples:
             total = counts[which] - samples[1 + which]
             # Of bytes the average is a message's, of messages one each time.
-            times = counts[0] - samples[1] if which == 1 else total
+            times = counts.messages - samples[1] if which == 1 else total
             span_s = max(now_ms - samples[0], 1) / 1000
             found.append(StatsWindow(total, total / span_s, total / times if times > 0 else 0.0))
         return found

@@ -127,7 +127,7 @@ class Publisher:
             self._timer = None
 
     def add(self, intent: Intent) -> None:
-        """Publish a batch. Before `start`, which adds all that are open, that is nothing."""
+        """Publish a batch. Does nothing before `start`, which adds all that are open."""
         if not self._running:
             return
         self._turns.setdefault(intent.key[0], deque()).append(intent)

@@ -36,6 +36,8 @@ from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
 from aerobee.protocol.frames.fastjson import loads
 from aerobee.protocol.headers.stages import DONE, NONE, OPEN, StagePart, stage_checksum
 
+log = logging.getLogger("aerobee.broker.stages")
+
 #: Queries whose last batch is remembered; of more the ones longest silent are forgotten.
 QUERIES_KEPT = 10_000
 #: Stages given up that are remembered, so that an intent on its way can no longer name them.
@@ -255,9 +257,6 @@ class StageTable:
         return min(offsets, default=end)
 
 
-log = logging.getLogger("aerobee.broker.stages")
-
-
 class _Stored(NamedTuple):
     """The file's content."""
 
@@ -275,7 +274,9 @@ class StageFile:
         self._last = ""
 
     def load(self, end: int) -> int:
-        """Take the last batches over; where reading is to begin, the stage log ending at `end`.
+        """Take the last batches over. Returns the queue offset at which reading is to begin.
+
+        `end` is the end of the stage log; reading begins at 0 if the file names a later place.
 
         Raises StateFileError for a damaged file without a backup that helps.
         """

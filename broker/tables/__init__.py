@@ -1,5 +1,5 @@
-"""What the broker knows beside messages: topics, groups, clients, offsets, locks; and their files.
+"""What the broker knows beside messages: topics, groups, clients, offsets; and their files.
 
-Each table has one owner with named moves, and is saved as RocketMQ's JSON. All of the broker
-comes in.
+Each table has one owner and is saved as RocketMQ's JSON. Every part of the broker may come in.
+Locks and rates, which no file keeps, are with their requests.
 """

@@ -2,7 +2,7 @@
 
 There may be many thousands of them, so they stand in no table and are registered nowhere: each such
 topic has one queue for reading and writing, each such group the default settings, from the first
-time somebody names it. Offsets of light groups are kept by topic and group alone, and all offsets
+time that it is named. Offsets of light groups are kept by topic and group alone, and all offsets
 in `lmqConsumerOffset.json` instead of `consumerOffset.json` (11.2). The store bounds their number.
 
 These tables take the place of the ordinary ones when the option is on; `core.py` chooses.

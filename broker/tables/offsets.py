@@ -163,7 +163,7 @@ class OffsetTables(Protocol):
 
 
 def committed_by_queue(on_loop: OnOwner, *tables: OffsetTables) -> OffsetsByQueue:
-    """Who has got how far in each queue, for retention to say which groups still need what is about
+    """Each group's offset by queue, with which retention says which groups still need what is about
     to be deleted. Worker thread; the tables are read on the loop."""
     by_queue: dict[tuple[str, int], dict[str, int]] = {}
     for (topic, group), offsets in on_loop(

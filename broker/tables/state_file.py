@@ -9,7 +9,7 @@ as `X.bak`, then `X.tmp` is renamed over `X` and the directory is synced. A firs
 one, or neither where there was none.
 
 Reading (store/FORMAT.md 11.4): `X`, else `X.bak` when `X` is missing, empty or unreadable. Without
-a `.bak` that can be read the start stops, unless neither was ever there: nobody's offsets are reset
+a `.bak` that can be read the start stops, unless neither was ever there: offsets are never reset
 in silence.
 """
 
@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from aerobee.file_replacement import replace_file, write_synced
 from aerobee.store.disk.files import is_full
 from aerobee.store.disk.syncs import sync_all
 from aerobee.store.errors import StoreNotWritable
@@ -31,6 +32,7 @@ log = logging.getLogger("aerobee.broker.state")
 
 T = TypeVar("T")
 
+_MODE = 0o640
 # So much of a value stands in an error.
 _SHOWN = 40
 
@@ -98,14 +100,8 @@ class JsonStateFile:
         """Replace the content; returns once it is on disk. Raises OSError."""
         with self._lock:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self.path.with_name(self.path.name + ".tmp")
             new = text.encode("utf-8", "surrogatepass")
-            _write_synced(temporary, new)
-            old = _read(self.path)
-            if old:
-                _write_synced(self.backup, old)
-            os.replace(temporary, self.path)
-            _sync_directory(self.path.parent)
+            replace_file(self.path, new, backup=self.backup, mode=_MODE, sync=sync_all)
             if not self.backup.exists():
                 self._back_up_first(new)
 
@@ -116,7 +112,7 @@ class JsonStateFile:
         file would stop the start.
         """
         try:
-            _write_synced(self.backup, content)
+            write_synced(self.backup, content, mode=_MODE, sync=sync_all)
         except OSError as error:
             self.backup.unlink(missing_ok=True)
             if not is_full(error):
@@ -166,22 +162,3 @@ def _read(path: Path) -> bytes | None:
         raise StateFileError(
             f"{path.parent} is a file, a directory is needed; move it away"
         ) from error
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
-    try:
-        view = memoryview(content)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        sync_all(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        sync_all(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from aerobee import file_replacement
 from aerobee.broker.messages.acks import Acks
-from aerobee.broker.tables import state_file
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.message.record_check import CHECK_NOTHING
 from aerobee.store.disk.files import Files
@@ -57,7 +57,7 @@ def dispatch_ahead_of_durable() -> None:
 def no_directory_sync() -> None:
     """New names and renames are left to the kernel's pleasure."""
     replace(Files, "sync_directory", lambda *_: None)
-    replace(state_file, "_sync_directory", lambda *_: None)
+    replace(file_replacement, "sync_directory", lambda *_, **__: None)
 
 
 def mark_moved_on_failed_sync() -> None:

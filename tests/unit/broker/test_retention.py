@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker.monitoring.store_metrics import Lag
-from aerobee.broker.requests.cleaning import CleaningRequests
 from aerobee.broker.requests.topics import TopicRequests
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.offsets import ConsumerOffsets, committed_by_queue
@@ -175,16 +174,13 @@ def requests_of(store: MessageStore, tmp_path: Path, stats: BrokerStats) -> tupl
     later = WorkerAnswers(loop, stats)
     on_loop = LoopCalls(loop)
     handlers = {
-        **CleaningRequests(
-            store.retention, store.cleaning, store, tables.topics, on_loop, later
-        ).handlers(),
         **TopicRequests(
             Settings.for_tests(),
             tables.topics,
             tables.groups,
             tables.offsets,
             stats,
-            store.cleaning,
+            store,
             on_loop,
             later,
         ).handlers(),

@@ -7,11 +7,10 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from aerobee.broker.requests.cleaning import CleaningRequests
 from aerobee.broker.requests.clients import ClientRequests
 from aerobee.broker.requests.runtime import RuntimeRequests, config_lines, size_text
 from aerobee.broker.requests.stats import GroupRates, StatsRequests
@@ -30,9 +29,10 @@ from aerobee.protocol.message.record_layout import pack_host
 from aerobee.store.disk.files import Clock
 from aerobee.store.disk.owner import here
 from aerobee.store.log.commits import DirectCommits
+from aerobee.store.message_store import MessageStore
 from aerobee.store.stats import StoreStats
 from aerobee.store.stats_service import StoreStatsService
-from tests.unit.broker.clients_support import Peer, Tables, answer, heartbeat_body, request
+from tests.unit.broker.clients_support import Peer, Queues, Tables, answer, heartbeat_body, request
 
 PEER = Peer(1)
 
@@ -81,6 +81,15 @@ def at_once(_connection: object, command: Command, work: Callable[[], object]) -
     return encode_response(command, ResponseCode.SUCCESS)
 
 
+class QueueStore:
+    """The parts of a store from which queues are deleted."""
+
+    def __init__(self, queues: Queues, admin: Admin) -> None:
+        self.cleaning = queues
+        self.queues = queues.queues
+        self.retention = admin
+
+
 class Admin:
     """All administrative handlers around real tables."""
 
@@ -104,12 +113,9 @@ class Admin:
                 tables.groups,
                 tables.offsets,
                 self.stats,
-                tables.queues,
+                cast("MessageStore", QueueStore(tables.queues, self)),
                 here,
                 at_once,
-            ).handlers(),
-            **CleaningRequests(
-                self, tables.queues, tables.queues, tables.topics, here, at_once
             ).handlers(),
             **StatsRequests(
                 "b-a",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from aerobee import file_replacement
 from aerobee.broker.tables import state_file
 from aerobee.broker.tables.state_file import JsonStateFile, StateFileError, pretty
 
@@ -118,13 +119,14 @@ def test_full_disk_at_the_first_save_leaves_nothing_that_stops_the_start(
     """Found by a tmpfs filled to the last byte: an empty backup stood beside a missing file."""
     writes = []
 
-    def write(path: Path, content: bytes) -> None:
+    def write(path: Path, content: bytes, **_: object) -> None:
         writes.append(path.name)
         path.write_bytes(content[: len(content) // 2] if len(writes) == fails_at else content)
         if len(writes) == fails_at:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr(state_file, "_write_synced", write)
+    monkeypatch.setattr(file_replacement, "write_synced", write)
+    monkeypatch.setattr(state_file, "write_synced", write)
     file = JsonStateFile(tmp_path / "x.json")
     if fails_at == 1:
         with pytest.raises(OSError, match="No space"):

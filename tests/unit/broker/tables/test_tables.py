@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.tables import state_file
+from aerobee import file_replacement
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import NO_OFFSET, ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile
@@ -46,11 +46,11 @@ def group_table(tmp_path: Path, *, auto_create: bool = True, limit: int = 100) -
 def full_disk() -> Iterator[None]:
     """No state file can be written."""
 
-    def refuse(path: Path, _: bytes) -> None:
+    def refuse(path: Path, _: bytes, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(state_file, "_write_synced", refuse)
+        patch.setattr(file_replacement, "write_synced", refuse)
         yield
 
 
