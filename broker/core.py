@@ -52,7 +52,8 @@ from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import PERM_READ, PERM_WRITE, TopicOptions, TopicTable
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode
-from aerobee.protocol.headers.client import PullMessageHeader, SendReply
+from aerobee.protocol.headers.client import PullMessageHeader
+from aerobee.protocol.headers.send import SendReply
 from aerobee.remoting.connection import Connection
 from aerobee.store.errors import StoreError
 from aerobee.store.message_store import MessageStore

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 
-from aerobee.protocol.bodies.common import MessageQueue, dumps
+from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.protocol.frames.fastjson import dumps
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.headers.client import PullMessageHeader
 from aerobee.protocol.message.properties import (

@@ -20,7 +20,8 @@ from aerobee.client.admin import FAR_FUTURE_MS, Admin
 from aerobee.client.consuming.pull_consumer import PullConsumer
 from aerobee.client.consuming.puller import PullStatus
 from aerobee.client.errors import NetworkError
-from aerobee.client.message import MessageQueue, ReceivedMessage
+from aerobee.client.message import ReceivedMessage
+from aerobee.protocol.bodies.common import MessageQueue
 
 _BATCH: Final = 32
 # A pull of `tail` is held by the broker this long; shorter than what proxies usually allow.

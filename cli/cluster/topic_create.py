@@ -12,7 +12,7 @@ from aerobee.cli.cluster.session import admin_of, consumer_of, run_client
 from aerobee.cli.cluster.topics import rights_text
 from aerobee.cli.output import OK, CommandFailed, print_json, say
 from aerobee.client.errors import NoRoute
-from aerobee.client.message import MessageQueue
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.topics import TopicData
 
 _QUEUES: Final = 8
@@ -50,9 +50,7 @@ async def _create(parsed: argparse.Namespace) -> int:
         there = await admin.topic_settings(
             parsed.topic, cluster=parsed.cluster, broker=parsed.broker
         )
-        steps = [
-            _Step(broker, data, _asked(parsed, data)) for broker, data in there.items()
-        ]
+        steps = [_Step(broker, data, _asked(parsed, data)) for broker, data in there.items()]
         if any(step.changes for step in steps) and not parsed.update:
             raise CommandFailed(await _refusal(parsed, steps))
         for step in steps:

@@ -30,7 +30,7 @@ from aerobee.client.errors import (
     peer_error,
     reading,
 )
-from aerobee.client.message import MessageQueue
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.routes import BrokerRoute, TopicRoute
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command

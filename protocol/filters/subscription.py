@@ -14,9 +14,7 @@ import msgspec
 
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.hashing import java_hash as java_hash
-from aerobee.protocol.hashing import java_hash_with_prefix as java_hash_with_prefix
-from aerobee.protocol.hashing import tag_code as tag_code
+from aerobee.protocol.hashing import tag_code
 
 ALL_MESSAGES = "*"
 TAG_TYPE = "TAG"
