@@ -18,7 +18,6 @@ import msgspec
 from aerobee.broker.tables.data_version import DataVersion
 from aerobee.broker.tables.topics import PERM_READ_WRITE, TopicConfig
 
-_CRC_MASK = 0x7FFFFFFF
 _COMPRESSION_LEVEL = 9
 _LENGTH = struct.Struct(">i")
 _NO_FILTER_SERVERS = b"[]"
@@ -44,11 +43,6 @@ def registration_body(
 def version_body(version: DataVersion) -> bytes:
     """The body of QUERY_DATA_VERSION."""
     return msgspec.json.encode(version.to_json(), order="sorted")
-
-
-def body_crc(body: bytes) -> int:
-    """The header's bodyCrc32: of the bytes as sent, 31 bits (0 means unchecked)."""
-    return zlib.crc32(body) & _CRC_MASK
 
 
 def _compressed(version: DataVersion, topics: list[TopicConfig]) -> bytes:

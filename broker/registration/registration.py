@@ -16,11 +16,12 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from aerobee.broker.registration.addresses import Advertised
-from aerobee.broker.registration.body import body_crc, registration_body, version_body
+from aerobee.broker.registration.body import registration_body, version_body
 from aerobee.broker.registration.name_server_link import LinkOptions, NameServerLink
 from aerobee.broker.tables.data_version import DataVersion
 from aerobee.broker.tables.topics import TopicConfig, TopicTable
 from aerobee.config.model import Settings
+from aerobee.protocol.checksum import body_crc
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.frames.fastjson import JsonError, loads
