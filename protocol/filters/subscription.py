@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic, and how a broker tells it from a message's tag hash.
+"""Subscriptions: which messages of a topic a consumer gets, decided by their tag hash.
 
 A TAG expression is `*` (or nothing) for all messages, else tags joined by `||`; blanks around a tag
 do not count (protocol/WIRE.md 4.2). The broker compares the 32-bit hash in the consume queue with
@@ -39,7 +39,7 @@ class Subscription(msgspec.Struct, frozen=True):
     class_filter: bool = False
 
     def matches(self, tags_code: int) -> bool:
-        """Whether a message with this tag hash may be wanted."""
+        """Whether a message with this tag hash may match."""
         return not self.codes or tags_code in self.codes
 
 
