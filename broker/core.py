@@ -42,7 +42,7 @@ from aerobee.broker.tables.topics import PERM_READ, PERM_WRITE, TopicOptions, To
 from aerobee.broker.workers import LoopCalls, WorkerAnswers
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode
-from aerobee.protocol.headers.client import SendReply
+from aerobee.protocol.headers.send import SendReply
 from aerobee.store.message_store import MessageStore
 from aerobee.store.reading.reader import ReadLimits
 

@@ -25,7 +25,7 @@ from aerobee.client.errors import (
     SendFailed,
     Untrusted,
 )
-from aerobee.client.message import Message, MessageQueue, ReceivedMessage
+from aerobee.client.message import Message, ReceivedMessage
 from aerobee.client.options import (
     ClientOptions,
     ConsumeFrom,
@@ -36,6 +36,7 @@ from aerobee.client.options import (
 )
 from aerobee.client.producing.producer import Producer
 from aerobee.client.producing.sender import SendResult, SendStatus
+from aerobee.protocol.bodies.common import MessageQueue
 
 __all__ = [
     "Admin",

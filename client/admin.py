@@ -11,13 +11,12 @@ from collections.abc import Iterable
 from typing import Final
 
 from aerobee.client.connections.role import Role
-from aerobee.client.connections.routes import MASTER_ID
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import ClientError, NoRoute, checking_arguments, reading
-from aerobee.client.message import MessageQueue, ReceivedMessage, received
+from aerobee.client.message import ReceivedMessage, received
 from aerobee.client.options import Addresses, ClientOptions
-from aerobee.protocol.bodies.common import parse_kv_table, parse_topic_list
-from aerobee.protocol.bodies.routes import BrokerRoute, ClusterInfo, TopicRoute
+from aerobee.protocol.bodies.common import MessageQueue, parse_kv_table, parse_topic_list
+from aerobee.protocol.bodies.routes import MASTER_ID, BrokerRoute, ClusterInfo, TopicRoute
 from aerobee.protocol.bodies.stats import (
     ConnectionData,
     ConsumeStats,

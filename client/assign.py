@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from aerobee.client.message import MessageQueue
+from aerobee.protocol.bodies.common import MessageQueue
 
 Strategy = Callable[[Sequence[str], Sequence[MessageQueue], str], list[MessageQueue]]
 """(client ids sorted, queues sorted, own client id) -> the queues that are ours, sorted."""

@@ -21,11 +21,12 @@ from aerobee.client.consuming.listener import Listener
 from aerobee.client.consuming.puller import PullResult
 from aerobee.client.errors import ClientClosed
 from aerobee.client.loop_thread import LoopThread
-from aerobee.client.message import Message, MessageQueue, ReceivedMessage
+from aerobee.client.message import Message, ReceivedMessage
 from aerobee.client.options import Addresses, ClientOptions, ProducerOptions, PushOptions
 from aerobee.client.producing import producer as asyncio_producer
 from aerobee.client.producing.producer import Selector
 from aerobee.client.producing.sender import SendResult
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.routes import ClusterInfo, TopicRoute
 from aerobee.protocol.bodies.stats import ConnectionData, GroupProgress, QueueOffsets
 from aerobee.protocol.bodies.topics import TopicData

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aerobee.client.errors import BadMessage
-from aerobee.protocol.bodies.common import MessageQueue as MessageQueue
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.message import properties as names
 from aerobee.protocol.message.ids import offset_msg_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import reading
-from aerobee.client.message import MessageQueue
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.headers.client import (

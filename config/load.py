@@ -34,8 +34,6 @@ from aerobee.config.settings.setting import Setting, Value
 from aerobee.config.sources import FileFormat, Given
 from aerobee.nearest_name import nearest_name
 
-__all__ = ["ConfigError", "Loaded", "Origin", "load_settings"]
-
 _SOURCES: Final = {
     "properties": "file",
     "toml": "file",

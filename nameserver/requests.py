@@ -14,7 +14,6 @@ Apart from the reference on purpose:
 from __future__ import annotations
 
 import logging
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -39,6 +38,7 @@ from aerobee.nameserver.routes import (
     RouteLimitReached,
     RouteTable,
 )
+from aerobee.protocol.checksum import body_crc
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
@@ -60,8 +60,6 @@ from aerobee.protocol.headers.admin import (
 )
 
 log = logging.getLogger("aerobee.nameserver")
-
-_CRC_MASK = 0x7FFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +137,7 @@ class Requests:
             brokerAddr=header.broker_addr,
             clusterName=header.cluster_name,
         )
-        if header.body_crc32 and zlib.crc32(command.body) & _CRC_MASK != header.body_crc32:
+        if header.body_crc32 and body_crc(command.body) != header.body_crc32:
             raise BadRequest.system_error("crc32 not match")
         body = read_registration(
             command.body,

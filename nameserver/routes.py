@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from aerobee.protocol.bodies.routes import MASTER_ID, PERM_READ_WRITE, PERM_WRITE
+
 log = logging.getLogger("aerobee.nameserver")
 
-MASTER_ID = 0
-PERM_WRITE = 2
-PERM_READ_WRITE = 6
 UNIT = 1
 UNIT_SUB = 2
 

@@ -1,9 +1,9 @@
 """The two checksums of this project.
 
-Message bodies carry CRC-32 (IEEE), masked to 31 bits so that Java reads it as a positive number.
-zlib computes it in C at several times the speed of crcmod. Our own state files carry CRC-32C, which
-zlib does not have; crcmod's C extension does it, and where that extension is missing its
-plain-Python form gives the same sums.
+Bodies of messages and registrations carry CRC-32 (IEEE), masked to 31 bits so that Java reads it as
+a positive number. zlib computes it in C at several times the speed of crcmod. Our own state files
+carry CRC-32C, which zlib does not have; crcmod's C extension does it, and where that extension is
+missing its plain-Python form gives the same sums.
 """
 
 import zlib

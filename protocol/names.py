@@ -18,7 +18,7 @@ DLQ_PREFIX = "%DLQ%"
 LMQ_PREFIX = "%LMQ%"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
-#: Ends the names of groups that nobody consumes with: a stream keeps in them where it began, each
+#: Ends the names of groups without consumers, in which a stream keeps where it began, each
 #: offset one higher than meant, since a broker answers 0 for a group that it has nothing of.
 START_GROUP_SUFFIX = "-start"
 

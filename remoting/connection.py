@@ -240,8 +240,6 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         shared = self._shared
-        self.id = shared.add(self)
-        self.last_active = shared.now
         high = shared.limits.outbound_high_water_bytes
         self._transport.set_write_buffer_limits(high=high, low=high // 4)
         sockname = transport.get_extra_info("sockname")
@@ -251,6 +249,8 @@ class Connection(asyncio.BufferedProtocol):
         if peername:
             self.peer = plain_address(peername)
             self.packed_peer = pack_host(*self.peer)
+        self.id = shared.add(self)
+        self.last_active = shared.now
         log.debug("connection opened %s server=%s", self, shared.name)
         try:
             self._handler.connection_opened(self)

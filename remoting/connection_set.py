@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections import Counter
 from typing import Protocol
 
 from aerobee.remoting.budget import FrameHolder, InboundBudget
@@ -27,6 +28,8 @@ class Member(FrameHolder, Protocol):
     """What the set knows of a connection."""
 
     id: int
+    # (address text, port) of the other end; it does not change while the set holds the connection.
+    peer: tuple[str, int]
 
     @property
     def unsent_bytes(self) -> int:
@@ -44,7 +47,9 @@ class ConnectionSet:
     """
 
     __slots__ = (
+        "_addresses",
         "_connections",
+        "_empty",
         "_ids",
         "_logged",
         "_loop",
@@ -69,6 +74,8 @@ class ConnectionSet:
         self.full_stops_reading = full_stops_reading
         self.stats = ServerStats()
         self._connections: dict[int, Member] = {}
+        self._addresses: Counter[str] = Counter()
+        self._empty = asyncio.Event()
         self.inbound = InboundBudget(limits.inbound_total_bytes, self.stats)
         self.read_view = memoryview(bytearray(limits.read_buffer_bytes))
         # Seconds on the loop's clock at the last sweep.
@@ -94,22 +101,46 @@ class ConnectionSet:
         self.stats.open += 1
         connection_id = next(self._ids)
         self._connections[connection_id] = connection
+        self._addresses[connection.peer[0]] += 1
+        self._empty.clear()
         return connection_id
 
     def remove(self, connection: Member, reason: str) -> None:
         """A connection has ended."""
         del self._connections[connection.id]
+        host = connection.peer[0]
+        self._addresses[host] -= 1
+        if not self._addresses[host]:
+            del self._addresses[host]
         self.inbound.changed(connection, 0)
         self.stats.open -= 1
         self.stats.closed[str(reason)] += 1
-        if not self._connections and self._timer is not None:
+        if self._connections:
+            return
+        self._empty.set()
+        if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def count_of(self, host: str) -> int:
+        """Connections with one address."""
+        return self._addresses[host]
 
     def close_all(self, reason: str, *, abort: bool = False) -> None:
         """Close every connection."""
         for connection in list(self._connections.values()):
             connection.close(reason, abort=abort)
+
+    async def wait_empty(self, timeout_s: float) -> bool:
+        """Wait until there is no connection; False when time ran out."""
+        if not self._connections:
+            return True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def recount(self) -> None:
         """Count unsent output; above the limit, close those who hold most of it.

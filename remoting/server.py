@@ -12,7 +12,6 @@ import asyncio
 import errno
 import logging
 import socket
-from collections import Counter
 from collections.abc import Sequence
 
 from aerobee.remoting.connection import Connection, Handler
@@ -42,7 +41,7 @@ class RemotingServer:
     ) -> None:
         self.limits = limits or RemotingLimits()
         self.connections = ConnectionSet(self.limits, name)
-        self._handler = _Admission(handler)
+        self._handler = handler
         self._listeners: list[socket.socket] = []
         self._acceptors: list[asyncio.Task[None]] = []
         self._ports: list[int] = []
@@ -92,9 +91,9 @@ class RemotingServer:
         """Stop listening and end every connection; answers already written get `grace_s`."""
         await self.stop_listening()
         self.connections.close_all(CloseReason.SHUTDOWN)
-        if not await self._handler.wait_empty(grace_s):
+        if not await self.connections.wait_empty(grace_s):
             self.connections.close_all(CloseReason.SHUTDOWN, abort=True)
-            await self._handler.wait_empty(grace_s)
+            await self.connections.wait_empty(grace_s)
 
     async def _accept_forever(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -126,7 +125,7 @@ class RemotingServer:
                 stats.open,
             )
             return False
-        if self._handler.addresses[peer[0]] >= self.limits.connections_per_address:
+        if self.connections.count_of(peer[0]) >= self.limits.connections_per_address:
             stats.refused_address += 1
             self.connections.log_violation(
                 'connection refused peer=%s reason="too many of one address" open=%d',
@@ -148,43 +147,6 @@ class RemotingServer:
             text = "peer lost while accepting peer=%s server=%s error=%s"
             log.debug(text, address_text(peer), self.connections.name, error)
             accepted.close()
-
-
-class _Admission:
-    """Between connections and the handler: counts by address, knows when all are gone."""
-
-    def __init__(self, handler: Handler) -> None:
-        self._handler = handler
-        self.commands_received = handler.commands_received
-        self.addresses: Counter[str] = Counter()
-        self._open = 0
-        self._empty = asyncio.Event()
-
-    def connection_opened(self, connection: Connection) -> None:
-        self._open += 1
-        self._empty.clear()
-        self.addresses[connection.peer[0]] += 1
-        self._handler.connection_opened(connection)
-
-    def connection_closed(self, connection: Connection, reason: str) -> None:
-        self._open -= 1
-        host = connection.peer[0]
-        self.addresses[host] -= 1
-        if not self.addresses[host]:
-            del self.addresses[host]
-        if not self._open:
-            self._empty.set()
-        self._handler.connection_closed(connection, reason)
-
-    async def wait_empty(self, timeout_s: float) -> bool:
-        if not self._open:
-            return True
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._empty.wait()
-        except TimeoutError:
-            return False
-        return True
 
 
 def _surface(task: asyncio.Task[None]) -> None:

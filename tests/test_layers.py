@@ -215,6 +215,19 @@ def test_nothing_of_ours_is_imported_bare_or_relatively() -> None:
     assert wrong == []
 
 
+def test_no_module_exports_what_another_defines() -> None:
+    """A name is imported from where it is defined; `import x as x` is a second place for it."""
+    wrong = [
+        f"{name_of(path)}:{node.lineno} exports {alias.name}"
+        for path in ALL
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name
+    ]
+    assert wrong == []
+
+
 def test_only_the_command_line_knows_the_command_line() -> None:
     assert all("cli" not in lower for lower in MAY_IMPORT.values())
 

@@ -25,7 +25,7 @@ from aerobee.broker.router import refusal
 from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command, encode_response
-from aerobee.protocol.headers.client import SendReply
+from aerobee.protocol.headers.send import SendReply
 from aerobee.remoting.connection import Connection
 from aerobee.store.errors import StoreBroken
 from aerobee.store.message_store import MessageStore

@@ -22,11 +22,12 @@ from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.topics import PERM_READ, TopicConfig, TopicTable
-from aerobee.protocol.bodies.common import MessageQueue, dumps
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import Subscription, tag_codes
 from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.frames.fastjson import dumps
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.headers.client import (
     PULL_CLASS_FILTER,

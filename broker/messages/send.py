@@ -28,7 +28,7 @@ from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.hashing import tag_code
-from aerobee.protocol.headers.client import SendMessageHeader, SendReply
+from aerobee.protocol.headers.send import SendMessageHeader, SendReply
 from aerobee.protocol.message.batch import decode_batch, join_properties
 from aerobee.protocol.message.properties import PROPERTY_TAGS, decode_properties, index_keys
 from aerobee.protocol.message.record import StoreMessage

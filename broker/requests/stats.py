@@ -14,7 +14,7 @@ from aerobee.broker.tables.clients import ClientTable, Member
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.topics import TopicConfig, TopicTable
-from aerobee.protocol.bodies.common import MessageQueue, dumps
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.stats import (
     ConnectionData,
     ConsumeStats,
@@ -29,6 +29,7 @@ from aerobee.protocol.bodies.stats import (
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.frames.fastjson import dumps
 from aerobee.protocol.headers.admin import (
     BrokerConsumeStatsHeader,
     ConsumeStatsHeader,

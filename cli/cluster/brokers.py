@@ -2,10 +2,8 @@
 
 import argparse
 
-from aerobee.cli.cluster.session import name_servers, run_client
+from aerobee.cli.cluster.session import admin_of, run_client
 from aerobee.cli.output import OK, USAGE, CommandFailed, print_json, say
-from aerobee.client.admin import Admin
-from aerobee.client.options import ClientOptions
 
 
 def clean(parsed: argparse.Namespace) -> int:
@@ -16,7 +14,7 @@ def clean(parsed: argparse.Namespace) -> int:
 
 
 async def _clean(parsed: argparse.Namespace) -> int:
-    async with Admin(name_servers(parsed), ClientOptions(call_timeout_s=parsed.timeout)) as admin:
+    async with admin_of(parsed) as admin:
         done = await admin.clean(
             expired_log=parsed.log,
             expired_queues=parsed.queues,

@@ -12,16 +12,16 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final
 
-from aerobee.cli.cluster.session import check_broker, name_servers, run_client
+from aerobee.cli.cluster.session import admin_of, check_broker, consumer_of, run_client
 from aerobee.cli.message_text import Printer
 from aerobee.cli.output import CANNOT_CONNECT, OK, USAGE, CommandFailed, say
 from aerobee.cli.times import FIRST_TIME_MS, parse_time
-from aerobee.client.admin import Admin
+from aerobee.client.admin import FAR_FUTURE_MS, Admin
 from aerobee.client.consuming.pull_consumer import PullConsumer
 from aerobee.client.consuming.puller import PullStatus
 from aerobee.client.errors import NetworkError
-from aerobee.client.message import MessageQueue, ReceivedMessage
-from aerobee.client.options import ClientOptions
+from aerobee.client.message import ReceivedMessage
+from aerobee.protocol.bodies.common import MessageQueue
 
 _BATCH: Final = 32
 # A pull of `tail` is held by the broker this long; shorter than what proxies usually allow.
@@ -29,7 +29,6 @@ _WAIT_MS: Final = 15_000
 _RETRY_S: Final = 1.0
 _TAIL_BUFFER: Final = 1000
 _PLACES_SHOWN: Final = 16
-_FAR_FUTURE_MS: Final = 2**63 - 1
 
 
 def pull(parsed: argparse.Namespace) -> int:
@@ -47,13 +46,9 @@ def query(parsed: argparse.Namespace) -> int:
     return run_client(_query(parsed))
 
 
-def _consumer(parsed: argparse.Namespace) -> PullConsumer:
-    return PullConsumer(name_servers(parsed), options=ClientOptions(call_timeout_s=parsed.timeout))
-
-
 async def _pull(parsed: argparse.Namespace) -> int:
     printer = Printer(json=parsed.json, full=parsed.full)
-    async with _consumer(parsed) as consumer:
+    async with consumer_of(parsed) as consumer:
         cursors = [
             _Cursor(consumer, queue, await _start(consumer, queue, parsed.start), parsed.tags)
             for queue in await _queues(consumer, parsed)
@@ -94,7 +89,7 @@ def _say_rest(cursors: list["_Cursor"], shown: int, *, filtered: bool) -> None:
 
 async def _tail(parsed: argparse.Namespace) -> int:
     printer = Printer(json=parsed.json, full=parsed.full)
-    async with _consumer(parsed) as consumer:
+    async with consumer_of(parsed) as consumer:
         queues = await _queues(consumer, parsed)
         starts = [await _start(consumer, queue, parsed.start) for queue in queues]
         arrived: asyncio.Queue[ReceivedMessage] = asyncio.Queue(_TAIL_BUFFER)
@@ -216,7 +211,7 @@ async def _start(consumer: PullConsumer, queue: MessageQueue, where: str) -> int
 
 
 async def _query(parsed: argparse.Namespace) -> int:
-    async with Admin(name_servers(parsed), ClientOptions(call_timeout_s=parsed.timeout)) as admin:
+    async with admin_of(parsed) as admin:
         found = await (_by_key(admin, parsed) if parsed.key else _by_id(admin, parsed))
     printer = Printer(json=parsed.json, full=parsed.full)
     for message in found[: parsed.max]:
@@ -232,7 +227,7 @@ async def _by_key(admin: Admin, parsed: argparse.Namespace) -> list[ReceivedMess
     if not parsed.topic:
         raise CommandFailed("--key needs the topic: keys are looked up within one", USAGE)
     begin = parse_time(parsed.begin) if parsed.begin else 0
-    end = parse_time(parsed.end) if parsed.end else _FAR_FUTURE_MS
+    end = parse_time(parsed.end) if parsed.end else FAR_FUTURE_MS
     return await admin.query_by_key(
         parsed.topic, parsed.key, max_messages=parsed.max, begin_ms=begin, end_ms=end
     )

@@ -15,10 +15,11 @@ from aerobee.cli.output import (
     print_table,
     say,
 )
-from aerobee.client.message import Message, MessageQueue
+from aerobee.client.message import Message
 from aerobee.client.options import ProducerOptions
 from aerobee.client.producing.producer import Producer
 from aerobee.client.producing.sender import SendResult, SendStatus
+from aerobee.protocol.bodies.common import MessageQueue
 
 
 def send(parsed: argparse.Namespace) -> int:

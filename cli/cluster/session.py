@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from aerobee.cli.output import CANNOT_CONNECT, REFUSED, USAGE, CommandFailed
 from aerobee.client.admin import Admin
+from aerobee.client.consuming.pull_consumer import PullConsumer
 from aerobee.client.errors import (
     CallerError,
     ClientError,
@@ -25,6 +26,16 @@ DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 def name_servers(parsed: argparse.Namespace) -> str:
     """The flag, else NAMESRV_ADDR as with RocketMQ's tools, else the embedded one's address."""
     return parsed.name_servers or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAME_SERVER
+
+
+def admin_of(parsed: argparse.Namespace) -> Admin:
+    """An administration client as the flags want it."""
+    return Admin(name_servers(parsed), ClientOptions(call_timeout_s=parsed.timeout))
+
+
+def consumer_of(parsed: argparse.Namespace) -> PullConsumer:
+    """A consumer as the flags want it, of no group."""
+    return PullConsumer(name_servers(parsed), options=ClientOptions(call_timeout_s=parsed.timeout))
 
 
 def run_client(work: Coroutine[Any, Any, int]) -> int:
@@ -44,7 +55,7 @@ async def check_broker(parsed: argparse.Namespace, having: Iterable[str]) -> Non
     broker at all, or it only lacks the topic."""
     if parsed.broker is None or parsed.broker in (names := sorted(set(having))):
         return
-    async with Admin(name_servers(parsed), ClientOptions(call_timeout_s=parsed.timeout)) as admin:
+    async with admin_of(parsed) as admin:
         known = sorted((await admin.cluster()).brokers)
     if parsed.broker in known:
         raise CommandFailed(

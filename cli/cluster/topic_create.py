@@ -8,14 +8,11 @@ Settings that are not named stay as they are.
 import argparse
 from typing import Final, NamedTuple
 
-from aerobee.cli.cluster.session import name_servers, run_client
+from aerobee.cli.cluster.session import admin_of, consumer_of, run_client
 from aerobee.cli.cluster.topics import rights_text
 from aerobee.cli.output import OK, CommandFailed, print_json, say
-from aerobee.client.admin import Admin
-from aerobee.client.consuming.pull_consumer import PullConsumer
 from aerobee.client.errors import NoRoute
-from aerobee.client.message import MessageQueue
-from aerobee.client.options import ClientOptions
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.topics import TopicData
 
 _QUEUES: Final = 8
@@ -49,11 +46,11 @@ def create_topic(parsed: argparse.Namespace) -> int:
 
 
 async def _create(parsed: argparse.Namespace) -> int:
-    async with Admin(name_servers(parsed), ClientOptions(call_timeout_s=parsed.timeout)) as admin:
+    async with admin_of(parsed) as admin:
         there = await admin.topic_settings(
             parsed.topic, cluster=parsed.cluster, broker=parsed.broker
         )
-        steps = [_Step(broker, data, _wanted(parsed, data)) for broker, data in there.items()]
+        steps = [_Step(broker, data, _asked(parsed, data)) for broker, data in there.items()]
         if any(step.changes for step in steps) and not parsed.update:
             raise CommandFailed(await _refusal(parsed, steps))
         for step in steps:
@@ -63,7 +60,7 @@ async def _create(parsed: argparse.Namespace) -> int:
     return OK
 
 
-def _wanted(parsed: argparse.Namespace, before: TopicData | None) -> TopicData:
+def _asked(parsed: argparse.Namespace, before: TopicData | None) -> TopicData:
     """The settings asked for; what was not asked for stays."""
     if before is None:
         queues = parsed.queues or _QUEUES
@@ -95,8 +92,7 @@ async def _refusal(parsed: argparse.Namespace, steps: list[_Step]) -> str:
 async def _unreadable(parsed: argparse.Namespace, steps: list[_Step]) -> int:
     """Messages in the queues that could not be read any more."""
     count = 0
-    options = ClientOptions(call_timeout_s=parsed.timeout)
-    async with PullConsumer(name_servers(parsed), options=options) as consumer:
+    async with consumer_of(parsed) as consumer:
         try:
             await consumer.queues(parsed.topic)  # the consumer gets to know the brokers
         except NoRoute:
@@ -110,7 +106,7 @@ async def _unreadable(parsed: argparse.Namespace, steps: list[_Step]) -> int:
 
 
 def _report(parsed: argparse.Namespace, steps: list[_Step]) -> None:
-    """What was done; the first broker stands for all where one figure is wanted."""
+    """What was done; the first broker stands for all where there is room for one figure."""
     result = "unchanged"
     if any(step.changes for step in steps):
         result = "changed"

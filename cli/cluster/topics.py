@@ -4,12 +4,11 @@ import argparse
 import asyncio
 from typing import Any, Final
 
-from aerobee.cli.cluster.session import name_servers, run_client
+from aerobee.cli.cluster.session import admin_of, run_client
 from aerobee.cli.output import OK, print_json, print_table, say
 from aerobee.cli.times import time_text
 from aerobee.client.admin import Admin
 from aerobee.client.errors import NoRoute
-from aerobee.client.options import ClientOptions
 from aerobee.protocol.bodies.routes import ClusterInfo, TopicRoute
 from aerobee.protocol.names import (
     DLQ_PREFIX,
@@ -31,12 +30,8 @@ def describe_topic(parsed: argparse.Namespace) -> int:
     return run_client(_describe(parsed))
 
 
-def _admin(parsed: argparse.Namespace) -> Admin:
-    return Admin(name_servers(parsed), ClientOptions(call_timeout_s=parsed.timeout))
-
-
 async def _list(parsed: argparse.Namespace) -> int:
-    async with _admin(parsed) as admin:
+    async with admin_of(parsed) as admin:
         names = await admin.topics()
         if not parsed.all:
             cluster = await admin.cluster()
@@ -74,7 +69,7 @@ async def _routes(admin: Admin, names: list[str]) -> dict[str, TopicRoute]:
 
 
 async def _describe(parsed: argparse.Namespace) -> int:
-    async with _admin(parsed) as admin:
+    async with admin_of(parsed) as admin:
         route = await admin.route(parsed.topic)
         stats = await admin.topic_stats(parsed.topic)
     queues: list[dict[str, Any]] = [

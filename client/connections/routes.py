@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -30,17 +29,19 @@ from aerobee.client.errors import (
     peer_error,
     reading,
 )
-from aerobee.client.message import MessageQueue
-from aerobee.protocol.bodies.routes import BrokerRoute, TopicRoute
+from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.protocol.bodies.routes import (
+    MASTER_ID,
+    PERM_READ,
+    PERM_WRITE,
+    BrokerRoute,
+    TopicRoute,
+)
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.names import is_retry_topic
 
 log = logging.getLogger(__name__)
-
-MASTER_ID: Final = 0
-PERM_READ: Final = 4
-PERM_WRITE: Final = 2
 
 MakeCommand = Callable[[RequestCode, dict[str, str]], Command]
 

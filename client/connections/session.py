@@ -22,7 +22,7 @@ from typing import Final, Protocol
 
 from aerobee.client.connections.background import FirstAlone, Periodic, TaskOwner
 from aerobee.client.connections.pool import ConnectionPool
-from aerobee.client.connections.routes import MASTER_ID, RouteCache
+from aerobee.client.connections.routes import RouteCache
 from aerobee.client.errors import (
     CallerError,
     ClientClosed,
@@ -39,6 +39,7 @@ from aerobee.client.options import (
     parse_addresses,
 )
 from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
+from aerobee.protocol.bodies.routes import MASTER_ID
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command, make_request, make_response
 from aerobee.protocol.frames.signature import signed

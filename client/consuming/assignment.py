@@ -21,8 +21,9 @@ from aerobee.client.connections.session import Session
 from aerobee.client.consuming.consumer_state import ConsumerState
 from aerobee.client.consuming.order_lock import OrderLocks
 from aerobee.client.consuming.process_queue import ProcessQueue
-from aerobee.client.message import MessageQueue, queue_text
+from aerobee.client.message import queue_text
 from aerobee.client.options import ConsumeFrom
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.names import is_retry_topic
 
 log = logging.getLogger(__name__)

@@ -21,9 +21,9 @@ from typing import Protocol
 from aerobee.client import queue_offsets
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import CallerError, ClientError, OffsetFileInUse
-from aerobee.client.message import MessageQueue, queue_text
+from aerobee.client.message import queue_text
 from aerobee.file_replacement import replace_file
-from aerobee.protocol.bodies.common import encode_offset_table, parse_offset_table
+from aerobee.protocol.bodies.common import MessageQueue, encode_offset_table, parse_offset_table
 from aerobee.protocol.errors import BadRequest
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import ClientError, reading
-from aerobee.client.message import MessageQueue
 from aerobee.protocol.bodies.clients import LockBatch, parse_locked_queues
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.codes import RequestCode
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,8 @@ from aerobee.client.consuming.consumer_state import ConsumerState
 from aerobee.client.consuming.listener import Consumed
 from aerobee.client.consuming.order_lock import LOCK_TRUST_S, OrderLocks
 from aerobee.client.consuming.process_queue import ProcessQueue
-from aerobee.client.message import MessageQueue, ReceivedMessage, queue_text
+from aerobee.client.message import ReceivedMessage, queue_text
+from aerobee.protocol.bodies.common import MessageQueue
 
 log = logging.getLogger(__name__)
 

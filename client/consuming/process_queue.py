@@ -18,7 +18,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from aerobee.client.message import MessageQueue, ReceivedMessage
+from aerobee.client.message import ReceivedMessage
+from aerobee.protocol.bodies.common import MessageQueue
 
 
 class ProcessQueue:

@@ -13,8 +13,9 @@ from aerobee.client.connections.session import Session
 from aerobee.client.consuming.puller import Pull, Puller, PullResult, make_subscription
 from aerobee.client.consuming.send_back import send_back
 from aerobee.client.errors import checking_arguments
-from aerobee.client.message import MessageQueue, ReceivedMessage
+from aerobee.client.message import ReceivedMessage
 from aerobee.client.options import Addresses, ClientOptions
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.filters.subscription import Subscription
 from aerobee.protocol.names import check_group_name
 

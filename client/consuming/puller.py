@@ -10,10 +10,11 @@ import enum
 import time
 from dataclasses import dataclass
 
-from aerobee.client.connections.routes import MASTER_ID
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import NetworkError, NoRoute, checking_arguments, peer_error, reading
-from aerobee.client.message import MessageQueue, ReceivedMessage, received
+from aerobee.client.message import ReceivedMessage, received
+from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.protocol.bodies.routes import MASTER_ID
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.filters.subscription import Subscription, parse_tag_expression
 from aerobee.protocol.frames.command import Command

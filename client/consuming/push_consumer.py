@@ -38,9 +38,9 @@ from aerobee.client.consuming.queue_puller import QueuePuller
 from aerobee.client.consuming.rebalance import Rebalancer
 from aerobee.client.consuming.send_back import SendBack
 from aerobee.client.errors import checking_arguments
-from aerobee.client.message import MessageQueue
 from aerobee.client.options import Addresses, Model, PushOptions
 from aerobee.protocol.bodies.clients import CONSUME_PASSIVELY, ConsumerData
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.filters.subscription import Subscription
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.names import check_group_name, retry_topic

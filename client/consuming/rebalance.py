@@ -28,8 +28,9 @@ from aerobee.client.consuming.consumer_state import ConsumerState
 from aerobee.client.consuming.order_lock import OrderLocks
 from aerobee.client.consuming.queue_puller import QueuePuller
 from aerobee.client.errors import ClientError, NoRoute, reading
-from aerobee.client.message import MessageQueue, queue_text
+from aerobee.client.message import queue_text
 from aerobee.protocol.bodies.clients import parse_consumer_list
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.routes import TopicRoute
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.filters.subscription import Subscription

@@ -24,10 +24,11 @@ from aerobee.client.connections.background import wait_all
 from aerobee.client.connections.role import Role
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import ClientError, NetworkError, SendFailed, checking_arguments
-from aerobee.client.message import Message, MessageQueue
+from aerobee.client.message import Message
 from aerobee.client.options import Addresses, ProducerOptions
 from aerobee.client.producing.queue_choice import QueueChooser, queue_by_key, worth_retrying
 from aerobee.client.producing.sender import Outgoing, Sender, SendResult, SendStatus
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.hashing import java_hash
 from aerobee.protocol.names import check_group_name

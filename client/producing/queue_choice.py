@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from aerobee.client.errors import ClientError, NetworkError, PeerError
-from aerobee.client.message import MessageQueue
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.codes import ResponseCode
 
 RETRY_CODES: Final = frozenset(

@@ -17,11 +17,12 @@ from typing import Final
 
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import BadMessage, peer_error, reading
-from aerobee.client.message import Message, MessageQueue, compress_body, property_text
+from aerobee.client.message import Message, compress_body, property_text
 from aerobee.client.options import ProducerOptions
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
-from aerobee.protocol.headers.client import SendMessageHeader, SendMessageResponse
+from aerobee.protocol.headers.send import SendMessageHeader, SendMessageResponse
 from aerobee.protocol.message.batch import BatchItem, encode_batch
 from aerobee.protocol.message.ids import UniqueIdMaker
 from aerobee.protocol.message.properties import (

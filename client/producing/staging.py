@@ -21,12 +21,11 @@ from typing import Final, NamedTuple, TypeVar
 
 from aerobee.client.connections.retrying import with_backoff
 from aerobee.client.connections.role import Role
-from aerobee.client.connections.routes import MASTER_ID
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import ClientError, NoRoute, SendFailed, reading
-from aerobee.client.message import MessageQueue
 from aerobee.client.options import Addresses, ClientOptions
-from aerobee.protocol.bodies.routes import ClusterInfo
+from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.protocol.bodies.routes import MASTER_ID, ClusterInfo
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.hashing import java_hash

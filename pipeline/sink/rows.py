@@ -29,7 +29,7 @@ from aerobee.protocol.names import RETRY_PREFIX, check_topic_name
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from aerobee.client.message import MessageQueue
+    from aerobee.protocol.bodies.common import MessageQueue
 
 PROPERTY_SPARK_ID: Final = "SPARK_ID"
 MAX_DELAY_LEVEL: Final = 18

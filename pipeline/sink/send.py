@@ -23,12 +23,12 @@ from aerobee.client.connections.retrying import with_backoff
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import ClientError, NoRoute
 from aerobee.client.loop_thread import LoopThread
-from aerobee.client.message import MessageQueue
 from aerobee.client.options import ProducerOptions
 from aerobee.client.producing.sender import Outgoing, Sender, SendResult, SendStatus
 from aerobee.client.producing.staging import StageClient
 from aerobee.pipeline.sink.options import SinkOptions
 from aerobee.pipeline.sink.rows import Row, SinkRowError
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.headers.stages import (
     Run,
     StageCapability,

@@ -17,7 +17,6 @@ import msgspec
 
 from aerobee.client.errors import ClientError
 from aerobee.client.loop_thread import LoopThread
-from aerobee.client.message import MessageQueue
 from aerobee.client.producing.sender import make_unique_ids
 from aerobee.client.producing.staging import StageClient
 from aerobee.pipeline.sink.plan import SinkPlan, staging_client
@@ -29,6 +28,7 @@ from aerobee.pipeline.sink.send import (
     StagedSender,
     TaskSender,
 )
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.headers.stages import StageCapability, StagePart
 
 log = logging.getLogger("aerobee.pipeline")

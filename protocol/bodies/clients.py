@@ -16,7 +16,6 @@ from aerobee.protocol.bodies.common import (
     MessageQueue,
     as_object,
     bool_member,
-    dumps,
     list_member,
     long_member,
     object_member,
@@ -32,6 +31,7 @@ from aerobee.protocol.filters.subscription import (
     parse_tag_expression,
     tag_subscription,
 )
+from aerobee.protocol.frames.fastjson import dumps
 
 # Groups and subscriptions of one client, tags of one subscription, queues of one lock request.
 LIMIT = 1_000

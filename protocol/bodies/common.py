@@ -1,19 +1,17 @@
 """JSON bodies: what all of them share, and the small ones (protocol/WIRE.md 4).
 
-Bodies of one subject have a module each: client_bodies (heartbeats, locks), topic_bodies (topic
-tables, registration), route_bodies (routes, clusters), stats_bodies (statistics, connections).
-Reading is strict about types and bounds and deaf to members it does not know; what is wrong is
-answered with code 1 and the member's name. Writing goes through `dumps`: sorted members, nulls
-dropped, queues as map keys written as real objects.
+Bodies of one subject have a module each: clients (heartbeats, locks), topics (topic tables), routes
+(routes, clusters), stats (statistics, connections). Reading is strict about types and bounds and
+deaf to members it does not know; what is wrong is answered with code 1 and the member's name.
+Writing goes through `dumps`: sorted members, nulls dropped, queues as map keys written as real
+objects.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.frames.fastjson import JsonError
-from aerobee.protocol.frames.fastjson import dumps as dumps
-from aerobee.protocol.frames.fastjson import loads as loads
+from aerobee.protocol.frames.fastjson import JsonError, dumps, loads
 
 # Requests are small; this bounds what one may cost (about 0.2 s in the slowest reader).
 MAX_REQUEST_VALUES = 100_000

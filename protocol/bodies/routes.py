@@ -15,6 +15,13 @@ from aerobee.protocol.bodies.common import (
 )
 from aerobee.protocol.errors import BadRequest
 
+# The broker id of a master; its slaves have others.
+MASTER_ID = 0
+# What may be done with the queues of a topic.
+PERM_READ = 4
+PERM_WRITE = 2
+PERM_READ_WRITE = PERM_READ | PERM_WRITE
+
 _MAX_VALUES = 2_000_000
 _NO_LIMIT = 1 << 31
 

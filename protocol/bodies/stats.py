@@ -13,7 +13,6 @@ from aerobee.protocol.bodies.clients import subscription_members
 from aerobee.protocol.bodies.common import (
     MessageQueue,
     as_object,
-    dumps,
     int_member,
     list_member,
     long_member,
@@ -22,6 +21,7 @@ from aerobee.protocol.bodies.common import (
     text_member,
 )
 from aerobee.protocol.filters.subscription import Subscription
+from aerobee.protocol.frames.fastjson import dumps
 
 _MAX_VALUES = 2_000_000
 _NO_LIMIT = 1 << 31

@@ -104,7 +104,7 @@ class SqlFilter:
     _evaluate: Callable[[Properties], bool | None] = field(repr=False, compare=False)
 
     def matches(self, properties: Properties) -> bool:
-        """Whether a message with these properties, by name, is wanted."""
+        """Whether a message with these properties, by name, matches."""
         try:
             return self._evaluate(properties) is True
         except Incomparable:

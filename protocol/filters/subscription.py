@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic, and how a broker tells it from a message's tag hash.
+"""Subscriptions: which messages of a topic a consumer gets, decided by their tag hash.
 
 A TAG expression is `*` (or nothing) for all messages, else tags joined by `||`; blanks around a tag
 do not count (protocol/WIRE.md 4.2). The broker compares the 32-bit hash in the consume queue with
@@ -14,9 +14,7 @@ import msgspec
 
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.hashing import java_hash as java_hash
-from aerobee.protocol.hashing import java_hash_with_prefix as java_hash_with_prefix
-from aerobee.protocol.hashing import tag_code as tag_code
+from aerobee.protocol.hashing import tag_code
 
 ALL_MESSAGES = "*"
 TAG_TYPE = "TAG"
@@ -41,7 +39,7 @@ class Subscription(msgspec.Struct, frozen=True):
     class_filter: bool = False
 
     def matches(self, tags_code: int) -> bool:
-        """Whether a message with this tag hash may be wanted."""
+        """Whether a message with this tag hash may match."""
         return not self.codes or tags_code in self.codes
 
 

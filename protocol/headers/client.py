@@ -13,16 +13,12 @@ from msgspec import field
 
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.headers.fields import Header, Int32, Int64, parse_int
-from aerobee.protocol.headers.send import SendMessageHeader as SendMessageHeader
-from aerobee.protocol.headers.send import SendMessageResponse as SendMessageResponse
-from aerobee.protocol.headers.send import SendReply as SendReply
 
 # Bits of a pull's sysFlag (protocol/WIRE.md 6.5).
 PULL_COMMIT_OFFSET = 1
 PULL_SUSPEND = 2
 PULL_SUBSCRIPTION = 4
 PULL_CLASS_FILTER = 8
-PULL_LITE = 16
 
 _check_pull_widths = struct.Struct(">iqiiqqq").pack
 

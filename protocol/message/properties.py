@@ -89,7 +89,7 @@ def decode_properties(text: str | bytes | memoryview) -> dict[str, str]:
 def encode_properties(properties: Mapping[str, str]) -> str:
     """The text form, without a final U+0002.
 
-    The caller vouches for names and values without U+0001 and U+0002 (`is_clean_text`).
+    The caller has checked that no name or value holds U+0001 or U+0002 (`is_clean_text`).
     """
     return "\x02".join([f"{name}\x01{value}" for name, value in properties.items()])
 
@@ -127,7 +127,7 @@ def index_keys(properties: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def tags_and_keys(encoded: bytes) -> tuple[str, tuple[str, ...]]:
-    """TAGS and the index words of stored properties, for who reads millions of records.
+    """TAGS and the index words of stored properties, for readers of millions of records.
 
     The same as `decode_properties` would lead to. Messages of one producer differ in their UNIQ_KEY
     mostly, so what stands around it is remembered. Raises UnicodeDecodeError.

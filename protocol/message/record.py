@@ -13,6 +13,7 @@ from functools import lru_cache
 import msgspec
 
 from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.message.ids import offset_msg_id
 from aerobee.protocol.message.properties import PROPERTY_TAGS, decode_properties, index_keys
 from aerobee.protocol.message.record_layout import (
     BLANK_MAGIC,
@@ -85,7 +86,7 @@ class Message(msgspec.Struct, gc=False):
     @property
     def msg_id(self) -> str:
         """The offsetMsgId: store host and log offset (protocol/WIRE.md 6.6)."""
-        return f"{pack_host(*self.store_host).hex().upper()}{self.log_offset:016X}"
+        return offset_msg_id(pack_host(*self.store_host), self.log_offset)
 
     @property
     def tags(self) -> str | None:

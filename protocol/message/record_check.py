@@ -48,7 +48,7 @@ _crc32 = zlib.crc32
 _PLAIN = struct.Struct(">iIii4xqqi16xq20xi")
 _V6_HOSTS = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 
-#: Of one call: enough to be quick, few enough to tell progress and to keep memory small.
+#: Of one call: enough to be quick, few enough to report progress and to keep memory small.
 MOST_RECORDS = 512
 MOST_BYTES = 16 << 20
 
@@ -180,7 +180,7 @@ def scan_records(
 
     At most MOST_RECORDS, and none that begins MOST_BYTES or more behind the first.
 
-    Ends before the first thing that is not a sound record; `check_record` tells what it is.
+    Ends before the first thing that is not a sound record; `check_record` says what it is.
     """
     found: list[Checked] = []
     topics: dict[bytes, str] = {}
@@ -228,8 +228,8 @@ def scan_records(
 
 
 def announced_size(buffer: bytes | memoryview, position: int) -> int:
-    """How long the record at `position` says it is, told from its beginning alone; 0 if its size
-    and its body's length do not fit each other, or too little of it is there to tell.
+    """How long the record at `position` says it is, read from its beginning alone; 0 if its size
+    and its body's length do not fit each other, or too little of it is there.
     """
     if len(buffer) - position < HEADS[0x30].size:
         return 0

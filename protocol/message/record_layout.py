@@ -1,8 +1,8 @@
-"""Byte positions of the stored message: nobody else counts bytes (WIRE.md 6.1, FORMAT.md 2).
+"""Byte positions of the stored message: no other module counts bytes (WIRE.md 6.1, FORMAT.md 2).
 
 A record is the same bytes in the commit log, in a pull's answer and in a query's answer. All
 integers are big-endian. B and S are the born and store host lengths: 8 for IPv4 (4 + port i32), 20
-for IPv6, told by bits 4 and 5 of the sysFlag; L body, T topic, P properties length in bytes.
+for IPv6, as bits 4 and 5 of the sysFlag say; L body, T topic, P properties length in bytes.
 
     0 total size    4 magic       8 body CRC        12 queue id      16 flag
     20 queue offset 28 log offset 36 sysFlag        40 born time     48 born host (B)

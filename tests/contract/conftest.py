@@ -11,7 +11,7 @@ import pytest
 import aerobee.testing
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, make_request
-from aerobee.protocol.headers.client import SendMessageHeader
+from aerobee.protocol.headers.send import SendMessageHeader
 from aerobee.remoting.caller import Caller
 from aerobee.testing import RunningBroker
 from tests.ports import free_port

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import aerobee.testing
-from aerobee.protocol.bodies.common import loads
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
+from aerobee.protocol.frames.fastjson import loads
 from aerobee.protocol.message.batch import BatchItem, encode_batch
 from aerobee.protocol.message.ids import parse_offset_msg_id
 from aerobee.protocol.message.record import Message, decode_records

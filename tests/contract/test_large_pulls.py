@@ -4,7 +4,8 @@ import pytest
 
 from aerobee import testing
 from aerobee.client.blocking import Admin, Producer
-from aerobee.client.message import Message, MessageQueue
+from aerobee.client.message import Message
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.headers.client import PULL_SUBSCRIPTION, PullMessageHeader

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from aerobee.client.blocking import PullConsumer
-from aerobee.client.message import MessageQueue
 from aerobee.pipeline.sink.plan import plan_write
 from aerobee.pipeline.sink.task import abort_write, commit_write, write_partition
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from tests import campaign
 from tests.crash.lasting import LastingDaemon

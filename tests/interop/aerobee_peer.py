@@ -15,10 +15,11 @@ from functools import partial
 from aerobee.client.consuming.listener import Consumed
 from aerobee.client.consuming.push_consumer import PushConsumer
 from aerobee.client.errors import ClientError
-from aerobee.client.message import Message, MessageQueue, ReceivedMessage
+from aerobee.client.message import Message, ReceivedMessage
 from aerobee.client.options import ConsumeFrom, PushOptions
 from aerobee.client.producing.producer import Producer
 from aerobee.client.producing.sender import SendResult, SendStatus
+from aerobee.protocol.bodies.common import MessageQueue
 
 BATCH = 32
 ASYNC_WINDOW = 128

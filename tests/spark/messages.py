@@ -7,7 +7,8 @@ import struct
 from collections.abc import Iterable
 
 from aerobee.client.blocking import Producer
-from aerobee.client.message import Message, MessageQueue
+from aerobee.client.message import Message
+from aerobee.protocol.bodies.common import MessageQueue
 from tests.interop.brokers import BROKER_NAME, Broker
 from tests.interop.processes import wait_until
 

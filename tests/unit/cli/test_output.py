@@ -10,7 +10,8 @@ from aerobee.cli import output
 from aerobee.cli.message_text import json_fields, line
 from aerobee.cli.output import CommandFailed, body_fields, body_text, print_table, printable
 from aerobee.cli.times import parse_time, time_text
-from aerobee.client.message import MessageQueue, ReceivedMessage
+from aerobee.client.message import ReceivedMessage
+from aerobee.protocol.bodies.common import MessageQueue
 
 
 def message(body: bytes = b"hello", **changes: object) -> ReceivedMessage:

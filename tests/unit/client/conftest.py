@@ -26,7 +26,8 @@ from aerobee.protocol.bodies.routes import BrokerRoute, QueueRoute, TopicRoute
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.filters.subscription import tag_codes
 from aerobee.protocol.frames.command import Command, encode_response, make_request
-from aerobee.protocol.headers.client import PullMessageHeader, SendMessageHeader
+from aerobee.protocol.headers.client import PullMessageHeader
+from aerobee.protocol.headers.send import SendMessageHeader
 from aerobee.protocol.message.batch import decode_batch
 from aerobee.protocol.message.properties import decode_properties
 from aerobee.protocol.message.record import StoreMessage, encode_record

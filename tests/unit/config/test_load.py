@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from aerobee.config.load import ConfigError, Loaded, load_settings
+from aerobee.config.errors import ConfigError
+from aerobee.config.load import Loaded, load_settings
 from aerobee.config.sources import detect_format
 
 DISTRIBUTED_CONF = """\

@@ -18,13 +18,8 @@ from aerobee.protocol.codes import (
     version_name,
 )
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.filters.subscription import (
-    java_hash,
-    java_hash_with_prefix,
-    parse_tag_expression,
-    tag_code,
-    tag_codes,
-)
+from aerobee.protocol.filters.subscription import parse_tag_expression, tag_codes
+from aerobee.protocol.hashing import java_hash, java_hash_with_prefix, tag_code
 from aerobee.protocol.message.batch import BatchItem, decode_batch, encode_batch, join_properties
 from aerobee.protocol.message.ids import UniqueIdMaker, offset_msg_id, parse_offset_msg_id
 from aerobee.protocol.message.properties import (

@@ -23,7 +23,7 @@ from aerobee.protocol.filters.subscription import parse_tag_expression
 from aerobee.protocol.frames.command import Command, encode_response, make_response
 from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.protocol.hashing import tag_code
-from aerobee.protocol.headers.client import SendReply
+from aerobee.protocol.headers.send import SendReply
 from aerobee.protocol.message import ids, record, record_check, record_layout
 from aerobee.protocol.message.batch import BatchItem, decode_batch, encode_batch
 from aerobee.protocol.message.properties import decode_properties, encode_properties

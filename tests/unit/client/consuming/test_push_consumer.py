@@ -12,10 +12,12 @@ from aerobee.client.consuming.push_consumer import PushConsumer
 from aerobee.client.message import ReceivedMessage
 from aerobee.client.options import ConsumeFrom, PushOptions
 from aerobee.protocol.bodies.clients import HeartbeatData, encode_consumer_list
-from aerobee.protocol.bodies.common import MessageQueue, encode_offset_table, loads
+from aerobee.protocol.bodies.common import MessageQueue, encode_offset_table
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, encode_response, make_request
-from aerobee.protocol.headers.client import PullMessageHeader, SendBackHeader, SendMessageHeader
+from aerobee.protocol.frames.fastjson import loads
+from aerobee.protocol.headers.client import PullMessageHeader, SendBackHeader
+from aerobee.protocol.headers.send import SendMessageHeader
 from aerobee.protocol.message.properties import decode_properties
 from aerobee.remoting.connection import Connection
 

@@ -25,7 +25,7 @@ from aerobee.client.producing.sender import SendStatus
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import encode_response
-from aerobee.protocol.headers.client import SendMessageHeader
+from aerobee.protocol.headers.send import SendMessageHeader
 from aerobee.protocol.message.batch import decode_batch
 from aerobee.protocol.message.properties import decode_properties
 
