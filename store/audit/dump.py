@@ -21,16 +21,10 @@ from aerobee.protocol.message.record import (
 )
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.disk.files import Files
-from aerobee.store.index.file import (
-    ENTRY_BYTES,
-    HEADER,
-    HEADER_BYTES,
-    SLOT_BYTES,
-    slot_hash,
-)
+from aerobee.store.index.file import slot_hash
+from aerobee.store.index.view import IndexView
 from aerobee.store.inspect.ext import Extensions
 from aerobee.store.inspect.filler import is_filler
-from aerobee.store.inspect.index_file import ENTRIES
 from aerobee.store.inspect.layout import FoundFile, survey
 from aerobee.store.inspect.log_files import LogFiles
 from aerobee.store.inspect.queue_files import QueueFiles, QueueSet
@@ -46,7 +40,6 @@ from aerobee.store.scan.sources import Sources
 _FOREVER = (1 << 63) - 1
 # Times of messages next to each other may go back a little; segments are left out with care.
 _TIME_SLACK_MS = 60_000
-_CHUNK_ENTRIES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,10 +281,15 @@ class Dump:
     def index_files(self) -> Iterator[DumpedIndexFile]:
         """The header of each index file, oldest first."""
         for file in self._layout.index_files:
-            data = self._sources.get(file.path).read(0, HEADER_BYTES)
-            if len(data) == HEADER_BYTES:
-                begin_ms, end_ms, begin, end, used, count = HEADER.unpack(data)
-                yield DumpedIndexFile(file.path, begin_ms, end_ms, begin, end, used, count - 1)
+            header = self._index_view(file.path).header()
+            if header is not None:
+                yield DumpedIndexFile(file.path, *header[:5], header.next_number - 1)
+
+    def _index_view(self, path: str) -> IndexView:
+        return IndexView(
+            lambda position, size: self._sources.get(path).read(position, size),
+            self._sizes.index_slots,
+        )
 
     def entries(self, wanted: Wanted) -> Iterator[DumpedEntry]:
         """Entries of all index files; by key if topic and key are given."""
@@ -309,15 +307,9 @@ class Dump:
 
     def _entries_of(self, header: DumpedIndexFile) -> Iterator[DumpedEntry]:
         slots = self._sizes.index_slots
-        entries_at = HEADER_BYTES + SLOT_BYTES * slots
-        last = min(header.entries, self._sizes.index_entries - 1)
-        for first in range(1, last + 1, _CHUNK_ENTRIES):
-            count = min(_CHUNK_ENTRIES, last + 1 - first)
-            source = self._sources.get(header.path)
-            data = source.read(entries_at + ENTRY_BYTES * first, ENTRY_BYTES * count)
-            whole = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
-            for number, fields in enumerate(ENTRIES.iter_unpack(whole), first):
-                key_hash, log_offset, seconds, previous = fields
+        count = min(header.entries + 1, self._sizes.index_entries)
+        for first, entries in self._index_view(header.path).chunks(count):
+            for number, (key_hash, log_offset, seconds, previous) in enumerate(entries, first):
                 state = "entry"
                 if key_hash < 0 or log_offset < 0 or seconds < 0 or not 0 <= previous < number:
                     state = "damaged"

@@ -3,8 +3,8 @@
 A message whose property `INNER_MULTI_DISPATCH` lists queue names, separated by commas, gets a unit
 in each of those queues besides its own. The append writes their queue offsets, in the same order,
 into the record (`INNER_MULTI_QUEUE_OFFSET`), so that the queues can always be made again from the
-log: `MultiDispatchLog` writes them, `MultiDispatcher` reads them back, `slots.py` tells whether a
-record names a unit back. With light queues on, names that begin with `%LMQ%` have queue id 0,
+log: `MultiDispatchLog` writes them, `derived.py` reads them back, `slots.py` tells whether a record
+names an entry back. With light queues on, names that begin with `%LMQ%` have queue id 0,
 others the message's own.
 
 Not multi-dispatched, although the reference of 4.9 does it: retries and dead letters, whose
@@ -16,8 +16,6 @@ Names come from clients and become directories: what cannot be one, and the syst
 refused with the message.
 """
 
-from collections.abc import Iterable
-
 import msgspec
 
 from aerobee.protocol.message.properties import (
@@ -25,12 +23,10 @@ from aerobee.protocol.message.properties import (
     PROPERTY_MULTI_DISPATCH,
     PROPERTY_WAIT,
     decode_properties,
-    further_queues,
     split_list,
 )
-from aerobee.protocol.message.record import SYS_TRANSACTION_PREPARED, Checked, StoreMessage
+from aerobee.protocol.message.record import SYS_TRANSACTION_PREPARED, StoreMessage
 from aerobee.protocol.names import DLQ_PREFIX, NO_SEND_TOPICS, RETRY_PREFIX
-from aerobee.store.dispatch.dispatcher import Dispatcher
 from aerobee.store.errors import MessageIllegal, StoreError
 from aerobee.store.log.commit_log import Appended, CommitLog
 from aerobee.store.queues.consume_queue import ConsumeQueue
@@ -113,28 +109,3 @@ def _numbered(message: StoreMessage, queue_offsets: list[int]) -> StoreMessage:
     numbers = LIST_SEPARATOR.join(map(str, queue_offsets))
     kept.append(OFFSETS_MARK + numbers.encode())
     return msgspec.structs.replace(message, properties=b"\x02".join(kept))
-
-
-class MultiDispatcher(Dispatcher):
-    """Reads the further queues of records back from the log."""
-
-    def entries(self, records: Iterable[Checked]) -> list[Appended]:
-        """As Dispatcher.entries; behind a record's entry one for each of its further queues."""
-        found: list[Appended] = []
-        for record in records:
-            own = super().entries((record,))
-            found += own
-            if own and own[0][0] is not None and OFFSETS_MARK in record[10]:
-                found += self._further(record, own[0])
-        return found
-
-    def _further(self, record: Checked, own: Appended) -> list[Appended]:
-        queue, _, log_offset, size, tags_code, _, store_ms, _ = own
-        found: list[Appended] = []
-        known = {queue}
-        for name, queue_offset in further_queues(decode_properties(record[10])):
-            other = self._obtain(name, self._queues.listed_id(name, record[2]))
-            if other is not None and other not in known:
-                known.add(other)
-                found.append((other, queue_offset, log_offset, size, tags_code, (), store_ms, name))
-        return found

@@ -31,8 +31,8 @@ from aerobee.store.log.encoding import crc_checks
 from aerobee.store.opening import LOG_SIZE_KEYS, StoreParts, make_parts
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_view import PRE_BLANK, UNIT
+from aerobee.store.recovery.cross_check import CrossCheck
 from aerobee.store.recovery.report import Progress
-from aerobee.store.recovery.soundness import Soundness
 from aerobee.store.repair.at_rest import StoreAtRest
 from aerobee.store.scan.log_scanner import LogScanner, MappedSegments, Tail
 from aerobee.store.scan.sequence import Gap, Sequences
@@ -188,8 +188,8 @@ class Build:
         if rest.was_left_open:
             for segment in segments.segments:
                 segment.distrust_cache()
-        soundness = Soundness(segments, parts.queues)
-        floor = max(self._old.named_end(), rest.marks.flushed, soundness.last_sound_start())
+        cross_check = CrossCheck(segments, parts.queues)
+        floor = max(self._old.named_end(), rest.marks.flushed, cross_check.last_sound_start())
         lasting = rest.marks.nothing_lost or not rest.was_left_open
         self._scan = LogScanner(
             MappedSegments(segments),
@@ -199,7 +199,7 @@ class Build:
             tail=Tail.FOLLOWED if lasting else Tail.TORN,
         )
         start = segments.min_offset
-        sequences = Sequences(start, start, soundness.is_sound, soundness.is_own)
+        sequences = Sequences(start, start, cross_check.is_sound, cross_check.is_own)
         gaps_seen = 0
         for batch, *_ in self._scan.batches(start):
             self._report.records += len(batch)

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from aerobee.protocol.message.record import MIN_RECORD_BYTES
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_view import PRE_BLANK_SIZE, UNIT, UNIT_BYTES
+from aerobee.store.scan.compare import differences
 
 # Slots that may be missing for reasons nobody noticed, a flipped transaction bit for example.
 _SLACK = 16
@@ -316,29 +317,14 @@ class Sequences:
         """Write what is not there already."""
         first, data = run
         there = b""
-        while len(there) < len(data):
-            part = queue.read_units(
-                first + len(there) // UNIT_BYTES, (len(data) - len(there)) // UNIT_BYTES
-            )
-            if not part:
-                break
-            there += part
-        if there == data:
-            return
-        if not there:
-            queue.write_units(first, data)
-            self.written += run.length
-            return
-        for position in range(0, len(data), UNIT_BYTES):
-            offset = first + position // UNIT_BYTES
-            if position >= len(there):
-                queue.write_units(offset, data[position:])
+        if first >= queue.first_offset:
+            there = queue.read_over_files(first, run.end)
+        for offset, wanted, present in differences(first, data, there):
+            if not present:
+                queue.write_units(offset, data[(offset - first) * UNIT_BYTES :])
                 self.written += run.end - offset
                 return
-            unit = data[position : position + UNIT_BYTES]
-            present = there[position : position + UNIT_BYTES]
-            if present != unit:
-                self._replace(queue, offset, unit, present)
+            self._replace(queue, offset, wanted, present)
 
     def _replace(self, queue: ConsumeQueue, offset: int, wanted: bytes, present: bytes) -> None:
         """Put a unit where another one is, unless that names a later record, soundly."""

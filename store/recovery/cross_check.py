@@ -22,7 +22,7 @@ _CHUNK_UNITS = 3200
 _BESIDE = 8
 
 
-class Soundness:
+class CrossCheck:
     """The judge of loaded `segments` and `queues`."""
 
     def __init__(self, segments: MappedFileQueue, queues: ConsumeQueueTable) -> None:
