@@ -3,7 +3,7 @@
     get -> Reader -> (does not check out) -> DamageReports -> log, counters, offsets file
     Scrub (own thread) -> Findings -> Healer (store's caller) -> consume queues, DamageReports
 
-Without a scrub (`scrub_bytes_per_second` 0) damage is found by reads only, and nobody mends units.
+Without a scrub (`scrub_bytes_per_second` 0) damage is found by reads only, and nobody mends entries.
 """
 
 import threading
@@ -108,7 +108,7 @@ class Checks:
             self._stopped = True
 
     def heal(self) -> int:
-        """Settle what the scrub found, for a few milliseconds; how many queue units were mended.
+        """Settle what the scrub found, for a few milliseconds; how many queue entries were mended.
 
         To be called about once a second by the store's caller; see `Healer.heal`.
         """

@@ -1,7 +1,7 @@
-"""Lists what a store holds: messages of the log, units of the queues, entries of the index.
+"""Lists what a store holds: messages of the log, entries of the queues, entries of the index.
 
 Works on whatever state the files are in; damaged places are part of the listing. All of it streams.
-What is known of the place of something (its queue's unit, the times of segments) is used to begin
+What is known of the place of something (its queue's entry, the times of segments) is used to begin
 reading near it.
 """
 
@@ -32,7 +32,7 @@ from aerobee.store.inspect.sizes import find_sizes
 from aerobee.store.inspect.state import read_marks, was_left_open
 from aerobee.store.log.encoding import crc_checks
 from aerobee.store.queues.consume_queue_ext import is_address
-from aerobee.store.queues.queue_view import PRE_BLANK_SIZE, UNIT, names_record
+from aerobee.store.queues.queue_view import PRE_BLANK_SIZE, ENTRY, names_record
 from aerobee.store.scan.log_scanner import Batch
 from aerobee.store.scan.sequence import Gap
 from aerobee.store.scan.sources import Sources
@@ -74,10 +74,10 @@ class DumpedMessage(NamedTuple):
     kind: str
 
 
-class DumpedUnit(NamedTuple):
+class DumpedQueueEntry(NamedTuple):
     """A slot of a queue. `state`: message, lost (pre-blank), empty, deleted (its record is older
-    than the log), or what is wrong with it. `tags_code` is what its extension unit holds, where it
-    has one, and the address of that unit where it is missing."""
+    than the log), or what is wrong with it. `tags_code` is what its extension entry holds, where it
+    has one, and the address of that entry where it is missing."""
 
     topic: str
     queue_id: int
@@ -200,12 +200,12 @@ class Dump:
         return start, end
 
     def _place_of(self, queue: QueueFiles, offset: int) -> int | None:
-        """Log offset of the message in a slot, if unit and record agree on it."""
-        unit = queue.unit(offset) if 0 <= offset < queue.max_offset else None
-        if unit is None or not names_record(unit[0], unit[1]):
+        """Log offset of the message in a slot, if entry and record agree on it."""
+        entry = queue.entry(offset) if 0 <= offset < queue.max_offset else None
+        if entry is None or not names_record(entry[0], entry[1]):
             return None
-        sound = self._log.problem(queue, offset, unit[0], unit[1]) is None
-        return unit[0] if sound else None
+        sound = self._log.problem(queue, offset, entry[0], entry[1]) is None
+        return entry[0] if sound else None
 
     def _first_ms(self, file: FoundFile) -> int:
         return self._log.first_store_ms(file)
@@ -229,20 +229,20 @@ class Dump:
                 None if last is None else last[1],
             )
 
-    def units(self, wanted: Wanted) -> Iterator[DumpedUnit]:
+    def entries(self, wanted: Wanted) -> Iterator[DumpedQueueEntry]:
         """Every slot, held against the record it names."""
         log_min = self._log.files[0].start if self._log.files else 0
         for queue in self._wanted_queues(wanted):
             for first, data in queue.chunks():
-                for offset, unit in enumerate(UNIT.iter_unpack(data), first):
+                for offset, entry in enumerate(ENTRY.iter_unpack(data), first):
                     if not wanted.first_offset <= offset < wanted.end_offset:
                         continue
-                    log_offset, size, tags_code = unit
+                    log_offset, size, tags_code = entry
                     if wanted.log_start <= log_offset < wanted.log_end:
                         state = self._state(queue, offset, log_offset, size, log_min)
                         if is_address(tags_code):
                             tags_code, state = self._resolved(queue, tags_code, state)
-                        yield DumpedUnit(
+                        yield DumpedQueueEntry(
                             queue.topic,
                             queue.queue_id,
                             offset,
@@ -253,7 +253,7 @@ class Dump:
                         )
 
     def _resolved(self, queue: QueueFiles, address: int, state: str) -> tuple[int, str]:
-        """Tags code and state of a unit with an extension unit."""
+        """Tags code and state of an entry with an extension entry."""
         key, delayed = (queue.topic, queue.queue_id), queue.topic == SCHEDULE_TOPIC
         found = self._extensions.tags_code(key, address, delayed=delayed)
         if found is not None:

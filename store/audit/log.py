@@ -172,7 +172,7 @@ class LogAudit:
     # --- when the log has been read ---------------------------------------------------------
 
     def judge(self, lost: LostByGap, marks: KnownMarks, *, clean_stop: bool) -> None:
-        """Findings about gaps and about the end; `lost` says which messages units name there."""
+        """Findings about gaps and about the end; `lost` says which messages entries name there."""
         scan = self._scan
         misplaced = {file.start: own for file, own in self._reporter.misplaced}
         for file, own in self._reporter.misplaced:
@@ -220,7 +220,7 @@ class LogAudit:
 
 
 def _names(named: Sequence[tuple[str, int, int]]) -> str:
-    """Which messages were there, as units still say."""
+    """Which messages were there, as entries still say."""
     if not named:
         return ""
     texts = [

@@ -1,4 +1,4 @@
-"""Reads one consume queue from front to back: order, holes, lost slots, units that point nowhere.
+"""Reads one consume queue from front to back: order, holes, lost slots, entries that point nowhere.
 
 What the log has said about the queue before (`audit/queues.py`) comes in as counts and as the slots
 that records claim but do not have; those are reported there.
@@ -13,8 +13,8 @@ from aerobee.store.inspect.report import Counts, Findings
 from aerobee.store.queues.queue_view import (
     PRE_BLANK,
     PRE_BLANK_SIZE,
-    UNIT,
-    UNIT_BYTES,
+    ENTRY,
+    ENTRY_BYTES,
     names_record,
 )
 from aerobee.store.scan.sequence import Gap
@@ -24,7 +24,7 @@ Slots = tuple[int, int]
 
 
 class LostByGap:
-    """Which messages the damaged ranges of the log held, as far as units still name them."""
+    """Which messages the damaged ranges of the log held, as far as entries still name them."""
 
     def __init__(self, gaps: Sequence[Gap]) -> None:
         self._gaps = sorted(gaps)
@@ -41,7 +41,7 @@ class LostByGap:
         return index >= 0 and log_offset < self._gaps[index].end
 
     def note(self, queue: str, offset: int, log_offset: int) -> bool:
-        """Whether the unit points into a gap; its message is remembered then."""
+        """Whether the entry points into a gap; its message is remembered then."""
         if not self.holds(log_offset):
             return False
         start = self._starts[bisect_right(self._starts, log_offset) - 1]
@@ -69,9 +69,9 @@ class QueuePass:
         self._counts = counts
         self._lost = lost
         self._claimed = sorted(claimed)
-        # Units that name a record within the log and outside of its gaps.
+        # Entries that name a record within the log and outside of its gaps.
         self.named = 0
-        # Units at or above the log's end, and the first one's slot.
+        # Entries at or above the log's end, and the first one's slot.
         self.beyond = 0
         self.beyond_first = 0
         self._last_log = -1
@@ -79,9 +79,9 @@ class QueuePass:
         self._blank: Slots = (0, 0)
 
     def read(self, log_start: int, log_end: int) -> None:
-        """Order, holes, lost slots, and how many units name something within the log."""
+        """Order, holes, lost slots, and how many entries name something within the log."""
         for first, data in self.queue.chunks():
-            count = len(data) // UNIT_BYTES
+            count = len(data) // ENTRY_BYTES
             if data == PRE_BLANK * count:
                 self._note_blank(first, first + count)
             else:
@@ -91,15 +91,15 @@ class QueuePass:
 
     def _read_chunk(self, first: int, data: bytes, log_start: int, log_end: int) -> None:
         last, lost = self._last_log, self._lost
-        units = named = 0
-        for offset, (log_offset, size, _) in enumerate(UNIT.iter_unpack(data), first):
+        entries = named = 0
+        for offset, (log_offset, size, _) in enumerate(ENTRY.iter_unpack(data), first):
             if size <= 0 or size == PRE_BLANK_SIZE or log_offset < 0:
                 if size == PRE_BLANK_SIZE:
                     self._note_blank(offset, offset + 1)
                 else:
                     self._note_empty(offset)
                 continue
-            units += 1
+            entries += 1
             if log_offset <= last:
                 self._out_of_order(offset, log_offset, last)
             last = log_offset
@@ -111,16 +111,16 @@ class QueuePass:
                 self.beyond_first = self.beyond_first if self.beyond else offset
                 self.beyond += 1
             else:
-                self._counts.expired_units += 1
+                self._counts.expired_entries += 1
         self._last_log = last
-        self._counts.units += units
+        self._counts.entries += entries
         self.named += named
 
     def ask(self, records: LogFiles, log_start: int, log_end: int) -> None:
-        """What does each unit point to? For queues whose count is not right."""
+        """What does each entry point to? For queues whose count is not right."""
         queue = self.queue
         for first, data in queue.chunks():
-            for offset, (log_offset, size, _) in enumerate(UNIT.iter_unpack(data), first):
+            for offset, (log_offset, size, _) in enumerate(ENTRY.iter_unpack(data), first):
                 if not names_record(log_offset, size) or not log_start <= log_offset < log_end:
                     continue
                 if self._lost.holds(log_offset) or self._is_claimed(offset, offset + 1):
@@ -157,7 +157,7 @@ class QueuePass:
 
     def _note_blank(self, offset: int, stop: int) -> None:
         first, end = self._blank
-        self._counts.pre_blank_units += stop - offset
+        self._counts.pre_blank_entries += stop - offset
         if offset == end and end > first:
             self._blank = (first, stop)
             return

@@ -1,11 +1,11 @@
 """Holds consume queues against the log: each record in exactly its slot, each slot its record.
 
-While the log is read, every record with a place in a queue is compared with the unit in its slot,
+While the log is read, every record with a place in a queue is compared with the entry in its slot,
 runs of them with one read. That settles uniqueness without remembering anything: a record has one
-queue and one number, so it has one slot; a unit that named a record not its own would not compare
-equal for that record. A queue whose equal units are as many as its units that name something within
+queue and one number, so it has one slot; an entry that named a record not its own would not compare
+equal for that record. A queue whose equal entries are as many as its entries that name something within
 the log is therefore right as a whole, and is only read through for order and holes. In the others
-each unit is asked what it points to.
+each entry is asked what it points to.
 
 What is remembered of a queue is its next number and the runs of records that were not in their
 slots, which normally are none.
@@ -25,7 +25,7 @@ from aerobee.store.inspect.log_files import LogFiles
 from aerobee.store.inspect.queue_files import QueueFiles, QueueSet
 from aerobee.store.inspect.report import Counts, Findings
 from aerobee.store.queues.consume_queue_ext import is_address
-from aerobee.store.queues.queue_view import EMPTY, PRE_BLANK, UNIT, names_record
+from aerobee.store.queues.queue_view import EMPTY, PRE_BLANK, ENTRY, names_record
 from aerobee.store.scan.compare import differences
 from aerobee.store.scan.sequence import Run, runs_of
 
@@ -44,13 +44,13 @@ class Claim(NamedTuple):
     tags_code: int
 
 
-#: Claims by (topic, queue id), each queue's in log order: slots, and the unit for each.
+#: Claims by (topic, queue id), each queue's in log order: slots, and the entry for each.
 Claims: TypeAlias = dict[tuple[str, int], tuple[list[int], list[bytes]]]
 
 
 class _Run:
     """Records that follow each other and are not in their slots, which are all empty or all
-    `taken` by units that name something else."""
+    `taken` by entries that name something else."""
 
     __slots__ = ("count", "first", "first_log", "last_log", "taken")
 
@@ -77,7 +77,7 @@ class _State:
         self.runs: list[_Run] = []
         self.runs_left_out = 0
         self.superseded = 0
-        # Units whose extension unit is missing: how many, and the slot of the first.
+        # Entries whose extension entry is missing: how many, and the slot of the first.
         self.ext_missing: tuple[int, int] = (0, 0)
 
     def claims(self, offset: int) -> bool:
@@ -118,26 +118,26 @@ class QueueAudit:
 
     def feed(self, claims: Claims) -> None:
         """The next claims of the log, by queue, each queue's in log order."""
-        for key, (offsets, units) in claims.items():
+        for key, (offsets, entries) in claims.items():
             state = self._states.get(key)
             if state is None:
                 state = self._states[key] = _State()
             queue = self._queues.get(key)
-            for run in runs_of(offsets, b"".join(units)):
+            for run in runs_of(offsets, b"".join(entries)):
                 self._run(queue, state, run)
 
     def _run(self, queue: QueueFiles | None, state: _State, run: Run) -> None:
         first, expected = run
         there = b"" if queue is None else queue.read_over_files(first, run.end)
         different = list(differences(first, expected, there))
-        # One damaged record may claim any number; a new beginning has its units, or no queue.
+        # One damaged record may claim any number; a new beginning has its entries, or no queue.
         believed = queue is None or not different or different[0].offset > first
         if state.expected is not None and first < state.expected and believed:
             self._restarted(state, first)
         state.expected = run.end
         state.equal += run.length - len(different)
-        for offset, unit, found in different:
-            self._differs(queue, state, Claim(offset, *UNIT.unpack(unit)), found)
+        for offset, entry, found in different:
+            self._differs(queue, state, Claim(offset, *ENTRY.unpack(entry)), found)
 
     def _restarted(self, state: _State, first: int) -> None:
         """Numbers from `first` on are given out again: what claimed them before is in no queue."""
@@ -153,10 +153,10 @@ class QueueAudit:
                 kept.append(run)
         state.runs = kept
 
-    def _differs(self, queue: QueueFiles | None, state: _State, claim: Claim, unit: bytes) -> None:
+    def _differs(self, queue: QueueFiles | None, state: _State, claim: Claim, entry: bytes) -> None:
         taken = False
-        if unit and unit != EMPTY and unit != PRE_BLANK:
-            log_offset, size, tags_code = UNIT.unpack(unit)
+        if entry and entry != EMPTY and entry != PRE_BLANK:
+            log_offset, size, tags_code = ENTRY.unpack(entry)
             if (log_offset, size) == claim[1:3]:
                 state.equal += 1
                 assert queue is not None
@@ -202,8 +202,8 @@ class QueueAudit:
     # --- at the end -------------------------------------------------------------------------
 
     def named_end(self, log_end: int) -> int:
-        """Up to where the log must have gone for the units at the ends of the queues, `log_end` or
-        more. Units in whose slot a record of the log belongs are damaged, and do not count."""
+        """Up to where the log must have gone for the entries at the ends of the queues, `log_end` or
+        more. Entries in whose slot a record of the log belongs are damaged, and do not count."""
         best = log_end
         for key, queue in self._queues.items():
             state = self._states.get(key) or _State()
@@ -223,7 +223,7 @@ class QueueAudit:
     ) -> None:
         """Judge what was not in its place, and read each queue through.
 
-        Units that point into a damaged range are told to `lost`; `progress` hears how many bytes
+        Entries that point into a damaged range are told to `lost`; `progress` hears how many bytes
         are read, of how many.
         """
         for key, state in self._states.items():
@@ -331,10 +331,10 @@ class QueueAudit:
         )
 
     def _judge_taken(self, queue: QueueFiles, run: _Run, where: str, names: str) -> tuple[str, str]:
-        """Whose is the slot? If its unit names a record that names it back, it is that one's."""
-        unit = queue.unit(run.first)
-        assert unit is not None
-        problem = self._records.problem(queue, run.first, unit[0], unit[1])
+        """Whose is the slot? If its entry names a record that names it back, it is that one's."""
+        entry = queue.entry(run.first)
+        assert entry is not None
+        problem = self._records.problem(queue, run.first, entry[0], entry[1])
         if problem is None:
-            return "record-stray", f"{where} should be {names}, but so should that at {unit[0]}"
+            return "record-stray", f"{where} should be {names}, but so should that at {entry[0]}"
         return "unit-wrong", f"{where}, {names}, not in the queue; the unit there: {problem}"

@@ -23,7 +23,7 @@ from aerobee.protocol.message.record import (
 )
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.queues.delay_levels import DelayLevels
-from aerobee.store.queues.queue_view import UNIT
+from aerobee.store.queues.queue_view import ENTRY
 from aerobee.store.queues.slots import OFFSETS_MARK
 
 #: What its reader knows a queue by: the queue itself, or its topic and queue id.
@@ -32,7 +32,7 @@ Q = TypeVar("Q")
 #: code, keys, store time, topic.
 Entry: TypeAlias = tuple[Q | None, int, int, int, int, tuple[str, ...], int, str]
 
-_pack_unit = UNIT.pack
+_pack_entry = ENTRY.pack
 
 
 class Derivation(Generic[Q]):
@@ -104,5 +104,5 @@ def by_queue(entries: Iterable[Entry[Q]]) -> dict[Q, tuple[list[int], list[bytes
             if known is None:
                 known = found[queue] = ([], [])
             known[0].append(queue_offset)
-            known[1].append(_pack_unit(log_offset, size, tags_code))
+            known[1].append(_pack_entry(log_offset, size, tags_code))
     return found

@@ -1,7 +1,7 @@
 """Brings records that were read from the log into consume queues and index, once or again.
 
 Used by recovery and by a reput that is behind, where nobody knows what of it was done before. So
-everything is compared first: a slot that holds the same unit is done, an empty or pre-blank one is
+everything is compared first: a slot that holds the same entry is done, an empty or pre-blank one is
 filled, what to make of another record in it is `sequence.py`'s affair. The bytes are those the
 append would have led to, which a test compares.
 """
@@ -59,8 +59,8 @@ class Dispatcher:
     def merge(self, entries: list[Appended], sequences: Sequences) -> None:
         """Write what is missing; what is there already stays. Raises OSError or Lagging."""
         self._reserve(entries)
-        for queue, (offsets, units) in by_queue(entries).items():
-            sequences.feed(queue, offsets, b"".join(units))
+        for queue, (offsets, entries) in by_queue(entries).items():
+            sequences.feed(queue, offsets, b"".join(entries))
         self.merge_keys(entries)
 
     def merge_keys(self, entries: list[Appended]) -> None:

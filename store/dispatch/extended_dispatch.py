@@ -1,12 +1,12 @@
 """Dispatch into consume queues with extension files (`extended_queue.py`).
 
-Each message's own queue gets an extension unit; the further queues of a multi-dispatched message
+Each message's own queue gets an extension entry; the further queues of a multi-dispatched message
 get the plain tags code, as in the reference.
 
-Both ways of dispatch give the same bytes. Fed, extension units are staged in log order and written
+Both ways of dispatch give the same bytes. Fed, extension entries are staged in log order and written
 before the queue's own. Read from the log, a slot that names the record already stays as it is,
 whether it holds an address or, from a time without the option, a tags code. A round that failed, on
-a full disk, may leave extension units that no slot names; nothing ever reads those.
+a full disk, may leave extension entries that no slot names; nothing ever reads those.
 """
 
 from collections.abc import Iterable
@@ -16,15 +16,15 @@ from aerobee.store.dispatch.reput import Reput
 from aerobee.store.log.commit_log import Appended
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.extended_queue import ExtendedQueue
-from aerobee.store.queues.queue_view import UNIT
+from aerobee.store.queues.queue_view import ENTRY
 from aerobee.store.scan.sequence import Lagging, Sequences
 from aerobee.store.segments.results import Arrival
 
-_pack_unit = UNIT.pack
+_pack_entry = ENTRY.pack
 
 
 class ExtendedReput(Reput):
-    """Writes an extension unit for each message that it is fed with."""
+    """Writes an extension entry for each message that it is fed with."""
 
     def _gather(
         self, entries: list[Appended], touched: list[tuple[ConsumeQueue, int]]
@@ -40,14 +40,14 @@ class ExtendedReput(Reput):
             if not queue.pending:
                 touched.append((queue, queue_offset))
             code = queue.code_for(tags_code, store_ms) if own else tags_code
-            queue.pending.append(_pack_unit(log_offset, size, code))
+            queue.pending.append(_pack_entry(log_offset, size, code))
             arrivals.append(Arrival(queue.topic, queue.queue_id, queue_offset, tags_code))
         _write_staged([queue for queue, _ in touched])
         return arrivals
 
 
 class ExtendedDispatcher(Dispatcher):
-    """Makes extension units for what is read from the log and not in the queues yet."""
+    """Makes extension entries for what is read from the log and not in the queues yet."""
 
     def merge(self, entries: list[Appended], sequences: Sequences) -> None:
         """As Dispatcher.merge."""
@@ -58,14 +58,14 @@ class ExtendedDispatcher(Dispatcher):
             if queue is None:
                 continue
             assert isinstance(queue, ExtendedQueue)
-            offsets, units = claims.setdefault(queue, ([], []))
+            offsets, entries = claims.setdefault(queue, ([], []))
             offsets.append(queue_offset)
-            units.append(queue.claim(queue_offset, log_offset, size, tags_code, store_ms, own=own))
+            entries.append(queue.claim(queue_offset, log_offset, size, tags_code, store_ms, own=own))
         _write_staged(claims)
         self._reserve(entries)
         try:
-            for queue, (offsets, units) in claims.items():
-                sequences.feed(queue, offsets, b"".join(units))
+            for queue, (offsets, entries) in claims.items():
+                sequences.feed(queue, offsets, b"".join(entries))
         except Lagging:
             # All of it will be read again.
             for queue in claims:

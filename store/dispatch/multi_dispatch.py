@@ -1,6 +1,6 @@
 """Multi-dispatch: one record, found through several consume queues (store spec 2.8).
 
-A message whose property `INNER_MULTI_DISPATCH` lists queue names, separated by commas, gets a unit
+A message whose property `INNER_MULTI_DISPATCH` lists queue names, separated by commas, gets an entry
 in each of those queues besides its own. The append writes their queue offsets, in the same order,
 into the record (`INNER_MULTI_QUEUE_OFFSET`), so that the queues can always be made again from the
 log: `MultiDispatchLog` writes them, `derived.py` reads them back, `slots.py` tells whether a record

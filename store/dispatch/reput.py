@@ -7,7 +7,7 @@ what is there already is left alone (`dispatcher.py`, which recovery uses too).
 Under SYNC_FLUSH the owner passes the durable mark as the limit: no consumer sees what a power cut
 could still take back, so no queue offset is ever given to two messages (reliability B4).
 
-A round first reserves room in the index, then writes each queue's units with one write, then puts
+A round first reserves room in the index, then writes each queue's entries with one write, then puts
 the keys (which cannot fail), then moves `dispatched`. A full disk therefore changes nothing that
 trying again would not repeat: the store refuses puts, remembers that it is behind, and tries again.
 Any other failure poisons it: a queue that cannot be written must not be served half.
@@ -31,12 +31,12 @@ from aerobee.store.dispatch.dispatcher import Dispatcher
 from aerobee.store.index.service import IndexService
 from aerobee.store.log.commit_log import Appended, CommitLog
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.queue_view import UNIT
+from aerobee.store.queues.queue_view import ENTRY
 from aerobee.store.scan.sequence import Sequences, nothing_is_sound
 from aerobee.store.segments.results import Arrival
 from aerobee.store.stats import StoreStats
 
-_pack_unit = UNIT.pack
+_pack_entry = ENTRY.pack
 
 
 class Reput:
@@ -95,7 +95,7 @@ class Reput:
         try:
             arrivals = self._gather(entries, touched)
             for queue, first in touched:
-                queue.write_units(first, b"".join(queue.pending))
+                queue.write_entries(first, b"".join(queue.pending))
         finally:
             for queue, _ in touched:
                 queue.pending = []
@@ -112,17 +112,17 @@ class Reput:
     def _gather(
         self, entries: list[Appended], touched: list[tuple[ConsumeQueue, int]]
     ) -> list[Arrival]:
-        """Collect units in their queues' `pending`; queues and their first slots go to `touched`.
+        """Collect entries in their queues' `pending`; queues and their first slots go to `touched`.
 
         Raises OSError.
         """
         arrivals: list[Arrival] = []
         for queue, queue_offset, log_offset, size, tags_code, _, _, _ in entries:
             if queue is not None:
-                units = queue.pending
-                if not units:
+                entries = queue.pending
+                if not entries:
                     touched.append((queue, queue_offset))
-                units.append(_pack_unit(log_offset, size, tags_code))
+                entries.append(_pack_entry(log_offset, size, tags_code))
                 arrivals.append(Arrival(queue.topic, queue.queue_id, queue_offset, tags_code))
         return arrivals
 

@@ -11,10 +11,10 @@ Those are cut off again, which needs no rebuild: each slot is set back to its ne
 
 from array import array
 
-from aerobee.store.index.file import ENTRY_BYTES, IndexFile
+from aerobee.store.index.file import INDEX_ENTRY_BYTES, IndexFile
 from aerobee.store.index.view import IndexView, no_entries
 
-_EMPTY = bytes(ENTRY_BYTES)
+_EMPTY = bytes(INDEX_ENTRY_BYTES)
 
 
 def repair_index_file(file: IndexFile) -> bool:
@@ -49,7 +49,7 @@ def cut_uncounted(file: IndexFile) -> bool:
             return False
     found: list[tuple[int, int]] = []
     number = file.count
-    while number < file.entries and file.read(file.entry_position(number), ENTRY_BYTES) != _EMPTY:
+    while number < file.entries and file.read(file.entry_position(number), INDEX_ENTRY_BYTES) != _EMPTY:
         key_hash, _, _, previous = file.entry(number)
         found.append((key_hash % file.slots, previous))
         number += 1

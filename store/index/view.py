@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from aerobee.store.index.file import ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES
+from aerobee.store.index.file import INDEX_ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES
 
 _ENTRIES = Struct(">iqii")
 _CHUNK_ENTRIES = 50_000
@@ -49,7 +49,7 @@ class IndexView:
 
     def entry_position(self, number: int) -> int:
         """Where entry `number` is in the file."""
-        return self.entries_at + ENTRY_BYTES * number
+        return self.entries_at + INDEX_ENTRY_BYTES * number
 
     def chunks(
         self, count: int, most: int = _CHUNK_ENTRIES
@@ -60,13 +60,13 @@ class IndexView:
         """
         number = 1
         while number < count:
-            size = ENTRY_BYTES * min(most, count - number)
+            size = INDEX_ENTRY_BYTES * min(most, count - number)
             data = self._read(self.entry_position(number), size)
-            whole = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
+            whole = data[: len(data) // INDEX_ENTRY_BYTES * INDEX_ENTRY_BYTES]
             yield number, _ENTRIES.iter_unpack(whole)
             if len(data) < size:
                 return
-            number += size // ENTRY_BYTES
+            number += size // INDEX_ENTRY_BYTES
 
     def wrong_slots(
         self, newest: "array[int]", most: int = _CHUNK_SLOTS

@@ -1,7 +1,7 @@
-"""Looks up what units of consume queues say through their extension files (`consume_queue_ext.py`).
+"""Looks up what entries of consume queues say through their extension files (`consume_queue_ext.py`).
 
-RocketMQ calls these files weakly reliable, and readers cope with a unit that is missing: any filter
-matches then. A unit with another message's tags is worse, because it hides its own.
+RocketMQ calls these files weakly reliable, and readers cope with an entry that is missing: any filter
+matches then. An entry with another message's tags is worse, because it hides its own.
 """
 
 from struct import Struct
@@ -12,7 +12,7 @@ from aerobee.store.scan.sources import Sources
 
 _HEAD = Struct(">hqqh")  # size, tags code, store time, size of the bit map
 _BASE = -(1 << 63)
-# Stays free behind the last unit of a file.
+# Stays free behind the last entry of a file.
 _END_BYTES = 4
 _I32_MIN, _I32_MAX = -(1 << 31), (1 << 31) - 1
 # Messages of one queue follow each other here too, so one read serves many.
@@ -46,7 +46,7 @@ class Extensions:
                 findings.add("ext-file-size", file.path, None, what)
 
     def tags_code(self, key: tuple[str, int], address: int, *, delayed: bool) -> int | None:
-        """What the extension unit at an address holds; None if a reader would take it for missing.
+        """What the extension entry at an address holds; None if a reader would take it for missing.
 
         Readers take a code of more than 32 bits, of a message that is not `delayed`, for damage.
         """

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from aerobee.store.inspect.layout import FoundFile, FoundQueue
 from aerobee.store.inspect.log_files import LogFiles
 from aerobee.store.inspect.report import Findings
-from aerobee.store.queues.queue_view import UNIT_BYTES, QueueView
+from aerobee.store.queues.queue_view import ENTRY_BYTES, QueueView
 from aerobee.store.scan.boundaries import Boundaries, last_boundary
 from aerobee.store.scan.sources import Sources
 
@@ -33,28 +33,28 @@ class QueueFiles(QueueView):
 
     @property
     def first_offset(self) -> int:
-        return self.files[0].start // UNIT_BYTES if self.files else 0
+        return self.files[0].start // ENTRY_BYTES if self.files else 0
 
     @property
     def used_bytes(self) -> int:
         """How much there is to read, about."""
-        return (self.max_offset - self.first_offset) * UNIT_BYTES
+        return (self.max_offset - self.first_offset) * ENTRY_BYTES
 
-    def read_units(self, first: int, count: int) -> bytes:
+    def read_entries(self, first: int, count: int) -> bytes:
         file = self._file_of(first)
         if file is None:
             return b""
-        position = first * UNIT_BYTES - file.start
-        size = min(count * UNIT_BYTES, self.segment_bytes - position)
+        position = first * ENTRY_BYTES - file.start
+        size = min(count * ENTRY_BYTES, self.segment_bytes - position)
         data = self._sources.get(file.path).read(position, size)
-        return data[: len(data) // UNIT_BYTES * UNIT_BYTES]
+        return data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
 
     def place(self, offset: int) -> tuple[str, int]:
         """File and byte position of a slot; the directory where there is no file."""
         file = self._file_of(offset)
         if file is None:
             return self.directory, 0
-        return file.path, offset * UNIT_BYTES - file.start
+        return file.path, offset * ENTRY_BYTES - file.start
 
     def check_files(self, findings: Findings, found: FoundQueue) -> None:
         """Lengths and the run of the files."""
@@ -73,13 +73,13 @@ class QueueFiles(QueueView):
                     file.path,
                     None,
                     f"does not follow the file before it: {self.name} has none for message "
-                    f"{expected // UNIT_BYTES}",
-                    queue_offset=expected // UNIT_BYTES,
+                    f"{expected // ENTRY_BYTES}",
+                    queue_offset=expected // ENTRY_BYTES,
                 )
             expected = file.start + self.segment_bytes
 
     def _file_of(self, offset: int) -> FoundFile | None:
-        position = offset * UNIT_BYTES
+        position = offset * ENTRY_BYTES
         index = bisect_right(self._starts, position) - 1
         if index < 0 or position >= self._starts[index] + self.segment_bytes:
             return None
@@ -90,8 +90,8 @@ class QueueFiles(QueueView):
             size = min(file.size, self.segment_bytes)
             high = self._sources.get(file.path).last_nonzero(0, size)
             if high:
-                return file.start // UNIT_BYTES + -(-high // UNIT_BYTES)
-        return self.files[-1].start // UNIT_BYTES if self.files else 0
+                return file.start // ENTRY_BYTES + -(-high // ENTRY_BYTES)
+        return self.files[-1].start // ENTRY_BYTES if self.files else 0
 
 
 class QueueSet:

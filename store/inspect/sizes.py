@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from aerobee.config.model import Settings
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreSizeMismatch
-from aerobee.store.index.file import ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES, index_file_bytes
+from aerobee.store.index.file import INDEX_ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES, index_file_bytes
 from aerobee.store.inspect.layout import FoundFile, Layout
 from aerobee.store.inspect.report import Sizes
 from aerobee.store.inspect.state import read_marks
@@ -105,7 +105,7 @@ def _index_size(
     if "index_slots" in given:
         return slots, _entries(length, slots), GIVEN
     if "index_entries" in given:
-        return (length - HEADER_BYTES - ENTRY_BYTES * entries) // SLOT_BYTES, entries, GIVEN
+        return (length - HEADER_BYTES - INDEX_ENTRY_BYTES * entries) // SLOT_BYTES, entries, GIVEN
     if index_file_bytes(slots, entries) == length:
         return slots, entries, FOUND
     for file in layout.index_files:
@@ -116,7 +116,7 @@ def _index_size(
 
 
 def _entries(length: int, slots: int) -> int:
-    return (length - HEADER_BYTES - SLOT_BYTES * slots) // ENTRY_BYTES
+    return (length - HEADER_BYTES - SLOT_BYTES * slots) // INDEX_ENTRY_BYTES
 
 
 def _slots_of(files: Files, file: FoundFile) -> int | None:
@@ -130,15 +130,15 @@ def _slots_of(files: Files, file: FoundFile) -> int | None:
         end_offset, count = fields[3], fields[5]
         end = source.last_nonzero(HEADER_BYTES, file.size)
         start = max(HEADER_BYTES, end - _TAIL_BYTES)
-        tail = source.read(start, end - start + ENTRY_BYTES)
+        tail = source.read(start, end - start + INDEX_ENTRY_BYTES)
     finally:
         source.close()
     wanted = end_offset.to_bytes(8, "big", signed=True)
     at = len(tail)
     while end_offset > 0 and count > 1 and (at := tail.rfind(wanted, 0, at)) >= 0:
         # A log offset is the second field of an entry, four bytes in.
-        slot_bytes: int = start + at - 4 - ENTRY_BYTES * (count - 1) - HEADER_BYTES
-        fits = (file.size - HEADER_BYTES - slot_bytes) % ENTRY_BYTES == 0
+        slot_bytes: int = start + at - 4 - INDEX_ENTRY_BYTES * (count - 1) - HEADER_BYTES
+        fits = (file.size - HEADER_BYTES - slot_bytes) % INDEX_ENTRY_BYTES == 0
         if slot_bytes > 0 and slot_bytes % SLOT_BYTES == 0 and fits:
             return slot_bytes // SLOT_BYTES
     return None

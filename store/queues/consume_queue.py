@@ -3,8 +3,8 @@
 Files are of fixed length, sparse, and written with pwrite, so a full disk is an error here and no
 fault.
 
-Offsets here are queue offsets (in units) unless a name says bytes or log. `max_offset` moves last,
-after the unit is in the file; `next_offset` is the numbering and belongs to the put lock.
+Offsets here are queue offsets (in entries) unless a name says bytes or log. `max_offset` moves last,
+after the entry is in the file; `next_offset` is the numbering and belongs to the put lock.
 
 Threads: the store's caller only; the flush thread syncs files through the DescriptorCache.
 """
@@ -18,9 +18,9 @@ from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreLayoutError
 from aerobee.store.queues.queue_view import (
     BLANK_CHUNK,
-    CHUNK_UNITS,
+    CHUNK_ENTRIES,
     PRE_BLANK,
-    UNIT_BYTES,
+    ENTRY_BYTES,
     QueueView,
 )
 from aerobee.store.segments.mapped_file import segment_name
@@ -64,14 +64,14 @@ class ConsumeQueue(QueueView):
         queue_id: int,
         segment_bytes: int,
     ) -> None:
-        assert segment_bytes % UNIT_BYTES == 0
+        assert segment_bytes % ENTRY_BYTES == 0
         self._files = files
         self._cache = cache
         self._tail: QueueFile | None = None
         self.directory = directory
         self.topic = topic
         self.queue_id = queue_id
-        # Units hold delivery times instead of tags codes.
+        # Entries hold delivery times instead of tags codes.
         self.delayed = topic == SCHEDULE_TOPIC
         self.segment_bytes = segment_bytes
         # Replaced as a whole, never changed: other threads may be reading the one they took.
@@ -79,7 +79,7 @@ class ConsumeQueue(QueueView):
         self.min_offset = 0
         self.max_offset = 0
         self.next_offset = 0
-        # Units of the dispatch that is going on, in order (reput's).
+        # Entries of the dispatch that is going on, in order (reput's).
         self.pending: list[bytes] = []
         # What is to be mended: an empty file at the end goes, files of another size or without a
         # name before it are made.
@@ -91,10 +91,10 @@ class ConsumeQueue(QueueView):
 
     # --- writing ----------------------------------------------------------------------------
 
-    def write_units(self, first: int, data: bytes) -> None:
-        """Put units at the slots from `first` on. Raises OSError; trying again is harmless."""
+    def write_entries(self, first: int, data: bytes) -> None:
+        """Put entries at the slots from `first` on. Raises OSError; trying again is harmless."""
         tail = self._tail
-        position = first * UNIT_BYTES
+        position = first * ENTRY_BYTES
         end = position + len(data)
         if tail is None or first != self.max_offset or position < tail.start or end > tail.end:
             self._write_anywhere(first, data)
@@ -102,22 +102,22 @@ class ConsumeQueue(QueueView):
         cache = self._cache
         self._files.write(cache.fd(tail), position - tail.start, data)
         cache.wrote(tail, end - tail.start)
-        self.max_offset = end // UNIT_BYTES
+        self.max_offset = end // ENTRY_BYTES
 
     def _write_anywhere(self, first: int, data: bytes) -> None:
         if not self.segments:
-            self._create(first * UNIT_BYTES // self.segment_bytes * self.segment_bytes)
-            self.max_offset = self.segments[0].start // UNIT_BYTES
+            self._create(first * ENTRY_BYTES // self.segment_bytes * self.segment_bytes)
+            self.max_offset = self.segments[0].start // ENTRY_BYTES
             self.min_offset = first
         if first < self.first_offset:
             self._extend_front(first)
         while self.max_offset < first:
-            blanks = min(first - self.max_offset, CHUNK_UNITS)
-            self._write_split(self.max_offset, BLANK_CHUNK[: blanks * UNIT_BYTES])
+            blanks = min(first - self.max_offset, CHUNK_ENTRIES)
+            self._write_split(self.max_offset, BLANK_CHUNK[: blanks * ENTRY_BYTES])
         self._write_split(first, data)
 
     def _write_split(self, first: int, data: bytes) -> None:
-        position = first * UNIT_BYTES
+        position = first * ENTRY_BYTES
         while data:
             file = self._segment_at(position) or self._create(self.segments[-1].end)
             part = data[: file.end - position]
@@ -126,18 +126,18 @@ class ConsumeQueue(QueueView):
             self._tail = file
             position += len(part)
             data = data[len(part) :]
-        self.max_offset = max(self.max_offset, position // UNIT_BYTES)
+        self.max_offset = max(self.max_offset, position // ENTRY_BYTES)
 
     def _extend_front(self, first: int) -> None:
         """Files went missing at the front while the log still names their slots: make them."""
         kept, self.segments = self.segments, ()
-        start = first * UNIT_BYTES // self.segment_bytes * self.segment_bytes
+        start = first * ENTRY_BYTES // self.segment_bytes * self.segment_bytes
         for file_start in range(start, kept[0].start, self.segment_bytes):
             self._create(file_start)
         self.segments += kept
         self._tail = kept[-1]
-        for slot in range(start // UNIT_BYTES, first, CHUNK_UNITS):
-            self._write_split(slot, BLANK_CHUNK[: (first - slot) * UNIT_BYTES])
+        for slot in range(start // ENTRY_BYTES, first, CHUNK_ENTRIES):
+            self._write_split(slot, BLANK_CHUNK[: (first - slot) * ENTRY_BYTES])
 
     def _create(self, start: int) -> QueueFile:
         self.new_directories += self._files.make_directories(self.directory)
@@ -150,7 +150,7 @@ class ConsumeQueue(QueueView):
 
     def zero_from(self, first: int) -> int:
         """Empty all slots from `first` on; files wholly behind it go. Bytes rewritten."""
-        rewritten, position = 0, first * UNIT_BYTES
+        rewritten, position = 0, first * ENTRY_BYTES
         while len(self.segments) > 1 and self.segments[-1].start >= position:
             file = self.segments[-1]
             self.segments = self.segments[:-1]
@@ -165,7 +165,7 @@ class ConsumeQueue(QueueView):
             if rewritten:
                 self._cache.wrote(file, self.segment_bytes)
             self._tail = file
-            self.max_offset = min(self.max_offset, (file.start + begin) // UNIT_BYTES)
+            self.max_offset = min(self.max_offset, (file.start + begin) // ENTRY_BYTES)
         return rewritten
 
     def restart_at(self, first: int) -> None:
@@ -182,34 +182,34 @@ class ConsumeQueue(QueueView):
         self.max_offset = self.min_offset = 0
 
     def blank_out(self, offset: int) -> None:
-        """Keep the slot, forget its record: a pre-blank unit takes its place."""
+        """Keep the slot, forget its record: a pre-blank entry takes its place."""
         self._write_split(offset, PRE_BLANK)
 
     # --- reading ----------------------------------------------------------------------------
 
-    def read_units(self, first: int, count: int) -> bytes:
-        """Up to `count` units from `first` on, within one file; empty where there is none."""
-        position = first * UNIT_BYTES
+    def read_entries(self, first: int, count: int) -> bytes:
+        """Up to `count` entries from `first` on, within one file; empty where there is none."""
+        position = first * ENTRY_BYTES
         file = self._segment_at(position)
         if file is None:
             return b""
-        end = min(position + count * UNIT_BYTES, file.end, self.max_offset * UNIT_BYTES)
+        end = min(position + count * ENTRY_BYTES, file.end, self.max_offset * ENTRY_BYTES)
         if end <= position:
             return b""
         return self._files.read(self._cache.fd(file), position - file.start, end - position)
 
-    #: As `read_units`, with tags codes in the place of what says where they are.
-    read_coded = read_units
+    #: As `read_entries`, with tags codes in the place of what says where they are.
+    read_coded = read_entries
 
-    def units_below(self, log_offset: int) -> int:
+    def entries_below(self, log_offset: int) -> int:
         """What `max_offset` was when the records below `log_offset` had been dispatched."""
-        last = self.unit(self.max_offset - 1) if self.max_offset else None
+        last = self.entry(self.max_offset - 1) if self.max_offset else None
         return self.max_offset if last and last[0] < log_offset else self.first_at(log_offset)
 
     @property
     def first_offset(self) -> int:
         """First slot that has a file."""
-        return self.segments[0].start // UNIT_BYTES if self.segments else 0
+        return self.segments[0].start // ENTRY_BYTES if self.segments else 0
 
     def correct_min_offset(self, log_min: int) -> None:
         """Let the queue begin at its first message that the log still has; at its end if none."""
@@ -273,14 +273,14 @@ class ConsumeQueue(QueueView):
         if not self.segments:
             return
         self._tail = self.segments[-1]
-        self.max_offset = self._tail.start // UNIT_BYTES
+        self.max_offset = self._tail.start // ENTRY_BYTES
         for file in reversed(self.segments):
             if file in self.unmade:
                 continue
             high = self._files.last_nonzero(self._cache.fd(file), 0, self.segment_bytes)
             if high:
-                units = -(-high // UNIT_BYTES)
-                self.max_offset = file.start // UNIT_BYTES + units
+                entries = -(-high // ENTRY_BYTES)
+                self.max_offset = file.start // ENTRY_BYTES + entries
                 return
 
     def refuse_sizes(self) -> None:
@@ -290,7 +290,7 @@ class ConsumeQueue(QueueView):
 
     def mend_files(self) -> None:
         """Remove or make what a crash left unfinished; made files are empty. Those of another size
-        keep their units, because the log may have lost their messages. Raises OSError."""
+        keep their entries, because the log may have lost their messages. Raises OSError."""
         if self.unfinished is not None:
             self._files.remove(self.unfinished)
             self.unfinished = None
@@ -298,7 +298,7 @@ class ConsumeQueue(QueueView):
             if file in self.odd_sizes:
                 found = self.odd_sizes.pop(file)
                 fd = self._cache.fd(file)
-                self._files.set_size(fd, min(found, self.segment_bytes) // UNIT_BYTES * UNIT_BYTES)
+                self._files.set_size(fd, min(found, self.segment_bytes) // ENTRY_BYTES * ENTRY_BYTES)
                 self._files.set_size(fd, self.segment_bytes)
                 self._cache.wrote(file, self.segment_bytes)
                 continue
@@ -311,7 +311,7 @@ class ConsumeQueue(QueueView):
             self._find_end()
 
     def distrust_cache(self, log_offset: int) -> None:
-        """As MappedFile.distrust_cache, for files with units of records at or above `log_offset`.
+        """As MappedFile.distrust_cache, for files with entries of records at or above `log_offset`.
 
         Their names are made durable with the next flush; a killed process could not. OSError.
         """
@@ -320,12 +320,12 @@ class ConsumeQueue(QueueView):
             first = self.first_offset
             self.new_directories += [os.path.dirname(self.directory), self.directory]
         for file in self.segments:
-            if file.end <= first * UNIT_BYTES:
+            if file.end <= first * ENTRY_BYTES:
                 continue
             fd = self._cache.fd(file)
             self._files.sync(fd)
             self._files.forget_cached(fd)
-            if file.start >= first * UNIT_BYTES:
+            if file.start >= first * ENTRY_BYTES:
                 self.new_directories.append(self.directory)
         self._find_end()  # the disk may have less than the cache had
 

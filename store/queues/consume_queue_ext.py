@@ -1,19 +1,19 @@
-"""Extension files of a consume queue: more about a message than its unit has room for (spec 5.6).
+"""Extension files of a consume queue: more about a message than its entry has room for (spec 5.6).
 
-A unit here: its size i16, tags code i64, store time i64, size of the bit map i16, bit map. The unit
-in the consume queue then holds an address instead of the tags code: the extension unit's offset
+An entry here: its size i16, tags code i64, store time i64, size of the bit map i16, bit map. The entry
+in the consume queue then holds an address instead of the tags code: the extension entry's offset
 minus 2^63, which no tags code reaches. Files are named by their first byte, as the queue's are; a
-unit that does not fit a file with 4 bytes to spare ends it with the size -1 and begins the next.
+entry that does not fit a file with 4 bytes to spare ends it with the size -1 and begins the next.
 
-The reference calls them weakly reliable, and readers have to take it so: where the unit is missing
-or does not add up, the tags code is unknown and every filter matches. Worse than a missing unit is
+The reference calls them weakly reliable, and readers have to take it so: where the entry is missing
+or does not add up, the tags code is unknown and every filter matches. Worse than a missing entry is
 another message's: its tags would hide the message. So an address that stands in the queue is never
-given again: after a start, writing goes on behind the unit of the queue's last address, in the next
-file if that unit is not on the disk. Where the queue has no address, the files begin anew. (The
-reference finds the end by the sizes that units give, and the last address after that.)
+given again: after a start, writing goes on behind the entry of the queue's last address, in the next
+file if that entry is not on the disk. Where the queue has no address, the files begin anew. (The
+reference finds the end by the sizes that entries give, and the last address after that.)
 
 Bytes are written with pwrite, staged and then written, once for each queue in a round of dispatch;
-`_next` moves when a unit is staged and goes back when the write failed. Files are synced with the
+`_next` moves when an entry is staged and goes back when the write failed. Files are synced with the
 queue's, by the flush thread, which also removes those that have expired.
 
 Threads: the store's caller; `dispose` the flush thread.
@@ -26,16 +26,16 @@ from typing import NamedTuple
 
 from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
 from aerobee.store.disk.files import Files
-from aerobee.store.queues.queue_view import UNIT, UNIT_BYTES
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
 from aerobee.store.segments.mapped_file import segment_name
 from aerobee.store.segments.mapped_file_queue import check_file_size, check_is_file
 
 #: Addresses are at most this; greater values are tags codes or delivery times.
 MOST_ADDRESS = -(1 << 31) - 1
-#: What `put` and `stage` answer when there is no unit; any value above MOST_ADDRESS means that.
+#: What `put` and `stage` answer when there is no entry; any value above MOST_ADDRESS means that.
 NO_ADDRESS = 1
 HEAD_BYTES = 20
-MOST_UNIT_BYTES = 32_767
+MOST_ENTRY_BYTES = 32_767
 
 _BASE = -(1 << 63)
 _MOST_OFFSET = MOST_ADDRESS - _BASE
@@ -44,15 +44,15 @@ _CODE = struct.Struct(">q")
 _CODE_POSITION = 12
 _I32_MIN, _I32_MAX = -(1 << 31), (1 << 31) - 1
 _END_MARK = struct.pack(">h", -1)
-# Stays free behind the last unit of a file; the mark needs half of it.
+# Stays free behind the last entry of a file; the mark needs half of it.
 _END_BYTES = 4
 _WINDOW_BYTES = 16_384
 _SIZE_KEYS = "consume_queue_ext_segment_bytes (mappedFileSizeConsumeQueueExt)"
 _SEGMENT_NAME = re.compile(r"[0-9]{20}", re.ASCII)
 
 
-class ExtUnit(NamedTuple):
-    """One extension unit; `bit_map` is empty while no filter makes one."""
+class ExtEntry(NamedTuple):
+    """One extension entry; `bit_map` is empty while no filter makes one."""
 
     tags_code: int
     store_ms: int
@@ -71,7 +71,7 @@ class ExtUnit(NamedTuple):
 
 
 def is_address(code: int) -> bool:
-    """Whether the last field of a consume queue unit is an address, not a tags code."""
+    """Whether the last field of a consume queue entry is an address, not a tags code."""
     return code <= MOST_ADDRESS
 
 
@@ -101,7 +101,7 @@ class ConsumeQueueExt:
         self.segment_bytes = segment_bytes
         # By first byte; replaced as a whole.
         self.segments: dict[int, QueueFile] = {}
-        # Where the next unit goes; staged units begin at `_first_staged`.
+        # Where the next entry goes; staged entries begin at `_first_staged`.
         self._next = self._first_staged = 0
         self._staged: list[bytes] = []
         # For the flush thread: files to remove, directories with new names in them.
@@ -114,20 +114,20 @@ class ConsumeQueueExt:
 
     @property
     def next_address(self) -> int:
-        """Address of the next unit, if it fits the file."""
+        """Address of the next entry, if it fits the file."""
         return self._next + _BASE
 
-    def put(self, unit: ExtUnit) -> int:
-        """Store a unit; its address, NO_ADDRESS if there can be none. Raises OSError."""
-        address = self.stage(unit)
+    def put(self, entry: ExtEntry) -> int:
+        """Store an entry; its address, NO_ADDRESS if there can be none. Raises OSError."""
+        address = self.stage(entry)
         self.write()
         return address
 
-    def stage(self, unit: ExtUnit) -> int:
+    def stage(self, entry: ExtEntry) -> int:
         """As `put`; written by the next `write`, taken back by `forget`. Raises OSError."""
-        size = unit.size
-        # The reference ends three files before it gives up; whether a unit fits one is known.
-        if size > min(MOST_UNIT_BYTES, self.segment_bytes - _END_BYTES):
+        size = entry.size
+        # The reference ends three files before it gives up; whether an entry fits one is known.
+        if size > min(MOST_ENTRY_BYTES, self.segment_bytes - _END_BYTES):
             return NO_ADDRESS
         if self._next + 2 * self.segment_bytes > _MOST_OFFSET:
             return NO_ADDRESS
@@ -140,7 +140,7 @@ class ConsumeQueueExt:
         if self._next % self.segment_bytes == 0 and self._next not in self.segments:
             self.write()
             self._create(self._next)
-        self._staged.append(unit.encode())
+        self._staged.append(entry.encode())
         self._next += size
         return self._next - size + _BASE
 
@@ -175,8 +175,8 @@ class ConsumeQueueExt:
 
     # --- reading ----------------------------------------------------------------------------
 
-    def get(self, address: int) -> ExtUnit | None:
-        """The unit at an address; None if it is not there or does not add up. Raises OSError."""
+    def get(self, address: int) -> ExtEntry | None:
+        """The entry at an address; None if it is not there or does not add up. Raises OSError."""
         if not is_address(address):
             return None
         offset = address - _BASE
@@ -193,17 +193,17 @@ class ConsumeQueueExt:
         if map_size:
             place = offset - file.start + HEAD_BYTES
             bit_map = self._files.read(self._cache.fd(file), place, map_size)
-        return ExtUnit(tags_code, store_ms, bit_map)
+        return ExtEntry(tags_code, store_ms, bit_map)
 
-    def resolve(self, units: bytes, *, any_code: bool = False) -> bytes:
-        """Consume queue units with tags codes in the place of addresses. Raises OSError.
+    def resolve(self, entries: bytes, *, any_code: bool = False) -> bytes:
+        """Consume queue entries with tags codes in the place of addresses. Raises OSError.
 
-        An address whose unit is not to be had stays. A tags code is 32 bits wide, or it is none,
+        An address whose entry is not to be had stays. A tags code is 32 bits wide, or it is none,
         except with `any_code` (delivery times).
         """
         resolved: bytearray | None = None
         window, window_start = b"", 0
-        for index, (_, _, code) in enumerate(UNIT.iter_unpack(units)):
+        for index, (_, _, code) in enumerate(ENTRY.iter_unpack(entries)):
             if code > MOST_ADDRESS:
                 continue
             offset = code - _BASE
@@ -214,9 +214,9 @@ class ConsumeQueueExt:
                     continue
             size, tags_code, _, map_size = _HEAD.unpack_from(window, place)
             if _adds_up(size, map_size) and (any_code or _I32_MIN <= tags_code <= _I32_MAX):
-                resolved = bytearray(units) if resolved is None else resolved
-                _CODE.pack_into(resolved, index * UNIT_BYTES + _CODE_POSITION, tags_code)
-        return units if resolved is None else bytes(resolved)
+                resolved = bytearray(entries) if resolved is None else resolved
+                _CODE.pack_into(resolved, index * ENTRY_BYTES + _CODE_POSITION, tags_code)
+        return entries if resolved is None else bytes(resolved)
 
     def _window(self, offset: int) -> bytes:
         file = self.segments.get(offset // self.segment_bytes * self.segment_bytes)
@@ -261,9 +261,9 @@ class ConsumeQueueExt:
             self._cut(0)
             return
         offset = last_address - _BASE
-        unit = self.get(last_address)
-        if unit is not None:
-            self._cut(offset + unit.size)
+        entry = self.get(last_address)
+        if entry is not None:
+            self._cut(offset + entry.size)
         else:
             self._cut((offset // self.segment_bytes + 1) * self.segment_bytes)
 

@@ -8,17 +8,17 @@ import os
 from aerobee.store.disk.descriptors import DescriptorCache
 from aerobee.store.disk.files import Files
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.consume_queue_ext import ConsumeQueueExt, ExtUnit, is_address
-from aerobee.store.queues.queue_view import UNIT, UNIT_BYTES
+from aerobee.store.queues.consume_queue_ext import ConsumeQueueExt, ExtEntry, is_address
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
 from aerobee.store.queues.table import ConsumeQueueTable, take_directories
 
-_pack_unit = UNIT.pack
-_CHUNK_UNITS = 3200
+_pack_entry = ENTRY.pack
+_CHUNK_ENTRIES = 3200
 _CODE_POSITION = 12
 
 
 class ExtendedQueue(ConsumeQueue):
-    """A consume queue whose units hold addresses of extension units."""
+    """A consume queue whose entries hold addresses of extension entries."""
 
     __slots__ = ("ext",)
 
@@ -36,29 +36,29 @@ class ExtendedQueue(ConsumeQueue):
         self.ext = ext
 
     def read_coded(self, first: int, count: int) -> bytes:
-        return self.ext.resolve(self.read_units(first, count), any_code=self.delayed)
+        return self.ext.resolve(self.read_entries(first, count), any_code=self.delayed)
 
     def code_for(self, tags_code: int, store_ms: int) -> int:
-        """What a new unit holds for that tags code: the address of a staged extension unit.
+        """What a new entry holds for that tags code: the address of a staged extension entry.
 
         The tags code itself if there can be none. Raises OSError.
         """
-        address = self.ext.stage(ExtUnit(tags_code, store_ms))
+        address = self.ext.stage(ExtEntry(tags_code, store_ms))
         return address if is_address(address) else tags_code
 
     def claim(
         self, offset: int, log_offset: int, size: int, tags_code: int, store_ms: int, *, own: bool
     ) -> bytes:
-        """The unit for a slot: what is there if it names the record, else a new one.
+        """The entry for a slot: what is there if it names the record, else a new one.
 
-        Only a message's `own` queue has an extension unit. Raises OSError.
+        Only a message's `own` queue has an extension entry. Raises OSError.
         """
-        there = self.unit(offset) or (0, 0, 0)
+        there = self.entry(offset) or (0, 0, 0)
         is_there = there[:2] == (log_offset, size)
         if is_there and (is_address(there[2]) or there[2] == tags_code):
-            return _pack_unit(*there)
+            return _pack_entry(*there)
         code = self.code_for(tags_code, store_ms) if own else tags_code
-        return _pack_unit(log_offset, size, code)
+        return _pack_entry(log_offset, size, code)
 
     def load(self, names: list[str]) -> list[str]:
         foreign = super().load(names)
@@ -73,7 +73,7 @@ class ExtendedQueue(ConsumeQueue):
         self.settle_ext()
 
     def settle_ext(self) -> None:
-        """Let extension units go on behind the last one that a slot names. Raises OSError."""
+        """Let extension entries go on behind the last one that a slot names. Raises OSError."""
         self.ext.settle(self._last_address())
 
     def correct_min_offset(self, log_min: int) -> None:
@@ -85,9 +85,9 @@ class ExtendedQueue(ConsumeQueue):
         if self.min_offset >= self.max_offset:
             self.ext.expire_below(self.ext.next_address)
             return
-        unit = self.unit(self.min_offset)
-        if unit is not None and is_address(unit[2]):
-            self.ext.expire_below(unit[2])
+        entry = self.entry(self.min_offset)
+        if entry is not None and is_address(entry[2]):
+            self.ext.expire_below(entry[2])
 
     def distrust_cache(self, log_offset: int) -> None:
         super().distrust_cache(log_offset)
@@ -101,12 +101,12 @@ class ExtendedQueue(ConsumeQueue):
         """The last address in a slot, None if no slot has one."""
         end = self.max_offset
         while end > self.first_offset:
-            file_units = self.segment_bytes // UNIT_BYTES
-            start = max((end - 1) // file_units * file_units, end - _CHUNK_UNITS)
-            data = self.read_units(start, end - start)
+            file_entries = self.segment_bytes // ENTRY_BYTES
+            start = max((end - 1) // file_entries * file_entries, end - _CHUNK_ENTRIES)
+            data = self.read_entries(start, end - start)
             # The first byte of a tags code is 0 or 255, that of an address neither.
-            if data[_CODE_POSITION::UNIT_BYTES].translate(None, b"\x00\xff"):
-                codes: list[int] = [code for _, _, code in UNIT.iter_unpack(data)]
+            if data[_CODE_POSITION::ENTRY_BYTES].translate(None, b"\x00\xff"):
+                codes: list[int] = [code for _, _, code in ENTRY.iter_unpack(data)]
                 addresses = [code for code in codes if is_address(code)]
                 if addresses:
                     return addresses[-1]

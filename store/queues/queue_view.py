@@ -1,6 +1,6 @@
 """What a consume queue says: for each message of one (topic, queue id) where it lies in the log.
 
-Entries (RocketMQ: units) of 20 bytes: log offset i64, record size i32, tags code i64. The entry of
+Entries (RocketMQ: entries) of 20 bytes: log offset i64, record size i32, tags code i64. The entry of
 queue offset k is at byte k x 20 of the queue, always (reliability B16): a queue offset that has no
 message is filled with a pre-blank entry (0, 2147483647, 0), never closed up.
 
@@ -15,16 +15,16 @@ says bytes or log.
 import struct
 from collections.abc import Iterator
 
-UNIT_BYTES = 20
-UNIT = struct.Struct(">qiq")
+ENTRY_BYTES = 20
+ENTRY = struct.Struct(">qiq")
 PRE_BLANK_SIZE = 0x7FFFFFFF
-PRE_BLANK = UNIT.pack(0, PRE_BLANK_SIZE, 0)
-EMPTY = bytes(UNIT_BYTES)
+PRE_BLANK = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
+EMPTY = bytes(ENTRY_BYTES)
 
-CHUNK_UNITS = 3200
-BLANK_CHUNK = PRE_BLANK * CHUNK_UNITS
+CHUNK_ENTRIES = 3200
+BLANK_CHUNK = PRE_BLANK * CHUNK_ENTRIES
 # Entries read at a time on the way back from an end, where most often the very last one is asked.
-_BACK_UNITS = 64
+_BACK_ENTRIES = 64
 
 
 def names_record(log_offset: int, size: int) -> bool:
@@ -34,7 +34,7 @@ def names_record(log_offset: int, size: int) -> bool:
 
 class QueueView:
     """Reading of one queue, whose slots go from `first_offset` to `max_offset`. A subclass gives
-    the bytes with `read_units`."""
+    the bytes with `read_entries`."""
 
     __slots__ = ()
 
@@ -49,7 +49,7 @@ class QueueView:
         """First slot that has a file."""
         raise NotImplementedError
 
-    def read_units(self, first: int, count: int) -> bytes:
+    def read_entries(self, first: int, count: int) -> bytes:
         """Up to `count` entries from `first` on, within one file; empty where there is none."""
         raise NotImplementedError
 
@@ -58,43 +58,43 @@ class QueueView:
         """The queue as people write it."""
         return f"{self.topic}/{self.queue_id}"
 
-    def unit(self, offset: int) -> tuple[int, int, int] | None:
+    def entry(self, offset: int) -> tuple[int, int, int] | None:
         """(log offset, size, tags code) of a slot, None where it is empty, blank or absent."""
-        data = self.read_units(offset, 1)
-        if len(data) < UNIT_BYTES:
+        data = self.read_entries(offset, 1)
+        if len(data) < ENTRY_BYTES:
             return None
-        unit: tuple[int, int, int] = UNIT.unpack(data)
-        return unit if 0 < unit[1] < PRE_BLANK_SIZE and unit[0] >= 0 else None
+        entry: tuple[int, int, int] = ENTRY.unpack(data)
+        return entry if 0 < entry[1] < PRE_BLANK_SIZE and entry[0] >= 0 else None
 
     def is_pre_blank(self, offset: int) -> bool:
         """Whether the slot is held by an entry that names no record."""
-        return self.read_units(offset, 1) == PRE_BLANK
+        return self.read_entries(offset, 1) == PRE_BLANK
 
     def next_file_offset(self, offset: int) -> int:
         """First queue offset of the file behind the one that holds `offset`, or would hold it."""
-        units = self.segment_bytes // UNIT_BYTES
-        return (offset // units + 1) * units
+        entries = self.segment_bytes // ENTRY_BYTES
+        return (offset // entries + 1) * entries
 
     def read_over_files(self, first: int, end: int) -> bytes:
         """The entries of [first, end); slots without a file are empty. Fewer behind the end."""
         parts: list[bytes] = []
         end = min(end, self.max_offset)
         while first < end:
-            data = self.read_units(first, end - first)
+            data = self.read_entries(first, end - first)
             if not data:
                 data = EMPTY * (min(self.next_file_offset(first), end) - first)
             parts.append(data)
-            first += len(data) // UNIT_BYTES
+            first += len(data) // ENTRY_BYTES
         return b"".join(parts)
 
     def chunks(self) -> Iterator[tuple[int, bytes]]:
         """(first slot, entries) of all that the files hold, in order."""
         offset = self.first_offset
         while offset < self.max_offset:
-            data = self.read_units(offset, min(CHUNK_UNITS, self.max_offset - offset))
+            data = self.read_entries(offset, min(CHUNK_ENTRIES, self.max_offset - offset))
             if data:
                 yield offset, data
-                offset += len(data) // UNIT_BYTES
+                offset += len(data) // ENTRY_BYTES
             else:
                 offset = self.next_file_offset(offset)
 
@@ -102,26 +102,26 @@ class QueueView:
         """(queue offset, log offset, size) of the first entry of [start, end) naming a record."""
         chunk = 8  # most often the very first one names a record
         while start < end:
-            data = self.read_units(start, min(chunk, end - start))
+            data = self.read_entries(start, min(chunk, end - start))
             if not data:
                 start = self.next_file_offset(start)
                 continue
-            chunk = CHUNK_UNITS
+            chunk = CHUNK_ENTRIES
             if data != BLANK_CHUNK[: len(data)] and data.count(0) != len(data):
-                for index, (log_offset, size, _) in enumerate(UNIT.iter_unpack(data)):
+                for index, (log_offset, size, _) in enumerate(ENTRY.iter_unpack(data)):
                     if 0 < size < PRE_BLANK_SIZE and log_offset >= 0:
                         return start + index, log_offset, size
-            start += len(data) // UNIT_BYTES
+            start += len(data) // ENTRY_BYTES
         return None
 
     def last_named(self, end: int) -> tuple[int, int, int] | None:
         """The same of the last entry below `end`."""
-        units = self.segment_bytes // UNIT_BYTES
+        entries = self.segment_bytes // ENTRY_BYTES
         while end > self.first_offset:
-            start = max(self.first_offset, end - _BACK_UNITS, (end - 1) // units * units)
-            data = self.read_units(start, end - start)
-            for index in range(len(data) // UNIT_BYTES - 1, -1, -1):
-                log_offset, size, _ = UNIT.unpack_from(data, index * UNIT_BYTES)
+            start = max(self.first_offset, end - _BACK_ENTRIES, (end - 1) // entries * entries)
+            data = self.read_entries(start, end - start)
+            for index in range(len(data) // ENTRY_BYTES - 1, -1, -1):
+                log_offset, size, _ = ENTRY.unpack_from(data, index * ENTRY_BYTES)
                 if names_record(log_offset, size):
                     return start + index, log_offset, size
             end = start

@@ -23,7 +23,7 @@ from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import LmqConsumeQueueNumExceeded, MessageIllegal, StoreLayoutError
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.queue_view import UNIT_BYTES
+from aerobee.store.queues.queue_view import ENTRY_BYTES
 
 log = logging.getLogger("aerobee.store")
 
@@ -62,8 +62,8 @@ class ConsumeQueueTable:
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(list(self.queues.values()))
 
-    def units(self) -> int:
-        """The sum of all queues' ends: how many units there are and were."""
+    def entries(self) -> int:
+        """The sum of all queues' ends: how many entries there are and were."""
         return sum([queue.max_offset for queue in self])
 
     def beginnings(self) -> int:
@@ -71,12 +71,12 @@ class ConsumeQueueTable:
         that somebody took first files away."""
         return sum([queue.first_offset for queue in self])
 
-    def units_below(self, log_offset: int) -> int:
-        """What `units` was when the records below `log_offset` had been dispatched. Raises OSError.
+    def entries_below(self, log_offset: int) -> int:
+        """What `entries` was when the records below `log_offset` had been dispatched. Raises OSError.
 
-        Less than that means that units are missing.
+        Less than that means that entries are missing.
         """
-        return sum([queue.units_below(log_offset) for queue in self])
+        return sum([queue.entries_below(log_offset) for queue in self])
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, None if nothing was ever put into it."""
@@ -151,7 +151,7 @@ class ConsumeQueueTable:
         odd = [queue for queue in self if queue.odd_sizes]
         sizes = Counter([size for queue in odd for size in queue.odd_sizes.values()])
         made = sum([len(queue.segments) - len(queue.unmade) for queue in self])
-        most = max([count for size, count in sizes.items() if not size % UNIT_BYTES], default=0)
+        most = max([count for size, count in sizes.items() if not size % ENTRY_BYTES], default=0)
         for queue in odd:
             if most > made or not made:
                 queue.refuse_sizes()
@@ -251,7 +251,7 @@ class ConsumeQueueTable:
             raise
 
     def distrust_caches(self, log_offset: int) -> None:
-        """Before a recovery: see files with units of records at or above `log_offset` as the disk
+        """Before a recovery: see files with entries of records at or above `log_offset` as the disk
         has them, and have them synced. Raises OSError."""
         if self._files.exists(self.directory):
             # A topic's directory may be there without anything in it that would say so.

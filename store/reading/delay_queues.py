@@ -1,11 +1,11 @@
 """The queues of SCHEDULE_TOPIC_XXXX, read for what is due (store spec 12.1).
 
 A level's messages lie in one queue, in the order of their delivery times, which stand where other
-units have tags codes. So only the head of a queue has to be looked at: `look` gives what is due of
+entries have tags codes. So only the head of a queue has to be looked at: `look` gives what is due of
 it and how long the next one waits.
 
-Trust: a delivery time before the message was stored is none (units made again by a reference whose
-levels were not yet parsed hold tag hashes there; an extension unit may be lost). It is computed
+Trust: a delivery time before the message was stored is none (entries made again by a reference whose
+levels were not yet parsed hold tag hashes there; an extension entry may be lost). It is computed
 from the store time then. What cannot be read is passed over, as for every consumer (`reader.py`).
 
 Threads: the store's caller only.
@@ -21,7 +21,7 @@ from aerobee.protocol.message.record import Message, StoreMessage, decode_record
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
-from aerobee.store.queues.queue_view import PRE_BLANK_SIZE, UNIT, UNIT_BYTES
+from aerobee.store.queues.queue_view import PRE_BLANK_SIZE, ENTRY, ENTRY_BYTES
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.reading.delayed_messages import due_form
 from aerobee.store.reading.reader import Reader
@@ -80,8 +80,8 @@ class DelayQueues:
     def delivery_time(self, level: int, offset: int) -> int | None:
         """When the message there is due, None if there is none. Raises OSError."""
         queue = self._queues.get(SCHEDULE_TOPIC, level - 1)
-        units = b"" if queue is None else queue.read_coded(offset, 1)
-        return UNIT.unpack(units)[2] if units else None
+        entries = b"" if queue is None else queue.read_coded(offset, 1)
+        return ENTRY.unpack(entries)[2] if entries else None
 
     def look(self, level: int, offset: int, now_ms: int) -> Look:
         """What is due at `now_ms` (wall time) from `offset` on. Raises OSError."""
@@ -90,20 +90,20 @@ class DelayQueues:
             return Look([], offset, None)
         if offset < queue.min_offset:
             return Look([], queue.min_offset, 0, _gone(level, offset, queue.min_offset))
-        units = queue.read_coded(offset, MOST_AT_ONCE)
-        if not units:
+        entries = queue.read_coded(offset, MOST_AT_ONCE)
+        if not entries:
             if offset >= queue.max_offset:
                 return Look([], offset, None)
             return Look([], min(queue.next_file_offset(offset), queue.max_offset), 0)
-        count, wait_ms = self._count_due(level, units, now_ms)
+        count, wait_ms = self._count_due(level, entries, now_ms)
         if not count:
             return Look([], offset, wait_ms)
-        return self._read(level, queue, offset, units[: count * UNIT_BYTES], now_ms)
+        return self._read(level, queue, offset, entries[: count * ENTRY_BYTES], now_ms)
 
-    def _count_due(self, level: int, units: bytes, now_ms: int) -> tuple[int, int]:
-        """How many units from the first on are due, and how long the one behind them waits."""
+    def _count_due(self, level: int, entries: bytes, now_ms: int) -> tuple[int, int]:
+        """How many entries from the first on are due, and how long the one behind them waits."""
         count = 0
-        for _, size, code in UNIT.iter_unpack(units):
+        for _, size, code in ENTRY.iter_unpack(entries):
             if 0 < size < PRE_BLANK_SIZE:
                 wait_ms = self.levels.wait_ms(level, code, now_ms)
                 if wait_ms:
@@ -112,9 +112,9 @@ class DelayQueues:
         return count, 0
 
     def _read(
-        self, level: int, queue: ConsumeQueue, offset: int, units: bytes, now_ms: int
+        self, level: int, queue: ConsumeQueue, offset: int, entries: bytes, now_ms: int
     ) -> Look:
-        result = self._reader.read(queue, offset, units)
+        result = self._reader.read(queue, offset, entries)
         try:
             messages = list(_messages(result))
         finally:
@@ -124,8 +124,8 @@ class DelayQueues:
         for message in messages:
             slot = message.queue_offset
             if not _is_of(queue, message) or not lowest <= slot < end:
-                continue  # a damaged unit names somebody else's record
-            code = UNIT.unpack_from(units, (slot - offset) * UNIT_BYTES)[2]
+                continue  # a damaged entry names somebody else's record
+            code = ENTRY.unpack_from(entries, (slot - offset) * ENTRY_BYTES)[2]
             wait_ms = self._wait_of(level, message, code, now_ms)
             if wait_ms:
                 end = slot
@@ -148,7 +148,7 @@ class DelayQueues:
         return Look(due, end, wait_ms, passed_over)
 
     def _wait_of(self, level: int, message: Message, code: int, now_ms: int) -> int:
-        """How long a message still waits that is due by its unit."""
+        """How long a message still waits that is due by its entry."""
         if code >= message.store_timestamp_ms:
             return 0
         deliver_at_ms = self.levels.deliver_at_ms(level, message.store_timestamp_ms)

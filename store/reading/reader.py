@@ -1,10 +1,10 @@
 """Reading: the messages of a queue, and single records. Searches are in `search.py`.
 
-`get` follows the reference's scan of consume queue units (store spec 5.7): which status is given
+`get` follows the reference's scan of consume queue entries (store spec 5.7): which status is given
 when, how much one answer holds, where the caller goes on. Bodies are never copied: an answer is
 views into the segments, and records that lie side by side share a view.
 
-Nothing here trusts a derived file. A unit whose record is not there, or does not begin as a record
+Nothing here trusts a derived file. An entry whose record is not there, or does not begin as a record
 of that size, is passed over like a deleted one and reported (`damage.py`); queries and look-ups by
 id check the whole record.
 
@@ -36,7 +36,7 @@ from aerobee.store.log.commit_log import CommitLog
 from aerobee.store.log.commits import CommitMark
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.consume_queue_ext import MOST_ADDRESS
-from aerobee.store.queues.queue_view import PRE_BLANK_SIZE, UNIT, UNIT_BYTES
+from aerobee.store.queues.queue_view import PRE_BLANK_SIZE, ENTRY, ENTRY_BYTES
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.reading.damage import DamageReports
 from aerobee.store.segments.mapped_file import MappedFile
@@ -46,7 +46,7 @@ from aerobee.store.stats import StoreStats
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _I32_BITS = 0xFFFFFFFF
 _I32_SIGN = 0x80000000
-# At least this many units are looked at, so that a sparse tag is found in few pulls.
+# At least this many entries are looked at, so that a sparse tag is found in few pulls.
 _LEAST_UNITS = 800
 
 
@@ -159,7 +159,7 @@ class Reader:
             return self._missed(GetStatus.OFFSET_OVERFLOW_ONE, queue_offset, lowest, highest)
         if queue_offset > highest:
             return self._missed(GetStatus.OFFSET_OVERFLOW_BADLY, highest, lowest, highest)
-        read = queue.read_coded if codes else queue.read_units
+        read = queue.read_coded if codes else queue.read_entries
         data = read(queue_offset, max(_LEAST_UNITS, max_messages))
         if not data:
             following = queue.next_file_offset(queue_offset)
@@ -175,15 +175,15 @@ class Reader:
             self._stats.get_missed += 1
         return result
 
-    def read(self, queue: ConsumeQueue, queue_offset: int, units: bytes) -> GetResult:
-        """The messages of units that were read already, `queue_offset` being the first one's.
+    def read(self, queue: ConsumeQueue, queue_offset: int, entries: bytes) -> GetResult:
+        """The messages of entries that were read already, `queue_offset` being the first one's.
 
         As `get` otherwise, but not counted: for the store's own use.
         """
         result = GetResult(
             GetStatus.NO_MATCHED_MESSAGE, queue_offset, queue.min_offset, queue.max_offset
         )
-        self._scan(queue, units, result, len(units) // UNIT_BYTES, None, None, self._limits)
+        self._scan(queue, entries, result, len(entries) // ENTRY_BYTES, None, None, self._limits)
         return result
 
     def _missed(self, status: GetStatus, following: int, lowest: int, highest: int) -> GetResult:
@@ -211,7 +211,7 @@ class Reader:
         scanned = count = size_sum = last_seen = 0
         start = result.next_offset
         status = GetStatus.NO_MATCHED_MESSAGE
-        for log_offset, size, tags_code in UNIT.iter_unpack(data):
+        for log_offset, size, tags_code in ENTRY.iter_unpack(data):
             if size <= 0 or size == PRE_BLANK_SIZE:
                 if size <= 0:
                     self._damage.met(queue, start + scanned, (log_offset, size, tags_code))
@@ -318,8 +318,8 @@ class Reader:
     def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
         """Whether the message is near enough to the log's end to be in the page cache."""
         queue = self._queues.get(topic, queue_id)
-        unit = None if queue is None else queue.unit(queue_offset)
-        return unit is not None and self._log.written - unit[0] <= self._limits.memory_bytes
+        entry = None if queue is None else queue.entry(queue_offset)
+        return entry is not None and self._log.written - entry[0] <= self._limits.memory_bytes
 
 
 def _room(
@@ -348,7 +348,7 @@ def _matches(tags_code: int, codes: frozenset[int]) -> bool:
     if -_I32_SIGN <= tags_code < _I32_SIGN:
         return False
     if tags_code <= MOST_ADDRESS:
-        return True  # of an extension unit that is not there: the tags are unknown
+        return True  # of an extension entry that is not there: the tags are unknown
     # Only the low 32 bits count.
     low = tags_code & _I32_BITS
     return (low ^ _I32_SIGN) - _I32_SIGN in codes

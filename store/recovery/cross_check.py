@@ -1,7 +1,7 @@
 """What of a store is known to be sound before it is recovered. Reads only.
 
-The log and the consume queues vouch for each other: a record is sound if a queue unit names it and
-it names the unit back (place, size, topic, queue, offset). A segment's beginning is a boundary too.
+The log and the consume queues vouch for each other: a record is sound if a queue entry names it and
+it names the entry back (place, size, topic, queue, offset). A segment's beginning is a boundary too.
 Where neither log nor queue can be believed alone, `recovery/plan.py` and the scanner ask here.
 """
 
@@ -11,14 +11,14 @@ from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record import CHECK_BODY, CHECK_NOTHING, RECORD, RecordHead
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.queue_view import EMPTY, UNIT, UNIT_BYTES, QueueView
+from aerobee.store.queues.queue_view import EMPTY, ENTRY, ENTRY_BYTES, QueueView
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.scan.boundaries import Boundaries, last_boundary, named_back
 from aerobee.store.scan.segment_reader import MappedReader
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
-_CHUNK_UNITS = 3200
-# Units beside a wrong one that tell whether it is wrong alone.
+_CHUNK_ENTRIES = 3200
+# Entries beside a wrong one that tell whether it is wrong alone.
 _BESIDE = 8
 
 
@@ -31,7 +31,7 @@ class CrossCheck:
         self.boundaries = Boundaries(lambda: self._queues, self._names_back)
 
     def last_named_end(self) -> tuple[int, int]:
-        """(log offset behind the last record that a unit names and that names it back, its time).
+        """(log offset behind the last record that an entry names and that names it back, its time).
 
         The time is that record's store time in milliseconds, 0 if there is no such record.
         """
@@ -39,18 +39,18 @@ class CrossCheck:
         head = None
         if entry is not None:
             queue, offset = entry
-            unit = queue.unit(offset)
-            head = None if unit is None else self.named_back(queue, offset, unit)
+            entry = queue.entry(offset)
+            head = None if entry is None else self.named_back(queue, offset, entry)
         return end, 0 if head is None else head.store_timestamp_ms
 
     def _names_back(self, queue: QueueView, offset: int, log_offset: int, size: int) -> bool:
         return self.named_back(queue, offset, (log_offset, size, 0)) is not None
 
     def named_back(
-        self, queue: QueueView, offset: int, unit: tuple[int, int, int]
+        self, queue: QueueView, offset: int, entry: tuple[int, int, int]
     ) -> RecordHead | None:
-        """The record a unit names, if it is that queue's message of that offset and size."""
-        log_offset, size, _ = unit
+        """The record an entry names, if it is that queue's message of that offset and size."""
+        log_offset, size, _ = entry
         segment = self._segments.find(log_offset)
         if segment is None:
             return None
@@ -91,13 +91,13 @@ class CrossCheck:
         return start
 
     def is_anothers(self, queue: ConsumeQueue, looks: int, gaps: Sequence[tuple[int, int]]) -> bool:
-        """Whether files of the queue seem to hold the units of another one, by a look at the first
-        and the last units of `looks` files at most. A single wrong unit, or one whose record is
+        """Whether files of the queue seem to hold the entries of another one, by a look at the first
+        and the last entries of `looks` files at most. A single wrong entry, or one whose record is
         damaged or in one of the known `gaps`, does not count: the scrub mends it."""
         files = queue.segments[:: max(1, -(-len(queue.segments) // max(1, looks)))]
         for file in files:
-            first = file.start // UNIT_BYTES
-            end = min(file.end // UNIT_BYTES, queue.max_offset)
+            first = file.start // ENTRY_BYTES
+            end = min(file.end // ENTRY_BYTES, queue.max_offset)
             for slots in (range(first, end)[:_BESIDE], range(first, end)[-_BESIDE:]):
                 if not self._names_another(queue, slots[0] if slots else end, gaps):
                     continue
@@ -109,15 +109,15 @@ class CrossCheck:
     def _names_another(
         self, queue: ConsumeQueue, offset: int, gaps: Sequence[tuple[int, int]]
     ) -> bool:
-        """Whether a unit names a sound record that is not the queue's message of that offset."""
-        unit = queue.unit(offset)
-        if unit is None or any(start <= unit[0] < end for start, end in gaps):
+        """Whether an entry names a sound record that is not the queue's message of that offset."""
+        entry = queue.entry(offset)
+        if entry is None or any(start <= entry[0] < end for start, end in gaps):
             return False
-        segment = self._segments.find(unit[0])
-        if segment is None or self.is_sound(queue, offset, unit):
+        segment = self._segments.find(entry[0])
+        if segment is None or self.is_sound(queue, offset, entry):
             return False
         try:
-            return MappedReader(segment).head(unit[0], CHECK_NOTHING).kind == RECORD
+            return MappedReader(segment).head(entry[0], CHECK_NOTHING).kind == RECORD
         except CorruptRecord:
             return False
 
@@ -132,15 +132,15 @@ class CrossCheck:
 
     def before_unmade(self, queue: ConsumeQueue) -> int:
         """The record before the first slot of the queue's first file that is gone."""
-        first = min(file.start for file in queue.unmade) // UNIT_BYTES
+        first = min(file.start for file in queue.unmade) // ENTRY_BYTES
         before = queue.last_named(first)
         return 0 if before is None else before[1]
 
     def before_unsound_end(self, queue: ConsumeQueue, start: int) -> int:
-        """The last record below the queue's last unit that a unit of it names and that names the
-        unit back, if the last unit does not; otherwise `start`, which is also the most.
+        """The last record below the queue's last entry that an entry of it names and that names the
+        entry back, if the last entry does not; otherwise `start`, which is also the most.
 
-        Its slot would be cut off as one behind the log's end, or kept and never filled. A unit of a
+        Its slot would be cut off as one behind the log's end, or kept and never filled. An entry of a
         record that is damaged itself is no reason: reading further back would only take the old
         messages of a topic that was deleted for those of the new one.
         """
@@ -152,23 +152,23 @@ class CrossCheck:
         ):
             return start
         for offset in range(last, queue.first_offset - 1, -1):
-            unit = queue.unit(offset)
-            if unit is not None and self.named_back(queue, offset, unit) is not None:
-                return start if offset == last else min(start, unit[0])
+            entry = queue.entry(offset)
+            if entry is not None and self.named_back(queue, offset, entry) is not None:
+                return start if offset == last else min(start, entry[0])
         return 0
 
     def _is_of_damaged(self, queue: ConsumeQueue, offset: int) -> bool:
-        """Whether a unit agrees in place and size with what is left of a record there."""
-        unit = queue.unit(offset)
-        segment = None if unit is None else self._segments.find(unit[0])
-        if unit is None or segment is None or self.is_sound(queue, offset, unit):
+        """Whether an entry agrees in place and size with what is left of a record there."""
+        entry = queue.entry(offset)
+        segment = None if entry is None else self._segments.find(entry[0])
+        if entry is None or segment is None or self.is_sound(queue, offset, entry):
             return False
         reader = MappedReader(segment)
-        claimed = reader.claimed_sizes(unit[0], segment.end)
+        claimed = reader.claimed_sizes(entry[0], segment.end)
         try:
-            reader.head(unit[0], CHECK_BODY)
+            reader.head(entry[0], CHECK_BODY)
         except CorruptRecord:
-            return unit[1] in (claimed.by_field, claimed.by_parts)
+            return entry[1] in (claimed.by_field, claimed.by_parts)
         return False
 
     def boundary_at(self, log_offset: int) -> int:
@@ -182,9 +182,9 @@ class CrossCheck:
             return segment.start
         return log_offset
 
-    def is_sound(self, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int]) -> bool:
-        """Whether the record that a unit names is there and names the unit back."""
-        return self.named_back(queue, offset, unit) is not None
+    def is_sound(self, queue: ConsumeQueue, offset: int, entry: tuple[int, int, int]) -> bool:
+        """Whether the record that an entry names is there and names the entry back."""
+        return self.named_back(queue, offset, entry) is not None
 
     def is_own(self, queue: ConsumeQueue, log_offset: int) -> bool:
         """Whether the sound record at `log_offset` is the queue's own, not one dispatched to it."""
@@ -198,12 +198,12 @@ def _holes(queue: ConsumeQueue, first: int) -> Iterator[int]:
     """Queue offsets of empty slots in [first, end), the first of each chunk that has one."""
     offset = max(first, queue.first_offset)
     while offset < queue.max_offset:
-        data = queue.read_units(offset, _CHUNK_UNITS)
-        # Twenty zero bytes in a row are never part of two sound units (sizes are below 2^31 and at
-        # least 91), so only chunks with such a run are looked at unit by unit.
+        data = queue.read_entries(offset, _CHUNK_ENTRIES)
+        # Twenty zero bytes in a row are never part of two sound entries (sizes are below 2^31 and at
+        # least 91), so only chunks with such a run are looked at entry by entry.
         if EMPTY in data:
-            for index, (_, size, _) in enumerate(UNIT.iter_unpack(data)):
+            for index, (_, size, _) in enumerate(ENTRY.iter_unpack(data)):
                 if size <= 0:
                     yield offset + index
                     break
-        offset += max(1, len(data) // UNIT_BYTES)
+        offset += max(1, len(data) // ENTRY_BYTES)

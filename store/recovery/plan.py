@@ -4,11 +4,11 @@ Two ways to the same answer. By offset, if our own offsets file speaks of this d
 below its marks has to be read. By time, as the reference does, for directories that come from
 elsewhere: from the last segment whose first record is older than what the checkpoint knows to be
 synced, earlier where a queue has a hole. If that broker was killed since the machine came up, all
-it stored is there, and the last unit of its queues tells more than the checkpoint.
+it stored is there, and the last entry of its queues tells more than the checkpoint.
 
 The floor (`LogScanner`): by offset it is the flushed mark, and if the machine did not go down since
 also every record that a queue names, as all that was stored is there. By time it is the end of the
-last record that a queue unit names and that names the unit back, or the beginning of the last
+last record that a queue entry names and that names the entry back, or the beginning of the last
 segment that begins with a sound record.
 
 Reads only, except that index files found not whole are removed: they are made again by the walk
@@ -65,7 +65,7 @@ def known_of(
 class RecoveryPlan:
     """The judgement of one store, right after loading."""
 
-    #: Reading begins at `start`, making units and keys of what is read at `dispatch_from`.
+    #: Reading begins at `start`, making entries and keys of what is read at `dispatch_from`.
     start: int
     dispatch_from: int
     floor: int
@@ -116,7 +116,7 @@ class Planner:
         return plan
 
     def _look_for_others(self, plan: RecoveryPlan) -> None:
-        """A few units of each queue, as many as take no time worth mentioning."""
+        """A few entries of each queue, as many as take no time worth mentioning."""
         offsets = self._known.offsets
         gaps = () if offsets is None else offsets.gaps
         looks = min(_MOST_LOOKS, _ALL_LOOKS // max(1, len(self._queues.queues)))
@@ -151,10 +151,10 @@ class Planner:
             store_ms,
             "the offsets file",
         )
-        units = self._queues.units_below(marks.log_offset)
-        if units < marks.units:
+        entries = self._queues.entries_below(marks.log_offset)
+        if entries < marks.entries:
             plan.dispatch_from = self._segments.min_offset
-            plan.why = f"{marks.units - units} queue units are missing"
+            plan.why = f"{marks.entries - entries} queue units are missing"
         elif nothing_lost and not self._known.clean_stop:
             # Not yet synced, and a failed sync that nobody could note would have left a hole.
             for queue in self._queues:
@@ -201,7 +201,7 @@ class Planner:
         cross_check = self._cross_check
         named_end, store_ms = cross_check.last_named_end()
         clean = self._known.clean_stop
-        # One thread dispatches in the log's order, so units were made up to the last one there is.
+        # One thread dispatches in the log's order, so entries were made up to the last one there is.
         trusted = clean or self._known.nothing_lost
         start = named_end if trusted else cross_check.reference_start(self._checkpoint)
         plan = RecoveryPlan(

@@ -7,13 +7,13 @@
 2. If more is to be made again than the files on disk admit to be missing, let them say so first.
 3. Walk. Each sound record goes to the queues and the index, which compare before they write.
 4. Cut, the log first: segments behind the end go, the rest of the last one is zeroed, so are queue
-   units at or above the end; stale bytes come back to life otherwise (reliability B11). Units of
+   entries at or above the end; stale bytes come back to life otherwise (reliability B11). Entries of
    damaged records become pre-blank: their slot stays, and nobody is sent a record known to be bad.
 5. Number. Each queue goes on behind its last slot, whatever that holds.
 6. Sync all of it, then the offsets file, then the checkpoint.
 
 A crash anywhere in here changes nothing of what the next try decides: what stands below the end is
-not moved by step 4, and the queues only gain units of records that were sound. Before reading after
+not moved by step 4, and the queues only gain entries of records that were sound. Before reading after
 a crash the kernel is made to forget its cache, which may hold bytes that a failed write never
 brought to the disk.
 """
@@ -189,7 +189,7 @@ class Recovery:
                 self._set_back_offsets(start)
                 continue
             if self._check_crc:
-                # Below `dispatch_from` the records were read, but not compared with their units.
+                # Below `dispatch_from` the records were read, but not compared with their entries.
                 self._segments.note_checked_from(dispatch_from)
             return scan
 
@@ -231,8 +231,8 @@ class Recovery:
         sequences.finish()
         scan.gaps += sequences.strays
         self.report.further_strays = sequences.further_strays
-        self.report.units_written += sequences.written
-        self.report.unit_conflicts += sequences.conflicts
+        self.report.entries_written += sequences.written
+        self.report.entry_conflicts += sequences.conflicts
 
     # --- cutting ----------------------------------------------------------------------------
 
@@ -280,10 +280,10 @@ class Recovery:
             self._blank_gap(queue, gap)
         end = queue.max_offset
         while end > queue.first_offset:
-            unit = queue.unit(end - 1)
-            if unit is None and queue.is_pre_blank(end - 1):
+            entry = queue.entry(end - 1)
+            if entry is None and queue.is_pre_blank(end - 1):
                 break
-            if unit is not None and unit[0] + unit[1] <= scan.end:
+            if entry is not None and entry[0] + entry[1] <= scan.end:
                 break
             end -= 1
         if end < queue.max_offset:
@@ -296,9 +296,9 @@ class Recovery:
     def _blank_gap(self, queue: ConsumeQueue, gap: Gap) -> None:
         offset = queue.first_at(gap.start)
         while offset < queue.max_offset:
-            unit = queue.unit(offset)
-            if unit is not None:
-                if unit[0] >= gap.end:
+            entry = queue.entry(offset)
+            if entry is not None:
+                if entry[0] >= gap.end:
                     return
                 self._blank(queue, offset)
             offset += 1
@@ -310,16 +310,16 @@ class Recovery:
         damaged. Either way consumers may have seen its offset, so it is not given out again.
         """
         for offset in range(queue.max_offset - 1, queue.first_offset - 1, -1):
-            unit = queue.unit(offset)
-            if unit is None or unit[0] < self._segments.min_offset:
+            entry = queue.entry(offset)
+            if entry is None or entry[0] < self._segments.min_offset:
                 return
-            if self._cross_check.is_sound(queue, offset, unit):
+            if self._cross_check.is_sound(queue, offset, entry):
                 return
             self._blank(queue, offset)
 
     def _blank(self, queue: ConsumeQueue, offset: int) -> None:
         queue.blank_out(offset)
-        self.report.units_blanked += 1
+        self.report.entries_blanked += 1
 
     # --- the rest ---------------------------------------------------------------------------
 
@@ -383,7 +383,7 @@ class Recovery:
         gaps |= {(gap.start, gap.end) for gap in self.report.gaps}
         first = self._segments.min_offset
         kept = sorted(gap for gap in gaps if gap[1] > first)
-        derived = DerivedMarks(end, self._queues.units())
+        derived = DerivedMarks(end, self._queues.entries())
         return Offsets(
             flushed=end,
             last_store_ms=self.last_store_ms,

@@ -30,7 +30,7 @@ from aerobee.store.log.commit_log import Appended
 from aerobee.store.log.encoding import crc_checks
 from aerobee.store.opening import LOG_SIZE_KEYS, StoreParts, make_parts
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.queue_view import PRE_BLANK, UNIT
+from aerobee.store.queues.queue_view import PRE_BLANK, ENTRY
 from aerobee.store.recovery.cross_check import CrossCheck
 from aerobee.store.recovery.report import Progress
 from aerobee.store.repair.at_rest import StoreAtRest
@@ -51,7 +51,7 @@ class RebuildReport:
 
     records: int = 0
     queues: int = 0
-    units: int = 0
+    entries: int = 0
     index_files: int = 0
     keys: int = 0
     # Slots without a message: those of lost records, and those needed to keep numbering.
@@ -259,11 +259,11 @@ class Build:
             if not queue.segments:
                 # None of its messages are there any more: what is left of it are its numbers.
                 first = min(old.first_at(self._parts.segments.min_offset), top - 1)
-                queue.write_units(first, PRE_BLANK)
+                queue.write_entries(first, PRE_BLANK)
                 self._report.blanked += 1
             while queue.max_offset < top:
                 count = min(top - queue.max_offset, 4096)
-                queue.write_units(queue.max_offset, PRE_BLANK * count)
+                queue.write_entries(queue.max_offset, PRE_BLANK * count)
                 self._report.blanked += count
 
     def check(self) -> None:
@@ -292,13 +292,13 @@ class Build:
         if old is None or self._rest.is_given("message_delay_levels"):
             return
         for first, data in old.chunks():
-            for offset, (log_offset, size, due_ms) in enumerate(UNIT.iter_unpack(data), first):
-                unit = queue.unit(offset)
-                same = unit is not None and unit[:2] == (log_offset, size)
-                if same and unit is not None and unit[2] != due_ms > _I32_MAX:
+            for offset, (log_offset, size, due_ms) in enumerate(ENTRY.iter_unpack(data), first):
+                entry = queue.entry(offset)
+                same = entry is not None and entry[:2] == (log_offset, size)
+                if same and entry is not None and entry[2] != due_ms > _I32_MAX:
                     raise StoreLayoutError(
                         f"message {offset} of {old.name} is due at {due_ms}, by the delay levels "
-                        f"known here at {unit[2]}. Give the broker's configuration with --config."
+                        f"known here at {entry[2]}. Give the broker's configuration with --config."
                     )
 
     def sync(self) -> None:
@@ -308,7 +308,7 @@ class Build:
             segment.sync_file()
         parts.queues.flush(0)
         report.queues = len([queue for queue in parts.queues if queue.segments])
-        report.units = sum(queue.max_offset - queue.first_offset for queue in parts.queues)
+        report.entries = sum(queue.max_offset - queue.first_offset for queue in parts.queues)
         if parts.index is not None:
             parts.index.seal()
             report.index_files = len(parts.index.files)
@@ -320,7 +320,7 @@ class Build:
         known = rest.marks.offsets if rest.marks.ours else None
         derived = DerivedMarks(0, 0)
         if self._with_queues:
-            derived = DerivedMarks(end, parts.queues.units())
+            derived = DerivedMarks(end, parts.queues.entries())
         elif not rest.was_left_open:
             derived = DerivedMarks(
                 end, sum(queue.max_offset for queue in self._old.queues.values())

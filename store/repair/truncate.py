@@ -201,10 +201,10 @@ def truncate(
         save_table(path, content)
     rest.distrust(flushed=cut.log_offset)
     _cut_log(rest, cut, discard=discard)
-    units = _cut_queues(rest, cut)
+    entries = _cut_queues(rest, cut)
     known = rest.marks.offsets
     indexed = -1 if known is None or not rest.marks.ours else min(known.indexed, cut.log_offset)
-    _save_marks(rest, cut, DerivedMarks(cut.log_offset, units), indexed)
+    _save_marks(rest, cut, DerivedMarks(cut.log_offset, entries), indexed)
     rest.settle(progress)
 
 
@@ -263,6 +263,6 @@ def _cut_queues(rest: StoreAtRest, cut: Cut) -> int:
             if queue is not None:
                 queue.zero_from(end)
         parts.queues.flush(0)
-        return parts.queues.units()
+        return parts.queues.entries()
     finally:
         parts.let_go(clean=False)

@@ -1,6 +1,6 @@
 """Removes whole queues: of deleted topics, of topics nobody knows, of messages long gone.
 
-A queue leaves in three steps. A worker notes that its units will be missed by nobody; on the
+A queue leaves in three steps. A worker notes that its entries will be missed by nobody; on the
 owner's thread the queue leaves the table and its directory is renamed, `0` to `0.removed`, so that
 the topic may be used again at once; the worker removes what was renamed. A name like that is no
 queue's, neither here nor in RocketMQ; what a crash left of it goes at the next start.
@@ -33,7 +33,7 @@ from aerobee.store.errors import StoreClosed
 from aerobee.store.flush.offsets_keeper import OffsetsKeeper
 from aerobee.store.log.commit_log import CommitLog
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.queue_view import UNIT_BYTES
+from aerobee.store.queues.queue_view import ENTRY_BYTES
 from aerobee.store.queues.snapshot import snapshot
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.retention.disposal import Removal
@@ -66,7 +66,7 @@ class CleanedStore:
     table: ConsumeQueueTable
     log: CommitLog
     offsets: OffsetsKeeper
-    #: Writes down how many units there are now.
+    #: Writes down how many entries there are now.
     save_offsets: Callable[[], None]
     trimmer: QueueTrimmer
     removal: Removal
@@ -134,7 +134,7 @@ class QueueCleaner:
     # --- leaving ----------------------------------------------------------------------------
 
     def _forget(self, queues: Sequence[ConsumeQueue]) -> None:
-        """Worker: write down that so many units are no loss, before they go."""
+        """Worker: write down that so many entries are no loss, before they go."""
         offsets = self._store.offsets
         offsets.leaving = sum([queue.max_offset for queue in queues])
         with ExitStack() as stack:
@@ -245,7 +245,7 @@ class QueueCleaner:
         self._store.table.cache.create(file, queue.segment_bytes)
         queue.segments = (*before, file)
         queue.new_directories.append(queue.directory)
-        first = start // UNIT_BYTES
+        first = start // ENTRY_BYTES
         queue.next_offset = queue.max_offset = queue.min_offset = first
         return QueueTrim(queue, before, first)
 
@@ -253,4 +253,4 @@ class QueueCleaner:
 def _holds_a_number_only(queue: ConsumeQueue) -> bool:
     """Whether this was done to the queue before, and nothing has come since."""
     segments = queue.segments
-    return len(segments) == 1 and segments[0].start == queue.max_offset * UNIT_BYTES
+    return len(segments) == 1 and segments[0].start == queue.max_offset * ENTRY_BYTES

@@ -1,7 +1,7 @@
 """After the log lost its oldest segments: what consume queues and index still say of them goes.
 
-Each queue gives up the leading files whose last units all name records below the log's beginning,
-never its last file, which holds its numbering, and then begins at its first unit that the log still
+Each queue gives up the leading files whose last entries all name records below the log's beginning,
+never its last file, which holds its numbering, and then begins at its first entry that the log still
 has, or at its end if there is none (store spec 10.3, 5.4). The index gives up its oldest files that
 know nothing newer.
 
@@ -9,8 +9,8 @@ With thousands of queues that is a lot of reading, so it is planned on a worker 
 the owner's in small portions, each a few attributes, and the files are removed on the worker again.
 A crash in between leaves files too many, which the next start reads, corrects and trims again.
 
-A file goes only if none of the last units of it that name a record name one that is still there:
-one damaged unit must not take the others' files with it.
+A file goes only if none of the last entries of it that name a record name one that is still there:
+one damaged entry must not take the others' files with it.
 """
 
 import logging
@@ -23,7 +23,7 @@ from aerobee.store.disk.files import Files
 from aerobee.store.index.file import IndexFile
 from aerobee.store.index.service import IndexService
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.queue_view import PRE_BLANK_SIZE, UNIT, UNIT_BYTES
+from aerobee.store.queues.queue_view import PRE_BLANK_SIZE, ENTRY, ENTRY_BYTES
 from aerobee.store.queues.snapshot import snapshot
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.retention.disposal import DeletionCounts, Removal
@@ -32,7 +32,7 @@ log = logging.getLogger("aerobee.store.retention")
 
 #: Queue files removed in one run; with the pause after each, a run stays short.
 MOST_A_RUN = 100
-_LAST_UNITS = 64
+_LAST_ENTRIES = 64
 
 
 class QueueTrim(NamedTuple):
@@ -141,7 +141,7 @@ def plan_queue(files: Files, queue: ConsumeQueue, log_min: int) -> QueueTrim | N
         while gone < len(copy.segments) - 1 and _all_below(copy, gone, log_min):
             gone += 1
         copy.segments = copy.segments[gone:]
-        first = copy.unit(copy.min_offset)
+        first = copy.entry(copy.min_offset)
         if not gone and first is not None and first[0] >= log_min:
             return None
         min_offset = max(copy.min_offset, copy.first_at(log_min))
@@ -162,17 +162,17 @@ def _begin_later(trim: QueueTrim) -> bool:
 
 
 def _all_below(queue: ConsumeQueue, number: int, log_min: int) -> bool:
-    """Whether the last units of a full file that name a record all name one below `log_min`."""
+    """Whether the last entries of a full file that name a record all name one below `log_min`."""
     file = queue.segments[number]
-    if file.end > queue.max_offset * UNIT_BYTES:
+    if file.end > queue.max_offset * ENTRY_BYTES:
         return False
-    first = file.start // UNIT_BYTES
-    end = file.end // UNIT_BYTES
+    first = file.start // ENTRY_BYTES
+    end = file.end // ENTRY_BYTES
     while end > first:
-        start = max(first, end - _LAST_UNITS)
+        start = max(first, end - _LAST_ENTRIES)
         named = [
             log_offset
-            for log_offset, size, _ in UNIT.iter_unpack(queue.read_units(start, end - start))
+            for log_offset, size, _ in ENTRY.iter_unpack(queue.read_entries(start, end - start))
             if 0 < size < PRE_BLANK_SIZE
         ]
         if named:

@@ -7,7 +7,7 @@ owner look at it, the audit names it.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from aerobee.store.queues.queue_view import UNIT_BYTES
+from aerobee.store.queues.queue_view import ENTRY_BYTES
 
 
 class Difference(NamedTuple):
@@ -22,8 +22,8 @@ def differences(first: int, expected: bytes, found: bytes) -> Iterator[Differenc
     """Those of the entries from the queue offset `first` on."""
     if expected == found:
         return
-    for position in range(0, len(expected), UNIT_BYTES):
-        one = expected[position : position + UNIT_BYTES]
-        other = found[position : position + UNIT_BYTES]
+    for position in range(0, len(expected), ENTRY_BYTES):
+        one = expected[position : position + ENTRY_BYTES]
+        other = found[position : position + ENTRY_BYTES]
         if one != other:
-            yield Difference(first + position // UNIT_BYTES, one, other)
+            yield Difference(first + position // ENTRY_BYTES, one, other)

@@ -3,7 +3,7 @@
 The CRC covers a record's body only. A flipped bit in its topic, queue id or queue offset leaves a
 record that looks sound and claims a slot that is not its own; believing it would displace a good
 message, or fill a disk with slots up to a number that never was. But numbers of a queue follow each
-other in the log, so a claim is believed when it is in sequence, when the queue's own unit agrees
+other in the log, so a claim is believed when it is in sequence, when the queue's own entry agrees
 with it, when the records known to be lost explain what is missing, or when the next record of the
 queue follows on from it. A single claim that none of this supports is set aside: reported as
 damage, its slot kept free.
@@ -11,7 +11,7 @@ damage, its slot kept free.
 Numbers that begin anew, as they do when a topic was deleted and used again, come in sequence too,
 and the old numbering gives way to them.
 
-A queue whose end lies before the place where reading began misses units that were not read;
+A queue whose end lies before the place where reading began misses entries that were not read;
 `Lagging` says from where to read again. With `read_from` None everything is believed: the records
 are our own of a moment ago (a reput that fell behind).
 """
@@ -22,54 +22,54 @@ from typing import NamedTuple
 
 from aerobee.protocol.message.record import MIN_RECORD_BYTES
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.queue_view import PRE_BLANK_SIZE, UNIT, UNIT_BYTES
+from aerobee.store.queues.queue_view import PRE_BLANK_SIZE, ENTRY, ENTRY_BYTES
 from aerobee.store.scan.compare import differences
 
 # Slots that may be missing for reasons nobody noticed, a flipped transaction bit for example.
 _SLACK = 16
-# How far from a unit a sound one is looked for.
+# How far from an entry a sound one is looked for.
 _NEIGHBOURS = 5
 
 
 class Run(NamedTuple):
-    """Records that claim slots without a step between them: the first slot, and their units."""
+    """Records that claim slots without a step between them: the first slot, and their entries."""
 
     first: int
-    units: bytes
+    entries: bytes
 
     @property
     def length(self) -> int:
         """How many records claim a slot."""
-        return len(self.units) // UNIT_BYTES
+        return len(self.entries) // ENTRY_BYTES
 
     @property
     def end(self) -> int:
         """The slot behind the last one claimed."""
-        return self.first + len(self.units) // UNIT_BYTES
+        return self.first + len(self.entries) // ENTRY_BYTES
 
     @property
     def log_offset(self) -> int:
         """Log offset of the first record."""
-        log_offset: int = UNIT.unpack_from(self.units)[0]
+        log_offset: int = ENTRY.unpack_from(self.entries)[0]
         return log_offset
 
     @property
     def size(self) -> int:
         """Size of the first record."""
-        size: int = UNIT.unpack_from(self.units)[1]
+        size: int = ENTRY.unpack_from(self.entries)[1]
         return size
 
 
-def runs_of(offsets: list[int], units: bytes) -> list[Run]:
-    """The runs of one queue's claims in log order; `units` has one unit for each offset."""
+def runs_of(offsets: list[int], entries: bytes) -> list[Run]:
+    """The runs of one queue's claims in log order; `entries` has one entry for each offset."""
     first = offsets[0]
     if offsets == list(range(first, first + len(offsets))):
-        return [Run(first, units)]
+        return [Run(first, entries)]
     runs: list[Run] = []
     start = 0
     for position in range(1, len(offsets) + 1):
         if position == len(offsets) or offsets[position] != offsets[position - 1] + 1:
-            part = units[start * UNIT_BYTES : position * UNIT_BYTES]
+            part = entries[start * ENTRY_BYTES : position * ENTRY_BYTES]
             runs.append(Run(offsets[start], part))
             start = position
     return runs
@@ -96,7 +96,7 @@ class Lagging(Exception):
         self.log_offset = log_offset
 
 
-#: Whether the record that a unit names is there and names the unit back: (queue, offset, unit).
+#: Whether the record that an entry names is there and names the entry back: (queue, offset, entry).
 Sound = Callable[[ConsumeQueue, int, tuple[int, int, int]], bool]
 
 
@@ -104,7 +104,7 @@ Sound = Callable[[ConsumeQueue, int, tuple[int, int, int]], bool]
 Owner = Callable[[ConsumeQueue, int], bool]
 
 
-def nothing_is_sound(_queue: ConsumeQueue, _offset: int, _unit: tuple[int, int, int]) -> bool:
+def nothing_is_sound(_queue: ConsumeQueue, _offset: int, _entry: tuple[int, int, int]) -> bool:
     """For readers of records that need no judgement."""
     return False
 
@@ -120,7 +120,7 @@ class _State:
 
 
 class Sequences:
-    """Gives the records of one walk their slots. `sound` judges units that stand in the way."""
+    """Gives the records of one walk their slots. `sound` judges entries that stand in the way."""
 
     def __init__(
         self,
@@ -142,12 +142,12 @@ class Sequences:
         self.written = 0
         self.conflicts = 0
 
-    def feed(self, queue: ConsumeQueue, offsets: list[int], units: bytes) -> None:
-        """The queue's next claims in log order, with a unit each. Raises OSError or Lagging."""
+    def feed(self, queue: ConsumeQueue, offsets: list[int], entries: bytes) -> None:
+        """The queue's next claims in log order, with an entry each. Raises OSError or Lagging."""
         state = self._states.get(queue)
         if state is None:
             state = self._states[queue] = _State(queue.max_offset == 0)
-        for run in runs_of(offsets, units):
+        for run in runs_of(offsets, entries):
             self._run(queue, state, run)
 
     def finish(self) -> None:
@@ -168,24 +168,24 @@ class Sequences:
             # So many records do not fit into the log before it. Two that are damaged alike follow
             # each other, and slots up to their number would fill the disk.
             for place in range(run.length):
-                self._set_aside(queue, Run(run.first + place, run.units[place * UNIT_BYTES :]))
+                self._set_aside(queue, Run(run.first + place, run.entries[place * ENTRY_BYTES :]))
             return
         if run.first < queue.max_offset or run.first != state.expected:
             run = self._without_displaced(queue, run)
-            if not run.units:
+            if not run.entries:
                 return
         suspect = state.suspect
         if suspect is not None:
             state.suspect = None
             if run.first == suspect.first + 1:
-                run = Run(suspect.first, suspect.units + run.units)
+                run = Run(suspect.first, suspect.entries + run.entries)
             elif self._is_first_of(state, suspect, run):
                 self._accept(queue, state, suspect)
             else:
                 self._set_aside(queue, suspect)
         if self._is_double(queue, state, run):
             self._set_aside(queue, run)
-            run = Run(run.first + 1, run.units[UNIT_BYTES:])
+            run = Run(run.first + 1, run.entries[ENTRY_BYTES:])
         if run.length > 1 or self._read_from is None or self._in_place(queue, state, run):
             self._accept(queue, state, run)
         else:
@@ -202,26 +202,26 @@ class Sequences:
         return 0 < following.first - claim.end <= self.lost
 
     def _without_displaced(self, queue: ConsumeQueue, run: Run) -> Run:
-        """The run without the first records that the queue's own units name in other slots.
+        """The run without the first records that the queue's own entries name in other slots.
 
         Neighbours that are damaged alike, by a bit that is stuck somewhere on their way, follow
-        each other as a new numbering does. But a new numbering's units name its records.
+        each other as a new numbering does. But a new numbering's entries name its records.
         """
-        while self._read_from is not None and run.units and self._is_displaced(queue, run):
+        while self._read_from is not None and run.entries and self._is_displaced(queue, run):
             self._set_aside(queue, run)
-            run = Run(run.first + 1, run.units[UNIT_BYTES:])
+            run = Run(run.first + 1, run.entries[ENTRY_BYTES:])
         return run
 
     def _is_displaced(self, queue: ConsumeQueue, run: Run) -> bool:
         place = (run.log_offset, run.size)
-        there = queue.unit(run.first)
+        there = queue.entry(run.first)
         if there is not None and there[:2] == place:
             return False
         slot = queue.first_at(run.log_offset)
-        named = queue.unit(slot)
+        named = queue.entry(slot)
         if slot == run.first or named is None or named[:2] != place:
             return False
-        # A unit that is wrong itself, in a file that was swapped, does not stand among sound ones.
+        # An entry that is wrong itself, in a file that was swapped, does not stand among sound ones.
         low, high = slot - _NEIGHBOURS, slot + _NEIGHBOURS
         before = self._nearest_sound(queue, range(slot - 1, low, -1))
         after = self._nearest_sound(queue, range(slot + 1, high))
@@ -234,46 +234,46 @@ class Sequences:
         )
 
     def _nearest_sound(self, queue: ConsumeQueue, slots: range) -> int | None:
-        """Log offset that the first sound unit of some slots names."""
+        """Log offset that the first sound entry of some slots names."""
         for slot in slots:
-            unit = queue.unit(slot) if slot >= queue.first_offset else None
-            if unit is not None and self._sound(queue, slot, unit):
-                return unit[0]
+            entry = queue.entry(slot) if slot >= queue.first_offset else None
+            if entry is not None and self._sound(queue, slot, entry):
+                return entry[0]
         return None
 
     def _is_double(self, queue: ConsumeQueue, state: _State, run: Run) -> bool:
         """Whether the first claim is to a slot just given, and the next goes on with the sequence.
 
-        Of two claims to one slot the first is kept, unless the queue's own unit names the second.
+        Of two claims to one slot the first is kept, unless the queue's own entry names the second.
         For slot 0 it is a new beginning instead, of a topic that had one message.
         """
         if run.length < 2 or self._read_from is None or run.first == 0:
             return False
         if state.expected != run.first + 1:
             return False
-        unit = queue.unit(run.first)
-        return unit is None or unit[0] != run.log_offset
+        entry = queue.entry(run.first)
+        return entry is None or entry[0] != run.log_offset
 
     def _in_place(self, queue: ConsumeQueue, state: _State, claim: Run) -> bool:
         expected = queue.max_offset if state.expected is None else state.expected
         if 0 <= claim.first - expected <= self.lost:
             return claim.first == expected or state.expected is not None
-        unit = queue.unit(claim.first)
-        return unit is not None and unit[0] == claim.log_offset
+        entry = queue.entry(claim.first)
+        return entry is not None and entry[0] == claim.log_offset
 
     def _likely(self, queue: ConsumeQueue, state: _State, claim: Run) -> bool:
         """Whether to believe a single claim that nothing followed."""
         offset = claim.first
         if offset == 0 and (state.rebuilt or state.expected == queue.max_offset):
-            # The first again, after its topic was deleted: the walk has been past all units there
+            # The first again, after its topic was deleted: the walk has been past all entries there
             # are, which may be those that a recovery broken off has made.
             return True
         expected = queue.max_offset if state.expected is None else state.expected
         if 0 < offset - expected <= self.lost + _SLACK:
             return True
-        unit = queue.unit(offset)
+        entry = queue.entry(offset)
         if state.expected is None and offset < queue.max_offset:
-            return unit is None or not self._sound(queue, offset, unit)
+            return entry is None or not self._sound(queue, offset, entry)
         # What was before it may have been deleted with the beginning of the log.
         return not queue.segments and self._read_from == self._log_min > 0
 
@@ -305,10 +305,10 @@ class Sequences:
         if self._read_from is None or first <= queue.max_offset:
             return
         for offset in range(queue.max_offset - 1, queue.first_offset - 1, -1):
-            unit = queue.unit(offset)
-            if unit is not None:
+            entry = queue.entry(offset)
+            if entry is not None:
                 # There is nothing to read before the log's beginning, whatever is missing.
-                start = max(unit[0], self._log_min)
+                start = max(entry[0], self._log_min)
                 if start < self._read_from:
                     raise Lagging(start)
                 return
@@ -321,18 +321,18 @@ class Sequences:
             there = queue.read_over_files(first, run.end)
         for offset, wanted, present in differences(first, data, there):
             if not present:
-                queue.write_units(offset, data[(offset - first) * UNIT_BYTES :])
+                queue.write_entries(offset, data[(offset - first) * ENTRY_BYTES :])
                 self.written += run.end - offset
                 return
             self._replace(queue, offset, wanted, present)
 
     def _replace(self, queue: ConsumeQueue, offset: int, wanted: bytes, present: bytes) -> None:
-        """Put a unit where another one is, unless that names a later record, soundly."""
-        unit: tuple[int, int, int] = UNIT.unpack(present)
-        if 0 < unit[1] < PRE_BLANK_SIZE:
+        """Put an entry where another one is, unless that names a later record, soundly."""
+        entry: tuple[int, int, int] = ENTRY.unpack(present)
+        if 0 < entry[1] < PRE_BLANK_SIZE:
             self.conflicts += 1
-            log_offset = UNIT.unpack(wanted)[0]
-            if unit[0] > log_offset and self._sound(queue, offset, unit):
+            log_offset = ENTRY.unpack(wanted)[0]
+            if entry[0] > log_offset and self._sound(queue, offset, entry):
                 return
-        queue.write_units(offset, wanted)
+        queue.write_entries(offset, wanted)
         self.written += 1

@@ -1,7 +1,7 @@
 """What the scrub found to differ, judged and mended by the owner of the consume queues.
 
-A unit is mended only if it names no record that names it back, and the record that claims its slot
-lies between those of the nearest sound units on both sides. So a record of a topic that was deleted
+An entry is mended only if it names no record that names it back, and the record that claims its slot
+lies between those of the nearest sound entries on both sides. So a record of a topic that was deleted
 and used again gets no slot of the new numbering, nor does one whose queue offset a flipped bit has
 changed. Where a queue begins there is no neighbour before, and an old numbering may fit as well: a
 claim there waits until a whole pass has shown who else claims the slot. The last in the log wins.
@@ -22,11 +22,11 @@ from typing import NamedTuple
 from aerobee.store.disk.files import Clock, is_full
 from aerobee.store.disk.health import Health
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.queue_view import PRE_BLANK, PRE_BLANK_SIZE, UNIT, UNIT_BYTES
+from aerobee.store.queues.queue_view import PRE_BLANK, PRE_BLANK_SIZE, ENTRY, ENTRY_BYTES
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.reading.damage import DamageReports, Kind, Verdict
 from aerobee.store.scan.sequence import Gap
-from aerobee.store.scrub.units import Orphan, Run, is_same
+from aerobee.store.scrub.entries import Orphan, Run, is_same
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.stats import StoreStats
@@ -35,7 +35,7 @@ log = logging.getLogger("aerobee.store.scrub")
 
 # One call's share of the caller's time.
 _TURN_S = 0.003
-# How far a sound neighbour is looked for: a damaged page holds 205 units.
+# How far a sound neighbour is looked for: a damaged page holds 205 entries.
 _NEIGHBOURS = 512
 _MOST_HELD = 65_536
 
@@ -61,7 +61,7 @@ class Claim(NamedTuple):
 
     queue: ConsumeQueue
     slot: int
-    unit: bytes
+    entry: bytes
 
 
 class Healer:
@@ -100,14 +100,14 @@ class Healer:
         self._findings.append(findings)
 
     def heal(self) -> int:
-        """Settle what was found, for a few milliseconds at most; how many units were mended.
+        """Settle what was found, for a few milliseconds at most; how many entries were mended.
 
         To be called again and again by the store's caller. Cheap when there is nothing to do. Does
         not raise: a queue that cannot be written breaks the store, as when dispatching.
         """
         if self._work is None and not self._findings:
             return 0
-        before = self._stats.mended_units
+        before = self._stats.mended_entries
         end = self._clock.monotonic() + _TURN_S
         try:
             while self._step() and self._clock.monotonic() < end:
@@ -116,7 +116,7 @@ class Healer:
             self._work = None
             if not is_full(error):
                 self._health.poison("mending consume queues", error)
-        return self._stats.mended_units - before
+        return self._stats.mended_entries - before
 
     def _step(self) -> bool:
         if self._work is None:
@@ -133,13 +133,13 @@ class Healer:
     def _settle(self, findings: Findings) -> Iterator[None]:
         segment = findings.segment
         settled = findings.complete and not findings.gaps
-        mended = self._stats.mended_units
+        mended = self._stats.mended_entries
         for run in findings.runs:
             settled &= yield from self._settle_run(run)
         for orphan in findings.orphans:
             settled &= self._settle_orphan(orphan, findings.gaps)
             yield
-        mended = self._stats.mended_units - mended
+        mended = self._stats.mended_entries - mended
         if mended:
             log.warning("queue units mended segment=%s units=%d", segment.path, mended)
         if settled and segment.unchecked_below == findings.unchecked_below:
@@ -152,9 +152,9 @@ class Healer:
         if self._is_other_numbering(run):
             return True
         settled = True
-        for index in range(len(run.expected) // UNIT_BYTES):
-            unit = run.expected[index * UNIT_BYTES : (index + 1) * UNIT_BYTES]
-            settled &= self._settle_claim(Claim(queue, run.first + index, unit))
+        for index in range(len(run.expected) // ENTRY_BYTES):
+            entry = run.expected[index * ENTRY_BYTES : (index + 1) * ENTRY_BYTES]
+            settled &= self._settle_claim(Claim(queue, run.first + index, entry))
             yield
         return settled
 
@@ -164,9 +164,9 @@ class Healer:
         A look at both ends, because there may be millions of such slots.
         """
         queue, first = run.queue, run.first
-        last = first + len(run.expected) // UNIT_BYTES - 1
-        begins, ends = queue.unit(first), queue.unit(last)
-        newest = UNIT.unpack(run.expected[-UNIT_BYTES:])[0]
+        last = first + len(run.expected) // ENTRY_BYTES - 1
+        begins, ends = queue.entry(first), queue.entry(last)
+        newest = ENTRY.unpack(run.expected[-ENTRY_BYTES:])[0]
         return (
             last > first
             and begins is not None
@@ -178,35 +178,35 @@ class Healer:
 
     def _settle_claim(self, claim: Claim) -> bool:
         """Mend the slot if it has to be and may be; whether it is in order now."""
-        queue, slot, unit = claim
-        log_offset = UNIT.unpack(unit)[0]
-        found = queue.read_units(slot, 1)
+        queue, slot, entry = claim
+        log_offset = ENTRY.unpack(entry)[0]
+        found = queue.read_entries(slot, 1)
         if not self._is_wrong(claim, found):
             return True
         if self._segments.find(log_offset) is None or self._is_known_gap(log_offset):
             return True
-        end = log_offset + UNIT.unpack(unit)[1]
-        reason = f"it is {UNIT.unpack(found)}, of its message it would be {UNIT.unpack(unit)}"
-        verdict = Verdict(Kind.UNIT, log_offset, end, reason)
+        end = log_offset + ENTRY.unpack(entry)[1]
+        reason = f"it is {ENTRY.unpack(found)}, of its message it would be {ENTRY.unpack(entry)}"
+        verdict = Verdict(Kind.ENTRY, log_offset, end, reason)
         before, after = self._before(queue, slot), self._after(queue, slot)
         if (before is not None and before > log_offset) or (
             after is not None and after < log_offset
         ):
             return True  # of an old numbering, or changed itself
         self._damage.note(verdict, (queue.topic, queue.queue_id, slot))
-        if before is None and not _is_alike(found, unit):
+        if before is None and not _is_alike(found, entry):
             self._hold(claim)
             return False
         self._mend(claim)
         return True
 
     def _is_wrong(self, claim: Claim, found: bytes) -> bool:
-        queue, slot, unit = claim
+        queue, slot, entry = claim
         if self._queues.get(queue.topic, queue.queue_id) is not queue or not found:
             return False
         if not queue.first_offset <= slot < queue.max_offset:
             return False
-        present, expected = UNIT.unpack(found), UNIT.unpack(unit)
+        present, expected = ENTRY.unpack(found), ENTRY.unpack(entry)
         if is_same(queue, expected, present):
             return False
         if present[:2] == expected[:2] or not 0 < present[1] < PRE_BLANK_SIZE:
@@ -215,7 +215,7 @@ class Healer:
         return not self._is_known_gap(present[0]) and not self._is_sound(queue, slot, present)
 
     def _before(self, queue: ConsumeQueue, slot: int) -> int | None:
-        """Log offset of the nearest sound unit before the slot, None if there is none near."""
+        """Log offset of the nearest sound entry before the slot, None if there is none near."""
         if (queue, slot - 1) in self._held:
             return None
         return self._nearest(queue, range(slot - 1, slot - _NEIGHBOURS, -1))[1]
@@ -232,36 +232,36 @@ class Healer:
         return log_offset
 
     def _nearest(self, queue: ConsumeQueue, slots: range) -> tuple[int, int | None]:
-        """(where the search ended, log offset of the sound unit there or None)."""
+        """(where the search ended, log offset of the sound entry there or None)."""
         for slot in slots:
             if not queue.first_offset <= slot < queue.max_offset:
                 return slot, None
-            unit = queue.unit(slot)
-            if unit is not None and self._is_sound(queue, slot, unit):
-                return slot, unit[0]
+            entry = queue.entry(slot)
+            if entry is not None and self._is_sound(queue, slot, entry):
+                return slot, entry[0]
         return slots.stop, None
 
     def _mend(self, claim: Claim) -> None:
         queue = claim.queue
-        queue.write_units(claim.slot, claim.unit)
+        queue.write_entries(claim.slot, claim.entry)
         if claim.slot < queue.min_offset:
             queue.correct_min_offset(self._segments.min_offset)
         self._damage.forget((queue.topic, queue.queue_id, claim.slot))
-        self._stats.mended_units += 1
+        self._stats.mended_entries += 1
 
     def _settle_orphan(self, orphan: Orphan, gaps: list[Gap]) -> bool:
-        """Report a unit whose record is not there, or says that it is another's; False if so."""
+        """Report an entry whose record is not there, or says that it is another's; False if so."""
         queue, slot, _ = orphan
         if self._queues.get(queue.topic, queue.queue_id) is not queue:
             return True
-        unit = queue.unit(slot)
-        verdict = None if unit is None else self._damage.judge.judge(queue, slot, unit)
+        entry = queue.entry(slot)
+        verdict = None if entry is None else self._damage.judge.judge(queue, slot, entry)
         if verdict is None:
             return True
         if verdict.kind is Kind.UNCLEAR and not any(
             gap.start < verdict.end and verdict.start < gap.end for gap in gaps
         ):
-            verdict = verdict._replace(kind=Kind.UNIT)  # all records there are sound
+            verdict = verdict._replace(kind=Kind.ENTRY)  # all records there are sound
         self._damage.note(verdict, (queue.topic, queue.queue_id, slot))
         return False
 
@@ -280,7 +280,7 @@ class Healer:
                 "stop, move that directory away, start: it is made again from the log",
             )
             return
-        if known is None or UNIT.unpack(known.unit)[0] < UNIT.unpack(claim.unit)[0]:
+        if known is None or ENTRY.unpack(known.entry)[0] < ENTRY.unpack(claim.entry)[0]:
             self._held[key] = claim
 
     def _settle_held(self) -> Iterator[None]:
@@ -288,9 +288,9 @@ class Healer:
         for (queue, slot), claim in sorted(
             held.items(), key=lambda item: (item[0][0].directory, item[0][1])
         ):
-            found = queue.read_units(slot, 1)
+            found = queue.read_entries(slot, 1)
             after = self._after(queue, slot)
-            log_offset = UNIT.unpack(claim.unit)[0]
+            log_offset = ENTRY.unpack(claim.entry)[0]
             # A blank alone is where the queue's own message was lost.
             lonely = found == PRE_BLANK and (queue, slot + 1) not in held
             if (
@@ -307,9 +307,9 @@ def _nobody(*_: int) -> None:
     """While there is no scrub."""
 
 
-def _is_alike(found: bytes, unit: bytes) -> bool:
-    """Whether two units name the same place, or differ in one bit."""
-    size = UNIT.unpack(found)[1]
-    same_place = found[:8] == unit[:8] and 0 < size < PRE_BLANK_SIZE
-    differing = int.from_bytes(found, "big") ^ int.from_bytes(unit, "big")
+def _is_alike(found: bytes, entry: bytes) -> bool:
+    """Whether two entries name the same place, or differ in one bit."""
+    size = ENTRY.unpack(found)[1]
+    same_place = found[:8] == entry[:8] and 0 < size < PRE_BLANK_SIZE
+    differing = int.from_bytes(found, "big") ^ int.from_bytes(entry, "big")
     return same_place or differing.bit_count() == 1

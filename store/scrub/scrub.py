@@ -3,7 +3,7 @@
 A start reads the log from where the last run ended, so damage before that is not known. The scrub
 reads it, oldest segment first, and again every `scrub_interval_hours`; a segment that a read has
 found damage in comes first. It verifies records (`scan/log_scanner.py`) and compares them with the
-consume queues (`scrub/units.py`); a pass ends with the index files (`scrub/index.py`). A segment in
+consume queues (`scrub/entries.py`); a pass ends with the index files (`scrub/index.py`). A segment in
 which all is in order needs no checks when it is read (`MappedFile.unchecked_below`); where it is
 not, records are reported and remembered as gaps, and what differs in the queues goes to their owner
 (`heal.py`).
@@ -34,7 +34,7 @@ from aerobee.store.scan.sequence import Gap
 from aerobee.store.scan.sources import Source, Window, ranges_of
 from aerobee.store.scrub.heal import Findings, Healer
 from aerobee.store.scrub.index import IndexFileCheck
-from aerobee.store.scrub.units import UnitCheck
+from aerobee.store.scrub.entries import EntryCheck
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.stats import StoreStats
@@ -258,47 +258,47 @@ class Scrub:
         except OSError as error:
             log.warning("segment not scrubbed path=%s %s", segment.path, error)
             return
-        units = UnitCheck(
+        entries = EntryCheck(
             self._files, self._queues, self._levels, segment.start, segment.start + limit
         )
         window = Window(source, _PIECE_BYTES)
         reader = FileReader(
             segment.path, segment.start, segment.size, segment.size, window, _STEP_BYTES
         )
-        boundaries = units.boundaries(reader)
+        boundaries = entries.boundaries(reader)
         end = segment.start + limit
         scan = LogScanner(
             OneSegment(reader), end, boundaries, self._crc_check, until=end, step_bytes=_STEP_BYTES
         )
         try:
-            done = self._paced(segment, self._work(scan, units), source)
+            done = self._paced(segment, self._work(scan, entries), source)
         finally:
             source.close()
-            units.close()
+            entries.close()
         self._stats.scrub_left_bytes = sum([waiting.size for waiting in self._pass or ()])
         if done:
             findings = Findings(
                 segment,
                 unchecked_below,
-                units.runs,
-                units.orphans,
+                entries.runs,
+                entries.orphans,
                 _with_reasons(scan.gaps, segment.start, ranges_of(source.unreadable)),
-                units.complete,
+                entries.complete,
                 in_pass,
             )
             self._conclude(findings, source)
 
-    def _work(self, scan: LogScanner, units: UnitCheck) -> Iterator[None]:
+    def _work(self, scan: LogScanner, entries: EntryCheck) -> Iterator[None]:
         """All that is to be done for one segment, in steps."""
         for batch in scan.steps(scan.end):
             yield
             if batch is None:
                 continue
-            units.feed(batch.records)
+            entries.feed(batch.records)
             yield
-            yield from units.compare()
-        yield from units.compare(all_of_them=True)
-        yield from units.look_for_orphans()
+            yield from entries.compare()
+        yield from entries.compare(all_of_them=True)
+        yield from entries.look_for_orphans()
 
     def _paced(self, segment: MappedFile, work: Iterator[None], source: Source) -> bool:
         """Do the work at the rate; False when the segment is gone, or the store is closed."""
@@ -359,9 +359,9 @@ class Scrub:
             self._damage.note(verdict, self._slot_of(gap, findings))
 
     def _slot_of(self, gap: Gap, findings: Findings) -> tuple[str, int, int] | None:
-        """The queue and queue offset of the message that was there, if a unit still names it."""
-        for queue, queue_offset, unit in findings.orphans:
-            if gap.start <= unit[0] < gap.end:
+        """The queue and queue offset of the message that was there, if an entry still names it."""
+        for queue, queue_offset, entry in findings.orphans:
+            if gap.start <= entry[0] < gap.end:
                 return queue.topic, queue.queue_id, queue_offset
         return None
 

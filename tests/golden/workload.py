@@ -33,9 +33,9 @@ from aerobee.store.repair.rebuild import rebuild
 from aerobee.store.repair.repair import plan_repair, repair
 from aerobee.store.repair.truncate import plan_cut, truncate
 from aerobee.store.scrub import scrub
-from tests.unit.store.audit_support import OFFSETS, TOPICS
-from tests.unit.store.retention_support import HOUR_MS, Hours, retention_settings, run, settle
-from tests.unit.store.support import (
+from tests.entry.store.audit_support import OFFSETS, TOPICS
+from tests.entry.store.retention_support import HOUR_MS, Hours, retention_settings, run, settle
+from tests.entry.store.support import (
     ManualClock,
     adopt,
     as_copy,
@@ -338,7 +338,7 @@ def start(name: str, root: Path, clock: ManualClock, **changes: object) -> None:
         if quiet and worker.idle and healer._work is None and not healer._findings:
             break
         time.sleep(0.001)
-    say(name, root, store.stats.mended_units, store.stats.damage_found, store.known_gaps)
+    say(name, root, store.stats.mended_entries, store.stats.damage_found, store.known_gaps)
     say(name, root, "unchecked", store.checks.unchecked_bytes)
     for topic, queue_id in sorted(store.queues()):
         found = [one.log_offset for one in read_all(store, topic, queue_id)]
@@ -351,7 +351,7 @@ def audited(name: str, root: Path, clock: ManualClock, **changes: object) -> Non
     show_report(name, root, verify(small_settings(root, **changes), clock=clock))
     dump = Dump(small_settings(root, **changes))
     try:
-        for listed in (dump.messages, dump.units, dump.entries):
+        for listed in (dump.messages, dump.entries, dump.entries):
             data = "\n".join(map(str, listed(Wanted()))).replace(str(root), "ROOT")
             say(name, root, listed.__name__, hashlib.sha256(data.encode()).hexdigest())
     finally:

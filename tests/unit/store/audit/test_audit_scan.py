@@ -14,15 +14,15 @@ from aerobee.store.inspect.log_files import LogFiles
 from aerobee.store.inspect.queue_files import QueueSet
 from aerobee.store.inspect.sizes import FOUND, GIVEN, NOTED
 from aerobee.store.message_store import MessageStore
-from aerobee.store.queues.queue_view import UNIT, names_record
+from aerobee.store.queues.queue_view import ENTRY, names_record
 from aerobee.store.scan import sources
 from aerobee.store.scan.sources import Sources
 from tests.faulty_files import FaultyFiles
 from tests.golden import make_store
-from tests.unit.store import audit_support as at
-from tests.unit.store.log.test_golden_store import GOLDEN, golden_settings
-from tests.unit.store.recovery.test_random_stores import Writer
-from tests.unit.store.support import (
+from tests.entry.store import audit_support as at
+from tests.entry.store.log.test_golden_store import GOLDEN, golden_settings
+from tests.entry.store.recovery.test_random_stores import Writer
+from tests.entry.store.support import (
     SEGMENT,
     adopt,
     fill,
@@ -158,7 +158,7 @@ def result_of(steps: Generator[None, None, int]) -> int:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_next_record_that_units_name_is_that_of_all_units(root: Path, seed: int) -> None:
-    """However it is asked: place after place, and back again; wrong units are passed over."""
+    """However it is asked: place after place, and back again; wrong entries are passed over."""
     chance = random.Random(seed)
     slots = [
         (path, at_byte)
@@ -178,7 +178,7 @@ def test_the_next_record_that_units_name_is_that_of_all_units(root: Path, seed: 
         log_offset
         for queue in queues.queues.values()
         for first, data in queue.chunks()
-        for offset, (log_offset, size, _) in enumerate(UNIT.iter_unpack(data), first)
+        for offset, (log_offset, size, _) in enumerate(ENTRY.iter_unpack(data), first)
         if names_record(log_offset, size)
         and records.problem(queue, offset, log_offset, size) is None
     )

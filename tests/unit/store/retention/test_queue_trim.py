@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from aerobee.store.message_store import GetStatus, MessageStore
-from aerobee.store.queues.queue_view import EMPTY, PRE_BLANK, UNIT, UNIT_BYTES
+from aerobee.store.queues.queue_view import EMPTY, PRE_BLANK, ENTRY, ENTRY_BYTES
 from aerobee.store.retention import queue_trim, retention
 from tests.faulty_files import FaultyFiles
-from tests.unit.store.retention_support import (
+from tests.entry.store.retention_support import (
     HOUR_MS,
     SEGMENT,
     Hours,
@@ -23,7 +23,7 @@ from tests.unit.store.retention_support import (
     settle,
     still,
 )
-from tests.unit.store.support import QUEUE_SEGMENT, bodies, fill, kill_image, message, read_all
+from tests.entry.store.support import QUEUE_SEGMENT, bodies, fill, kill_image, message, read_all
 
 ALL_HOURS = ";".join(map(str, range(24)))
 
@@ -53,7 +53,7 @@ def test_leading_files_go_and_the_queue_begins_at_its_first_message_that_is_ther
     clock.time_ms += 96 * HOUR_MS
     run(store)
     first = store.min_offset("Orders", 0)
-    assert queue_files(tmp_path)[0] == first * UNIT_BYTES // QUEUE_SEGMENT * QUEUE_SEGMENT > 0
+    assert queue_files(tmp_path)[0] == first * ENTRY_BYTES // QUEUE_SEGMENT * QUEUE_SEGMENT > 0
     assert [m.queue_offset for m in read_all(store)] == list(range(first, len(made)))
     assert read_all(store)[0].log_offset >= store.min_log_offset
     assert store.retention.counts.queue_files == len(range(0, queue_files(tmp_path)[0], 200))
@@ -88,11 +88,11 @@ def test_blank_or_damaged_last_unit_does_not_take_its_file_along(tmp_path: Path)
     assert len(names(store)) == 4
     queue = store._queues.queues["Orders", 0]
     last = (queue.max_offset // 10 - 1) * 10 + 9  # of the last full file
-    assert queue.unit(last - 1)[0] >= 3 * SEGMENT  # type: ignore[index]
+    assert queue.entry(last - 1)[0] >= 3 * SEGMENT  # type: ignore[index]
     path = tmp_path / "consumequeue/Orders/0" / f"{last // 10 * QUEUE_SEGMENT:020d}"
-    for unit in (PRE_BLANK, EMPTY, UNIT.pack(0, 200, 0)):
+    for entry in (PRE_BLANK, EMPTY, ENTRY.pack(0, 200, 0)):
         data = bytearray(path.read_bytes())
-        data[-UNIT_BYTES:] = unit
+        data[-ENTRY_BYTES:] = entry
         path.write_bytes(data)
         clock.time_ms += 96 * HOUR_MS
         run(store)

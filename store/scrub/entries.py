@@ -1,9 +1,9 @@
 """Compares the records of a segment with what the consume queues hold for them.
 
-Both ways. Each record's slot must hold its unit: slots are gathered by queue and read in runs. And
-each unit into the segment must be some record's: a record whose topic, queue or queue offset was
-changed by a flipped bit is whole but missed by its own queue, whose unit then has no record. For
-that it is enough to count; only where the count differs the units are looked at.
+Both ways. Each record's slot must hold its entry: slots are gathered by queue and read in runs. And
+each entry into the segment must be some record's: a record whose topic, queue or queue offset was
+changed by a flipped bit is whole but missed by its own queue, whose entry then has no record. For
+that it is enough to count; only where the count differs the entries are looked at.
 
 What differs is handed on as it is, to be judged by the queues' owner (`heal.py`), who alone knows
 what they hold now: another thread dispatches, deletes topics and trims files meanwhile.
@@ -22,7 +22,7 @@ from aerobee.store.disk.files import Files
 from aerobee.store.dispatch.derived import Derivation, by_queue
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
-from aerobee.store.queues.queue_view import PRE_BLANK_SIZE, UNIT, UNIT_BYTES, QueueView
+from aerobee.store.queues.queue_view import PRE_BLANK_SIZE, ENTRY, ENTRY_BYTES, QueueView
 from aerobee.store.queues.snapshot import copy_of
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.scan.boundaries import Boundaries, named_back
@@ -38,16 +38,16 @@ _DESCRIPTORS = 64
 # Differences of one segment that are kept; more of them are a queue that has to be made again.
 MOST_DIFFERENT = 262_144
 # Slots compared or looked at in one step: some 0.2 ms at worst.
-_RUN_UNITS = 512
-_RUN_BYTES = _RUN_UNITS * UNIT_BYTES
-# Units that hold an address in the queue's extension instead of a tags code are below this.
+_RUN_ENTRIES = 512
+_RUN_BYTES = _RUN_ENTRIES * ENTRY_BYTES
+# Entries that hold an address in the queue's extension instead of a tags code are below this.
 _LEAST_TAGS_CODE = -(1 << 31)
 
 
-Unit = tuple[int, int, int]
+Entry = tuple[int, int, int]
 
 
-def is_same(queue: ConsumeQueue, expected: Unit, found: Unit) -> bool:
+def is_same(queue: ConsumeQueue, expected: Entry, found: Entry) -> bool:
     """Whether a slot holds what its record makes it. A delayed message's delivery time may come of
     other levels than today's; an address in the extension stands for a tags code."""
     if expected[:2] != found[:2]:
@@ -56,7 +56,7 @@ def is_same(queue: ConsumeQueue, expected: Unit, found: Unit) -> bool:
 
 
 class Run(NamedTuple):
-    """Slots from `first` on of which some do not hold the units that the log makes them."""
+    """Slots from `first` on of which some do not hold the entries that the log makes them."""
 
     queue: ConsumeQueue
     first: int
@@ -64,14 +64,14 @@ class Run(NamedTuple):
 
 
 class Orphan(NamedTuple):
-    """A unit for which the log has no record that says so."""
+    """An entry for which the log has no record that says so."""
 
     queue: ConsumeQueue
     queue_offset: int
-    unit: Unit
+    entry: Entry
 
 
-class UnitCheck:
+class EntryCheck:
     """Of one segment: log offsets from `start` to `end`."""
 
     def __init__(
@@ -105,16 +105,16 @@ class UnitCheck:
 
     def feed(self, records: list[Checked]) -> None:
         """The next sound records of the segment."""
-        for queue, (offsets, units) in by_queue(self._derivation.entries(records)).items():
+        for queue, (offsets, entries) in by_queue(self._derivation.entries(records)).items():
             known = self._gathered.setdefault(queue, ([], []))
             known[0].extend(offsets)
-            known[1].extend(units)
-            self._count += len(units)
+            known[1].extend(entries)
+            self._count += len(entries)
 
     def _listed(self, name: str, queue_id: int) -> ConsumeQueue | None:
         return self._queues.get(name, self._queues.listed_id(name, queue_id))
 
-    # --- records against units --------------------------------------------------------------
+    # --- records against entries --------------------------------------------------------------
 
     def compare(self, *, all_of_them: bool = False) -> Iterator[None]:
         """Compare what was gathered if it is enough to be worth it; a step after each run."""
@@ -122,15 +122,15 @@ class UnitCheck:
             return
         gathered, self._gathered = self._gathered, {}
         self._count = 0
-        for queue, (offsets, units) in gathered.items():
+        for queue, (offsets, entries) in gathered.items():
             begin = 0
             for index in range(1, len(offsets) + 1):
                 if (
                     index == len(offsets)
                     or offsets[index] != offsets[index - 1] + 1
-                    or index - begin == _RUN_UNITS
+                    or index - begin == _RUN_ENTRIES
                 ):
-                    self._compare_run(queue, offsets[begin], b"".join(units[begin:index]))
+                    self._compare_run(queue, offsets[begin], b"".join(entries[begin:index]))
                     begin = index
                     yield
 
@@ -139,16 +139,16 @@ class UnitCheck:
         # Slots outside are of messages of a deleted topic, or of files that were trimmed. Those
         # below the queue's beginning count: it may begin too late because they are damaged.
         low = max(first, copy.first_offset)
-        high = min(first + len(expected) // UNIT_BYTES, copy.max_offset)
+        high = min(first + len(expected) // ENTRY_BYTES, copy.max_offset)
         if low >= high:
             return
-        expected = expected[(low - first) * UNIT_BYTES : (high - first) * UNIT_BYTES]
+        expected = expected[(low - first) * ENTRY_BYTES : (high - first) * ENTRY_BYTES]
         found = self._read(copy, low, high)
         if found is None:
             return
         different, right = 0, low
         for slot, one, other in differences(low, expected, found):
-            if not is_same(queue, UNIT.unpack(one), UNIT.unpack(other)):
+            if not is_same(queue, ENTRY.unpack(one), ENTRY.unpack(other)):
                 self._is_right(queue, right, slot)
                 different, right = different + 1, slot + 1
         self._is_right(queue, right, high)
@@ -169,10 +169,10 @@ class UnitCheck:
         else:
             ranges.append([low, high])
 
-    # --- units against records --------------------------------------------------------------
+    # --- entries against records --------------------------------------------------------------
 
     def look_for_orphans(self) -> Iterator[None]:
-        """After all records: find the units into the segment that no record has; in steps."""
+        """After all records: find the entries into the segment that no record has; in steps."""
         for queue in self._queues:
             copy = self._copy(queue)
             try:
@@ -191,16 +191,16 @@ class UnitCheck:
             # What lies between two ranges of slots that are right.
             while low < min(begin, end):
                 yield
-                data = copy.read_units(low, min(begin, end) - low)[:_RUN_BYTES]
-                for slot, unit in enumerate(UNIT.iter_unpack(data), low):
-                    if 0 < unit[1] < PRE_BLANK_SIZE and self._start <= unit[0] < self._end:
-                        self.orphans.append(Orphan(queue, slot, unit))
-                low += max(1, len(data) // UNIT_BYTES)
+                data = copy.read_entries(low, min(begin, end) - low)[:_RUN_BYTES]
+                for slot, entry in enumerate(ENTRY.iter_unpack(data), low):
+                    if 0 < entry[1] < PRE_BLANK_SIZE and self._start <= entry[0] < self._end:
+                        self.orphans.append(Orphan(queue, slot, entry))
+                low += max(1, len(data) // ENTRY_BYTES)
             low = max(low, stop)
 
     def _reaches_out(self, copy: ConsumeQueue, low: int, high: int) -> bool:
         """Whether the slots on both sides of [low, high) are of other segments, or are none."""
-        before, after = copy.unit(low - 1), copy.unit(high)
+        before, after = copy.entry(low - 1), copy.entry(high)
         return (low <= copy.min_offset or (before is not None and before[0] < self._start)) and (
             high >= copy.max_offset or (after is not None and after[0] >= self._end)
         )
@@ -228,15 +228,15 @@ class UnitCheck:
         return copy
 
     def _read(self, copy: ConsumeQueue, low: int, high: int) -> bytes | None:
-        """The units of slots [low, high); None if the files are gone or cannot be read."""
+        """The entries of slots [low, high); None if the files are gone or cannot be read."""
         parts: list[bytes] = []
         try:
             while low < high:
-                part = copy.read_units(low, high - low)
+                part = copy.read_entries(low, high - low)
                 if not part:
                     return None
                 parts.append(part)
-                low += len(part) // UNIT_BYTES
+                low += len(part) // ENTRY_BYTES
         except OSError as error:
             self._failed(copy, error)
             return None
@@ -263,9 +263,9 @@ class _Readable(QueueView):
     def first_offset(self) -> int:
         return self._copy.first_offset
 
-    def read_units(self, first: int, count: int) -> bytes:
+    def read_entries(self, first: int, count: int) -> bytes:
         try:
-            return self._copy.read_units(first, count)
+            return self._copy.read_entries(first, count)
         except OSError as error:
             self._failed(self._copy, error)
             return b""
