@@ -1,7 +1,6 @@
 """`aerobee config`: what counts, where it comes from, whether a file is right."""
 
 import argparse
-import difflib
 import textwrap
 
 from aerobee.cli.output import OK, CommandFailed, print_json, print_table, say
@@ -9,6 +8,7 @@ from aerobee.config.errors import ConfigError
 from aerobee.config.load import Loaded, load_settings
 from aerobee.config.model import SETTINGS, Settings
 from aerobee.config.settings.setting import Setting, Value
+from aerobee.nearest_name import nearest_name
 
 _HIDDEN = "***"
 
@@ -73,8 +73,8 @@ def explain(parsed: argparse.Namespace) -> int:
     found = [known.get(key.lower()) for key in parsed.key]
     for key, setting in zip(parsed.key, found, strict=True):
         if setting is None:
-            close = difflib.get_close_matches(key.lower(), known, n=1)
-            hint = f"; did you mean {known[close[0]].full_key}?" if close else ""
+            near = nearest_name(key, known)
+            hint = f"; did you mean {known[near].full_key}?" if near else ""
             raise CommandFailed(f"there is no setting {key!r}{hint}")
     print("\n\n".join([_explanation(setting) for setting in found if setting is not None]))
     return OK

@@ -7,6 +7,7 @@ from aerobee import __version__
 from aerobee.cli.parser_pipeline import add_pipeline
 from aerobee.cli.parser_types import count, number, port, seconds
 from aerobee.cli.store.parser import add_store
+from aerobee.nearest_name import nearest_name
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -28,10 +29,8 @@ class _Parser(argparse.ArgumentParser):
         parsed, rest = super().parse_known_args(args, namespace)
         unknown = [one.partition("=")[0] for one in rest if one.startswith("-")]
         if unknown and self._subparsers is None:
-            import difflib
-
-            close = difflib.get_close_matches(unknown[0], self._option_string_actions, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            near = nearest_name(unknown[0], self._option_string_actions)
+            hint = f"; did you mean {near}?" if near else ""
             self.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
         return parsed, rest
 

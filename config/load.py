@@ -32,6 +32,7 @@ from aerobee.config.rules import (
 from aerobee.config.settings.legacy import DERIVED_PATHS
 from aerobee.config.settings.setting import Setting, Value
 from aerobee.config.sources import FileFormat, Given
+from aerobee.nearest_name import nearest_name
 
 __all__ = ["ConfigError", "Loaded", "Origin", "load_settings"]
 
@@ -210,15 +211,11 @@ def _hint(item: Given) -> str:
     return f"; did you mean {near}?" if near else ""
 
 
-def _nearest(item: Given) -> str:
-    import difflib  # only a mistake pays for it
-
+def _nearest(item: Given) -> str | None:
     names = [*BY_FULL_KEY] if item.syntax in ("toml", "environment") else [*BY_ROCKETMQ_KEY]
     if item.syntax == "set":
         names = [*BY_FULL_KEY, *BY_ROCKETMQ_KEY]
-    by_lower = {name.lower(): name for name in names}
-    found = difflib.get_close_matches(item.key.lower(), by_lower, n=1, cutoff=0.6)
-    return by_lower[found[0]] if found else ""
+    return nearest_name(item.key, names)
 
 
 def _check_limits(settings: Settings, origins: Mapping[str, Origin]) -> None:

@@ -1,9 +1,9 @@
 """The name server's key-value configuration, and its file.
 
-Namespaces of keys, as admin tools use them (order topics above all, spec/wire.md 5.4). The file is
-RocketMQ's `{"configTable":{namespace:{key:value}}}`. It is replaced atomically: new text to `X.tmp`
-and synced, the old kept as `X.bak`, `X.tmp` renamed over `X`, the directory synced. A damaged file
-is read from its backup; when both are damaged the start stops instead of forgetting what was set.
+Namespaces of keys, as admin tools use them (order topics above all, protocol/WIRE.md 5.4). The file
+is RocketMQ's `{"configTable":{namespace:{key:value}}}`, replaced as a whole, with the content
+before it in `X.bak`. A damaged file is read from its backup; when both are damaged the start stops
+instead of forgetting what was set.
 
 The table is touched on the loop only; `KvFile.save` may run on another thread.
 """
@@ -16,6 +16,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from aerobee.file_replacement import replace_file
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.fastjson import JsonError, loads
 
@@ -116,16 +117,7 @@ class KvFile:
     def save(self, text: str) -> None:
         """Replace the content; returns once it is on disk. Raises OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_name(self.path.name + ".tmp")
-        _write_synced(temporary, text.encode())
-        if self.path.exists():
-            _write_synced(self._backup, self.path.read_bytes())
-        os.replace(temporary, self.path)
-        descriptor = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        replace_file(self.path, text.encode(), backup=self._backup)
 
 
 def _parse(content: bytes) -> dict[str, dict[str, str]]:
@@ -141,10 +133,3 @@ def _parse(content: bytes) -> dict[str, dict[str, str]]:
             raise ValueError(f"namespace {namespace!r} is no object")
         table[namespace] = {key: str(value) for key, value in keys.items()}
     return table
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

@@ -110,7 +110,7 @@ class OptionMap:
         return self._in_range(name, int(text), minimum, maximum)
 
     def size(self, name: str, default: int, minimum: int = 1, maximum: int = (1 << 63) - 1) -> int:
-        """Bytes: a number, or one with a unit of 1024: `128m`, `128MB`, `1g`."""
+        """Bytes: a number, or one with an entry of 1024: `128m`, `128MB`, `1g`."""
         text = self._stripped(name)
         if text is None:
             return default

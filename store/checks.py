@@ -3,7 +3,8 @@
     get -> Reader -> (does not check out) -> DamageReports -> log, counters, offsets file
     Scrub (own thread) -> Findings -> Healer (store's caller) -> consume queues, DamageReports
 
-Without a scrub (`scrub_bytes_per_second` 0) damage is found by reads only, and nobody mends entries.
+Without a scrub (`scrub_bytes_per_second` 0) damage is found by reads only, and nobody mends
+entries.
 """
 
 import threading

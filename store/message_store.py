@@ -95,7 +95,7 @@ class MessageStore:
             self._log, self._mark, parts.checkpoint, self._health, parts.stats
         )
         self._reput = (ExtendedReput if settings.consume_queue_ext_enabled else Reput)(
-            self._log, parts.dispatcher, parts.index, self._health, parts.stats, parts.queues.units
+            self._log, parts.dispatcher, parts.index, self._health, self.stats, parts.queues.entries
         )
         self._reput.dispatched_ms = parts.last_store_ms
         assert parts.offsets is not None

@@ -18,7 +18,8 @@ BOUNDS_S: tuple[float, ...] = tuple((1024 << power) / 1e9 for power in range(BUC
 
 
 _MS = 1_000_000
-#: Lower bounds in nanoseconds of the reference's ranges of put times, but for the first (spec 4.8).
+#: Lower bounds in nanoseconds of the reference's ranges of put times, but for the first
+#: (protocol/WIRE.md 4.8).
 SLOW_NS: tuple[int, ...] = tuple(
     ms * _MS for ms in (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
 )
@@ -93,7 +94,7 @@ class StoreStats:
         "get_messages",
         "get_missed",
         "index_files_created",
-        "mended_units",
+        "mended_entries",
         "put_failures",
         "put_times",
         "queue_syncs",
@@ -120,7 +121,7 @@ class StoreStats:
         # Reads that came to something they could not send, and what it was, each place once.
         self.damaged_reads = 0
         self.damage_found = {"record": 0, "unit": 0, "unclear": 0}
-        self.mended_units = 0
+        self.mended_entries = 0
         # Of the scrub: what it read, what the pass under way has still to read, passes it ended,
         # and its work between two waits (processor time).
         self.scrub_bytes = 0

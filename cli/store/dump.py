@@ -27,7 +27,7 @@ from aerobee.store.audit.dump import (
     DumpedIndexFile,
     DumpedMessage,
     DumpedQueue,
-    DumpedUnit,
+    DumpedQueueEntry,
     Wanted,
 )
 from aerobee.store.disk.files import Files
@@ -38,7 +38,7 @@ _BODY_SHOWN: Final = 200
 _FOREVER: Final = (1 << 63) - 1
 _CHECKPOINT: Final = ("commit_log_ms", "consume_queues_ms", "index_ms")
 
-Item = DumpedMessage | Gap | DumpedUnit | DumpedQueue | DumpedEntry | DumpedIndexFile
+Item = DumpedMessage | Gap | DumpedQueueEntry | DumpedQueue | DumpedEntry | DumpedIndexFile
 
 
 def dump_messages(parsed: argparse.Namespace) -> int:
@@ -50,7 +50,7 @@ def dump_queues(parsed: argparse.Namespace) -> int:
     """Units of the consume queues, or a line for each queue."""
     if parsed.summary:
         return _listing(parsed, lambda dump, wanted: dump.queues(wanted))
-    return _listing(parsed, lambda dump, wanted: dump.units(wanted))
+    return _listing(parsed, lambda dump, wanted: dump.queue_entries(wanted))
 
 
 def dump_index(parsed: argparse.Namespace) -> int:
@@ -119,8 +119,8 @@ def _text(item: Item, parsed: argparse.Namespace, settings: Settings) -> None:
         line = f"DAMAGED  {item.end - item.start} bytes from {item.start} to {item.end}: " + (
             item.reason
         )
-    elif isinstance(item, DumpedUnit):
-        line = _unit_text(item)
+    elif isinstance(item, DumpedQueueEntry):
+        line = _entry_text(item)
     elif isinstance(item, DumpedQueue):
         line = (
             f"{item.topic}/{item.queue_id}  slots {item.first} to {item.end}  {item.files} files  "
@@ -165,7 +165,7 @@ def _body(body: bytes, form: str) -> str:
     return body_text(body, _BODY_SHOWN if form == "short" else sys.maxsize)
 
 
-def _unit_text(item: DumpedUnit) -> str:
+def _entry_text(item: DumpedQueueEntry) -> str:
     tags = f"tags {item.tags_code}"
     if item.topic == SCHEDULE_TOPIC and item.tags_code > 0:
         tags = f"due {time_text(item.tags_code)}"
@@ -253,7 +253,7 @@ def _checkpoint(parsed: argparse.Namespace) -> int:
             "last_store_ms": known.last_store_ms,
             "synced_to": known.synced.log_offset,
             "dispatched_to": known.live.log_offset,
-            "units": known.live.units,
+            "units": known.live.entries,
             "indexed_to": known.indexed,
             "gaps": [list(gap) for gap in known.gaps],
             "poisoned": known.poisoned,

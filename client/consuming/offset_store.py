@@ -4,8 +4,8 @@ Both remember offsets as the listeners move them, and write what changed when `p
 every few seconds, when a queue is given away, at close. A crash in between repeats messages, it
 never skips any. Offsets move forward only, unless an administrator or the broker says otherwise.
 
-The local file is RocketMQ's own JSON, written to a new file, synced and renamed over the old one,
-and locked against a second consumer that would overwrite it.
+The local file is RocketMQ's own JSON, replaced as a whole, and locked against a second consumer
+that would overwrite it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from aerobee.client import queue_offsets
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import CallerError, ClientError, OffsetFileInUse
 from aerobee.client.message import MessageQueue, queue_text
+from aerobee.file_replacement import replace_file
 from aerobee.protocol.bodies.common import encode_offset_table, parse_offset_table
 from aerobee.protocol.errors import BadRequest
 
@@ -155,7 +156,7 @@ class LocalOffsets:
             self._changed = False
             text = encode_offset_table(self._offsets)
             try:
-                await asyncio.get_running_loop().run_in_executor(None, _replace, self._path, text)
+                await asyncio.to_thread(replace_file, self._path, text)
             except OSError as error:
                 self._changed = True
                 log.warning("offsets not stored file=%s error=%s", self._path, error)
@@ -193,17 +194,3 @@ def _read_offsets(path: Path) -> dict[MessageQueue, int]:
     except BadRequest as error:
         # Starting anew in silence would skip or repeat messages: a person must decide.
         raise CallerError(f"{path} is not an offset file: {error}") from error
-
-
-def _replace(path: Path, text: bytes) -> None:
-    temporary = path.with_suffix(".tmp")
-    with open(temporary, "wb") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -1,13 +1,13 @@
 """What a store directory holds: the segments of its commit log, the files of its consume queues.
 
-Names and lengths only; files/units.py reads queues, files/read.py the log. A path is a directory of
-this machine or a URI that pyarrow knows (`s3://`, `gs://`, `hdfs://`, `file://`); nothing is ever
-opened for writing, no lock is taken, no file made. Errors name paths as the file system has them,
-never the URI, which may hold credentials.
+Names and lengths only; files/entries.py reads queues, files/read.py the log. A path is a directory
+of this machine or a URI that pyarrow knows (`s3://`, `gs://`, `hdfs://`, `file://`); nothing is
+ever opened for writing, no lock is taken, no file made. Errors name paths as the file system has
+them, never the URI, which may hold credentials.
 
 The paths given may be store roots (`commitlog` and `consumequeue` below them) and directories with
 segments in them. Several roots are several stores. Directories of segments are one log dealt to
-several disks (spec/store.md 1.2), together with the root if there is one.
+several disks (store/FORMAT.md 1.2), together with the root if there is one.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def _wanted(kind: str, column: str, value: Any) -> Wanted:
 
 
 def _range(kind: str, value: int | None) -> tuple[int | None, int | None]:
-    """[start, end) around what passes, a unit wider where a fraction was cut off."""
+    """[start, end) around what passes, an entry wider where a fraction was cut off."""
     if value is None:
         return None, None
     if kind in _EQUAL:

@@ -4,7 +4,7 @@ A log tells where it ends only by what comes last: zeros, or what a crash left. 
 made out here, from the least trusted to the most:
 
 - behind the last segment that begins with anything, there are only segments made ahead of need;
-- up to the largest record end that any consume queue unit names, the log was whole once: what is
+- up to the largest record end that any consume queue entry names, the log was whole once: what is
   no record there is damage. A store that was left open (a broker runs on it, or crashed) is read up
   to there and no further, because bytes behind may be half written;
 - of a store that ended in order, records that follow on from there are read as well, up to the
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from aerobee.pipeline.decode.starts import MAGICS
 from aerobee.pipeline.files.directory import File, Place, Reader, Store, StoreReadError
-from aerobee.pipeline.files.units import Queue
+from aerobee.pipeline.files.entries import Queue
 from aerobee.protocol.message.record_layout import (
     BLANK_BYTES,
     LOG_OFFSET_POSITION,
@@ -88,7 +88,7 @@ class Log:
     def end(self) -> End:
         """Reads the ends of all consume queues, and the beginnings of the last segments."""
         segments = self.store.segments
-        named = min(self.unit_end, self.store.log_end)
+        named = min(self.entry_end, self.store.log_end)
         tail = len(segments) - 1
         while tail > 0 and segments[tail].start >= named and self.heads([segments[tail]])[0][1]:
             tail -= 1
@@ -99,13 +99,13 @@ class Log:
         return End(max(named, segments[tail].start), segments[tail].end, 0)
 
     @cached_property
-    def unit_end(self) -> int:
-        """The largest record end that any consume queue unit names; 0 without any."""
+    def entry_end(self) -> int:
+        """The largest record end that any consume queue entry names; 0 without any."""
         queues = in_parallel(self.place, Queue.record_end, self.queues())
         return max(queues, default=0)
 
     def queues(self, topics: Iterable[str] | None = None) -> list[Queue]:
-        """The consume queues (of these topics); those with most units first."""
+        """The consume queues (of these topics); those with most entries first."""
         listed = self.store.queues(topics)
         found = [Queue(self.place, topic, number, files) for (topic, number), files in
                  listed.items()]  # fmt: skip
@@ -117,7 +117,7 @@ class Log:
             return _is_record(reader, segment, log_offset)
 
     def entries(self, segment: File, step: int, queues: list[Queue]) -> Iterator[int]:
-        """Record starts within a segment, about `step` bytes from each other, named by units."""
+        """Record starts within a segment, about `step` bytes from each other, named by entries."""
         target = segment.start + step
         asked = queues[:]
         if not asked or target >= segment.end - step // 4:
@@ -157,14 +157,14 @@ def _entry(
     reader: Reader, segment: File, target: int, limit: int, asked: list[Queue]
 ) -> int | None:
     for queue in asked[:_QUEUES_ASKED]:
-        unit = queue.unit(queue.search(target))
-        if unit is None or not target <= unit[0] < limit:
+        entry = queue.entry(queue.search(target))
+        if entry is None or not target <= entry[0] < limit:
             continue
-        if _is_record(reader, segment, unit[0]):
+        if _is_record(reader, segment, entry[0]):
             # Who knew a place here will know the next one.
             asked.remove(queue)
             asked.insert(0, queue)
-            return unit[0]
+            return entry[0]
     return None
 
 

@@ -1,14 +1,15 @@
 """Plans how a store is read: which bytes of which segments, in how many partitions.
 
-A chain of records can only be entered at a record's start. Consume queue units name starts, so
-segments are cut where a unit says one is and the record there agrees; without consume queues a
+A chain of records can only be entered at a record's start. Consume queue entries name starts, so
+segments are cut where an entry says one is and the record there agrees; without consume queues a
 segment is one piece. Pieces are put together up to `splitBytes`, which is also how far cuts are
 from each other.
 
 What nobody asked for is not read: segments by the store time of their first record (as far as the
 broker's clock ran forward), by log offset, and, with `use=auto`, pieces for which no wanted queue
-has a unit. Where the wanted topics are a small share of the log, their units are followed instead
-(`use=consumequeue`): a partition is then a range of the log, with each queue's units for it.
+has an entry. Where the wanted topics are a small share of the log, their entries are followed
+instead (`use=consumequeue`): a partition is then a range of the log, with each queue's entries for
+it.
 
 Runs where Spark plans, reads little, and gives plain values that can be pickled.
 """
@@ -30,15 +31,15 @@ from aerobee.pipeline.files.directory import (
     find_stores,
     require_topics,
 )
+from aerobee.pipeline.files.entries import Queue
 from aerobee.pipeline.files.log import Log, in_parallel
 from aerobee.pipeline.files.options import AUTO, COMMIT_LOG, CONSUME_QUEUE, StoreOptions
-from aerobee.pipeline.files.units import Queue
 
 log = logging.getLogger("aerobee.pipeline")
 
-#: With a smaller share of the log than this in the wanted queues, `auto` follows their units:
-#: a record found by its unit costs about as much as walking over eight.
-UNITS_SHARE_MAX: Final = 1 / 8
+#: With a smaller share of the log than this in the wanted queues, `auto` follows their entries:
+#: a record found by its entry costs about as much as walking over eight.
+ENTRIES_SHARE_MAX: Final = 1 / 8
 _LIGHT_QUEUE: Final = "%LMQ%"
 
 
@@ -69,8 +70,8 @@ class LogPart:
     pieces: tuple[Piece, ...]
 
 
-class Units(NamedTuple):
-    """The units [first, end) of a queue, counted from its first file here."""
+class Entries(NamedTuple):
+    """The entries [first, end) of a queue, counted from its first file here."""
 
     topic: str
     queue_id: int
@@ -80,15 +81,15 @@ class Units(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class UnitsPart:
-    """One partition: the records that these units name, in these segments."""
+class EntriesPart:
+    """One partition: the records that these entries name, in these segments."""
 
     place: Place
-    queues: tuple[Units, ...]
+    queues: tuple[Entries, ...]
     segments: tuple[File, ...]
 
 
-Part = LogPart | UnitsPart
+Part = LogPart | EntriesPart
 
 
 def is_light(topic: str) -> bool:
@@ -121,8 +122,8 @@ class _Planner:
         if not segments:
             return []
         chosen = self._wanted_queues()
-        if chosen is not None and self._follows_units(chosen, segments):
-            return list(self._unit_parts(chosen, segments))
+        if chosen is not None and self._follows_entries(chosen, segments):
+            return list(self._entry_parts(chosen, segments))
         pieces = list(self._pieces(segments))
         if chosen and self.options.use == AUTO:
             pieces = [piece for piece in pieces if self._may_hold(piece, chosen)]
@@ -164,7 +165,7 @@ class _Planner:
         else:
             cuts = in_parallel(self.store.place, lambda one: self._cuts(one, self.log.queues()),
                                inner)  # fmt: skip
-        if end is not None and self.store.was_left_open and self.log.unit_end:
+        if end is not None and self.store.was_left_open and self.log.entry_end:
             log.warning("%s was left open: it is read up to log offset %d, which its consume "
                         "queues name", self.store.name, end.at)  # fmt: skip
         for number, segment in enumerate(inner):
@@ -200,12 +201,12 @@ class _Planner:
         return cuts
 
     def _may_hold(self, piece: Piece, queues: Sequence[Queue]) -> bool:
-        """Whether a wanted queue has a unit for it, or units may still be missing there."""
-        if piece.end > self.log.unit_end or not piece.path:
+        """Whether a wanted queue has an entry for it, or entries may still be missing there."""
+        if piece.end > self.log.entry_end or not piece.path:
             return True
         for queue in queues:
-            unit = queue.unit(queue.search(piece.start))
-            if unit is not None and unit[0] < piece.end:
+            entry = queue.entry(queue.search(piece.start))
+            if entry is not None and entry[0] < piece.end:
                 return True
         return False
 
@@ -222,7 +223,7 @@ class _Planner:
         if together:
             yield LogPart(self.store.place, tuple(together))
 
-    # --- by units --------------------------------------------------------------------------
+    # --- by entries --------------------------------------------------------------------------
 
     def _wanted_queues(self) -> list[Queue] | None:
         """The consume queues that have all that is wanted; None if that is not known."""
@@ -238,17 +239,17 @@ class _Planner:
         ids = self.wanted.queue_ids
         return [queue for queue in queues if ids is None or queue.queue_id in ids]
 
-    def _follows_units(self, queues: Sequence[Queue], segments: Sequence[File]) -> bool:
+    def _follows_entries(self, queues: Sequence[Queue], segments: Sequence[File]) -> bool:
         if self.options.use == CONSUME_QUEUE:
             return True
         if any(is_light(queue.topic) for queue in queues):
             # Their messages are other topics' in the log.
             return True
         whole = sum(segment.size for segment in segments)
-        return self._bytes(self._ranges(queues, segments)) < whole * UNITS_SHARE_MAX
+        return self._bytes(self._ranges(queues, segments)) < whole * ENTRIES_SHARE_MAX
 
     def _ranges(self, queues: Sequence[Queue], segments: Sequence[File]) -> list[_Range]:
-        """Each queue's units for these segments."""
+        """Each queue's entries for these segments."""
         start = max(segments[0].start, self.wanted.start_offset or 0)
         end = self.wanted.end_offset
         if end is None and segments[-1] is not self.store.segments[-1]:
@@ -262,14 +263,16 @@ class _Planner:
         return found
 
     def _bytes(self, ranges: Sequence[_Range]) -> int:
-        """What the records of these units take, by the size of one in the middle of each."""
+        """What the records of these entries take, by the size of one in the middle of each."""
         total = 0
         for one in ranges:
-            unit = one.queue.unit((one.first + one.end) // 2)
-            total += (one.end - one.first) * (unit[1] if unit else 0)
+            entry = one.queue.entry((one.first + one.end) // 2)
+            total += (one.end - one.first) * (entry[1] if entry else 0)
         return total
 
-    def _unit_parts(self, queues: Sequence[Queue], segments: Sequence[File]) -> Iterator[UnitsPart]:
+    def _entry_parts(
+        self, queues: Sequence[Queue], segments: Sequence[File]
+    ) -> Iterator[EntriesPart]:
         ranges = self._ranges(queues, segments)
         if not ranges:
             return
@@ -278,9 +281,9 @@ class _Planner:
         length = largest.end - largest.first
         bounds: list[int] = []
         for number in range(1, count):
-            unit = largest.queue.unit(largest.first + length * number // count)
-            if unit is not None and unit[0] > (bounds[-1] if bounds else 0):
-                bounds.append(unit[0])
+            entry = largest.queue.entry(largest.first + length * number // count)
+            if entry is not None and entry[0] > (bounds[-1] if bounds else 0):
+                bounds.append(entry[0])
         firsts = [one.first for one in ranges]
         log_start = segments[0].start
         for bound in [*bounds, None]:
@@ -288,18 +291,18 @@ class _Planner:
                 one.end if bound is None else min(one.end, max(first, one.queue.search(bound)))
                 for one, first in zip(ranges, firsts, strict=True)
             ]
-            units = tuple(
-                _units(one.queue, first, end)
+            entries = tuple(
+                _entries(one.queue, first, end)
                 for one, first, end in zip(ranges, firsts, ends, strict=True)
                 if first < end
             )
-            if units:
+            if entries:
                 near = tuple(
                     segment
                     for segment in self.store.segments
                     if segment.end > log_start and (bound is None or segment.start < bound)
                 )
-                yield UnitsPart(self.store.place, units, near)
+                yield EntriesPart(self.store.place, entries, near)
             firsts = ends
             log_start = bound or 0
 
@@ -310,8 +313,8 @@ class _Range(NamedTuple):
     end: int
 
 
-def _units(queue: Queue, first: int, end: int) -> Units:
-    """With only the files these units are in."""
+def _entries(queue: Queue, first: int, end: int) -> Entries:
+    """With only the files these entries are in."""
     files = []
     passed = 0
     before = 0
@@ -322,4 +325,4 @@ def _units(queue: Queue, first: int, end: int) -> Units:
         elif not files:
             before += count
         passed += count
-    return Units(queue.topic, queue.queue_id, tuple(files), first - before, end - before)
+    return Entries(queue.topic, queue.queue_id, tuple(files), first - before, end - before)

@@ -1,7 +1,7 @@
 """Reads one partition of a store: batches of rows, and what becomes of records that are none.
 
 Bytes are read in chunks (files/bytes.py), record starts are found by a walk (files/walk.py) or
-taken from consume queue units, and rows are decoded in bulk (decode.py). Everything that is no
+taken from consume queue entries, and rows are decoded in bulk (decode.py). Everything that is no
 record, or names another place than its own, or fails the checks asked for, is a bad record
 (files/rows.py says what becomes of it).
 
@@ -20,8 +20,8 @@ import pyarrow as pa
 from aerobee.pipeline.decode.wanted import Wanted
 from aerobee.pipeline.files.bytes import SegmentBytes
 from aerobee.pipeline.files.options import CONSUME_QUEUE, StoreOptions
-from aerobee.pipeline.files.plan import LogPart, Part, Piece, UnitsPart, is_light
-from aerobee.pipeline.files.read_units import read_units
+from aerobee.pipeline.files.plan import EntriesPart, LogPart, Part, Piece, is_light
+from aerobee.pipeline.files.read_entries import read_entries
 from aerobee.pipeline.files.rows import Reading
 from aerobee.pipeline.files.walk import (
     CHUNK_BYTES,
@@ -36,8 +36,8 @@ def read_part(part: Part, options: StoreOptions, wanted: Wanted) -> Iterator[pa.
     """The rows of a partition. Raises StoreReadError: a file is gone or was cut, a bad record in
     failfast."""
     reading = Reading(options, _of_rows(part, options, wanted))
-    if isinstance(part, UnitsPart):
-        yield from read_units(part, reading)
+    if isinstance(part, EntriesPart):
+        yield from read_entries(part, reading)
     else:
         for piece in part.pieces:
             yield from _read_piece(part, piece, reading)
@@ -47,8 +47,8 @@ def read_part(part: Part, options: StoreOptions, wanted: Wanted) -> Iterator[pa.
 def _of_rows(part: Part, options: StoreOptions, wanted: Wanted) -> Wanted:
     """What a row must be. Who asks for queues gets what consumers of them get: light queues and
     other further ones (store/FORMAT.md) have messages of other topics."""
-    if isinstance(part, UnitsPart):
-        light = any(is_light(units.topic) for units in part.queues)
+    if isinstance(part, EntriesPart):
+        light = any(is_light(entries.topic) for entries in part.queues)
         if light or options.use == CONSUME_QUEUE:
             return replace(wanted, topics=None, queue_ids=None)
     return wanted

@@ -2,7 +2,7 @@
 
 1. Each part of the log is summed up where it is read: damaged places, and runs of numbers.
 2. The runs of each queue are judged (runs.py).
-3. Units and the records they name are compared, in pieces of the log (unit_check.py).
+3. Entries and the records they name are compared, in pieces of the log (entry_check.py).
 4. Unique keys that occur twice in a topic are counted.
 5. What is only a symptom of another finding is dropped (findings.py).
 
@@ -20,12 +20,14 @@ import pyarrow as pa
 
 from aerobee.pipeline.jobs.derived.claims import (
     DELAY_LEVELS,
+    ENTRIES,
+    ENTRIES_DDL,
     RECORD_COLUMNS,
-    UNITS,
-    UNITS_DDL,
     claims_of,
-    units_of,
+    entries_of,
 )
+from aerobee.pipeline.jobs.derived.entries_frame import entries_frame
+from aerobee.pipeline.jobs.derived.entry_check import Known, compare
 from aerobee.pipeline.jobs.derived.findings import FINDINGS_DDL, KINDS, Finding, Level, merged
 from aerobee.pipeline.jobs.derived.queue_files import QueueFile, queue_files
 from aerobee.pipeline.jobs.derived.runs import (
@@ -38,8 +40,6 @@ from aerobee.pipeline.jobs.derived.runs import (
     damaged_ranges,
     judge,
 )
-from aerobee.pipeline.jobs.derived.unit_check import Known, compare
-from aerobee.pipeline.jobs.derived.units_frame import units_frame
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import DAMAGED, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
@@ -108,7 +108,7 @@ class _Passes:
         self._levels = levels
         self.parts: list[Part] = []
         self.damaged: list[Range] = []
-        self.units = 0
+        self.entries = 0
         self._runs: DataFrame
 
     def survey(self) -> None:
@@ -158,22 +158,22 @@ class _Passes:
     ) -> list[Finding]:
         from pyspark.sql import functions as f
 
-        units = units_frame(self._spark, files, self.log_min).persist()
-        ends = units.where(f.col("logOffset") < self.log_end).agg(
+        entries = entries_frame(self._spark, files, self.log_min).persist()
+        ends = entries.where(f.col("logOffset") < self.log_end).agg(
             f.max(f.col("logOffset") + f.col("size")), f.count("*")
         )
-        end, self.units = ends.collect()[0]
+        end, self.entries = ends.collect()[0]
         queues = frozenset((file.topic, file.queue_id) for file in files)
         known = Known(tuple(self.damaged), restarts, queues, end or 0)
-        claims = self._rows.mapInArrow(_claimer(self._levels), UNITS_DDL)
+        claims = self._rows.mapInArrow(_claimer(self._levels), ENTRIES_DDL)
         piece = f.expr(f"logOffset div {PIECE_BYTES}")
         pairs = (
             claims.withColumn("piece", piece)
             .groupBy("piece")
-            .cogroup(units.withColumn("piece", piece).groupBy("piece"))
+            .cogroup(entries.withColumn("piece", piece).groupBy("piece"))
         )
         found = _collected(pairs.applyInArrow(_comparer(known), FINDINGS_DDL))
-        units.unpersist()
+        entries.unpersist()
         return found
 
     def _doubles(self) -> list[Finding]:
@@ -212,7 +212,7 @@ def _surveyor(levels: DelayLevels) -> Callable[[_Batches], _Batches]:
         part, runs = PartBuilder(), RunBuilder()
         for batch in batches:
             part.add(batch)
-            runs.add(units_of(batch, levels))
+            runs.add(entries_of(batch, levels))
         rows: list[tuple[Any, ...]] = [(*run, None) for run in runs.runs()]
         rows.append((None,) * 6 + (json.dumps(part.part()),))
         yield _batch(rows, _SURVEY)
@@ -243,8 +243,8 @@ def _judge(damaged: list[Range]) -> Callable[[pa.Table], pa.Table]:
 
 
 def _comparer(known: Known) -> Callable[[pa.Table, pa.Table], pa.Table]:
-    def compared(claims: pa.Table, units: pa.Table) -> pa.Table:
-        found = compare(claims.select(UNITS.names), units.select(UNITS.names), known)
+    def compared(claims: pa.Table, entries: pa.Table) -> pa.Table:
+        found = compare(claims.select(ENTRIES.names), entries.select(ENTRIES.names), known)
         return pa.Table.from_batches([_batch(found, _FINDINGS)])
 
     return compared
@@ -271,12 +271,12 @@ def _report(
         "log_end": passes.log_end,
         "records": records,
         "bytes": size,
-        "units": passes.units,
+        "units": passes.entries,
         "bad_records": len(passes.damaged),
         **{level.value: count for level, count in by_level.items()},
         "kinds": {kind: sum(one.kind == kind for one in findings) for kind in KINDS},
     }
-    result.say("read", f"{records:,} records, {size_text(size)}, {passes.units:,} units")
+    result.say("read", f"{records:,} records, {size_text(size)}, {passes.entries:,} units")
     result.say("range", f"log offsets {passes.log_min} to {passes.log_end}")
     result.say("bad", f"{len(passes.damaged):,} damaged places")
     for kind in dict.fromkeys(one.kind for one in findings):

@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from aerobee.pipeline.jobs.derived.claims import (
     DELAY_LEVELS,
+    ENTRIES_DDL,
     RECORD_COLUMNS,
-    UNITS_DDL,
+    entries_of,
     keys_of,
-    units_of,
 )
 from aerobee.pipeline.jobs.derived.index_build import (
     INDEX_ENTRIES,
@@ -33,8 +33,8 @@ from aerobee.pipeline.jobs.derived.index_build import (
     index_names,
 )
 from aerobee.pipeline.jobs.derived.queue_files import (
+    ENTRY_BYTES,
     QUEUE_FILE_BYTES,
-    UNIT_BYTES,
     file_bytes,
     queue_file_path,
     write_file,
@@ -66,9 +66,9 @@ class Sizes:
     index_entries: int = INDEX_ENTRIES
 
     @property
-    def units(self) -> int:
-        """Units in a queue file; its size is rounded up to whole ones (store spec 1.2)."""
-        return -(-self.queue_file_bytes // UNIT_BYTES)
+    def entries(self) -> int:
+        """Entries in a queue file; its size is rounded up to whole ones (store/FORMAT.md 1.2)."""
+        return -(-self.queue_file_bytes // ENTRY_BYTES)
 
 
 def rebuild(
@@ -140,22 +140,22 @@ class _Queues:
         self._spark = spark
         self._output = output
         self._sizes = sizes
-        self._units = rows.mapInArrow(_units(levels), UNITS_DDL)
+        self._entries = rows.mapInArrow(_entries(levels), ENTRIES_DDL)
 
     def run(self, result: JobResult) -> None:
         """All queue files."""
         from pyspark.sql import functions as f
 
         whole = f.col("slot") <= f.expr(f"logOffset div {MIN_RECORD_BYTES}")
-        strays = self._units.where(~whole).count()
-        units = self._since_anew(self._units.where(whole))
-        ends = units.groupBy("topic", "queueId").agg(f.min("slot"), f.max("slot")).collect()
+        strays = self._entries.where(~whole).count()
+        entries = self._since_anew(self._entries.where(whole))
+        ends = entries.groupBy("topic", "queueId").agg(f.min("slot"), f.max("slot")).collect()
         files = [one for row in ends for one in self._files(*row)]
-        per_file = self._sizes.units
+        per_file = self._sizes.entries
         plan = self._spark.createDataFrame(files, _FILES_DDL) if files else None
         written = []
         if plan is not None:
-            keyed = units.withColumn("file", f.expr(f"slot div {per_file}"))
+            keyed = entries.withColumn("file", f.expr(f"slot div {per_file}"))
             keys = ("topic", "queueId", "file")
             pairs = plan.groupBy(*keys).cogroup(keyed.groupBy(*keys))
             write = _queue_writer(self._output, per_file)
@@ -168,19 +168,19 @@ class _Queues:
         if strays:
             result.say("aside", f"{strays:,} records claim numbers that cannot be")
 
-    def _since_anew(self, units: DataFrame) -> DataFrame:
-        """Without the units of numberings that ended when a topic was deleted."""
+    def _since_anew(self, entries: DataFrame) -> DataFrame:
+        """Without the entries of numberings that ended when a topic was deleted."""
         from pyspark.sql import functions as f
 
         begun = f.max(f.when(f.col("slot") == 0, f.col("logOffset"))).alias("begun")
-        begins = units.groupBy("topic", "queueId").agg(begun).where("begun is not null")
-        joined = units.join(f.broadcast(begins), ["topic", "queueId"], "left")
+        begins = entries.groupBy("topic", "queueId").agg(begun).where("begun is not null")
+        joined = entries.join(f.broadcast(begins), ["topic", "queueId"], "left")
         return joined.where("begun is null or logOffset >= begun").drop("begun")
 
     def _files(
         self, topic: str, queue_id: int, first: int, last: int
     ) -> Iterator[tuple[str, int, int, int, int]]:
-        per_file = self._sizes.units
+        per_file = self._sizes.entries
         for number in range(first // per_file, last // per_file + 1):
             end = min((number + 1) * per_file, last + 1)
             yield topic, queue_id, number, number * per_file, end
@@ -224,22 +224,22 @@ class _Index:
 _Batches = Iterator[pa.RecordBatch]
 
 
-def _units(levels: DelayLevels) -> Callable[[_Batches], _Batches]:
+def _entries(levels: DelayLevels) -> Callable[[_Batches], _Batches]:
     def make(batches: _Batches) -> _Batches:
         for batch in batches:
-            yield units_of(batch, levels)
+            yield entries_of(batch, levels)
 
     return make
 
 
 def _queue_writer(output: str, per_file: int) -> Callable[[pa.Table, pa.Table], pa.Table]:
-    def write(plan: pa.Table, units: pa.Table) -> pa.Table:
+    def write(plan: pa.Table, entries: pa.Table) -> pa.Table:
         topic, queue_id, _, first, end = (column[0].as_py() for column in plan.columns)
-        units = units.sort_by("logOffset")
-        data = file_bytes(first, end, units.column("slot").to_numpy(), units)
-        path = queue_file_path(output, topic, queue_id, first * UNIT_BYTES)
-        write_file(path, data, per_file * UNIT_BYTES)
-        return _written(path, units.num_rows, per_file * UNIT_BYTES)
+        entries = entries.sort_by("logOffset")
+        data = file_bytes(first, end, entries.column("slot").to_numpy(), entries)
+        path = queue_file_path(output, topic, queue_id, first * ENTRY_BYTES)
+        write_file(path, data, per_file * ENTRY_BYTES)
+        return _written(path, entries.num_rows, per_file * ENTRY_BYTES)
 
     return write
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from aerobee.pipeline.files.directory import Store, StoreReadError
-from aerobee.pipeline.files.units import Queue
+from aerobee.pipeline.files.entries import Queue
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import JobFailed, JobResult, size_text
 from aerobee.pipeline.jobs.session import step

@@ -32,7 +32,7 @@ log = logging.getLogger("aerobee.pipeline")
 # Batches of 8-32 k rows are best (larger ones crowd the JVM); answers are joined up to these.
 _JOIN_BYTES = 2 << 20
 _BATCH_ROWS = 32_768
-# The queue offset within a record (spec/store.md 2.1).
+# The queue offset within a record (store/FORMAT.md 2.1).
 _QUEUE_OFFSET_POSITION = 20
 
 

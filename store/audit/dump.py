@@ -32,7 +32,7 @@ from aerobee.store.inspect.sizes import find_sizes
 from aerobee.store.inspect.state import read_marks, was_left_open
 from aerobee.store.log.encoding import crc_checks
 from aerobee.store.queues.consume_queue_ext import is_address
-from aerobee.store.queues.queue_view import PRE_BLANK_SIZE, ENTRY, names_record
+from aerobee.store.queues.queue_view import ENTRY, PRE_BLANK_SIZE, names_record
 from aerobee.store.scan.log_scanner import Batch
 from aerobee.store.scan.sequence import Gap
 from aerobee.store.scan.sources import Sources
@@ -215,10 +215,8 @@ class Dump:
     def queues(self, wanted: Wanted) -> Iterator[DumpedQueue]:
         """One line for each queue."""
         for queue in self._wanted_queues(wanted):
-            first, last = (
-                queue.first_named(queue.first_offset, queue.max_offset),
-                queue.last_named(queue.max_offset),
-            )
+            first = queue.first_named(queue.first_offset, queue.max_offset)
+            last = queue.last_named(queue.max_offset)
             yield DumpedQueue(
                 queue.topic,
                 queue.queue_id,
@@ -229,7 +227,7 @@ class Dump:
                 None if last is None else last[1],
             )
 
-    def entries(self, wanted: Wanted) -> Iterator[DumpedQueueEntry]:
+    def queue_entries(self, wanted: Wanted) -> Iterator[DumpedQueueEntry]:
         """Every slot, held against the record it names."""
         log_min = self._log.files[0].start if self._log.files else 0
         for queue in self._wanted_queues(wanted):
@@ -243,13 +241,7 @@ class Dump:
                         if is_address(tags_code):
                             tags_code, state = self._resolved(queue, tags_code, state)
                         yield DumpedQueueEntry(
-                            queue.topic,
-                            queue.queue_id,
-                            offset,
-                            log_offset,
-                            size,
-                            tags_code,
-                            state,
+                            queue.topic, queue.queue_id, offset, log_offset, size, tags_code, state
                         )
 
     def _resolved(self, queue: QueueFiles, address: int, state: str) -> tuple[int, str]:
@@ -313,7 +305,7 @@ class Dump:
                 state = "entry"
                 if key_hash < 0 or log_offset < 0 or seconds < 0 or not 0 <= previous < number:
                     state = "damaged"
-                # The first entry's seconds were taken against the file before (store spec 6.2).
+                # The first entry's seconds were taken against the file before (FORMAT.md 6.2).
                 time_ms = header.begin_ms + (seconds * 1000 if number > 1 else 0)
                 slot = key_hash % slots
                 yield DumpedEntry(

@@ -11,10 +11,10 @@ from aerobee.store.inspect.log_files import LogFiles
 from aerobee.store.inspect.queue_files import QueueFiles
 from aerobee.store.inspect.report import Counts, Findings
 from aerobee.store.queues.queue_view import (
-    PRE_BLANK,
-    PRE_BLANK_SIZE,
     ENTRY,
     ENTRY_BYTES,
+    PRE_BLANK,
+    PRE_BLANK_SIZE,
     names_record,
 )
 from aerobee.store.scan.sequence import Gap
@@ -111,9 +111,9 @@ class QueuePass:
                 self.beyond_first = self.beyond_first if self.beyond else offset
                 self.beyond += 1
             else:
-                self._counts.expired_entries += 1
+                self._counts.expired_units += 1
         self._last_log = last
-        self._counts.entries += entries
+        self._counts.units += entries
         self.named += named
 
     def ask(self, records: LogFiles, log_start: int, log_end: int) -> None:
@@ -157,7 +157,7 @@ class QueuePass:
 
     def _note_blank(self, offset: int, stop: int) -> None:
         first, end = self._blank
-        self._counts.pre_blank_entries += stop - offset
+        self._counts.pre_blank_units += stop - offset
         if offset == end and end > first:
             self._blank = (first, stop)
             return

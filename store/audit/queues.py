@@ -3,9 +3,9 @@
 While the log is read, every record with a place in a queue is compared with the entry in its slot,
 runs of them with one read. That settles uniqueness without remembering anything: a record has one
 queue and one number, so it has one slot; an entry that named a record not its own would not compare
-equal for that record. A queue whose equal entries are as many as its entries that name something within
-the log is therefore right as a whole, and is only read through for order and holes. In the others
-each entry is asked what it points to.
+equal for that record. A queue whose equal entries are as many as its entries that name something
+within the log is therefore right as a whole, and is only read through for order and holes. In the
+others each entry is asked what it points to.
 
 What is remembered of a queue is its next number and the runs of records that were not in their
 slots, which normally are none.
@@ -25,7 +25,7 @@ from aerobee.store.inspect.log_files import LogFiles
 from aerobee.store.inspect.queue_files import QueueFiles, QueueSet
 from aerobee.store.inspect.report import Counts, Findings
 from aerobee.store.queues.consume_queue_ext import is_address
-from aerobee.store.queues.queue_view import EMPTY, PRE_BLANK, ENTRY, names_record
+from aerobee.store.queues.queue_view import EMPTY, ENTRY, PRE_BLANK, names_record
 from aerobee.store.scan.compare import differences
 from aerobee.store.scan.sequence import Run, runs_of
 
@@ -202,8 +202,8 @@ class QueueAudit:
     # --- at the end -------------------------------------------------------------------------
 
     def named_end(self, log_end: int) -> int:
-        """Up to where the log must have gone for the entries at the ends of the queues, `log_end` or
-        more. Entries in whose slot a record of the log belongs are damaged, and do not count."""
+        """Up to where the log must have gone for the entries at the ends of the queues, `log_end`
+        or more. Entries in whose slot a record of the log belongs are damaged, and do not count."""
         best = log_end
         for key, queue in self._queues.items():
             state = self._states.get(key) or _State()

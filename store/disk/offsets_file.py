@@ -1,15 +1,16 @@
-"""Our own file beside RocketMQ's checkpoint: up to which log offset what is safe (reliability 4).
+"""Our own file beside RocketMQ's checkpoint: up to which log offset what is safe
+(docs/reliability.md 4).
 
 `<root>/offsets` lets a start begin at an offset instead of a time, and tells damage from a torn
 tail: a bad record below `flushed` was once whole on the disk. RocketMQ ignores the file, and having
 run on the directory makes it worthless: it rewrites `lock`, whose inode and time we note.
 
-Two sets of marks for what is derived from the log. `synced` holds after a power cut: units and keys
-of records below it were synced. `live` holds while the machine has not gone down since (`boot_id`),
-because what a killed process has written is still there; it is never more than a moment old.
-`units` is the sum of all queues' ends when the mark was taken: fewer at a start mean that somebody
-took queues away, which no mark would show. What is taken away in front shows in `log_begins` and
-`queues_begin`, which deletion moves before its files go.
+Two sets of marks for what is derived from the log. `synced` holds after a power cut: entries and
+keys of records below it were synced. `live` holds while the machine has not gone down since
+(`boot_id`), because what a killed process has written is still there; it is never more than a
+moment old. `entries` is the sum of all queues' ends when the mark was taken: fewer at a start mean
+that somebody took queues away, which no mark would show. What is taken away in front shows in
+`log_begins` and `queues_begin`, which deletion moves before its files go.
 
 One line of JSON and one with its CRC-32C, so that an operator can read it. It is written to a
 temporary name, synced, renamed, and the directory synced: after a crash there is the old one or the
@@ -34,10 +35,10 @@ MOST_GAPS = 4096
 
 
 class DerivedMarks(msgspec.Struct, frozen=True):
-    """Records below `log_offset` have their units; `units` was the sum of the queues' ends then."""
+    """Records below `log_offset` have their entries; their queues' ends add up to `entries`."""
 
     log_offset: int = 0
-    units: int = 0
+    entries: int = msgspec.field(default=0, name="units")
 
 
 class Identity(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ the audit ask here; the append, which has the message at hand, gives the same of
 
 A message has one entry in its own queue, with the hash of its tags; one that waits for its delay
 has the delivery time there. A multi-dispatched one has further entries, in the queues that its
-properties list with the numbers it has there (store spec 2.8). Half messages have keys only,
+properties list with the numbers it has there (store/FORMAT.md 2.8). Half messages have keys only,
 rollbacks nothing at all.
 """
 

@@ -59,8 +59,8 @@ class Dispatcher:
     def merge(self, entries: list[Appended], sequences: Sequences) -> None:
         """Write what is missing; what is there already stays. Raises OSError or Lagging."""
         self._reserve(entries)
-        for queue, (offsets, entries) in by_queue(entries).items():
-            sequences.feed(queue, offsets, b"".join(entries))
+        for queue, (offsets, packed) in by_queue(entries).items():
+            sequences.feed(queue, offsets, b"".join(packed))
         self.merge_keys(entries)
 
     def merge_keys(self, entries: list[Appended]) -> None:

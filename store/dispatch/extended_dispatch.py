@@ -3,10 +3,10 @@
 Each message's own queue gets an extension entry; the further queues of a multi-dispatched message
 get the plain tags code, as in the reference.
 
-Both ways of dispatch give the same bytes. Fed, extension entries are staged in log order and written
-before the queue's own. Read from the log, a slot that names the record already stays as it is,
-whether it holds an address or, from a time without the option, a tags code. A round that failed, on
-a full disk, may leave extension entries that no slot names; nothing ever reads those.
+Both ways of dispatch give the same bytes. Fed, extension entries are staged in log order and
+written before the queue's own. Read from the log, a slot that names the record already stays as it
+is, whether it holds an address or, from a time without the option, a tags code. A round that
+failed, on a full disk, may leave extension entries that no slot names; nothing ever reads those.
 """
 
 from collections.abc import Iterable
@@ -58,14 +58,14 @@ class ExtendedDispatcher(Dispatcher):
             if queue is None:
                 continue
             assert isinstance(queue, ExtendedQueue)
-            offsets, entries = claims.setdefault(queue, ([], []))
+            offsets, packed = claims.setdefault(queue, ([], []))
             offsets.append(queue_offset)
-            entries.append(queue.claim(queue_offset, log_offset, size, tags_code, store_ms, own=own))
+            packed.append(queue.claim(queue_offset, log_offset, size, tags_code, store_ms, own=own))
         _write_staged(claims)
         self._reserve(entries)
         try:
-            for queue, (offsets, entries) in claims.items():
-                sequences.feed(queue, offsets, b"".join(entries))
+            for queue, (offsets, packed) in claims.items():
+                sequences.feed(queue, offsets, b"".join(packed))
         except Lagging:
             # All of it will be read again.
             for queue in claims:

@@ -1,10 +1,10 @@
-"""Multi-dispatch: one record, found through several consume queues (store spec 2.8).
+"""Multi-dispatch: one record, found through several consume queues (store/FORMAT.md 2.8).
 
-A message whose property `INNER_MULTI_DISPATCH` lists queue names, separated by commas, gets an entry
-in each of those queues besides its own. The append writes their queue offsets, in the same order,
-into the record (`INNER_MULTI_QUEUE_OFFSET`), so that the queues can always be made again from the
-log: `MultiDispatchLog` writes them, `derived.py` reads them back, `slots.py` tells whether a record
-names an entry back. With light queues on, names that begin with `%LMQ%` have queue id 0,
+A message whose property `INNER_MULTI_DISPATCH` lists queue names, separated by commas, gets an
+entry in each of those queues besides its own. The append writes their queue offsets, in the same
+order, into the record (`INNER_MULTI_QUEUE_OFFSET`), so that the queues can always be made again
+from the log: `MultiDispatchLog` writes them, `derived.py` reads them back, `slots.py` tells whether
+a record names an entry back. With light queues on, names that begin with `%LMQ%` have queue id 0,
 others the message's own.
 
 Not multi-dispatched, although the reference of 4.9 does it: retries and dead letters, whose

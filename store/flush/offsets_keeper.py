@@ -19,8 +19,8 @@ from aerobee.store.queues.consume_queue import ConsumeQueue
 
 
 class OffsetsKeeper:
-    """Writes `file`; `durable` (mark, store time in ms), `dispatched` (mark, units), `note` (of the
-    clock) and `begins` (of the log, and the sum of the queues' files) tell what."""
+    """Writes `file`; `durable` (mark, store time in ms), `dispatched` (mark, entries), `note` (of
+    the clock) and `begins` (of the log, and the sum of the queues' files) tell what."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class OffsetsKeeper:
         self._note = note
         self._begins = begins
         self._lock = threading.Lock()
-        # Units of queues that are about to be taken out: a start must not miss them.
+        # Entries of queues that are about to be taken out: a start must not miss them.
         self.leaving = 0
 
     @property
@@ -50,7 +50,7 @@ class OffsetsKeeper:
 
     @property
     def synced_to(self) -> int:
-        """Log offset below which all units and keys are known to be synced."""
+        """Log offset below which all entries and keys are known to be synced."""
         return self._current.synced.log_offset
 
     @property
@@ -60,7 +60,7 @@ class OffsetsKeeper:
 
     def _live(self) -> DerivedMarks:
         marks = self.take()
-        return DerivedMarks(marks.log_offset, max(0, marks.units - self.leaving))
+        return DerivedMarks(marks.log_offset, max(0, marks.entries - self.leaving))
 
     def take(self) -> DerivedMarks:
         """What is dispatched now; to be called before a sync of all queues and the index."""
@@ -78,15 +78,15 @@ class OffsetsKeeper:
     def forget_queues(self, gone: list[ConsumeQueue]) -> None:
         """Queues that have been taken out; their files go after this. Raises OSError.
 
-        Only those of their units that the synced mark counts are taken off it: with younger ones
-        taken off too, as many missing units of other queues would not be noticed.
+        Only those of their entries that the synced mark counts are taken off it: with younger ones
+        taken off too, as many missing entries of other queues would not be noticed.
         """
         with self._lock:
             synced = self._current.synced
-            units = sum([queue.units_below(synced.log_offset) for queue in gone])
+            entries = sum([queue.entries_below(synced.log_offset) for queue in gone])
             self._current = msgspec.structs.replace(
                 self._current,
-                synced=DerivedMarks(synced.log_offset, max(0, synced.units - units)),
+                synced=DerivedMarks(synced.log_offset, max(0, synced.entries - entries)),
             )
         self.begin_later()
 

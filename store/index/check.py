@@ -1,7 +1,7 @@
 """Is an index file whole? After a crash nobody knows which of its pages reached the disk.
 
-The reference deletes such a file and rebuilds a part of it at best (store spec 8.4). Checking is
-twenty times faster than rebuilding, and what passes loses nothing: the entries, read in order,
+The reference deletes such a file and rebuilds a part of it at best (store/FORMAT.md 8.4). Checking
+is twenty times faster than rebuilding, and what passes loses nothing: the entries, read in order,
 determine what every slot must hold, so a page that is missing or old shows up as an entry that
 points nowhere or a slot that does not know its newest entry.
 
@@ -49,7 +49,10 @@ def cut_uncounted(file: IndexFile) -> bool:
             return False
     found: list[tuple[int, int]] = []
     number = file.count
-    while number < file.entries and file.read(file.entry_position(number), INDEX_ENTRY_BYTES) != _EMPTY:
+    while (
+        number < file.entries
+        and file.read(file.entry_position(number), INDEX_ENTRY_BYTES) != _EMPTY
+    ):
         key_hash, _, _, previous = file.entry(number)
         found.append((key_hash % file.slots, previous))
         number += 1

@@ -1,4 +1,4 @@
-"""One index file: finds records by the hash of `topic#key`, newest first (store spec 6).
+"""One index file: finds records by the hash of `topic#key`, newest first (store/FORMAT.md 6).
 
     header 40 bytes   begin time i64, end time i64, begin log offset i64, end log offset i64,
                       slots in use i32, number of the next entry i32 (starts at 1)
@@ -27,12 +27,12 @@ from aerobee.store.errors import StoreLayoutError
 HEADER = struct.Struct(">qqqqii")
 HEADER_BYTES = 40
 SLOT_BYTES = 4
-ENTRY_BYTES = 20
+INDEX_ENTRY_BYTES = 20
 I32_MAX = 0x7FFFFFFF
 
 _SLOT = struct.Struct(">i")
 _ENTRY = struct.Struct(">iqii")
-_AHEAD_ENTRIES = (1 << 20) // ENTRY_BYTES
+_AHEAD_ENTRIES = (1 << 20) // INDEX_ENTRY_BYTES
 
 
 #: Stored hash (`slot_hash`), log offset and store time (ms) of one key of a record.
@@ -41,7 +41,7 @@ IndexKey: TypeAlias = tuple[int, int, int]
 
 def index_file_bytes(slots: int, entries: int) -> int:
     """Length of an index file with that many slots and entries."""
-    return HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * entries
+    return HEADER_BYTES + SLOT_BYTES * slots + INDEX_ENTRY_BYTES * entries
 
 
 def slot_hash(java_hash: int) -> int:
@@ -157,8 +157,8 @@ class IndexFile:
             self._files.reserve(self._fd, 0, self._entries_at)
             self._reserved = self.count
         ahead = min(needed + _AHEAD_ENTRIES, self.entries)
-        start = self._entries_at + ENTRY_BYTES * self._reserved
-        self._files.reserve(self._fd, start, ENTRY_BYTES * (ahead - self._reserved))
+        start = self._entries_at + INDEX_ENTRY_BYTES * self._reserved
+        self._files.reserve(self._fd, start, INDEX_ENTRY_BYTES * (ahead - self._reserved))
         self._reserved = ahead
 
     def put(self, key_hash: int, log_offset: int, store_ms: int) -> None:
@@ -175,7 +175,7 @@ class IndexFile:
         seconds = self._seconds(store_ms)
         _ENTRY.pack_into(
             memory,
-            self._entries_at + ENTRY_BYTES * count,
+            self._entries_at + INDEX_ENTRY_BYTES * count,
             key_hash,
             log_offset,
             seconds,
@@ -207,7 +207,7 @@ class IndexFile:
             return
         read_slot, write_slot, write_entry = _SLOT.unpack_from, _SLOT.pack_into, _ENTRY.pack_into
         slots, count, used = self.slots, self.count, self.used_slots
-        entry_at = self._entries_at + ENTRY_BYTES * count
+        entry_at = self._entries_at + INDEX_ENTRY_BYTES * count
         last_ms = seconds = 0
         for key_hash, log_offset, store_ms in keys:
             slot_at = HEADER_BYTES + SLOT_BYTES * (key_hash % slots)
@@ -221,7 +221,7 @@ class IndexFile:
             write_entry(memory, entry_at, key_hash, log_offset, seconds, previous)
             write_slot(memory, slot_at, count)
             count += 1
-            entry_at += ENTRY_BYTES
+            entry_at += INDEX_ENTRY_BYTES
         self.count, self.used_slots = count, used
         self.end_offset, self.end_ms = keys[-1][1], keys[-1][2]
 
@@ -260,12 +260,12 @@ class IndexFile:
             return found
         (number,) = _SLOT.unpack_from(memory, HEADER_BYTES + SLOT_BYTES * (key_hash % self.slots))
         while 0 < number < self.count and len(found) < most:
-            at = self._entries_at + ENTRY_BYTES * number
+            at = self._entries_at + INDEX_ENTRY_BYTES * number
             entry_hash, log_offset, seconds, previous = _ENTRY.unpack_from(memory, at)
             if seconds < 0:
                 break
             if number == 1:
-                # Its difference was taken against the file before (store spec 6.2).
+                # Its difference was taken against the file before (store/FORMAT.md 6.2).
                 seconds = 0
             time_ms = self.begin_ms + seconds * 1000
             if entry_hash == key_hash and begin_ms < time_ms + 1000 and time_ms <= end_ms:
@@ -282,7 +282,7 @@ class IndexFile:
         assert memory is not None
         (number,) = _SLOT.unpack_from(memory, HEADER_BYTES + SLOT_BYTES * (key_hash % self.slots))
         while 0 < number < self.count:
-            at = self._entries_at + ENTRY_BYTES * number
+            at = self._entries_at + INDEX_ENTRY_BYTES * number
             entry_hash, entry_offset, _, previous = _ENTRY.unpack_from(memory, at)
             if entry_hash == key_hash and entry_offset == log_offset:
                 return True
@@ -299,12 +299,12 @@ class IndexFile:
 
     def entry_position(self, number: int) -> int:
         """Where entry `number` is in the file."""
-        return self._entries_at + ENTRY_BYTES * number
+        return self._entries_at + INDEX_ENTRY_BYTES * number
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
         """Entry `number`: key hash, log offset, seconds, number of the previous entry."""
         entry: tuple[int, int, int, int] = _ENTRY.unpack(
-            self.read(self.entry_position(number), ENTRY_BYTES)
+            self.read(self.entry_position(number), INDEX_ENTRY_BYTES)
         )
         return entry
 
@@ -322,7 +322,7 @@ class IndexFile:
         """Whether the uncounted entry `number` of `slot` leads back to the entry `wanted`."""
         while number >= self.count and number < self.entries:
             key_hash, _, _, previous = _ENTRY.unpack(
-                self.read(self.entry_position(number), ENTRY_BYTES)
+                self.read(self.entry_position(number), INDEX_ENTRY_BYTES)
             )
             if key_hash < 0 or key_hash % self.slots != slot or previous >= number:
                 return False

@@ -1,7 +1,8 @@
-"""Looks up what entries of consume queues say through their extension files (`consume_queue_ext.py`).
+"""Looks up what entries of consume queues say through their extension files
+(`consume_queue_ext.py`).
 
-RocketMQ calls these files weakly reliable, and readers cope with an entry that is missing: any filter
-matches then. An entry with another message's tags is worse, because it hides its own.
+RocketMQ calls these files weakly reliable, and readers cope with an entry that is missing: any
+filter matches then. An entry with another message's tags is worse, because it hides its own.
 """
 
 from struct import Struct

@@ -8,7 +8,7 @@ Three levels. *damage*: messages or bytes are lost, wrong or not found, or a sta
 *note*: worth knowing. Only damage makes a store unsound.
 
 Of each kind the first findings are kept and the rest counted, so that a store with a million wrong
-units is reported in little memory.
+entries is reported in little memory.
 """
 
 from collections.abc import Iterator
@@ -133,7 +133,7 @@ class LogFacts(NamedTuple):
     """What an audit learned of the log, for a repair. Files are (path, start)."""
 
     gaps: list[Gap]
-    # By a gap's start: the messages units name there, as (queue, first number, behind the last).
+    # By a gap's start: the messages entries name there, as (queue, first number, behind the last).
     lost: dict[int, list[tuple[str, int, int]]]
     # By a gap's start: store time of the last record of its segment before it, 0 without one.
     times: dict[int, int]

@@ -12,14 +12,20 @@ from collections.abc import Collection, Sequence
 from aerobee.config.model import Settings
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreSizeMismatch
-from aerobee.store.index.file import INDEX_ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES, index_file_bytes
+from aerobee.store.index.file import (
+    HEADER,
+    HEADER_BYTES,
+    INDEX_ENTRY_BYTES,
+    SLOT_BYTES,
+    index_file_bytes,
+)
 from aerobee.store.inspect.layout import FoundFile, Layout
 from aerobee.store.inspect.report import Sizes
 from aerobee.store.inspect.state import read_marks
 from aerobee.store.scan.sources import Source
 
 GIVEN, NOTED, FOUND, ASSUMED = "given", "noted by the broker", "found", "assumed"
-_UNIT_BYTES = 20
+_ENTRY_BYTES = 20
 _TAIL_BYTES = 1 << 20
 
 

@@ -74,11 +74,11 @@ def check_log(
             )
 
 
-def units_beyond(queues: ConsumeQueueTable, log_offset: int) -> dict[ConsumeQueue, int]:
-    """How many units of each queue name records at or above `log_offset`. Raises OSError."""
+def entries_beyond(queues: ConsumeQueueTable, log_offset: int) -> dict[ConsumeQueue, int]:
+    """How many entries of each queue name records at or above `log_offset`. Raises OSError."""
     found = {}
     for queue in queues:
-        last = queue.unit(queue.max_offset - 1) if queue.max_offset else None
+        last = queue.entry(queue.max_offset - 1) if queue.max_offset else None
         if last is not None and last[0] >= log_offset:
             found[queue] = queue.max_offset - queue.first_at(log_offset)
     return found
@@ -86,11 +86,11 @@ def units_beyond(queues: ConsumeQueueTable, log_offset: int) -> dict[ConsumeQueu
 
 def _check_end(segments: MappedFileQueue, queues: ConsumeQueueTable) -> None:
     last = segments.segments[-1]
-    beyond = units_beyond(queues, last.end)
+    beyond = entries_beyond(queues, last.end)
     count = sum(beyond.values())
     if count == 1:  # perhaps one with a flipped bit, unless it fits
         (queue,) = beyond
-        first = queue.unit(queue.max_offset - 1)
+        first = queue.entry(queue.max_offset - 1)
         count = int(first is not None and first[0] == last.end)
     if count:
         missing = os.path.join(os.path.dirname(last.path), segment_name(last.end))

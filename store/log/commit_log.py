@@ -3,7 +3,7 @@
 One writer at a time, under the put lock: give the message its offsets and time, encode it, copy it
 behind the last one, move the marks. Nothing in there waits for a disk, except a roll whose next
 segment is not ready. Marks move last, so an exception leaves everything as it was, and the lock is
-a context manager, so it cannot stay shut (reliability B21).
+a context manager, so it cannot stay shut (docs/reliability.md B21).
 
 A record is stored only if 8 bytes stay free behind it. If not, those 8 bytes say how much is left
 (a blank), and the record begins the next segment. A batch goes into one segment as a whole.
@@ -44,12 +44,12 @@ from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.segments.results import PutResult
 from aerobee.store.stats import StoreStats
 
-#: What dispatch needs of an append: queue (None: no unit), queue offset, log offset, size, tags
+#: What dispatch needs of an append: queue (None: no entry), queue offset, log offset, size, tags
 #: code, keys, store time, topic.
 Appended: TypeAlias = tuple[ConsumeQueue | None, int, int, int, int, tuple[str, ...], int, str]
 
 PENDING_MOST = 65_536
-# A lock held longer than this is not believed: the clock was changed (store spec 3.2).
+# A lock held longer than this is not believed: the clock was changed (store/FORMAT.md 3.2).
 _BUSY_MOST_NS = 10_000_000 * 1_000_000
 
 
@@ -339,7 +339,7 @@ class CommitLog:
             return self.feeding
 
     def forget_queue_of(self, topic: str) -> None:
-        """What is pending of a topic whose queues are being deleted gets no units any more."""
+        """What is pending of a topic whose queues are being deleted gets no entries any more."""
         with self._lock:
             self.pending = [
                 (None, *entry[1:]) if entry[0] is not None and entry[7] == topic else entry

@@ -3,8 +3,8 @@
 Files are of fixed length, sparse, and written with pwrite, so a full disk is an error here and no
 fault.
 
-Offsets here are queue offsets (in entries) unless a name says bytes or log. `max_offset` moves last,
-after the entry is in the file; `next_offset` is the numbering and belongs to the put lock.
+Offsets here are queue offsets (in entries) unless a name says bytes or log. `max_offset` moves
+last, after the entry is in the file; `next_offset` is the numbering and belongs to the put lock.
 
 Threads: the store's caller only; the flush thread syncs files through the DescriptorCache.
 """
@@ -19,8 +19,8 @@ from aerobee.store.errors import StoreLayoutError
 from aerobee.store.queues.queue_view import (
     BLANK_CHUNK,
     CHUNK_ENTRIES,
-    PRE_BLANK,
     ENTRY_BYTES,
+    PRE_BLANK,
     QueueView,
 )
 from aerobee.store.segments.mapped_file import segment_name
@@ -298,7 +298,9 @@ class ConsumeQueue(QueueView):
             if file in self.odd_sizes:
                 found = self.odd_sizes.pop(file)
                 fd = self._cache.fd(file)
-                self._files.set_size(fd, min(found, self.segment_bytes) // ENTRY_BYTES * ENTRY_BYTES)
+                self._files.set_size(
+                    fd, min(found, self.segment_bytes) // ENTRY_BYTES * ENTRY_BYTES
+                )
                 self._files.set_size(fd, self.segment_bytes)
                 self._cache.wrote(file, self.segment_bytes)
                 continue

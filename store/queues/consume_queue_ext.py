@@ -1,16 +1,18 @@
-"""Extension files of a consume queue: more about a message than its entry has room for (spec 5.6).
+"""Extension files of a consume queue: more about a message than its entry has room for
+(store/FORMAT.md 5.6).
 
-An entry here: its size i16, tags code i64, store time i64, size of the bit map i16, bit map. The entry
-in the consume queue then holds an address instead of the tags code: the extension entry's offset
-minus 2^63, which no tags code reaches. Files are named by their first byte, as the queue's are; a
-entry that does not fit a file with 4 bytes to spare ends it with the size -1 and begins the next.
+An entry here: its size i16, tags code i64, store time i64, size of the bit map i16, bit map. The
+entry in the consume queue then holds an address instead of the tags code: the extension entry's
+offset minus 2^63, which no tags code reaches. Files are named by their first byte, as the queue's
+are; a entry that does not fit a file with 4 bytes to spare ends it with the size -1 and begins the
+next.
 
 The reference calls them weakly reliable, and readers have to take it so: where the entry is missing
 or does not add up, the tags code is unknown and every filter matches. Worse than a missing entry is
 another message's: its tags would hide the message. So an address that stands in the queue is never
-given again: after a start, writing goes on behind the entry of the queue's last address, in the next
-file if that entry is not on the disk. Where the queue has no address, the files begin anew. (The
-reference finds the end by the sizes that entries give, and the last address after that.)
+given again: after a start, writing goes on behind the entry of the queue's last address, in the
+next file if that entry is not on the disk. Where the queue has no address, the files begin anew.
+(The reference finds the end by the sizes that entries give, and the last address after that.)
 
 Bytes are written with pwrite, staged and then written, once for each queue in a round of dispatch;
 `_next` moves when an entry is staged and goes back when the write failed. Files are synced with the

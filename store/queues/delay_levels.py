@@ -1,9 +1,9 @@
 """The delay levels, as far as the files depend on them.
 
 A message waiting in SCHEDULE_TOPIC_XXXX has its delivery time in the place of the tags code, so
-whoever makes consume queue units, the append or a rebuild from the log, needs the levels. They are
-parsed before recovery: the reference does it after, and its rebuilt queues deliver all delayed
-messages at once (store spec 8.1).
+whoever makes consume queue entries, the append or a rebuild from the log, needs the levels. They
+are parsed before recovery: the reference does it after, and its rebuilt queues deliver all delayed
+messages at once (store/FORMAT.md 8.1).
 """
 
 from collections.abc import Mapping
@@ -32,9 +32,9 @@ class DelayLevels:
         """How long a message of that level still waits; 0 when it is due.
 
         A time further away than the level's delay cannot be right: the clock was set back, or the
-        levels were made shorter. The message is due then, as in the reference (store spec 12.1).
-        The reference knows no tolerance, and a clock that is put right by a few milliseconds has a
-        message of two hours delivered at once.
+        levels were made shorter. The message is due then, as in the reference
+        (store/FORMAT.md 12.1). The reference knows no tolerance, and a clock that is put right by a
+        few milliseconds has a message of two hours delivered at once.
         """
         wait_ms = deliver_at_ms - now_ms
         if wait_ms <= 0:
@@ -52,7 +52,7 @@ class DelayLevels:
     def tags_code(
         self, topic: str, properties: Mapping[str, str], store_ms: int, tags_code: int
     ) -> int:
-        """What the consume queue unit holds: the delivery time of a waiting message, else the
+        """What the consume queue entry holds: the delivery time of a waiting message, else the
         tags code as it is."""
         if topic != SCHEDULE_TOPIC:
             return tags_code

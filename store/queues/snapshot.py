@@ -1,7 +1,7 @@
 """A consume queue as another thread may read it: what is there now, through own descriptors.
 
 The owner's descriptors may be closed under another thread's feet when their number is bounded, and
-its lists change. A snapshot has copies; units below the end it took are never written again (but
+its lists change. A snapshot has copies; entries below the end it took are never written again (but
 for a wrong one that is mended), so what it reads is right as long as the files are there. A file
 that is gone (trimmed, or its topic deleted) is a FileNotFoundError.
 """

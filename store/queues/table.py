@@ -72,7 +72,8 @@ class ConsumeQueueTable:
         return sum([queue.first_offset for queue in self])
 
     def entries_below(self, log_offset: int) -> int:
-        """What `entries` was when the records below `log_offset` had been dispatched. Raises OSError.
+        """What `entries` was when the records below `log_offset` had been dispatched. Raises
+        OSError.
 
         Less than that means that entries are missing.
         """

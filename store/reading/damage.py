@@ -1,7 +1,7 @@
-"""Damage met while the store runs: is it the record or the queue unit, and saying so once.
+"""Damage met while the store runs: is it the record or the queue entry, and saying so once.
 
-A queue unit whose record does not check out has three explanations. The record is damaged: bytes
-are lost, its place is remembered as a gap. The unit is wrong: it is derived, all messages are
+A queue entry whose record does not check out has three explanations. The record is damaged: bytes
+are lost, its place is remembered as a gap. The entry is wrong: it is derived, all messages are
 there, and the scrub has it mended. Or neither can be told from what is at hand; the scrub, which
 reads the log in order, can.
 
@@ -37,7 +37,7 @@ from aerobee.store.stats import StoreStats
 
 log = logging.getLogger("aerobee.store")
 
-Unit = tuple[int, int, int]
+Entry = tuple[int, int, int]
 
 # Places that are told of; of more the counters speak. Some 200 bytes each.
 _MOST_TOLD = 10_000
@@ -49,12 +49,12 @@ class Kind(enum.Enum):
     """What is broken; the values are the labels of the metric."""
 
     RECORD = "record"
-    UNIT = "unit"
+    ENTRY = "unit"
     UNCLEAR = "unclear"
 
 
 class Verdict(NamedTuple):
-    """What a unit's failing record means. A record's damage is at log offsets [start, end)."""
+    """What an entry's failing record means. A record's damage is at log offsets [start, end)."""
 
     kind: Kind
     start: int
@@ -63,7 +63,7 @@ class Verdict(NamedTuple):
 
 
 class Judge:
-    """Tells damaged records from wrong units; reads only. Store's caller thread."""
+    """Tells damaged records from wrong entries; reads only. Store's caller thread."""
 
     def __init__(
         self, segments: MappedFileQueue, queues: ConsumeQueueTable, crc_check: int
@@ -72,9 +72,9 @@ class Judge:
         self._queues = queues
         self._crc_check = crc_check
 
-    def is_sound(self, queue: ConsumeQueue, offset: int, unit: Unit) -> bool:
-        """Whether the record a unit names checks out whole and names the unit back."""
-        log_offset, size, _ = unit
+    def is_sound(self, queue: ConsumeQueue, offset: int, entry: Entry) -> bool:
+        """Whether the record an entry names checks out whole and names the entry back."""
+        log_offset, size, _ = entry
         segment = self._segments.find(log_offset)
         if segment is None:
             return False
@@ -88,49 +88,49 @@ class Judge:
         view, topic, queue_id = segment.view, queue.topic, queue.queue_id
         return head.size == size and names_slot(view, position, head, topic, queue_id, offset)
 
-    def judge(self, queue: ConsumeQueue, offset: int, unit: Unit) -> Verdict | None:
-        """What is wrong with a unit and its record; None if nothing is, or its record was removed
+    def judge(self, queue: ConsumeQueue, offset: int, entry: Entry) -> Verdict | None:
+        """What is wrong with an entry and its record; None if nothing is, or its record was removed
         with its segment."""
-        log_offset, size, _ = unit
+        log_offset, size, _ = entry
         if size <= 0:
-            return _wrong(unit, "the slot is empty, between slots that are not")
+            return _wrong(entry, "the slot is empty, between slots that are not")
         segment = self._segments.find(log_offset)
         if segment is None or log_offset + size > self._segments.max_offset:
-            return self._outside(queue, offset, unit)
+            return self._outside(queue, offset, entry)
         position = log_offset - segment.start
         if segment.unreadable and _touches(segment.unreadable, position, size):
             return Verdict(Kind.RECORD, log_offset, log_offset + size, "the disk cannot read it")
         try:
             head = check_record(segment.view, position, log_offset, segment.wrote, self._crc_check)
         except CorruptRecord as error:
-            if self._stands_there(segment, position, unit):
+            if self._stands_there(segment, position, entry):
                 return Verdict(Kind.RECORD, log_offset, log_offset + size, str(error))
             return Verdict(Kind.UNCLEAR, log_offset, log_offset + size, str(error))
         if head.kind != RECORD:
-            return _wrong(unit, "it names the blank end of a segment")
+            return _wrong(entry, "it names the blank end of a segment")
         if not names_slot(segment.view, position, head, queue.topic, queue.queue_id, offset):
-            return self._named_elsewhere(queue, offset, unit, head)
+            return self._named_elsewhere(queue, offset, entry, head)
         if head.size != size:
-            return _wrong(unit, f"it gives its record {size} bytes, the record has {head.size}")
+            return _wrong(entry, f"it gives its record {size} bytes, the record has {head.size}")
         return None
 
-    def _outside(self, queue: ConsumeQueue, offset: int, unit: Unit) -> Verdict | None:
+    def _outside(self, queue: ConsumeQueue, offset: int, entry: Entry) -> Verdict | None:
         first = self._segments.min_offset
-        if 0 <= unit[0] < first:
-            before = queue.unit(offset - 1) if offset > queue.first_offset else None
+        if 0 <= entry[0] < first:
+            before = queue.entry(offset - 1) if offset > queue.first_offset else None
             if before is None or before[0] < first:
                 return None
         return _wrong(
-            unit, f"it names {unit[0]}, the log is {first} to {self._segments.max_offset}"
+            entry, f"it names {entry[0]}, the log is {first} to {self._segments.max_offset}"
         )
 
-    def _stands_there(self, segment: MappedFile, position: int, unit: Unit) -> bool:
-        """Whether a record, damaged as it is, stands where the unit says.
+    def _stands_there(self, segment: MappedFile, position: int, entry: Entry) -> bool:
+        """Whether a record, damaged as it is, stands where the entry says.
 
         If two of size, magic and own place are right, or a sound record follows: one flipped bit
         leaves two, a place in the middle of something else has none.
         """
-        log_offset, size, _ = unit
+        log_offset, size, _ = entry
         view, end = segment.view, position + size
         if position + _OWN_OFFSET_END > segment.wrote:
             return False
@@ -145,38 +145,38 @@ class Judge:
         return True
 
     def _named_elsewhere(
-        self, queue: ConsumeQueue, offset: int, unit: Unit, head: RecordHead
+        self, queue: ConsumeQueue, offset: int, entry: Entry, head: RecordHead
     ) -> Verdict:
         """The record is whole, but says that it is another queue's, or another one of this queue's.
 
-        The unit is wrong if the slot that the record claims names it, or is free and fits it.
+        The entry is wrong if the slot that the record claims names it, or is free and fits it.
         """
-        log_offset = unit[0]
+        log_offset = entry[0]
         claim = (
             f"it says it is message {head.queue_offset} of queue {head.queue_id} of {head.topic}"
         )
         other = self._queues.get(head.topic, head.queue_id)
         if not self._fits(queue, offset, log_offset):
-            return _wrong(unit, f"its record is not in order with its neighbours' ({claim})")
+            return _wrong(entry, f"its record is not in order with its neighbours' ({claim})")
         if other is not None and head.queue_offset < other.max_offset:
-            found = other.unit(head.queue_offset)
+            found = other.entry(head.queue_offset)
             if found is not None and found[0] == log_offset:
-                return _wrong(unit, claim)
+                return _wrong(entry, claim)
             is_free = found is None or not self.is_sound(other, head.queue_offset, found)
             if is_free and self._fits(other, head.queue_offset, log_offset):
-                return _wrong(unit, claim)
+                return _wrong(entry, claim)
         return Verdict(Kind.RECORD, log_offset, log_offset + head.size, f"{claim}, which it is not")
 
     def _fits(self, queue: ConsumeQueue, offset: int, log_offset: int) -> bool:
         """Whether a record there may have that slot: the sound ones beside it are in order."""
-        before, after = self._sound_unit(queue, offset - 1), self._sound_unit(queue, offset + 1)
+        before, after = self._sound_entry(queue, offset - 1), self._sound_entry(queue, offset + 1)
         return (before is None or before[0] < log_offset) and (
             after is None or log_offset < after[0]
         )
 
-    def _sound_unit(self, queue: ConsumeQueue, offset: int) -> Unit | None:
-        unit = queue.unit(offset) if offset >= queue.first_offset else None
-        return unit if unit is not None and self.is_sound(queue, offset, unit) else None
+    def _sound_entry(self, queue: ConsumeQueue, offset: int) -> Entry | None:
+        entry = queue.entry(offset) if offset >= queue.first_offset else None
+        return entry if entry is not None and self.is_sound(queue, offset, entry) else None
 
 
 class DamageReports:
@@ -202,13 +202,13 @@ class DamageReports:
         self._silent = False
         self._lock = threading.Lock()
 
-    def met(self, queue: ConsumeQueue, offset: int, unit: Unit) -> None:
-        """A read has come to a unit whose record it cannot send."""
+    def met(self, queue: ConsumeQueue, offset: int, entry: Entry) -> None:
+        """A read has come to an entry whose record it cannot send."""
         slot = (queue.topic, queue.queue_id, offset)
         if slot in self._told:
             self._stats.damaged_reads += 1
             return
-        verdict = self.judge.judge(queue, offset, unit)
+        verdict = self.judge.judge(queue, offset, entry)
         if verdict is None:
             return
         self._stats.damaged_reads += 1
@@ -243,8 +243,8 @@ class DamageReports:
         log.error(
             "%s log_offset=%d size=%d topic=%s queue=%d queue_offset=%d reason=%s advice=%s",
             _TEXTS[kind], start, end - start, topic, queue_id, offset, reason, advice[kind],
-            # Of lost messages each one is named; of wrong units there may be very many.
-            extra=None if kind is Kind.UNIT else {"each": True},
+            # Of lost messages each one is named; of wrong entries there may be very many.
+            extra=None if kind is Kind.ENTRY else {"each": True},
         )  # fmt: skip
         return True
 
@@ -262,18 +262,18 @@ class DamageReports:
 
 _TEXTS = {
     Kind.RECORD: "damaged record, it is not sent and consumers go on behind it",
-    Kind.UNIT: "wrong queue unit, its message is whole but may have been passed over",
+    Kind.ENTRY: "wrong queue unit, its message is whole but may have been passed over",
     Kind.UNCLEAR: "damaged record or wrong queue unit, nothing is sent for it",
 }
 _LOOK = "look at the disk and the memory of this machine; docs/operations.md has more"
 _BY_HAND = {
     Kind.RECORD: _LOOK,
-    Kind.UNIT: f"stop the broker and run 'aerobee store rebuild', which mends it; {_LOOK}",
+    Kind.ENTRY: f"stop the broker and run 'aerobee store rebuild', which mends it; {_LOOK}",
     Kind.UNCLEAR: f"stop the broker and run 'aerobee store verify', which finds out; {_LOOK}",
 }
 _BY_SCRUB = {
     Kind.RECORD: _LOOK,
-    Kind.UNIT: f"the scrub mends it; {_LOOK}",
+    Kind.ENTRY: f"the scrub mends it; {_LOOK}",
     Kind.UNCLEAR: f"the scrub finds out which; {_LOOK}",
 }
 
@@ -282,5 +282,5 @@ def _touches(ranges: tuple[tuple[int, int], ...], position: int, size: int) -> b
     return any(low < position + size and position < high for low, high in ranges)
 
 
-def _wrong(unit: Unit, reason: str) -> Verdict:
-    return Verdict(Kind.UNIT, unit[0], unit[0] + max(0, unit[1]), reason)
+def _wrong(entry: Entry, reason: str) -> Verdict:
+    return Verdict(Kind.ENTRY, entry[0], entry[0] + max(0, entry[1]), reason)

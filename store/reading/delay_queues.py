@@ -1,12 +1,13 @@
-"""The queues of SCHEDULE_TOPIC_XXXX, read for what is due (store spec 12.1).
+"""The queues of SCHEDULE_TOPIC_XXXX, read for what is due (store/FORMAT.md 12.1).
 
 A level's messages lie in one queue, in the order of their delivery times, which stand where other
-entries have tags codes. So only the head of a queue has to be looked at: `look` gives what is due of
-it and how long the next one waits.
+entries have tags codes. So only the head of a queue has to be looked at: `look` gives what is due
+of it and how long the next one waits.
 
-Trust: a delivery time before the message was stored is none (entries made again by a reference whose
-levels were not yet parsed hold tag hashes there; an extension entry may be lost). It is computed
-from the store time then. What cannot be read is passed over, as for every consumer (`reader.py`).
+Trust: a delivery time before the message was stored is none (entries made again by a reference
+whose levels were not yet parsed hold tag hashes there; an extension entry may be lost). It is
+computed from the store time then. What cannot be read is passed over, as for every consumer
+(`reader.py`).
 
 Threads: the store's caller only.
 """
@@ -21,7 +22,7 @@ from aerobee.protocol.message.record import Message, StoreMessage, decode_record
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
-from aerobee.store.queues.queue_view import PRE_BLANK_SIZE, ENTRY, ENTRY_BYTES
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.reading.delayed_messages import due_form
 from aerobee.store.reading.reader import Reader

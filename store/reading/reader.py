@@ -1,12 +1,12 @@
 """Reading: the messages of a queue, and single records. Searches are in `search.py`.
 
-`get` follows the reference's scan of consume queue entries (store spec 5.7): which status is given
-when, how much one answer holds, where the caller goes on. Bodies are never copied: an answer is
-views into the segments, and records that lie side by side share a view.
+`get` follows the reference's scan of consume queue entries (store/FORMAT.md 5.7): which status is
+given when, how much one answer holds, where the caller goes on. Bodies are never copied: an answer
+is views into the segments, and records that lie side by side share a view.
 
-Nothing here trusts a derived file. An entry whose record is not there, or does not begin as a record
-of that size, is passed over like a deleted one and reported (`damage.py`); queries and look-ups by
-id check the whole record.
+Nothing here trusts a derived file. An entry whose record is not there, or does not begin as a
+record of that size, is passed over like a deleted one and reported (`damage.py`); queries and
+look-ups by id check the whole record.
 
 Nor old bytes: a start does not read the whole log, so in a segment it found, a record below
 `unchecked_below` is checked whole each time it is read, and must name its queue and queue offset.
@@ -36,7 +36,7 @@ from aerobee.store.log.commit_log import CommitLog
 from aerobee.store.log.commits import CommitMark
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.consume_queue_ext import MOST_ADDRESS
-from aerobee.store.queues.queue_view import PRE_BLANK_SIZE, ENTRY, ENTRY_BYTES
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.reading.damage import DamageReports
 from aerobee.store.segments.mapped_file import MappedFile
@@ -47,7 +47,7 @@ _SIZE_AND_MAGIC = struct.Struct(">iI")
 _I32_BITS = 0xFFFFFFFF
 _I32_SIGN = 0x80000000
 # At least this many entries are looked at, so that a sparse tag is found in few pulls.
-_LEAST_UNITS = 800
+_LEAST_ENTRIES = 800
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Reader:
         if queue_offset > highest:
             return self._missed(GetStatus.OFFSET_OVERFLOW_BADLY, highest, lowest, highest)
         read = queue.read_coded if codes else queue.read_entries
-        data = read(queue_offset, max(_LEAST_UNITS, max_messages))
+        data = read(queue_offset, max(_LEAST_ENTRIES, max_messages))
         if not data:
             following = queue.next_file_offset(queue_offset)
             return self._missed(GetStatus.OFFSET_FOUND_NULL, following, lowest, highest)

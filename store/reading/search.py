@@ -1,7 +1,7 @@
 """Searching: messages by their time in a queue, and by key through the index.
 
 Both look at the records themselves before they answer: the index knows hashes and seconds only, and
-a queue's units do not know times at all.
+a queue's entries do not know times at all.
 
 Threads: the store's caller only.
 """
@@ -40,8 +40,8 @@ class Search:
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Store time of the message at a queue offset; -1 if there is none."""
         queue = self._queues.get(topic, queue_id)
-        unit = None if queue is None else queue.unit(queue_offset)
-        return -1 if unit is None else self._reader.store_time_at(unit[0])
+        entry = None if queue is None else queue.entry(queue_offset)
+        return -1 if entry is None else self._reader.store_time_at(entry[0])
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
         """Store time of the queue's first message; -1 if it has none."""
@@ -54,7 +54,7 @@ class Search:
     # --- by time ----------------------------------------------------------------------------
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Queue offset of the message stored nearest to that time (store spec 5.8).
+        """Queue offset of the message stored nearest to that time (store/FORMAT.md 5.8).
 
         As the reference: the earlier one when two are equally near, the first one for a time before
         all, the last one for a time after all. Unlike it, the whole queue is searched by the
@@ -93,8 +93,8 @@ class Search:
     def _timed_before(self, queue: ConsumeQueue, end: int) -> tuple[int, int] | None:
         """The same for the last message below `end`."""
         for offset in range(end - 1, queue.min_offset - 1, -1):
-            unit = queue.unit(offset)
-            if unit is not None and (time_ms := self._reader.store_time_at(unit[0])) >= 0:
+            entry = queue.entry(offset)
+            if entry is not None and (time_ms := self._reader.store_time_at(entry[0])) >= 0:
                 return offset, time_ms
         return None
 

@@ -1,8 +1,8 @@
 """What of a store is known to be sound before it is recovered. Reads only.
 
 The log and the consume queues vouch for each other: a record is sound if a queue entry names it and
-it names the entry back (place, size, topic, queue, offset). A segment's beginning is a boundary too.
-Where neither log nor queue can be believed alone, `recovery/plan.py` and the scanner ask here.
+it names the entry back (place, size, topic, queue, offset). A segment's beginning is a boundary
+too. Where neither log nor queue can be believed alone, `recovery/plan.py` and the scanner ask here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,10 +35,10 @@ class CrossCheck:
 
         The time is that record's store time in milliseconds, 0 if there is no such record.
         """
-        end, entry = last_boundary(self._queues, self._names_back, self._segments.min_offset)
+        end, place = last_boundary(self._queues, self._names_back, self._segments.min_offset)
         head = None
-        if entry is not None:
-            queue, offset = entry
+        if place is not None:
+            queue, offset = place
             entry = queue.entry(offset)
             head = None if entry is None else self.named_back(queue, offset, entry)
         return end, 0 if head is None else head.store_timestamp_ms
@@ -91,7 +91,8 @@ class CrossCheck:
         return start
 
     def is_anothers(self, queue: ConsumeQueue, looks: int, gaps: Sequence[tuple[int, int]]) -> bool:
-        """Whether files of the queue seem to hold the entries of another one, by a look at the first
+        """Whether files of the queue seem to hold the entries of another one, by a look at the
+        first
         and the last entries of `looks` files at most. A single wrong entry, or one whose record is
         damaged or in one of the known `gaps`, does not count: the scrub mends it."""
         files = queue.segments[:: max(1, -(-len(queue.segments) // max(1, looks)))]
@@ -140,8 +141,8 @@ class CrossCheck:
         """The last record below the queue's last entry that an entry of it names and that names the
         entry back, if the last entry does not; otherwise `start`, which is also the most.
 
-        Its slot would be cut off as one behind the log's end, or kept and never filled. An entry of a
-        record that is damaged itself is no reason: reading further back would only take the old
+        Its slot would be cut off as one behind the log's end, or kept and never filled. An entry of
+        a record that is damaged itself is no reason: reading further back would only take the old
         messages of a topic that was deleted for those of the new one.
         """
         last = queue.max_offset - 1
@@ -199,8 +200,8 @@ def _holes(queue: ConsumeQueue, first: int) -> Iterator[int]:
     offset = max(first, queue.first_offset)
     while offset < queue.max_offset:
         data = queue.read_entries(offset, _CHUNK_ENTRIES)
-        # Twenty zero bytes in a row are never part of two sound entries (sizes are below 2^31 and at
-        # least 91), so only chunks with such a run are looked at entry by entry.
+        # Twenty zero bytes in a row are never part of two sound entries (sizes are below 2^31 and
+        # at least 91), so only chunks with such a run are looked at entry by entry.
         if EMPTY in data:
             for index, (_, size, _) in enumerate(ENTRY.iter_unpack(data)):
                 if size <= 0:

@@ -201,7 +201,8 @@ class Planner:
         cross_check = self._cross_check
         named_end, store_ms = cross_check.last_named_end()
         clean = self._known.clean_stop
-        # One thread dispatches in the log's order, so entries were made up to the last one there is.
+        # One thread dispatches in the log's order, so entries were made up to the last one there
+        # is.
         trusted = clean or self._known.nothing_lost
         start = named_end if trusted else cross_check.reference_start(self._checkpoint)
         plan = RecoveryPlan(

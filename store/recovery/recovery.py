@@ -7,14 +7,15 @@
 2. If more is to be made again than the files on disk admit to be missing, let them say so first.
 3. Walk. Each sound record goes to the queues and the index, which compare before they write.
 4. Cut, the log first: segments behind the end go, the rest of the last one is zeroed, so are queue
-   entries at or above the end; stale bytes come back to life otherwise (reliability B11). Entries of
-   damaged records become pre-blank: their slot stays, and nobody is sent a record known to be bad.
+   entries at or above the end; stale bytes come back to life otherwise (docs/reliability.md B11).
+   Entries of damaged records become pre-blank: their slot stays, and nobody is sent a record known
+   to be bad.
 5. Number. Each queue goes on behind its last slot, whatever that holds.
 6. Sync all of it, then the offsets file, then the checkpoint.
 
 A crash anywhere in here changes nothing of what the next try decides: what stands below the end is
-not moved by step 4, and the queues only gain entries of records that were sound. Before reading after
-a crash the kernel is made to forget its cache, which may hold bytes that a failed write never
+not moved by step 4, and the queues only gain entries of records that were sound. Before reading
+after a crash the kernel is made to forget its cache, which may hold bytes that a failed write never
 brought to the disk.
 """
 

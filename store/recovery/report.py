@@ -40,13 +40,13 @@ class RecoveryReport:
     known_gaps: tuple[tuple[int, int], ...] = ()
     segments_removed: list[str] = field(default_factory=list)
     queues: int = 0
-    units_written: int = 0
-    unit_conflicts: int = 0
+    entries_written: int = 0
+    entry_conflicts: int = 0
     queues_cut: int = 0
-    units_cut: int = 0
-    # The first of the queues cut: (directory, where it goes on, units).
+    entries_cut: int = 0
+    # The first of the queues cut: (directory, where it goes on, entries).
     cuts: list[tuple[str, int, int]] = field(default_factory=list)
-    units_blanked: int = 0
+    entries_blanked: int = 0
     # Records whose place in a queue they were multi-dispatched to is not known any more.
     further_strays: int = 0
     index_files_removed: list[str] = field(default_factory=list)
@@ -62,11 +62,11 @@ class RecoveryReport:
 
     def cut(self, queue: ConsumeQueue, end: int) -> None:
         """The queue is about to be cut at `end`: the log does not have what it names from there."""
-        units = queue.max_offset - end
+        entries = queue.max_offset - end
         self.queues_cut += 1
-        self.units_cut += units
+        self.entries_cut += entries
         if len(self.cuts) < _CUTS_NAMED:
-            self.cuts.append((queue.directory, end, units))
+            self.cuts.append((queue.directory, end, entries))
 
     def summary(self) -> str:
         """One line for people: how the last run ended, what was found, what was changed."""
@@ -80,10 +80,10 @@ class RecoveryReport:
         ]
         if self.torn_bytes:
             parts.append(f"{self.torn_bytes} torn bytes cut")
-        if self.units_cut:
-            parts.append(f"{self.units_cut} units of {self.queues_cut} queues cut, see the log")
-        if self.units_written:
-            parts.append(f"{self.units_written} queue units rebuilt")
+        if self.entries_cut:
+            parts.append(f"{self.entries_cut} units of {self.queues_cut} queues cut, see the log")
+        if self.entries_written:
+            parts.append(f"{self.entries_written} queue units rebuilt")
         if self.lost_front:
             parts.append("LOST: the log's beginning, {}..{}".format(*self.lost_front))
         if self.gaps:
@@ -102,7 +102,7 @@ class RecoveryReport:
             self.read_from,
             self.records_read,
             self.queues,
-            self.units_written,
+            self.entries_written,
             self.seconds,
         )
         if self.torn_bytes:
@@ -121,14 +121,14 @@ class RecoveryReport:
         if self.queues_cut:
             log.warning(
                 "queues cut, they named messages that the log does not have units=%d queues=%d",
-                self.units_cut,
+                self.entries_cut,
                 self.queues_cut,
             )
-        for directory, end, units in self.cuts:
+        for directory, end, entries in self.cuts:
             log.warning(
                 "queue cut path=%s units=%d numbering goes on at=%d",
                 directory,
-                units,
+                entries,
                 end,
                 extra={"each": True},
             )

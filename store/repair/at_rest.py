@@ -144,7 +144,7 @@ class StoreAtRest:
                 parts.index.load()
             segments = parts.segments.segments
             end = segments[-1].end if segments else 0
-            if end < self.marks.flushed or not (segments or parts.queues.units() == 0):
+            if end < self.marks.flushed or not (segments or parts.queues.entries() == 0):
                 raise StoreLayoutError(
                     f"the commit log ends at {end}, messages that stood behind it are missing. "
                     "Restore the log, or look with 'aerobee store repair' at what is left."

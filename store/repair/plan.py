@@ -378,7 +378,7 @@ class Planner:
         return found[0]
 
     def _names(self, start: int) -> str:
-        """The messages that units name in the damaged range that begins at or holds `start`."""
+        """The messages that entries name in the damaged range that begins at or holds `start`."""
         for gap in self._report.gaps:
             if gap.start <= start < gap.end:
                 named = self._report.log.lost.get(gap.start, [])

@@ -30,7 +30,7 @@ from aerobee.store.log.commit_log import Appended
 from aerobee.store.log.encoding import crc_checks
 from aerobee.store.opening import LOG_SIZE_KEYS, StoreParts, make_parts
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.queue_view import PRE_BLANK, ENTRY
+from aerobee.store.queues.queue_view import ENTRY, PRE_BLANK
 from aerobee.store.recovery.cross_check import CrossCheck
 from aerobee.store.recovery.report import Progress
 from aerobee.store.repair.at_rest import StoreAtRest
@@ -51,7 +51,7 @@ class RebuildReport:
 
     records: int = 0
     queues: int = 0
-    entries: int = 0
+    units: int = 0
     index_files: int = 0
     keys: int = 0
     # Slots without a message: those of lost records, and those needed to keep numbering.
@@ -308,7 +308,7 @@ class Build:
             segment.sync_file()
         parts.queues.flush(0)
         report.queues = len([queue for queue in parts.queues if queue.segments])
-        report.entries = sum(queue.max_offset - queue.first_offset for queue in parts.queues)
+        report.units = sum(queue.max_offset - queue.first_offset for queue in parts.queues)
         if parts.index is not None:
             parts.index.seal()
             report.index_files = len(parts.index.files)

@@ -1,9 +1,9 @@
 """After the log lost its oldest segments: what consume queues and index still say of them goes.
 
 Each queue gives up the leading files whose last entries all name records below the log's beginning,
-never its last file, which holds its numbering, and then begins at its first entry that the log still
-has, or at its end if there is none (store spec 10.3, 5.4). The index gives up its oldest files that
-know nothing newer.
+never its last file, which holds its numbering, and then begins at its first entry that the log
+still has, or at its end if there is none (store/FORMAT.md 10.3, 5.4). The index gives up its oldest
+files that know nothing newer.
 
 With thousands of queues that is a lot of reading, so it is planned on a worker thread, applied on
 the owner's in small portions, each a few attributes, and the files are removed on the worker again.
@@ -23,7 +23,7 @@ from aerobee.store.disk.files import Files
 from aerobee.store.index.file import IndexFile
 from aerobee.store.index.service import IndexService
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.queue_view import PRE_BLANK_SIZE, ENTRY, ENTRY_BYTES
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
 from aerobee.store.queues.snapshot import snapshot
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.retention.disposal import DeletionCounts, Removal

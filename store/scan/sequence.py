@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from aerobee.protocol.message.record import MIN_RECORD_BYTES
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.queue_view import PRE_BLANK_SIZE, ENTRY, ENTRY_BYTES
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
 from aerobee.store.scan.compare import differences
 
 # Slots that may be missing for reasons nobody noticed, a flipped transaction bit for example.
@@ -221,7 +221,8 @@ class Sequences:
         named = queue.entry(slot)
         if slot == run.first or named is None or named[:2] != place:
             return False
-        # An entry that is wrong itself, in a file that was swapped, does not stand among sound ones.
+        # An entry that is wrong itself, in a file that was swapped, does not stand among sound
+        # ones.
         low, high = slot - _NEIGHBOURS, slot + _NEIGHBOURS
         before = self._nearest_sound(queue, range(slot - 1, low, -1))
         after = self._nearest_sound(queue, range(slot + 1, high))

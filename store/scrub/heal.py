@@ -1,10 +1,11 @@
 """What the scrub found to differ, judged and mended by the owner of the consume queues.
 
-An entry is mended only if it names no record that names it back, and the record that claims its slot
-lies between those of the nearest sound entries on both sides. So a record of a topic that was deleted
-and used again gets no slot of the new numbering, nor does one whose queue offset a flipped bit has
-changed. Where a queue begins there is no neighbour before, and an old numbering may fit as well: a
-claim there waits until a whole pass has shown who else claims the slot. The last in the log wins.
+An entry is mended only if it names no record that names it back, and the record that claims its
+slot lies between those of the nearest sound entries on both sides. So a record of a topic that was
+deleted and used again gets no slot of the new numbering, nor does one whose queue offset a flipped
+bit has changed. Where a queue begins there is no neighbour before, and an old numbering may fit as
+well: a claim there waits until a whole pass has shown who else claims the slot. The last in the log
+wins.
 
 When all that differed in a segment is mended, or turned out to be in order, and no record in it was
 damaged, its reads need no check any more.
@@ -22,7 +23,7 @@ from typing import NamedTuple
 from aerobee.store.disk.files import Clock, is_full
 from aerobee.store.disk.health import Health
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.queue_view import PRE_BLANK, PRE_BLANK_SIZE, ENTRY, ENTRY_BYTES
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK, PRE_BLANK_SIZE
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.reading.damage import DamageReports, Kind, Verdict
 from aerobee.store.scan.sequence import Gap

@@ -3,8 +3,8 @@
 A start reads the log from where the last run ended, so damage before that is not known. The scrub
 reads it, oldest segment first, and again every `scrub_interval_hours`; a segment that a read has
 found damage in comes first. It verifies records (`scan/log_scanner.py`) and compares them with the
-consume queues (`scrub/entries.py`); a pass ends with the index files (`scrub/index.py`). A segment in
-which all is in order needs no checks when it is read (`MappedFile.unchecked_below`); where it is
+consume queues (`scrub/entries.py`); a pass ends with the index files (`scrub/index.py`). A segment
+in which all is in order needs no checks when it is read (`MappedFile.unchecked_below`); where it is
 not, records are reported and remembered as gaps, and what differs in the queues goes to their owner
 (`heal.py`).
 
@@ -32,9 +32,9 @@ from aerobee.store.scan.log_scanner import LogScanner, OneSegment
 from aerobee.store.scan.segment_reader import FileReader
 from aerobee.store.scan.sequence import Gap
 from aerobee.store.scan.sources import Source, Window, ranges_of
+from aerobee.store.scrub.entries import EntryCheck
 from aerobee.store.scrub.heal import Findings, Healer
 from aerobee.store.scrub.index import IndexFileCheck
-from aerobee.store.scrub.entries import EntryCheck
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.stats import StoreStats

@@ -23,16 +23,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from aerobee.store.audit.dump import Dump, Wanted
-from aerobee.store.audit.verify import verify
-from aerobee.store.errors import StoreError
-from aerobee.store.inspect.report import Report
-from aerobee.store.message_store import MessageStore
-from aerobee.store.repair.at_rest import StoreAtRest
-from aerobee.store.repair.rebuild import rebuild
-from aerobee.store.repair.repair import plan_repair, repair
-from aerobee.store.repair.truncate import plan_cut, truncate
-from aerobee.store.scrub import scrub
 from tests.entry.store.audit_support import OFFSETS, TOPICS
 from tests.entry.store.retention_support import HOUR_MS, Hours, retention_settings, run, settle
 from tests.entry.store.support import (
@@ -44,6 +34,17 @@ from tests.entry.store.support import (
     read_all,
     small_settings,
 )
+
+from aerobee.store.audit.dump import Dump, Wanted
+from aerobee.store.audit.verify import verify
+from aerobee.store.errors import StoreError
+from aerobee.store.inspect.report import Report
+from aerobee.store.message_store import MessageStore
+from aerobee.store.repair.at_rest import StoreAtRest
+from aerobee.store.repair.rebuild import rebuild
+from aerobee.store.repair.repair import plan_repair, repair
+from aerobee.store.repair.truncate import plan_cut, truncate
+from aerobee.store.scrub import scrub
 
 POOL: dict[str, object] = {
     "transient_pool_enabled": True,

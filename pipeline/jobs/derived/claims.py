@@ -1,8 +1,8 @@
-"""What a broker derives from records: consume queue units and index keys, for many at once.
+"""What a broker derives from records: consume queue entries and index keys, for many at once.
 
 A record of type none or commit claims a slot in the queue it names, and one in each queue it was
-multi-dispatched to (store spec 2.8, 5.2); all but rollbacks are found by their keys (6.3). Columns
-in are those of the reader of log files, with the properties as they are stored ("raw").
+multi-dispatched to (store/FORMAT.md 2.8, 5.2); all but rollbacks are found by their keys (6.3).
+Columns in are those of the reader of log files, with the properties as they are stored ("raw").
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ RECORD_COLUMNS: Final = (
 #: RocketMQ's own delay levels; a broker set otherwise has others, which the job must be told.
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
-#: A unit with the place it belongs to.
-UNITS: Final = pa.schema(
+#: An entry with the place it belongs to.
+ENTRIES: Final = pa.schema(
     [
         ("topic", pa.string()),
         ("queueId", pa.int32()),
@@ -52,7 +52,7 @@ UNITS: Final = pa.schema(
         ("tagsCode", pa.int64()),
     ]
 )
-UNITS_DDL: Final = (
+ENTRIES_DDL: Final = (
     "topic string, queueId int, slot bigint, logOffset bigint, size int, tagsCode bigint"
 )
 #: A key of a record: the stored hash, and what else its entry is made of.
@@ -67,8 +67,8 @@ def sound(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch if errors.null_count == len(errors) else batch.filter(pc.is_null(errors))
 
 
-def units_of(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
-    """The units that these records lead to, those of one queue in their order (schema UNITS)."""
+def entries_of(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
+    """The entries of these records, those of one queue in their order (schema ENTRIES)."""
     batch = sound(batch)
     flags = batch.column("sysFlag").to_numpy()
     placed = flags & SYS_TRANSACTION_PREPARED == 0
@@ -80,20 +80,20 @@ def units_of(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
         batch.column("recordSize"),
         pa.array(codes),
     ]
-    units = pa.RecordBatch.from_arrays(own, schema=UNITS)
+    entries = pa.RecordBatch.from_arrays(own, schema=ENTRIES)
     further = _further(batch, codes)
     if not further.num_rows:
-        return units
-    return pa.concat_batches([units, further]).sort_by([("logOffset", "ascending")])
+        return entries
+    return pa.concat_batches([entries, further]).sort_by([("logOffset", "ascending")])
 
 
 def claims_of(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
-    """The units, and for each record that has none (prepared, rollback) a row with queue id -1."""
-    units = units_of(batch, levels)
+    """The entries, and for each record without one (prepared, rollback) a row with queue id -1."""
+    entries = entries_of(batch, levels)
     batch = sound(batch)
     prepared = batch.column("sysFlag").to_numpy() & SYS_TRANSACTION_PREPARED != 0
     if not prepared.any():
-        return units
+        return entries
     batch = batch.filter(pa.array(prepared))
     nowhere = pa.array(np.full(batch.num_rows, -1))
     arrays = [
@@ -104,7 +104,7 @@ def claims_of(batch: pa.RecordBatch, levels: DelayLevels) -> pa.RecordBatch:
         batch.column("recordSize"),
         pa.array(np.zeros(batch.num_rows, np.int64)),
     ]
-    return pa.concat_batches([units, pa.RecordBatch.from_arrays(arrays, schema=UNITS)])
+    return pa.concat_batches([entries, pa.RecordBatch.from_arrays(arrays, schema=ENTRIES)])
 
 
 def keys_of(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -148,9 +148,9 @@ def _tags_codes(batch: pa.RecordBatch, levels: DelayLevels) -> np.ndarray:
 
 
 def _further(batch: pa.RecordBatch, codes: np.ndarray) -> pa.RecordBatch:
-    """The units of queues that records were multi-dispatched to, besides their own."""
+    """The entries of queues that records were multi-dispatched to, besides their own."""
     listed = pc.match_substring(batch.column("properties"), _OFFSETS_MARK)
-    units: list[tuple[str, int, int, int, int, int]] = []
+    entries: list[tuple[str, int, int, int, int, int]] = []
     for row in np.flatnonzero(listed.to_numpy(zero_copy_only=False)).tolist():
         topic, queue_id, _, log_offset, size = (batch.column(n)[row].as_py() for n in range(5))
         known = {(topic, queue_id)}
@@ -159,10 +159,10 @@ def _further(batch: pa.RecordBatch, codes: np.ndarray) -> pa.RecordBatch:
             place = (name, 0 if is_light(name) else queue_id)
             if place not in known:
                 known.add(place)
-                units.append((*place, slot, log_offset, size, int(codes[row])))
-    columns = list(zip(*units, strict=True)) if units else [()] * len(UNITS)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, UNITS, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=UNITS)
+                entries.append((*place, slot, log_offset, size, int(codes[row])))
+    columns = list(zip(*entries, strict=True)) if entries else [()] * len(ENTRIES)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, ENTRIES, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=ENTRIES)
 
 
 def _words(unique: pa.Array, keys: pa.Array) -> tuple[np.ndarray, pa.Array]:

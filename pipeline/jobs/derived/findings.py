@@ -1,7 +1,7 @@
 """What an audit finds: kinds, rows, and one finding for one fault.
 
 A single fault shows in several places: a record whose queue id was changed leaves a hole in one
-queue, is out of place in another, and the unit that names it is wrong. `merged` keeps what says
+queue, is out of place in another, and the entry that names it is wrong. `merged` keeps what says
 most and drops what follows from it, so that the report counts faults, not symptoms.
 """
 
@@ -45,7 +45,7 @@ KINDS: Final = {
 
 
 class Finding(NamedTuple):
-    """One row of an audit. `amount` is how many slots, units or records it stands for."""
+    """One row of an audit. `amount` is how many slots, entries or records it stands for."""
 
     kind: str
     topic: str | None
@@ -67,7 +67,7 @@ FINDINGS_DDL: Final = (
 )
 
 _OUT_OF_PLACE = ("queue-offset", "queue-repeat")
-_UNIT_KINDS = ("unit-nowhere", "unit-other", "unit-size", "unit-tags")
+_ENTRY_KINDS = ("unit-nowhere", "unit-other", "unit-size", "unit-tags")
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
@@ -83,7 +83,7 @@ class _Symptoms:
     def __init__(self, findings: list[Finding]) -> None:
         self._out_of_place = {one.log_offset for one in findings if one.kind in _OUT_OF_PLACE}
         others = [one for one in findings if one.kind == "unit-other"]
-        # Where units name a record that says it is another: that record may be the fault.
+        # Where entries name a record that says it is another: that record may be the fault.
         self._named = {one.log_offset for one in others}
         self._named_by = {_slot(one) for one in others}
         # Slots that such a record claims besides their own messages.
@@ -93,7 +93,7 @@ class _Symptoms:
             if one.kind == "record-without-unit" and one.log_offset in self._named
         }
         self._doubled = {slot for slot, _ in self._doubly}
-        self._with_unit = {_slot(one) for one in findings if one.kind in _UNIT_KINDS}
+        self._with_entry = {_slot(one) for one in findings if one.kind in _ENTRY_KINDS}
 
     def has(self, one: Finding) -> bool:
         """Whether it follows from another one."""
@@ -102,7 +102,7 @@ class _Symptoms:
             return place in self._out_of_place
         if one.kind == "record-without-unit":
             changed = place in self._out_of_place or place in self._named
-            return changed or _slot(one) in self._with_unit
+            return changed or _slot(one) in self._with_entry
         if one.kind == "queue-repeat":
             is_other = _slot(one) in self._doubled and (_slot(one), place) not in self._doubly
             return one.amount == 1 and is_other
@@ -111,7 +111,7 @@ class _Symptoms:
         return False
 
     def _all_named(self, gap: Finding) -> bool:
-        """Whether each slot of the gap has a unit that leads to another message."""
+        """Whether each slot of the gap has an entry that leads to another message."""
         assert gap.slot is not None
         if gap.amount > len(self._named_by):
             return False

@@ -1,9 +1,9 @@
 """One index file made at once from its keys, byte for byte as putting them one by one makes it.
 
 A file is a hash table with chains: each entry names the one before it in its slot. Sorted by slot,
-with the order kept, an entry's predecessor is its neighbour, so no loop is needed (store spec 6.1,
-6.2). Files depend on each other in one thing only: the first entry's seconds are counted from the
-end of the file before.
+with the order kept, an entry's predecessor is its neighbour, so no loop is needed
+(store/FORMAT.md 6.1, 6.2). Files depend on each other in one thing only: the first entry's seconds
+are counted from the end of the file before.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from aerobee.store.index.file import ENTRY_BYTES, HEADER, HEADER_BYTES, I32_MAX, SLOT_BYTES
+from aerobee.store.index.file import HEADER, HEADER_BYTES, I32_MAX, INDEX_ENTRY_BYTES, SLOT_BYTES
 
 #: RocketMQ's defaults (maxHashSlotNum, maxIndexNum).
 INDEX_SLOTS: Final = 5_000_000
@@ -62,9 +62,9 @@ def build_index(
     entries_at = HEADER_BYTES + SLOT_BYTES * slots
     parts = [
         (0, header + table.tobytes()),
-        (entries_at + ENTRY_BYTES, filled.tobytes()),
+        (entries_at + INDEX_ENTRY_BYTES, filled.tobytes()),
     ]
-    return BuiltIndex(parts, entries_at + ENTRY_BYTES * entries)
+    return BuiltIndex(parts, entries_at + INDEX_ENTRY_BYTES * entries)
 
 
 def index_names(first_ms: list[int]) -> list[str]:

@@ -1,9 +1,9 @@
 """Consume queue files: found, read into rows, and made from rows as a broker would write them.
 
-The unit of slot k of a queue is at byte k x 20, always. A slot without a message is a pre-blank
-unit (0, 2147483647, 0) or, where nothing was written, zeros (store spec 5.1). A broker fills the
-slots before a queue's first message in its file, and those of messages that are lost, with
-pre-blanks; behind the last unit a file is zeros to its length.
+The entry of slot k of a queue is at byte k x 20, always. A slot without a message is a pre-blank
+entry (0, 2147483647, 0) or, where nothing was written, zeros (store/FORMAT.md 5.1). A broker fills
+the slots before a queue's first message in its file, and those of messages that are lost, with
+pre-blanks; behind the last entry a file is zeros to its length.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from aerobee.pipeline.files.directory import Place, Store
-from aerobee.pipeline.jobs.derived.claims import UNITS
+from aerobee.pipeline.jobs.derived.claims import ENTRIES
 
-UNIT_BYTES: Final = 20
-UNIT: Final = np.dtype([("logOffset", ">i8"), ("size", ">i4"), ("tagsCode", ">i8")])
+ENTRY_BYTES: Final = 20
+ENTRY: Final = np.dtype([("logOffset", ">i8"), ("size", ">i4"), ("tagsCode", ">i8")])
 PRE_BLANK_SIZE: Final = 0x7FFFFFFF
-#: RocketMQ's default: 300,000 units.
+#: RocketMQ's default: 300,000 entries.
 QUEUE_FILE_BYTES: Final = 6_000_000
 
 _ROWS = 32_768
@@ -40,8 +40,8 @@ class QueueFile(NamedTuple):
 
     @property
     def first_slot(self) -> int:
-        """The slot of its first unit."""
-        return self.start // UNIT_BYTES
+        """The slot of its first entry."""
+        return self.start // ENTRY_BYTES
 
 
 def queue_files(store: Store) -> list[QueueFile]:
@@ -53,27 +53,27 @@ def queue_files(store: Store) -> list[QueueFile]:
     ]
 
 
-def read_units(file: QueueFile, log_min: int = 0) -> Iterator[pa.RecordBatch]:
-    """The units of a file that name a record at or above `log_min` (schema UNITS).
+def read_entries(file: QueueFile, log_min: int = 0) -> Iterator[pa.RecordBatch]:
+    """The entries of a file that name a record at or above `log_min` (schema ENTRIES).
 
     A last piece of fewer than 20 bytes is none. Raises OSError, or StoreReadError when it is gone.
     """
     with Place(file.uri).open(file.path) as reader:
         slot = file.first_slot
         position = 0
-        while data := reader.read(position, _ROWS * UNIT_BYTES):
-            count = len(data) // UNIT_BYTES
-            yield from _batches(file, np.frombuffer(data, UNIT, count), slot, log_min)
+        while data := reader.read(position, _ROWS * ENTRY_BYTES):
+            count = len(data) // ENTRY_BYTES
+            yield from _batches(file, np.frombuffer(data, ENTRY, count), slot, log_min)
             slot += count
             position += len(data)
 
 
 def _batches(
-    file: QueueFile, units: np.ndarray, first_slot: int, log_min: int
+    file: QueueFile, entries: np.ndarray, first_slot: int, log_min: int
 ) -> Iterator[pa.RecordBatch]:
-    size = units["size"].astype(np.int32)
-    offsets = units["logOffset"].astype(np.int64)
-    # A size that is none where the rest of the unit is something is damage, not an empty slot.
+    size = entries["size"].astype(np.int32)
+    offsets = entries["logOffset"].astype(np.int64)
+    # A size that is none where the rest of the entry is something is damage, not an empty slot.
     empty = (size == 0) & (offsets == 0)
     blank = (size == PRE_BLANK_SIZE) & (offsets == 0)
     rows = np.flatnonzero(~empty & ~blank & (offsets >= log_min))
@@ -84,24 +84,24 @@ def _batches(
             pa.array(rows + first_slot),
             pa.array(offsets[rows]),
             pa.array(size[rows]),
-            pa.array(units["tagsCode"].astype(np.int64)[rows]),
+            pa.array(entries["tagsCode"].astype(np.int64)[rows]),
         ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=UNITS)
+        yield pa.RecordBatch.from_arrays(arrays, schema=ENTRIES)
 
 
 def file_bytes(
-    start_slot: int, end_slot: int, slots: np.ndarray, units: pa.Table | pa.RecordBatch
+    start_slot: int, end_slot: int, slots: np.ndarray, entries: pa.Table | pa.RecordBatch
 ) -> bytes:
-    """The units of the slots from `start_slot` to `end_slot`, pre-blank where `units` has none.
+    """The entries of the slots from `start_slot` to `end_slot`, pre-blank where `entries` has none.
 
-    `slots` are the slots of the rows of `units` (ascending log offsets); of two rows for one slot
+    `slots` are the slots of the rows of `entries` (ascending log offsets); of two rows for one slot
     the later counts.
     """
-    filled = np.zeros(end_slot - start_slot, UNIT)
+    filled = np.zeros(end_slot - start_slot, ENTRY)
     filled["size"] = PRE_BLANK_SIZE
     places = slots - start_slot
-    for name in UNIT.names or ():
-        filled[name][places] = units.column(name).to_numpy()
+    for name in ENTRY.names or ():
+        filled[name][places] = entries.column(name).to_numpy()
     return filled.tobytes()
 
 

@@ -50,15 +50,15 @@ RUNS_DDL: Final = (
 
 
 class RunBuilder:
-    """Sums up units (schema claims.UNITS) that come in the log's order."""
+    """Sums up entries (schema claims.ENTRIES) that come in the log's order."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, int], Run] = {}
         self._closed: list[Run] = []
 
-    def add(self, units: pa.RecordBatch) -> None:
+    def add(self, entries: pa.RecordBatch) -> None:
         """The next ones."""
-        for run in _runs(units):
+        for run in _runs(entries):
             key = (run.topic, run.queue_id)
             known = self._open.get(key)
             if known is not None and known.end == run.first:
@@ -77,17 +77,17 @@ def _place(run: Run) -> tuple[str, int, int]:
     return run.topic, run.queue_id, run.begin
 
 
-def _runs(units: pa.RecordBatch) -> Iterator[Run]:
+def _runs(entries: pa.RecordBatch) -> Iterator[Run]:
     """The runs of one batch, by queue, each queue's in order."""
-    if not units.num_rows:
+    if not entries.num_rows:
         return
-    coded = units.column("topic").dictionary_encode()
-    queue_ids = units.column("queueId").to_numpy()
+    coded = entries.column("topic").dictionary_encode()
+    queue_ids = entries.column("queueId").to_numpy()
     codes = coded.indices.to_numpy()
     order = np.lexsort((np.arange(len(codes)), queue_ids, codes))
     codes, queue_ids = codes[order], queue_ids[order]
-    slots = units.column("slot").to_numpy()[order]
-    places = units.column("logOffset").to_numpy()[order]
+    slots = entries.column("slot").to_numpy()[order]
+    places = entries.column("logOffset").to_numpy()[order]
     fresh = np.ones(len(codes), bool)
     fresh[1:] = (
         (codes[1:] != codes[:-1])

@@ -175,7 +175,7 @@ def test_a_bug_in_a_round_of_dispatch_leaves_no_hole(
     store.put(message(body=b"first"))
     store.put(message(body=b"other", queue_id=1))
     with monkeypatch.context() as patch:
-        patch.setattr(ConsumeQueue, "write_units", lambda *_: 1 // 0)
+        patch.setattr(ConsumeQueue, "write_entries", lambda *_: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             store.dispatch()
     store.put(message(body=b"second"))

@@ -23,7 +23,7 @@ from aerobee.protocol.message.record import StoreMessage, decode_record
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.errors import StoreBroken, StoreNotWritable
 from aerobee.store.message_store import MessageStore
-from aerobee.store.queues.queue_view import UNIT, UNIT_BYTES
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
 from aerobee.store.segments.results import PutResult
 from tests.unit.store.support import (
     FIRST_MS,
@@ -189,7 +189,7 @@ def test_a_delayed_message_waits_in_its_level_s_queue_with_its_own_place_in_it(
         ("REAL_QID", "3"),
     ]
     assert (found.body, found.queue_offset, result.queue_offset) == (b"x", 0, 0)
-    _, _, code = UNIT.unpack(queue_file(bench.path, SCHEDULE_TOPIC, 1).read_bytes()[:UNIT_BYTES])
+    _, _, code = ENTRY.unpack(queue_file(bench.path, SCHEDULE_TOPIC, 1).read_bytes()[:ENTRY_BYTES])
     assert code == found.store_timestamp_ms + 5000
 
 
@@ -249,8 +249,8 @@ def test_a_message_is_delivered_when_it_is_due_and_not_before(bench: Bench) -> N
         assert getattr(found, name) == getattr(waiting, name), name
     assert found.store_timestamp_ms >= due_ms
     assert found.prepared_transaction_offset == 0
-    unit = queue_file(bench.path, "Orders", 1).read_bytes()[:UNIT_BYTES]
-    assert UNIT.unpack(unit)[2] == tag_code("T")
+    unit = queue_file(bench.path, "Orders", 1).read_bytes()[:ENTRY_BYTES]
+    assert ENTRY.unpack(unit)[2] == tag_code("T")
     assert [decode_record(r).topic for r in bench.store.query("Orders", "k", 9, 0, 2**62).records]
 
 
@@ -447,8 +447,8 @@ def test_a_damaged_unit_gives_out_nobody_else_s_message(bench: Bench) -> None:
     bench.send(b"y", 1)
     queue = bench.store._queues.get(SCHEDULE_TOPIC, 0)
     assert queue is not None
-    _, _, code = queue.unit(0) or (0, 0, 0)
-    queue._write_split(0, UNIT.pack(other.log_offset, other.size, code))
+    _, _, code = queue.entry(0) or (0, 0, 0)
+    queue._write_split(0, ENTRY.pack(other.log_offset, other.size, code))
     bench.pass_ms(1500)
     assert bodies(bench.store) == [b"y"]
 
@@ -456,8 +456,8 @@ def test_a_damaged_unit_gives_out_nobody_else_s_message(bench: Bench) -> None:
 def _rewrite_code(bench: Bench, queue_id: int, offset: int, code: int) -> None:
     queue = bench.store._queues.get(SCHEDULE_TOPIC, queue_id)
     assert queue is not None
-    log_offset, size, _ = queue.unit(offset) or (0, 0, 0)
-    queue._write_split(offset, UNIT.pack(log_offset, size, code))
+    log_offset, size, _ = queue.entry(offset) or (0, 0, 0)
+    queue._write_split(offset, ENTRY.pack(log_offset, size, code))
 
 
 # --- progress -------------------------------------------------------------------------------

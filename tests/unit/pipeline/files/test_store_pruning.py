@@ -10,7 +10,7 @@ import pytest
 from aerobee.pipeline.decode.wanted import Wanted
 from aerobee.pipeline.files.filters import wanted_by
 from aerobee.pipeline.files.options import StoreOptions
-from aerobee.pipeline.files.plan import LogPart, UnitsPart, plan
+from aerobee.pipeline.files.plan import EntriesPart, LogPart, plan
 from aerobee.pipeline.files.read import read_part
 from tests.unit.pipeline.stores import (
     Row,
@@ -84,7 +84,7 @@ def test_a_range_of_the_log_reads_only_that(store: Path) -> None:
 
 def test_a_rare_topic_is_read_by_its_units_and_nothing_else(store: Path) -> None:
     planned = parts(store, topic="Rare")
-    assert isinstance(planned[0], UnitsPart)
+    assert isinstance(planned[0], EntriesPart)
     with counted_reads() as reads:
         found = rows(store, topic="Rare")
     size = max(record.size for record in read_one_by_one(store))
@@ -97,7 +97,7 @@ def test_a_rare_topic_is_read_by_its_units_and_nothing_else(store: Path) -> None
 def test_records_far_from_each_other_are_read_alone(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aerobee.pipeline.files.read_units._GAP_BYTES", 100)
+    monkeypatch.setattr("aerobee.pipeline.files.read_entries._GAP_BYTES", 100)
     with counted_reads() as reads:
         found = rows(store, topic="Rare")
     size = max(record.size for record in read_one_by_one(store))
@@ -197,6 +197,6 @@ def test_pushed_filters_prune_as_options_do(store: Path) -> None:
     options = StoreOptions.parse({"path": str(store), "pushdown": "true"})
     wanted = options.wanted.both(wanted_by([KINDS["EqualTo"]("topic", "Rare")]))
     planned = plan(options, wanted)
-    assert isinstance(planned[0], UnitsPart)
+    assert isinstance(planned[0], EntriesPart)
     found = sum(batch.num_rows for part in planned for batch in read_part(part, options, wanted))
     assert found == 20

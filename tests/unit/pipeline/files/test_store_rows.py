@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aerobee.pipeline.decode.starts import MESSAGE_MAGIC_V2
-from aerobee.pipeline.files.plan import LogPart, UnitsPart
+from aerobee.pipeline.files.plan import EntriesPart, LogPart
 from aerobee.protocol.message.record import StoreMessage, encode_blank, encode_record, pack_host
 from tests.unit.pipeline.stores import (
     GOLDEN,
@@ -109,7 +109,7 @@ def test_a_light_queues_messages_are_had_by_its_name() -> None:
     found = rows(path, topic="%LMQ%x")
     assert len(found) == 11
     assert "Orders" in {row["topic"] for row in found}
-    assert isinstance(parts(path, topic="%LMQ%x")[0], UnitsPart)
+    assert isinstance(parts(path, topic="%LMQ%x")[0], EntriesPart)
 
 
 def test_a_log_dealt_to_several_directories_is_one(tmp_path: Path) -> None:

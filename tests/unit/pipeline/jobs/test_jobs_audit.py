@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 from aerobee.pipeline.files.directory import find_stores
-from aerobee.pipeline.jobs.derived.claims import DELAY_LEVELS, UNITS, claims_of, units_of
+from aerobee.pipeline.jobs.derived.claims import DELAY_LEVELS, ENTRIES, claims_of, entries_of
+from aerobee.pipeline.jobs.derived.entry_check import Known, compare
 from aerobee.pipeline.jobs.derived.findings import Finding, Level, merged
-from aerobee.pipeline.jobs.derived.queue_files import queue_files, read_units
+from aerobee.pipeline.jobs.derived.queue_files import queue_files, read_entries
 from aerobee.pipeline.jobs.derived.runs import (
     PartBuilder,
     Range,
@@ -22,7 +23,6 @@ from aerobee.pipeline.jobs.derived.runs import (
     damaged_ranges,
     judge,
 )
-from aerobee.pipeline.jobs.derived.unit_check import Known, compare
 from aerobee.store.queues.delay_levels import DelayLevels
 from tests.unit.pipeline.job_stores import log_rows
 from tests.unit.store import audit_support as at
@@ -46,7 +46,7 @@ def audit(root: Path) -> list[Finding]:
     for batch in log_rows(root):
         part, run = PartBuilder(), RunBuilder()
         part.add(batch)
-        run.add(units_of(batch, LEVELS))
+        run.add(entries_of(batch, LEVELS))
         parts.append(part.part())
         runs += run.runs()
         claims.append(claims_of(batch, LEVELS))
@@ -54,7 +54,7 @@ def audit(root: Path) -> list[Finding]:
     judged = judge(runs, damaged)
     files = queue_files(find_stores([str(root)])[0])
     log_min, log_end = parts[0].first, parts[-1].last + 1
-    units = pa.Table.from_batches([b for f in files for b in read_units(f, log_min)], UNITS)
+    units = pa.Table.from_batches([b for f in files for b in read_entries(f, log_min)], ENTRIES)
     within = [row for row in units.to_pylist() if row["logOffset"] < log_end]
     known = Known(
         damaged,
@@ -287,7 +287,7 @@ def test_records_at_the_end_without_units_are_a_note() -> None:
 
 def table(rows: list[tuple[object, ...]]) -> pa.Table:
     columns = list(zip(*rows, strict=True)) if rows else [()] * 6
-    return pa.table([pa.array(c, f.type) for c, f in zip(columns, UNITS, strict=True)], UNITS)
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, ENTRIES, strict=True)], ENTRIES)
 
 
 def runs(*numbers: int, begin: int = 0) -> list[Run]:

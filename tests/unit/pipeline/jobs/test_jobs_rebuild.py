@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aerobee.pipeline.files.directory import find_stores
-from aerobee.pipeline.jobs.derived.claims import DELAY_LEVELS, UNITS, keys_of, units_of
+from aerobee.pipeline.jobs.derived.claims import DELAY_LEVELS, ENTRIES, entries_of, keys_of
 from aerobee.pipeline.jobs.derived.hashes import distinct_hashes, java_hashes, slot_hashes
 from aerobee.pipeline.jobs.derived.index_build import build_index, index_names
 from aerobee.pipeline.jobs.derived.queue_files import (
-    UNIT_BYTES,
+    ENTRY_BYTES,
     file_bytes,
     queue_files,
-    read_units,
+    read_entries,
     write_sparse,
 )
 from aerobee.protocol.hashing import java_hash
@@ -39,13 +39,13 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def units(root: Path) -> pa.Table:
-    return pa.Table.from_batches([units_of(batch, LEVELS) for batch in log_rows(root)], UNITS)
+    return pa.Table.from_batches([entries_of(batch, LEVELS) for batch in log_rows(root)], ENTRIES)
 
 
 def test_units_of_records_are_those_in_the_queues(root: Path) -> None:
     made = units(root).to_pylist()
     files = queue_files(find_stores([str(root)])[0])
-    there = [row for file in files for batch in read_units(file) for row in batch.to_pylist()]
+    there = [row for file in files for batch in read_entries(file) for row in batch.to_pylist()]
 
     def by_place(row: dict[str, object]) -> tuple[object, ...]:
         return row["topic"], row["queueId"], row["slot"]
@@ -61,9 +61,9 @@ def test_queue_files_made_of_units_are_byte_equal(root: Path, tmp_path: Path) ->
             row
             for row in made.to_pylist()
             if (row["topic"], row["queueId"]) == (file.topic, file.queue_id)
-            and file.start <= row["slot"] * UNIT_BYTES < file.start + file.size
+            and file.start <= row["slot"] * ENTRY_BYTES < file.start + file.size
         ]
-        own = pa.Table.from_pylist(rows, UNITS)
+        own = pa.Table.from_pylist(rows, ENTRIES)
         slots = own.column("slot").to_numpy()
         data = file_bytes(file.first_slot, int(slots.max()) + 1, slots, own)
         path = tmp_path / "made"
@@ -73,7 +73,9 @@ def test_queue_files_made_of_units_are_byte_equal(root: Path, tmp_path: Path) ->
 
 def test_slots_without_a_message_are_pre_blank_and_the_later_claim_counts() -> None:
     rows = [("t", 0, 3, 100, 91, 7), ("t", 0, 5, 200, 91, 8), ("t", 0, 5, 300, 91, 9)]
-    own = pa.Table.from_pylist([dict(zip(UNITS.names, row, strict=True)) for row in rows], UNITS)
+    own = pa.Table.from_pylist(
+        [dict(zip(ENTRIES.names, row, strict=True)) for row in rows], ENTRIES
+    )
     data = file_bytes(2, 6, own.column("slot").to_numpy(), own)
     found = [at.UNIT.unpack_from(data, 20 * place) for place in range(4)]
     blank = (0, 0x7FFFFFFF, 0)
@@ -92,7 +94,7 @@ def test_records_dispatched_to_several_queues_have_a_unit_in_each(tmp_path: Path
     there = sorted(
         tuple(row.values())
         for file in queue_files(find_stores([str(tmp_path / "s")])[0])
-        for batch in read_units(file)
+        for batch in read_entries(file)
         for row in batch.to_pylist()
     )
     assert test_units == there

@@ -11,7 +11,7 @@ import pytest
 
 from aerobee.broker.tables.state_file import JsonStateFile, pretty
 from aerobee.protocol.hashing import tag_code
-from aerobee.store.audit.dump import Dump, DumpedUnit, Wanted
+from aerobee.store.audit.dump import Dump, DumpedQueueEntry, Wanted
 from aerobee.store.message_store import MessageStore
 from aerobee.store.repair.at_rest import StoreAtRest
 from aerobee.store.repair.rebuild import rebuild
@@ -239,11 +239,11 @@ def test_a_message_is_hidden_by_what_is_called_damage_and_by_nothing_else(
 # --- the other tools ---------------------------------------------------------------------------
 
 
-def dumped(root: Path) -> list[DumpedUnit]:
+def dumped(root: Path) -> list[DumpedQueueEntry]:
     with rest_of(root):
         dump = Dump(small_settings(root))
         try:
-            return list(dump.units(Wanted("Orders", 0)))
+            return list(dump.queue_entries(Wanted("Orders", 0)))
         finally:
             dump.close()
 

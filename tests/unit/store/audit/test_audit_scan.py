@@ -6,19 +6,6 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-
-from aerobee.store.disk.files import Files
-from aerobee.store.errors import NotAStore, StoreSizeMismatch
-from aerobee.store.inspect.layout import survey
-from aerobee.store.inspect.log_files import LogFiles
-from aerobee.store.inspect.queue_files import QueueSet
-from aerobee.store.inspect.sizes import FOUND, GIVEN, NOTED
-from aerobee.store.message_store import MessageStore
-from aerobee.store.queues.queue_view import ENTRY, names_record
-from aerobee.store.scan import sources
-from aerobee.store.scan.sources import Sources
-from tests.faulty_files import FaultyFiles
-from tests.golden import make_store
 from tests.entry.store import audit_support as at
 from tests.entry.store.log.test_golden_store import GOLDEN, golden_settings
 from tests.entry.store.recovery.test_random_stores import Writer
@@ -32,6 +19,19 @@ from tests.entry.store.support import (
     message,
     small_settings,
 )
+
+from aerobee.store.disk.files import Files
+from aerobee.store.errors import NotAStore, StoreSizeMismatch
+from aerobee.store.inspect.layout import survey
+from aerobee.store.inspect.log_files import LogFiles
+from aerobee.store.inspect.queue_files import QueueSet
+from aerobee.store.inspect.sizes import FOUND, GIVEN, NOTED
+from aerobee.store.message_store import MessageStore
+from aerobee.store.queues.queue_view import ENTRY, names_record
+from aerobee.store.scan import sources
+from aerobee.store.scan.sources import Sources
+from tests.faulty_files import FaultyFiles
+from tests.golden import make_store
 
 
 @pytest.fixture(scope="module")

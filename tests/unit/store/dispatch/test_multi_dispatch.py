@@ -362,7 +362,7 @@ def test_a_crash_costs_no_unit_of_a_light_queue(tmp_path: Path, option: bool) ->
     store.close()
     (root / "offsets").unlink()
     store = light(root, multi_dispatch=option)
-    assert store.recovery.units_blanked == store.recovery.queues_cut == 0
+    assert store.recovery.entries_blanked == store.recovery.queues_cut == 0
     assert len(bodies(store, X)) == 18
     assert len(bodies(store, Y)) == 12
     store.close()

@@ -17,10 +17,10 @@ from aerobee.store.errors import StoreSizeMismatch
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queues.consume_queue_ext import (
     MOST_ADDRESS,
-    MOST_UNIT_BYTES,
+    MOST_ENTRY_BYTES,
     NO_ADDRESS,
     ConsumeQueueExt,
-    ExtUnit,
+    ExtEntry,
 )
 from aerobee.store.queues.extended_queue import ExtendedQueue
 from aerobee.store.repair.at_rest import StoreAtRest
@@ -72,8 +72,8 @@ def ext_file(tmp_path: Path, start: int = 0) -> Path:
     return tmp_path / "ext" / f"{start:020d}"
 
 
-def unit(number: int, bit_map: bytes = b"") -> ExtUnit:
-    return ExtUnit(number, FIRST_MS + number, bit_map)
+def unit(number: int, bit_map: bytes = b"") -> ExtEntry:
+    return ExtEntry(number, FIRST_MS + number, bit_map)
 
 
 def test_units_lie_side_by_side_and_a_file_ends_with_its_mark(
@@ -101,7 +101,9 @@ def test_a_unit_larger_than_a_file_gets_no_address(
     assert fits or (address == NO_ADDRESS and not (tmp_path / "ext").exists())
 
 
-@pytest.mark.parametrize(("size", "fits"), [(MOST_UNIT_BYTES, True), (MOST_UNIT_BYTES + 1, False)])
+@pytest.mark.parametrize(
+    ("size", "fits"), [(MOST_ENTRY_BYTES, True), (MOST_ENTRY_BYTES + 1, False)]
+)
 def test_a_size_is_sixteen_bits_wide(tmp_path: Path, size: int, fits: bool) -> None:
     for ext in files_of(tmp_path, 100_000):
         made = unit(1, b"m" * (size - 20))
@@ -243,7 +245,7 @@ def test_what_is_made_again_from_the_log_equals_what_was_there(
     if killed:
         crashed(root)
     store = MessageStore.open(golden_ext(root))
-    assert store.recovery.unit_conflicts == 0
+    assert store.recovery.entry_conflicts == 0
     assert store.close()
     assert derived(root) == derived(GOLDEN)
 
@@ -278,7 +280,7 @@ def test_arrivals_and_delivery_times_are_what_they_are_without_extensions(tmp_pa
         if option:
             queue = store._queues.get("SCHEDULE_TOPIC_XXXX", 2)
             assert queue is not None
-            (stored,) = struct.iter_unpack(">qiq", queue.read_units(0, 1))
+            (stored,) = struct.iter_unpack(">qiq", queue.read_entries(0, 1))
             (resolved,) = struct.iter_unpack(">qiq", queue.read_coded(0, 1))
             assert (stored[2], resolved[2]) == (LOWEST, FIRST_MS + 10_000)
             assert resolved[:2] == stored[:2]

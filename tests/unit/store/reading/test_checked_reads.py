@@ -24,7 +24,7 @@ from aerobee.store.disk.offsets_file import OffsetsFile
 from aerobee.store.message_store import GetStatus, MessageStore
 from aerobee.store.reading import damage
 from aerobee.store.recovery.cross_check import CrossCheck
-from tests.entry.store.support import (
+from tests.unit.store.support import (
     SEGMENT,
     adopt,
     bodies,
@@ -89,15 +89,15 @@ class Stopped:
         return record
 
     def unit_at(self, queue_id: int, offset: int) -> tuple[Path, int]:
-        """File and position of a queue's entry."""
+        """File and position of a queue's unit."""
         start = offset // 10 * 200
         return queue_file(self.root, queue_id=queue_id, start=start), offset * 20 - start
 
-    def set_unit(self, queue_id: int, offset: int, entry: tuple[int, int, int]) -> None:
+    def set_unit(self, queue_id: int, offset: int, unit: tuple[int, int, int]) -> None:
         path, position = self.unit_at(queue_id, offset)
         with path.open("r+b") as file:
             file.seek(position)
-            file.write(struct.pack(">qiq", *entry))
+            file.write(struct.pack(">qiq", *unit))
 
 
 @pytest.fixture(params=[False, True], ids=["clean stop", "kill"])
@@ -195,7 +195,7 @@ def test_zeroed_page_of_records_costs_those_records_only(stopped: Stopped) -> No
         assert store.stats.damage_found == {"record": 1, "unit": 0, "unclear": 2}
 
 
-# --- wrong entries ------------------------------------------------------------------------------
+# --- wrong units ------------------------------------------------------------------------------
 
 
 def test_swapped_queue_files_give_nobody_the_messages_of_another_topic(
@@ -211,7 +211,7 @@ def test_swapped_queue_files_give_nobody_the_messages_of_another_topic(
     store.close()
     one, other = queue_file(tmp_path, "Orders"), queue_file(tmp_path, "Letters")
     content = one.read_bytes()
-    # The last entries are judged at the start; leave those where they are.
+    # The last units are judged at the start; leave those where they are.
     one.write_bytes(other.read_bytes()[:140] + content[140:])
     other.write_bytes(content[:140] + other.read_bytes()[140:])
     with closing(MessageStore.open(small_settings(tmp_path))) as store:
@@ -231,14 +231,14 @@ def test_wrong_unit_of_a_sound_record_is_told_from_a_damaged_record(
     victim, neighbour = stopped.records[VICTIM], stopped.records[VICTIM - 1]
     segment = stopped.records[SEGMENT // victim.size - 1]
     blank = segment.log_offset + segment.size
-    entry = {
+    unit = {
         "record before": (neighbour.log_offset, neighbour.size, 0),
         "record behind": (victim.log_offset + victim.size, victim.size, 0),
         "size": (victim.log_offset, victim.size ^ 4, 0),
         "blank end": (blank, 100, 0),
         "outside": (victim.log_offset + 2**40, victim.size, 0),
     }[change]
-    stopped.set_unit(victim.queue_id, victim.queue_offset, entry)
+    stopped.set_unit(victim.queue_id, victim.queue_offset, unit)
     with stopped.open() as store:
         assert all_bodies(store) == [body for body in stopped.bodies if body != victim.body]
         assert store.stats.damage_found == {"record": 0, "unit": 1, "unclear": 0}
@@ -246,9 +246,9 @@ def test_wrong_unit_of_a_sound_record_is_told_from_a_damaged_record(
 
 
 @pytest.mark.parametrize("unit", [(0, 0, 0), (0, -5, 0)])
-def test_empty_slot_between_others_is_damage(stopped: Stopped, entry: tuple[int, int, int]) -> None:
+def test_empty_slot_between_others_is_damage(stopped: Stopped, unit: tuple[int, int, int]) -> None:
     victim = stopped.records[VICTIM]
-    stopped.set_unit(victim.queue_id, victim.queue_offset, entry)
+    stopped.set_unit(victim.queue_id, victim.queue_offset, unit)
     with stopped.open() as store:
         assert all_bodies(store) == [body for body in stopped.bodies if body != victim.body]
         assert store.stats.damage_found == {"record": 0, "unit": 1, "unclear": 0}
@@ -258,8 +258,8 @@ def test_unit_into_the_middle_of_a_record_is_not_taken_for_a_damaged_record(
     stopped: Stopped,
 ) -> None:
     victim = stopped.records[VICTIM]
-    entry = (victim.log_offset + 8, victim.size, 0)
-    stopped.set_unit(victim.queue_id, victim.queue_offset, entry)
+    unit = (victim.log_offset + 8, victim.size, 0)
+    stopped.set_unit(victim.queue_id, victim.queue_offset, unit)
     with stopped.open() as store:
         assert all_bodies(store) == [body for body in stopped.bodies if body != victim.body]
         assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": 1}
@@ -275,8 +275,8 @@ def test_listed_queue_is_served_a_record_of_another_topic(tmp_path: Path) -> Non
     for topic, queue_id in (("%LMQ%a", 0), ("%LMQ%a", 1), ("other", 1), ("other", 0), ("more", 1)):
         queue = store._queues.obtain(topic, queue_id)
         for slot in range(3):
-            entry = struct.pack(">qiq", records[slot].log_offset, records[slot].size, 0)
-            queue.write_entries(slot, entry)
+            unit = struct.pack(">qiq", records[slot].log_offset, records[slot].size, 0)
+            queue.write_entries(slot, unit)
     store._reput.count_again()
     store.close()
     with closing(MessageStore.open(small_settings(tmp_path, check_reads="always"))) as store:

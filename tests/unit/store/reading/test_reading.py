@@ -193,7 +193,7 @@ def test_messages_of_a_removed_segment_are_passed_over_at_once(tmp_path: Path) -
     settings = small_settings(tmp_path, consume_queue_segment_bytes=2000)
     store = MessageStore.open(settings)
     made = fill(store, 40, size=100)
-    kept = [n for n in range(40) if store._queues.queues["Orders", 0].unit(n)[0] >= SEGMENT]  # type: ignore[index]
+    kept = [n for n in range(40) if store._queues.queues["Orders", 0].entry(n)[0] >= SEGMENT]  # type: ignore[index]
     store._log.segments.segments[0].close()
     store._log.segments.segments = store._log.segments.segments[1:]
     result = store.get("Orders", 0, 0, 64)

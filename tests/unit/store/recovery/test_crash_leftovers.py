@@ -204,7 +204,7 @@ def test_queue_directories_that_a_killed_process_had_just_made_are_not_lost_late
     assert store.sync_log()
     assert store.flush_queues(thorough=True)
     again = started(cut(store, files))
-    assert again.recovery.units_written == 0
+    assert again.recovery.entries_written == 0
     assert bodies(again) == kept
     again.close()
 

@@ -91,7 +91,7 @@ def test_after_a_crash_it_is_said_what_was_cut_and_where_numbering_goes_on(
     left = [len(bodies(store, queue_id=number)) for number in range(2)]
     cut = 60 - sum(left)
     assert cut > 0
-    assert store.recovery.units_cut == cut
+    assert store.recovery.entries_cut == cut
     assert f"units={cut} queues=2" in caplog.text
     for number in range(2):
         path = root / "consumequeue" / "Orders" / str(number)

@@ -43,7 +43,7 @@ def test_queue_file_that_is_gone_is_made_again(tmp_path: Path, number: int, how:
     gone(queue_file(tmp_path, start=number * UNITS * 20), how)
     store = MessageStore.open(small_settings(tmp_path))
     assert bodies(store) == made
-    assert store.recovery.units_written == UNITS
+    assert store.recovery.entries_written == UNITS
     assert store.close()
 
 

@@ -48,7 +48,7 @@ def test_queue_with_the_units_of_another_is_made_again(tmp_path: Path, how: str)
     before = tree(root, "consumequeue")
     put_in_place_of(root, 0, 1)
     store = MessageStore.open(small_settings(root, scrub_bytes_per_second=0))
-    assert store.recovery.units_blanked == 0
+    assert store.recovery.entries_blanked == 0
     assert [bodies(store, queue_id=number) for number in range(2)] == made
     assert store.close()
     assert tree(root, "consumequeue") == before

@@ -123,7 +123,7 @@ def test_unsynced_units_lost_in_a_power_cut_are_made_again(stopped: Stopped) -> 
     data = units.read_bytes()
     units.write_bytes(data[:80] + bytes(60) + data[140:])  # slots 14, 15, 16 of 20
     store = stopped.open()
-    assert store.recovery.units_written == 3
+    assert store.recovery.entries_written == 3
     assert everything(store) == expected(stopped.bodies)
     assert store.close()
     assert tree(stopped.root, "consumequeue") | tree(stopped.root, "index") == before

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from aerobee.store.message_store import GetStatus, MessageStore
-from aerobee.store.queues.queue_view import EMPTY, PRE_BLANK, ENTRY, ENTRY_BYTES
+from aerobee.store.queues.queue_view import EMPTY, ENTRY, ENTRY_BYTES, PRE_BLANK
 from aerobee.store.retention import queue_trim, retention
 from tests.faulty_files import FaultyFiles
-from tests.entry.store.retention_support import (
+from tests.unit.store.retention_support import (
     HOUR_MS,
     SEGMENT,
     Hours,
@@ -23,7 +23,7 @@ from tests.entry.store.retention_support import (
     settle,
     still,
 )
-from tests.entry.store.support import QUEUE_SEGMENT, bodies, fill, kill_image, message, read_all
+from tests.unit.store.support import QUEUE_SEGMENT, bodies, fill, kill_image, message, read_all
 
 ALL_HOURS = ";".join(map(str, range(24)))
 
@@ -90,9 +90,9 @@ def test_blank_or_damaged_last_unit_does_not_take_its_file_along(tmp_path: Path)
     last = (queue.max_offset // 10 - 1) * 10 + 9  # of the last full file
     assert queue.entry(last - 1)[0] >= 3 * SEGMENT  # type: ignore[index]
     path = tmp_path / "consumequeue/Orders/0" / f"{last // 10 * QUEUE_SEGMENT:020d}"
-    for entry in (PRE_BLANK, EMPTY, ENTRY.pack(0, 200, 0)):
+    for unit in (PRE_BLANK, EMPTY, ENTRY.pack(0, 200, 0)):
         data = bytearray(path.read_bytes())
-        data[-ENTRY_BYTES:] = entry
+        data[-ENTRY_BYTES:] = unit
         path.write_bytes(data)
         clock.time_ms += 96 * HOUR_MS
         run(store)

@@ -400,7 +400,7 @@ def test_groups_that_still_need_what_goes_are_named_and_counted(
 
     plan = store.retention.plan(groups)
     gone = next(
-        n for n in range(len(made)) if store._queues.queues["Orders", 0].unit(n)[0] >= 2 * SEGMENT
+        n for n in range(len(made)) if store._queues.queues["Orders", 0].entry(n)[0] >= 2 * SEGMENT
     )  # type: ignore[index]
     assert [(n.group, n.topic, n.queue_id, n.queue_offset, n.messages) for n in plan.needs] == [
         ("behind", "Orders", 0, 3, gone - 3)

@@ -1,7 +1,7 @@
-"""Reads the records that consume queue units name, in the order of the log.
+"""Reads the records that consume queue entries name, in the order of the log.
 
-The units of several queues are merged, so that each stretch of the log is read once; records that
-lie close to each other are read together with what is between them. A unit is not believed: where
+The entries of several queues are merged, so that each stretch of the log is read once; records that
+lie close to each other are read together with what is between them. An entry is not believed: where
 it points, a record of its size must begin, which names that place as its own and that queue.
 """
 
@@ -16,9 +16,9 @@ import pyarrow as pa
 from aerobee.pipeline.decode.starts import MAGICS
 from aerobee.pipeline.files.bytes import SegmentBytes
 from aerobee.pipeline.files.directory import File
-from aerobee.pipeline.files.plan import Piece, UnitsPart
+from aerobee.pipeline.files.entries import Queue
+from aerobee.pipeline.files.plan import EntriesPart, Piece
 from aerobee.pipeline.files.rows import Reading
-from aerobee.pipeline.files.units import Queue
 from aerobee.pipeline.files.walk import CHUNK_BYTES, Damage
 
 # Reading on over so many bytes costs about as much as another read.
@@ -26,9 +26,9 @@ _GAP_BYTES: Final = 16 << 10
 _REMOTE_GAP_BYTES: Final = 1 << 20
 
 
-def read_units(part: UnitsPart, reading: Reading) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition that follows units."""
-    positions, sizes = _units(part)
+def read_entries(part: EntriesPart, reading: Reading) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition that follows entries."""
+    positions, sizes = _entries(part)
     starts = np.array([segment.start for segment in part.segments], np.int64)
     ends = np.array([segment.end for segment in part.segments], np.int64)
     of_segment = np.searchsorted(starts, positions, "right") - 1
@@ -44,21 +44,21 @@ def read_units(part: UnitsPart, reading: Reading) -> Iterator[pa.RecordBatch]:
 _NO_FILE: Final = "is named by a unit and is in no file"
 
 
-def _units(part: UnitsPart) -> tuple[np.ndarray, np.ndarray]:
+def _entries(part: EntriesPart) -> tuple[np.ndarray, np.ndarray]:
     """Log offsets and sizes of the records, ascending, each once."""
     found = []
-    for units in part.queues:
-        queue = Queue(part.place, units.topic, units.queue_id, units.files)
-        found.append(queue.read(units.first, units.end))
+    for entries in part.queues:
+        queue = Queue(part.place, entries.topic, entries.queue_id, entries.files)
+        found.append(queue.read(entries.first, entries.end))
         queue.close()
-    all_units = np.concatenate(found)
-    used = (all_units["size"] > 0) & (all_units["size"] < 0x7FFFFFFF)
-    positions, first = np.unique(all_units["position"][used].astype(np.int64), return_index=True)
-    return positions, all_units["size"][used].astype(np.int64)[first]
+    all_entries = np.concatenate(found)
+    used = (all_entries["size"] > 0) & (all_entries["size"] < 0x7FFFFFFF)
+    positions, first = np.unique(all_entries["position"][used].astype(np.int64), return_index=True)
+    return positions, all_entries["size"][used].astype(np.int64)[first]
 
 
 def _read_segment(
-    part: UnitsPart, segment: File, positions: np.ndarray, sizes: np.ndarray, reading: Reading
+    part: EntriesPart, segment: File, positions: np.ndarray, sizes: np.ndarray, reading: Reading
 ) -> Iterator[pa.RecordBatch]:
     gap = _GAP_BYTES if part.place.is_local else _REMOTE_GAP_BYTES
     piece = Piece(segment.path, segment.start, segment.size, segment.start, segment.end, 0)
@@ -99,7 +99,7 @@ def _named(
         [("size", ">i4"), ("magic", ">u4")]
     )
     good = (words["size"] == sizes) & np.isin(words["magic"], MAGICS)
-    # Records overlap only where units are wrong.
+    # Records overlap only where entries are wrong.
     kept = np.flatnonzero(good)
     good[kept[1:]] = starts[kept[1:]] >= (starts + sizes)[kept[:-1]]
     return starts[good], starts[~good].tolist()

@@ -1,9 +1,9 @@
-"""Consume queue units against the records they name, for a piece of the log.
+"""Consume queue entries against the records they name, for a piece of the log.
 
-Units and claims (what the records say their units are) of one range of log offsets are put side by
-side: each claim needs a unit, each unit a record that claims it. A unit that was changed to name
-another place turns up in that place's piece, and its record, in its own, as one without a unit;
-`findings.merged` sees both and counts one.
+Entries and claims (what the records say their entries are) of one range of log offsets are put side
+by side: each claim needs an entry, each entry a record that claims it. An entry that was changed to
+name another place turns up in that place's piece, and its record, in its own, as one without an
+entry; `findings.merged` sees both and counts one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from aerobee.pipeline.jobs.derived.findings import Finding
 from aerobee.pipeline.jobs.derived.runs import Range
 
-#: Tags codes below are addresses of extension units, whose tags are elsewhere (store spec 5.6).
+#: Tags codes below are addresses of extension entries, whose tags are elsewhere (FORMAT.md 5.6).
 _FIRST_TAGS_CODE: Final = -(1 << 31)
 _PLACE = ["logOffset", "topic", "queueId", "slot"]
 
@@ -35,20 +35,20 @@ class Known:
     dispatched: int = 0
 
 
-def compare(claims: pa.Table, units: pa.Table, known: Known) -> list[Finding]:
-    """What is wrong between the two (both of schema claims.UNITS, of one range of offsets)."""
+def compare(claims: pa.Table, entries: pa.Table, known: Known) -> list[Finding]:
+    """What is wrong between the two (both of schema claims.ENTRIES, of one range of offsets)."""
     check = _Check(known)
     check.offsets = np.sort(claims.column("logOffset").to_numpy())
     placed = claims.filter(pc.greater_equal(claims.column("slot"), 0))
     both = placed.append_column("claimed", pa.repeat(True, placed.num_rows)).join(
-        units.append_column("there", pa.repeat(True, units.num_rows)),
+        entries.append_column("there", pa.repeat(True, entries.num_rows)),
         _PLACE,
         join_type="full outer",
         right_suffix="Unit",
     )
     claimed, there = both.column("claimed").is_valid(), both.column("there").is_valid()
     check.pairs(both.filter(pc.and_(claimed, there)))
-    check.units(both.filter(pc.invert(claimed)))
+    check.entries(both.filter(pc.invert(claimed)))
     check.claims(both.filter(pc.invert(there)))
     return check.findings
 
@@ -62,7 +62,7 @@ class _Check:
         self._begins = [one.start for one in self._damaged]
 
     def pairs(self, both: pa.Table) -> None:
-        """Units of the right records: what else they say of them."""
+        """Entries of the right records: what else they say of them."""
         sizes = pc.not_equal(both.column("size"), both.column("sizeUnit"))
         for row in both.filter(sizes).to_pylist():
             text = f"says the record has {row['sizeUnit']} bytes; it has {row['size']}"
@@ -74,9 +74,9 @@ class _Check:
             text = f"has tags code {row['tagsCodeUnit']}; the record's is {row['tagsCode']}"
             self._say("unit-tags", row, text)
 
-    def units(self, units: pa.Table) -> None:
-        """Units that no record claims."""
-        for row in units.to_pylist():
+    def entries(self, entries: pa.Table) -> None:
+        """Entries that no record claims."""
+        for row in entries.to_pylist():
             place = row["logOffset"]
             if self._is_old(row) or self._is_damaged(place):
                 continue
@@ -87,7 +87,7 @@ class _Check:
                 self._say("unit-nowhere", row, f"names {place}, where no record begins")
 
     def claims(self, claims: pa.Table) -> None:
-        """Records whose unit is not there."""
+        """Records whose entry is not there."""
         late: list[dict[str, object]] = []
         deleted: dict[tuple[str, int], list[dict[str, object]]] = {}
         for row in claims.to_pylist():

@@ -1,9 +1,9 @@
 """Reads consume queues: which log offsets a queue names, found by binary search.
 
-A queue is its files one behind the other; unit k is its k-th 20 bytes, wherever the first file
+A queue is its files one behind the other; entry k is its k-th 20 bytes, wherever the first file
 begins. Log offsets grow along a queue. Slots not used yet (size 0 or less) come last and count as
-infinitely far; pre-blank units, which name no message, count as the unit before them. Nothing read
-here is believed by who uses it: a unit names a place, and the record there must agree.
+infinitely far; pre-blank entries, which name no message, count as the entry before them. Nothing
+read here is believed by who uses it: an entry names a place, and the record there must agree.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ import numpy as np
 
 from aerobee.pipeline.files.directory import File, Place, Reader
 
-UNIT: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags", ">i8")])
-UNIT_BYTES: Final = UNIT.itemsize
+ENTRY: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+ENTRY_BYTES: Final = ENTRY.itemsize
 _PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 _NEVER: Final = (1 << 63) - 1
 
-# A search reads blocks: the last steps of it all fall into one. 512 units are 10 KiB, a read that
+# A search reads blocks: the last steps of it all fall into one. 512 entries are 10 KiB, a read that
 # costs hardly more than one of 20 bytes.
-_BLOCK_UNITS: Final = 512
+_BLOCK_ENTRIES: Final = 512
 _BLOCKS_KEPT: Final = 64
 
 
 class Queue:
-    """One consume queue. Units are counted from the start of its first file."""
+    """One consume queue. Entries are counted from the start of its first file."""
 
     def __init__(self, place: Place, topic: str, queue_id: int, files: tuple[File, ...]) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.files = files
         self._place = place
-        self._counts = [file.size // UNIT_BYTES for file in files]
+        self._counts = [file.size // ENTRY_BYTES for file in files]
         self._firsts = [sum(self._counts[:number]) for number in range(len(files))]
         self.capacity = sum(self._counts)
         self._blocks: OrderedDict[int, np.ndarray] = OrderedDict()
@@ -47,39 +47,39 @@ class Queue:
         return sum(file.size for file in self.files)
 
     def search(self, log_offset: int) -> int:
-        """The first unit that names this log offset or one behind it."""
+        """The first entry that names this log offset or one behind it."""
         return bisect_left(range(self.capacity), log_offset, key=self._key)
 
     def end(self) -> int:
-        """Behind the last unit in use."""
+        """Behind the last entry in use."""
         return self.search(_NEVER)
 
-    def unit(self, number: int) -> tuple[int, int] | None:
+    def entry(self, number: int) -> tuple[int, int] | None:
         """(log offset, size) of the record it names; None where it names none."""
         if not 0 <= number < self.capacity:
             return None
-        block = self._block(number // _BLOCK_UNITS)
-        unit = block[number % _BLOCK_UNITS]
-        position, size = int(unit["position"]), int(unit["size"])
+        block = self._block(number // _BLOCK_ENTRIES)
+        entry = block[number % _BLOCK_ENTRIES]
+        position, size = int(entry["position"]), int(entry["size"])
         return (position, size) if 0 < size < _PRE_BLANK_SIZE and position >= 0 else None
 
     def record_end(self) -> int:
         """Behind the last record it names; 0 if there is none."""
-        last = self.unit(self.end() - 1)
+        last = self.entry(self.end() - 1)
         return sum(last) if last else 0
 
     def read(self, first: int, end: int) -> np.ndarray:
-        """The units [first, end), as UNIT."""
-        parts = [np.empty(0, UNIT)]
+        """The entries [first, end), as ENTRY."""
+        parts = [np.empty(0, ENTRY)]
         while first < end:
             number = bisect_right(self._firsts, first) - 1
             count = min(end, self._firsts[number] + self._counts[number]) - first
-            place = (first - self._firsts[number]) * UNIT_BYTES
-            data = self._bytes(self.files[number].path, place, count * UNIT_BYTES)
-            found = np.frombuffer(data[: len(data) // UNIT_BYTES * UNIT_BYTES], UNIT)
+            place = (first - self._firsts[number]) * ENTRY_BYTES
+            data = self._bytes(self.files[number].path, place, count * ENTRY_BYTES)
+            found = np.frombuffer(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES], ENTRY)
             parts.append(found)
-            # A file that lost its end since has units that are not used.
-            parts.append(np.zeros(count - len(found), UNIT))
+            # A file that lost its end since has entries that are not used.
+            parts.append(np.zeros(count - len(found), ENTRY))
             first += count
         return np.concatenate(parts)
 
@@ -101,8 +101,8 @@ class Queue:
         return self._reader.read(position, count)
 
     def _key(self, number: int) -> int:
-        block = self._block(number // _BLOCK_UNITS)
-        at = number % _BLOCK_UNITS
+        block = self._block(number // _BLOCK_ENTRIES)
+        at = number % _BLOCK_ENTRIES
         sizes = block["size"]
         while at > 0 and sizes[at] == _PRE_BLANK_SIZE:
             at -= 1
@@ -113,8 +113,8 @@ class Queue:
     def _block(self, number: int) -> np.ndarray:
         block = self._blocks.get(number)
         if block is None:
-            first = number * _BLOCK_UNITS
-            block = self.read(first, min(first + _BLOCK_UNITS, self.capacity))
+            first = number * _BLOCK_ENTRIES
+            block = self.read(first, min(first + _BLOCK_ENTRIES, self.capacity))
             self._blocks[number] = block
             if len(self._blocks) > _BLOCKS_KEPT:
                 self._blocks.popitem(last=False)
