@@ -23,18 +23,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.entry.store.audit_support import OFFSETS, TOPICS
-from tests.entry.store.retention_support import HOUR_MS, Hours, retention_settings, run, settle
-from tests.entry.store.support import (
-    ManualClock,
-    adopt,
-    as_copy,
-    flip,
-    message,
-    read_all,
-    small_settings,
-)
-
 from aerobee.store.audit.dump import Dump, Wanted
 from aerobee.store.audit.verify import verify
 from aerobee.store.errors import StoreError
@@ -45,6 +33,17 @@ from aerobee.store.repair.rebuild import rebuild
 from aerobee.store.repair.repair import plan_repair, repair
 from aerobee.store.repair.truncate import plan_cut, truncate
 from aerobee.store.scrub import scrub
+from tests.unit.store.audit_support import OFFSETS, TOPICS
+from tests.unit.store.retention_support import HOUR_MS, Hours, retention_settings, run, settle
+from tests.unit.store.support import (
+    ManualClock,
+    adopt,
+    as_copy,
+    flip,
+    message,
+    read_all,
+    small_settings,
+)
 
 POOL: dict[str, object] = {
     "transient_pool_enabled": True,
@@ -330,7 +329,7 @@ def start(name: str, root: Path, clock: ManualClock, **changes: object) -> None:
         say(name, root, "refused", error)
         return
     recovery = vars(store.recovery) | {"seconds": 0}
-    say(name, root, sorted(recovery.items()))
+    say(name, root, list(recovery.values()))
     worker, healer = store.checks._scrub, store.checks._healer
     assert worker is not None
     while True:
@@ -352,9 +351,13 @@ def audited(name: str, root: Path, clock: ManualClock, **changes: object) -> Non
     show_report(name, root, verify(small_settings(root, **changes), clock=clock))
     dump = Dump(small_settings(root, **changes))
     try:
-        for listed in (dump.messages, dump.entries, dump.entries):
-            data = "\n".join(map(str, listed(Wanted()))).replace(str(root), "ROOT")
-            say(name, root, listed.__name__, hashlib.sha256(data.encode()).hexdigest())
+        for what, listed in (
+            ("messages", dump.messages(Wanted())),
+            ("units", dump.queue_entries(Wanted())),
+            ("entries", dump.entries(Wanted())),
+        ):
+            data = "\n".join(str(tuple(one)) for one in listed).replace(str(root), "ROOT")
+            say(name, root, what, hashlib.sha256(data.encode()).hexdigest())
     finally:
         dump.close()
 
@@ -437,7 +440,7 @@ def damaged_stores(directory: Path, kind: str, chance: random.Random, count: int
             if (target / "abort").exists():
                 as_copy(target)
             if (target / "offsets").exists():
-                adopt(target, **boot)  # type: ignore[arg-type]
+                adopt(target, **boot)
             places.append(target)
         clock = ManualClock()
         clock.time_ms += 10**9

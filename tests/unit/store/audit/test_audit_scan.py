@@ -6,19 +6,6 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from tests.entry.store import audit_support as at
-from tests.entry.store.log.test_golden_store import GOLDEN, golden_settings
-from tests.entry.store.recovery.test_random_stores import Writer
-from tests.entry.store.support import (
-    SEGMENT,
-    adopt,
-    fill,
-    flip,
-    kill_image,
-    log_segment,
-    message,
-    small_settings,
-)
 
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import NotAStore, StoreSizeMismatch
@@ -32,6 +19,19 @@ from aerobee.store.scan import sources
 from aerobee.store.scan.sources import Sources
 from tests.faulty_files import FaultyFiles
 from tests.golden import make_store
+from tests.unit.store import audit_support as at
+from tests.unit.store.log.test_golden_store import GOLDEN, golden_settings
+from tests.unit.store.recovery.test_random_stores import Writer
+from tests.unit.store.support import (
+    SEGMENT,
+    adopt,
+    fill,
+    flip,
+    kill_image,
+    log_segment,
+    message,
+    small_settings,
+)
 
 
 @pytest.fixture(scope="module")

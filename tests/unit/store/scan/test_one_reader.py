@@ -6,12 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.entry.store import audit_support as at
-from tests.entry.store.support import adopt, small_settings
 
 from aerobee.protocol.message.record import LOG_OFFSET_POSITION, MAGIC_POSITION
 from aerobee.store.message_store import MessageStore
 from tests.crash.damage.judge import scrub_once
+from tests.unit.store import audit_support as at
+from tests.unit.store.support import adopt, small_settings
 
 STORE = Path(__file__).resolve().parents[4] / "store"
 BODY_POSITION = 88
