@@ -26,16 +26,14 @@ from aerobee.store.index.view import IndexView
 from aerobee.store.inspect.ext import Extensions
 from aerobee.store.inspect.filler import is_filler
 from aerobee.store.inspect.layout import FoundFile, survey
-from aerobee.store.inspect.log_files import LogFiles
-from aerobee.store.inspect.queue_files import QueueFiles, QueueSet
+from aerobee.store.inspect.queue_files import QueueFiles
 from aerobee.store.inspect.sizes import find_sizes
 from aerobee.store.inspect.state import read_marks, was_left_open
-from aerobee.store.log.encoding import crc_checks
+from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.queues.consume_queue_ext import is_address
 from aerobee.store.queues.queue_view import ENTRY, PRE_BLANK_SIZE, names_record
 from aerobee.store.scan.log_scanner import Batch
 from aerobee.store.scan.sequence import Gap
-from aerobee.store.scan.sources import Sources
 
 _FOREVER = (1 << 63) - 1
 # Times of messages next to each other may go back a little; segments are left out with care.
@@ -134,34 +132,29 @@ class Dump:
         files = files or Files()
         self._layout = survey(files, settings)
         self._sizes = find_sizes(files, self._layout, settings, given)
-        self._sources = Sources(files)
-        segment_bytes = self._sizes.segment_bytes
-        self._log = LogFiles(self._sources, self._layout.segments, segment_bytes)
-        self._queues = QueueSet(
-            self._sources, self._layout.queues, self._sizes.queue_bytes, self._log
+        root = self._layout.root
+        self._files = StoreFiles(
+            files,
+            settings,
+            self._layout,
+            self._sizes,
+            read_marks(files, root),
+            left_open=was_left_open(files, root),
         )
+        self._log = self._files.log
+        self._sources = self._files.sources
         self._extensions = Extensions(self._sources, self._layout, self._sizes.extension_bytes)
-        marks = read_marks(files, self._layout.root)
-        self._torn_above = was_left_open(files, self._layout.root) and not marks.nothing_lost
-        self._known_end = max(self._queues.named_end(), marks.flushed)
-        self._check_crc = crc_checks(verify_property_crc=settings.verify_property_crc)
 
     def close(self) -> None:
         """Give all files back."""
-        self._sources.close()
+        self._files.close()
 
     # --- the log ----------------------------------------------------------------------------
 
     def messages(self, wanted: Wanted) -> Iterator[DumpedMessage | Gap]:
         """Records that are wanted, and the damaged ranges between them."""
         start, end = self._log_range(wanted)
-        scan, reporter = self._log.scanner(
-            self._queues.boundaries,
-            self._known_end,
-            self._check_crc,
-            torn_above=self._torn_above,
-            below=end,
-        )
+        scan, reporter = self._files.scanner(below=end)
         shown = 0
         for log_offset, data in _each(scan.batches(start)):
             for gap in scan.gaps[shown:]:
@@ -192,7 +185,7 @@ class Dump:
                     start = following.start
             if wanted.end_ms != _FOREVER and self._first_ms(file) > wanted.end_ms + _TIME_SLACK_MS:
                 end = min(end, file.start)
-        queue = self._queues.queues.get((wanted.topic or "", wanted.queue_id or 0))
+        queue = self._files.queues.get((wanted.topic or "", wanted.queue_id or 0))
         if wanted.topic is not None and wanted.queue_id is not None and queue is not None:
             start = max(start, self._place_of(queue, wanted.first_offset) or 0)
             last = self._place_of(queue, wanted.end_offset)
@@ -253,7 +246,7 @@ class Dump:
         return address, "its extension unit is missing" if state == "message" else state
 
     def _wanted_queues(self, wanted: Wanted) -> Iterator[QueueFiles]:
-        for (topic, queue_id), queue in sorted(self._queues.queues.items()):
+        for (topic, queue_id), queue in sorted(self._files.queues.items()):
             if wanted.topic in (None, topic) and wanted.queue_id in (None, queue_id):
                 yield queue
 
