@@ -20,8 +20,7 @@ from aerobee.store.disk.health import Health
 from aerobee.store.disk.lock import StoreLock
 from aerobee.store.disk.offsets_file import Offsets, OffsetsFile
 from aerobee.store.dispatch.dispatcher import Dispatcher
-from aerobee.store.dispatch.extended_dispatch import ExtendedDispatcher, ExtendedMultiDispatcher
-from aerobee.store.dispatch.multi_dispatch import MultiDispatcher
+from aerobee.store.dispatch.extended_dispatch import ExtendedDispatcher
 from aerobee.store.errors import StoreBroken, StoreError, StoreNotWritable
 from aerobee.store.index.service import IndexService
 from aerobee.store.inspect.start_checks import check_rights, check_small_files
@@ -41,13 +40,6 @@ from aerobee.store.stats import StoreStats
 log = logging.getLogger("aerobee.store")
 
 LOG_SIZE_KEYS = "commit_log_segment_bytes (mappedFileSizeCommitLog)"
-# By multi_dispatch and consume_queue_ext_enabled.
-_DISPATCHERS = {
-    (False, False): Dispatcher,
-    (True, False): MultiDispatcher,
-    (False, True): ExtendedDispatcher,
-    (True, True): ExtendedMultiDispatcher,
-}
 
 
 @dataclass(slots=True)
@@ -189,8 +181,8 @@ def make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
         index,
         pool,
         AllocateMappedFileService(files, clock, segment_bytes, paths.path_for, make, health),
-        _DISPATCHERS[settings.multi_dispatch, settings.consume_queue_ext_enabled](
-            queues, index, levels
+        (ExtendedDispatcher if settings.consume_queue_ext_enabled else Dispatcher)(
+            queues, index, levels, multi_dispatch=settings.multi_dispatch
         ),
         StoreLock(files, root),
         RecoveryReport(),

@@ -20,32 +20,23 @@ from aerobee.protocol.message.record_layout import (
 )
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.disk.files import Files
-from aerobee.store.index.file import (
-    HEADER,
-    HEADER_BYTES,
-    INDEX_ENTRY_BYTES,
-    SLOT_BYTES,
-    slot_hash,
-)
+from aerobee.store.index.file import slot_hash
+from aerobee.store.index.view import IndexView
 from aerobee.store.inspect.ext import Extensions
 from aerobee.store.inspect.filler import is_filler
-from aerobee.store.inspect.index_file import ENTRIES
 from aerobee.store.inspect.layout import FoundFile, survey
-from aerobee.store.inspect.log_files import LogFiles
-from aerobee.store.inspect.queue_files import QueueFiles, QueueSet
+from aerobee.store.inspect.queue_files import QueueFiles
 from aerobee.store.inspect.sizes import find_sizes
 from aerobee.store.inspect.state import read_marks, was_left_open
-from aerobee.store.log.encoding import crc_checks
+from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.queues.consume_queue_ext import is_address
 from aerobee.store.queues.queue_view import ENTRY, PRE_BLANK_SIZE, names_record
 from aerobee.store.scan.log_scanner import Batch
 from aerobee.store.scan.sequence import Gap
-from aerobee.store.scan.sources import Sources
 
 _FOREVER = (1 << 63) - 1
 # Times of messages next to each other may go back a little; segments are left out with care.
 _TIME_SLACK_MS = 60_000
-_CHUNK_ENTRIES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,34 +131,29 @@ class Dump:
         files = files or Files()
         self._layout = survey(files, settings)
         self._sizes = find_sizes(files, self._layout, settings, given)
-        self._sources = Sources(files)
-        segment_bytes = self._sizes.segment_bytes
-        self._log = LogFiles(self._sources, self._layout.segments, segment_bytes)
-        self._queues = QueueSet(
-            self._sources, self._layout.queues, self._sizes.queue_bytes, self._log
+        root = self._layout.root
+        self._files = StoreFiles(
+            files,
+            settings,
+            self._layout,
+            self._sizes,
+            read_marks(files, root),
+            left_open=was_left_open(files, root),
         )
+        self._log = self._files.log
+        self._sources = self._files.sources
         self._extensions = Extensions(self._sources, self._layout, self._sizes.extension_bytes)
-        marks = read_marks(files, self._layout.root)
-        self._torn_above = was_left_open(files, self._layout.root) and not marks.nothing_lost
-        self._known_end = max(self._queues.named_end(), marks.flushed)
-        self._check_crc = crc_checks(verify_property_crc=settings.verify_property_crc)
 
     def close(self) -> None:
         """Give all files back."""
-        self._sources.close()
+        self._files.close()
 
     # --- the log ----------------------------------------------------------------------------
 
     def messages(self, wanted: Wanted) -> Iterator[DumpedMessage | Gap]:
         """Records that are wanted, and the damaged ranges between them."""
         start, end = self._log_range(wanted)
-        scan, reporter = self._log.scanner(
-            self._queues.boundaries,
-            self._known_end,
-            self._check_crc,
-            torn_above=self._torn_above,
-            below=end,
-        )
+        scan, reporter = self._files.scanner(below=end)
         shown = 0
         for log_offset, data in _each(scan.batches(start)):
             for gap in scan.gaps[shown:]:
@@ -198,7 +184,7 @@ class Dump:
                     start = following.start
             if wanted.end_ms != _FOREVER and self._first_ms(file) > wanted.end_ms + _TIME_SLACK_MS:
                 end = min(end, file.start)
-        queue = self._queues.queues.get((wanted.topic or "", wanted.queue_id or 0))
+        queue = self._files.queues.get((wanted.topic or "", wanted.queue_id or 0))
         if wanted.topic is not None and wanted.queue_id is not None and queue is not None:
             start = max(start, self._place_of(queue, wanted.first_offset) or 0)
             last = self._place_of(queue, wanted.end_offset)
@@ -221,10 +207,8 @@ class Dump:
     def queues(self, wanted: Wanted) -> Iterator[DumpedQueue]:
         """One line for each queue."""
         for queue in self._wanted_queues(wanted):
-            first, last = (
-                queue.first_named(queue.first_offset, queue.max_offset),
-                queue.last_named(queue.max_offset),
-            )
+            first = queue.first_named(queue.first_offset, queue.max_offset)
+            last = queue.last_named(queue.max_offset)
             yield DumpedQueue(
                 queue.topic,
                 queue.queue_id,
@@ -249,13 +233,7 @@ class Dump:
                         if is_address(tags_code):
                             tags_code, state = self._resolved(queue, tags_code, state)
                         yield DumpedQueueEntry(
-                            queue.topic,
-                            queue.queue_id,
-                            offset,
-                            log_offset,
-                            size,
-                            tags_code,
-                            state,
+                            queue.topic, queue.queue_id, offset, log_offset, size, tags_code, state
                         )
 
     def _resolved(self, queue: QueueFiles, address: int, state: str) -> tuple[int, str]:
@@ -267,7 +245,7 @@ class Dump:
         return address, "its extension unit is missing" if state == "message" else state
 
     def _wanted_queues(self, wanted: Wanted) -> Iterator[QueueFiles]:
-        for (topic, queue_id), queue in sorted(self._queues.queues.items()):
+        for (topic, queue_id), queue in sorted(self._files.queues.items()):
             if wanted.topic in (None, topic) and wanted.queue_id in (None, queue_id):
                 yield queue
 
@@ -287,10 +265,15 @@ class Dump:
     def index_files(self) -> Iterator[DumpedIndexFile]:
         """The header of each index file, oldest first."""
         for file in self._layout.index_files:
-            data = self._sources.get(file.path).read(0, HEADER_BYTES)
-            if len(data) == HEADER_BYTES:
-                begin_ms, end_ms, begin, end, used, count = HEADER.unpack(data)
-                yield DumpedIndexFile(file.path, begin_ms, end_ms, begin, end, used, count - 1)
+            header = self._index_view(file.path).header()
+            if header is not None:
+                yield DumpedIndexFile(file.path, *header[:5], header.next_number - 1)
+
+    def _index_view(self, path: str) -> IndexView:
+        return IndexView(
+            lambda position, size: self._sources.get(path).read(position, size),
+            self._sizes.index_slots,
+        )
 
     def entries(self, wanted: Wanted) -> Iterator[DumpedEntry]:
         """Entries of all index files; by key if topic and key are given."""
@@ -308,15 +291,9 @@ class Dump:
 
     def _entries_of(self, header: DumpedIndexFile) -> Iterator[DumpedEntry]:
         slots = self._sizes.index_slots
-        entries_at = HEADER_BYTES + SLOT_BYTES * slots
-        last = min(header.entries, self._sizes.index_entries - 1)
-        for first in range(1, last + 1, _CHUNK_ENTRIES):
-            count = min(_CHUNK_ENTRIES, last + 1 - first)
-            source = self._sources.get(header.path)
-            data = source.read(entries_at + INDEX_ENTRY_BYTES * first, INDEX_ENTRY_BYTES * count)
-            whole = data[: len(data) // INDEX_ENTRY_BYTES * INDEX_ENTRY_BYTES]
-            for number, fields in enumerate(ENTRIES.iter_unpack(whole), first):
-                key_hash, log_offset, seconds, previous = fields
+        count = min(header.entries + 1, self._sizes.index_entries)
+        for first, entries in self._index_view(header.path).chunks(count):
+            for number, (key_hash, log_offset, seconds, previous) in enumerate(entries, first):
                 state = "entry"
                 if key_hash < 0 or log_offset < 0 or seconds < 0 or not 0 <= previous < number:
                     state = "damaged"

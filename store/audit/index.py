@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from aerobee.protocol.hashing import java_hash, java_hash_with_prefix
-from aerobee.store.index.file import I32_MAX, INDEX_ENTRY_BYTES, slot_hash
+from aerobee.store.index.file import I32_MAX, slot_hash
 from aerobee.store.inspect.index_file import Entry, IndexFileAudit
 from aerobee.store.inspect.layout import FoundFile
 from aerobee.store.inspect.report import Counts, Findings, Sizes
@@ -165,7 +165,7 @@ class IndexAudit:
         self._findings.add(
             kind,
             file.path,
-            file.entries_at + INDEX_ENTRY_BYTES * number,
+            file.entry_position(number),
             f"entry {number} names log offset {log_offset}, {what}",
             log_offset=log_offset,
         )
@@ -176,7 +176,7 @@ class IndexAudit:
             self._findings.add(
                 "index-time",
                 file.path,
-                file.entries_at + INDEX_ENTRY_BYTES * number,
+                file.entry_position(number),
                 f"entry {number} is {seconds} s after the file's begin {file.begin_ms}, its "
                 f"message was stored at {store_ms}",
             )
@@ -207,7 +207,7 @@ class IndexAudit:
                     self._findings.add(
                         "index-entry",
                         file.path,
-                        file.entries_at + INDEX_ENTRY_BYTES * entry[3],
+                        file.entry_position(entry[3]),
                         f"entry {entry[3]} names log offset {entry[1]}, which is not in its place "
                         f"between {last} and {self._log_limit}",
                         log_offset=entry[1],

@@ -6,17 +6,11 @@ damaged ranges, an end that is not where it should be.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.message.properties import (
     PROPERTY_CRC,
-    PROPERTY_MULTI_QUEUE_OFFSET,
-    PROPERTY_TAGS,
-    decode_properties,
-    further_queues,
-    index_keys,
 )
 from aerobee.protocol.message.record_check import Checked
 from aerobee.protocol.message.record_layout import (
@@ -25,20 +19,18 @@ from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_ROLLBACK,
 )
 from aerobee.protocol.message.record_seal import SEAL_BYTES, is_intact
-from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.audit.queue_pass import LostByGap
 from aerobee.store.audit.queues import Claims
+from aerobee.store.dispatch.derived import Derivation, by_queue
 from aerobee.store.inspect.filler import is_filler
 from aerobee.store.inspect.layout import FoundFile
 from aerobee.store.inspect.log_files import FileReporter
 from aerobee.store.inspect.report import Counts, Findings
 from aerobee.store.inspect.state import KnownMarks
 from aerobee.store.queues.delay_levels import DelayLevels
-from aerobee.store.queues.queue_view import ENTRY
 from aerobee.store.scan.log_scanner import Batch, LogScanner
 from aerobee.store.segments.mapped_file import segment_name
 
-_pack_entry = ENTRY.pack
 _SEAL = f"{PROPERTY_CRC}\x01".encode()
 _NAMES_SHOWN = 8
 
@@ -71,7 +63,6 @@ class LogAudit:
         self._reporter = reporter
         self._segment_bytes = segment_bytes
         self._files = {file.start // segment_bytes: file for file in files}
-        self._levels = levels
         self._findings = findings
         self._counts = counts
         # By a gap's start: the store time before it in its segment, 0 without a record there.
@@ -81,8 +72,9 @@ class LogAudit:
         self._file_end = 0
         # Behind the last file.
         self._file_limit = max((file.start + segment_bytes for file in files), default=0)
-        # Which queue a name in a message of that queue id means; None for one not to be asked for.
-        self._further = further
+        # Queues by topic and queue id alone; `further` tells which one a name in a message of that
+        # queue id means, None for one not to be asked for.
+        self._derivation = Derivation[tuple[str, int]]({}, lambda *key: key, further, levels)
 
     def run(
         self,
@@ -98,52 +90,37 @@ class LogAudit:
             if len(scan.gaps) > len(self.times):
                 self.note_times()
             self._check_times(batch)
-            claims: Claims = {}
-            for record in batch.records:
-                self._take(record, claims, keyed, filled)
+            entries = self._derivation.entries(batch.records)
+            claimed(by_queue(entries))
+            fillers = self._count_transactions(batch.records)
+            last = -1
+            for _, _, log_offset, _, _, keys, store_ms, topic in entries:
+                if log_offset in fillers:
+                    filled(log_offset)
+                    self._filler(log_offset, fillers[log_offset])
+                elif log_offset != last:  # a message's further entries follow its own
+                    keyed(topic, keys, log_offset, store_ms)
+                last = log_offset
             if _SEAL in bytes(batch.buffer):
                 self._check_seals(batch)
-            claimed(claims)
             counts.records += len(batch.records)
             progress(scan.end)
         self.note_times()
 
-    def _take(
-        self, record: Checked, claims: Claims, keyed: Keyed, filled: Callable[[int], None]
-    ) -> None:
-        """Note what a record claims; hand its keys on."""
-        log_offset, size, queue_id, queue_offset, sys_flag, store_ms, topic = record[:7]
-        properties = decode_properties(record[10])
-        transaction = sys_flag & SYS_TRANSACTION_MASK
-        if not transaction & SYS_TRANSACTION_PREPARED:
-            tags_code = tag_code(properties.get(PROPERTY_TAGS, ""))
-            if topic == SCHEDULE_TOPIC:
-                tags_code = self._levels.tags_code(topic, properties, store_ms, tags_code)
-            entry = _pack_entry(log_offset, size, tags_code)
-            _claim(claims, (topic, queue_id), queue_offset, entry)
-            if PROPERTY_MULTI_QUEUE_OFFSET in properties:
-                self._claim_further(claims, (topic, queue_id), properties, entry)
-        elif transaction == SYS_TRANSACTION_ROLLBACK:
-            if is_filler(topic, sys_flag):
-                self._counts.fillers += 1
-                filled(log_offset)
-                self._filler(log_offset, size)
-            else:
-                self._counts.rollbacks += 1
-                keyed(topic, (), log_offset, store_ms)
-            return
-        else:
-            self._counts.half_messages += 1
-        keyed(topic, index_keys(properties), log_offset, store_ms)
-
-    def _claim_further(
-        self, claims: Claims, own: tuple[str, int], properties: Mapping[str, str], entry: bytes
-    ) -> None:
-        """Slots in the other queues that a multi-dispatched message lists."""
-        others = {self._further(name, own[1]): n for name, n in further_queues(properties)}
-        for other, offset in others.items():
-            if other is not None and other != own:
-                _claim(claims, other, offset, entry)
+    def _count_transactions(self, records: Sequence[Checked]) -> dict[int, int]:
+        """Count half messages and rollbacks; log offset and size of those that are fillers."""
+        counts = self._counts
+        fillers: dict[int, int] = {}
+        for log_offset, size, _, _, sys_flag, _, topic, *_ in records:
+            transaction = sys_flag & SYS_TRANSACTION_MASK
+            if transaction == SYS_TRANSACTION_PREPARED:
+                counts.half_messages += 1
+            elif transaction == SYS_TRANSACTION_ROLLBACK and is_filler(topic, sys_flag):
+                counts.fillers += 1
+                fillers[log_offset] = size
+            elif transaction == SYS_TRANSACTION_ROLLBACK:
+                counts.rollbacks += 1
+        return fillers
 
     def _check_times(self, batch: Batch) -> None:
         """Store times never go back within a segment; a batch lies in one."""
@@ -240,14 +217,6 @@ class LogAudit:
         if file is not None:
             path = file.path
         self._findings.add(kind, path, position, what, log_offset=log_offset)
-
-
-def _claim(claims: Claims, key: tuple[str, int], offset: int, entry: bytes) -> None:
-    known = claims.get(key)
-    if known is None:
-        known = claims[key] = ([], [])
-    known[0].append(offset)
-    known[1].append(entry)
 
 
 def _names(named: Sequence[tuple[str, int, int]]) -> str:

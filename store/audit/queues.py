@@ -25,7 +25,8 @@ from aerobee.store.inspect.log_files import LogFiles
 from aerobee.store.inspect.queue_files import QueueFiles, QueueSet
 from aerobee.store.inspect.report import Counts, Findings
 from aerobee.store.queues.consume_queue_ext import is_address
-from aerobee.store.queues.queue_view import EMPTY, ENTRY, ENTRY_BYTES, PRE_BLANK, names_record
+from aerobee.store.queues.queue_view import EMPTY, ENTRY, PRE_BLANK, names_record
+from aerobee.store.scan.compare import differences
 from aerobee.store.scan.sequence import Run, runs_of
 
 _I32_MAX = (1 << 31) - 1
@@ -126,24 +127,17 @@ class QueueAudit:
                 self._run(queue, state, run)
 
     def _run(self, queue: QueueFiles | None, state: _State, run: Run) -> None:
-        first, wanted = run
+        first, expected = run
         there = b"" if queue is None else queue.read_over_files(first, run.end)
+        different = list(differences(first, expected, there))
         # One damaged record may claim any number; a new beginning has its entries, or no queue.
-        believed = queue is None or there[:ENTRY_BYTES] == wanted[:ENTRY_BYTES]
+        believed = queue is None or not different or different[0].offset > first
         if state.expected is not None and first < state.expected and believed:
             self._restarted(state, first)
         state.expected = run.end
-        if there == wanted:
-            state.equal += run.length
-            return
-        for position in range(0, len(wanted), ENTRY_BYTES):
-            entry = wanted[position : position + ENTRY_BYTES]
-            found = there[position : position + ENTRY_BYTES]
-            if found == entry:
-                state.equal += 1
-            else:
-                claim = Claim(first + position // ENTRY_BYTES, *ENTRY.unpack(entry))
-                self._differs(queue, state, claim, found)
+        state.equal += run.length - len(different)
+        for offset, entry, found in different:
+            self._differs(queue, state, Claim(offset, *ENTRY.unpack(entry)), found)
 
     def _restarted(self, state: _State, first: int) -> None:
         """Numbers from `first` on are given out again: what claimed them before is in no queue."""

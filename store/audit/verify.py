@@ -33,8 +33,6 @@ from aerobee.store.inspect.config import Tables
 from aerobee.store.inspect.ext import Extensions
 from aerobee.store.inspect.kinds import Level
 from aerobee.store.inspect.layout import Layout, check_segments, check_strays, survey
-from aerobee.store.inspect.log_files import LogFiles
-from aerobee.store.inspect.queue_files import QueueSet
 from aerobee.store.inspect.report import NO_FACTS, Counts, Findings, LogFacts, Report, Sizes
 from aerobee.store.inspect.sizes import find_sizes
 from aerobee.store.inspect.state import (
@@ -45,10 +43,9 @@ from aerobee.store.inspect.state import (
     read_marks,
     was_left_open,
 )
-from aerobee.store.log.encoding import crc_checks
+from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.recovery.report import Progress
-from aerobee.store.scan.sources import Sources
 
 
 def verify(
@@ -109,19 +106,16 @@ class _Audit:
         self.findings = Findings()
         self.counts = Counts()
         self.facts = NO_FACTS
-        self.sources = Sources(files)
         self.clean_stop = not was_left_open(files, layout.root)
-        self._log = LogFiles(self.sources, layout.segments, sizes.segment_bytes)
-        self._segments = self._log.files
-        self._queues = QueueSet(self.sources, layout.queues, sizes.queue_bytes, self._log)
         self._marks = read_marks(files, layout.root)
-        self._tables = Tables(files, layout, self.findings, self.counts)
-        self.scan, self.files_scanned = self._log.scanner(
-            self._queues.boundaries,
-            max(self._queues.named_end(), self._log.last_sound_start(), self._marks.flushed),
-            crc_checks(verify_property_crc=settings.verify_property_crc),
-            torn_above=not self.clean_stop and not self._marks.nothing_lost,
+        store_files = StoreFiles(
+            files, settings, layout, sizes, self._marks, left_open=not self.clean_stop
         )
+        self.sources, self._log = store_files.sources, store_files.log
+        self._queues = store_files.queue_set
+        self._segments = self._log.files
+        self._tables = Tables(files, layout, self.findings, self.counts)
+        self.scan, self.files_scanned = store_files.scanner()
 
     def run(self) -> None:
         """All checks."""

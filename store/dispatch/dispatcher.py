@@ -8,35 +8,32 @@ append would have led to, which a test compares.
 
 from collections.abc import Iterable
 
-from aerobee.protocol.hashing import tag_code
-from aerobee.protocol.message.properties import decode_properties, tags_and_keys
 from aerobee.protocol.message.record_check import Checked
-from aerobee.protocol.message.record_layout import (
-    SYS_TRANSACTION_MASK,
-    SYS_TRANSACTION_PREPARED,
-    SYS_TRANSACTION_ROLLBACK,
-)
+from aerobee.store.dispatch.derived import Derivation, by_queue
 from aerobee.store.errors import MessageIllegal
 from aerobee.store.index.service import IndexService
 from aerobee.store.log.commit_log import Appended
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
-from aerobee.store.queues.queue_view import ENTRY
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.scan.sequence import Sequences
-
-_pack_entry = ENTRY.pack
 
 
 class Dispatcher:
     """Brings records that were read from the log into queues and index, once or again."""
 
     def __init__(
-        self, queues: ConsumeQueueTable, index: IndexService | None, levels: DelayLevels
+        self,
+        queues: ConsumeQueueTable,
+        index: IndexService | None,
+        levels: DelayLevels,
+        *,
+        multi_dispatch: bool,
     ) -> None:
         self._queues = queues
         self._index = index
-        self._levels = levels
+        listed = self._listed if multi_dispatch else None
+        self._derivation = Derivation(queues.queues, self._obtain, listed, levels)
         # Records whose topic cannot be a directory's name; they stay in the log only.
         self.unusable = 0
 
@@ -47,25 +44,10 @@ class Dispatcher:
 
     def entries(self, records: Iterable[Checked]) -> list[Appended]:
         """What the appends of these records would have left; less those that concern nobody."""
-        found: list[Appended] = []
-        known = self._queues.queues
-        for record in records:
-            log_offset, size, queue_id, queue_offset, sys_flag, store_ms, topic = record[:7]
-            tags, keys = tags_and_keys(record[10])
-            tags_code = tag_code(tags) if tags else 0
-            transaction = sys_flag & SYS_TRANSACTION_MASK
-            queue: ConsumeQueue | None = None
-            if not transaction & SYS_TRANSACTION_PREPARED:
-                queue = known.get((topic, queue_id)) or self._obtain(topic, queue_id)
-                if queue is None:
-                    continue
-                if queue.delayed:
-                    properties = decode_properties(record[10])
-                    tags_code = self._levels.tags_code(topic, properties, store_ms, tags_code)
-            elif transaction == SYS_TRANSACTION_ROLLBACK:
-                keys = ()
-            found.append((queue, queue_offset, log_offset, size, tags_code, keys, store_ms, topic))
-        return found
+        return self._derivation.entries(records)
+
+    def _listed(self, name: str, queue_id: int) -> ConsumeQueue | None:
+        return self._obtain(name, self._queues.listed_id(name, queue_id))
 
     def _obtain(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         try:
@@ -76,16 +58,8 @@ class Dispatcher:
 
     def merge(self, entries: list[Appended], sequences: Sequences) -> None:
         """Write what is missing; what is there already stays. Raises OSError or Lagging."""
-        claims: dict[ConsumeQueue, tuple[list[int], list[bytes]]] = {}
-        for queue, queue_offset, log_offset, size, tags_code, _, _, _ in entries:
-            if queue is not None:
-                known = claims.get(queue)
-                if known is None:
-                    known = claims[queue] = ([], [])
-                known[0].append(queue_offset)
-                known[1].append(_pack_entry(log_offset, size, tags_code))
         self._reserve(entries)
-        for queue, (offsets, packed) in claims.items():
+        for queue, (offsets, packed) in by_queue(entries).items():
             sequences.feed(queue, offsets, b"".join(packed))
         self.merge_keys(entries)
 

@@ -12,7 +12,6 @@ failed, on a full disk, may leave extension entries that no slot names; nothing 
 from collections.abc import Iterable
 
 from aerobee.store.dispatch.dispatcher import Dispatcher
-from aerobee.store.dispatch.multi_dispatch import MultiDispatcher
 from aerobee.store.dispatch.reput import Reput
 from aerobee.store.log.commit_log import Appended
 from aerobee.store.queues.consume_queue import ConsumeQueue
@@ -74,10 +73,6 @@ class ExtendedDispatcher(Dispatcher):
                 queue.settle_ext()
             raise
         self.merge_keys(entries)
-
-
-class ExtendedMultiDispatcher(ExtendedDispatcher, MultiDispatcher):
-    """The same for a store that multi-dispatches."""
 
 
 def _write_staged(queues: Iterable[ConsumeQueue]) -> None:

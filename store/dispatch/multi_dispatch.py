@@ -3,9 +3,9 @@
 A message whose property `INNER_MULTI_DISPATCH` lists queue names, separated by commas, gets an
 entry in each of those queues besides its own. The append writes their queue offsets, in the same
 order, into the record (`INNER_MULTI_QUEUE_OFFSET`), so that the queues can always be made again
-from the log: `MultiDispatchLog` writes them, `MultiDispatcher` reads them back, `slots.py` tells
-whether a record names an entry back. With light queues on, names that begin with `%LMQ%` have queue
-id 0, others the message's own.
+from the log: `MultiDispatchLog` writes them, `derived.py` reads them back, `slots.py` tells whether
+a record names an entry back. With light queues on, names that begin with `%LMQ%` have queue id 0,
+others the message's own.
 
 Not multi-dispatched, although the reference of 4.9 does it: retries and dead letters, whose
 original was dispatched already, and messages that wait for their delay or commit and will be put
@@ -16,7 +16,7 @@ Names come from clients and become directories: what cannot be one, and the syst
 refused with the message.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -25,14 +25,11 @@ from aerobee.protocol.message.properties import (
     PROPERTY_MULTI_DISPATCH,
     PROPERTY_WAIT,
     decode_properties,
-    further_queues,
     split_list,
 )
 from aerobee.protocol.message.record import StoreMessage
-from aerobee.protocol.message.record_check import Checked
 from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
 from aerobee.protocol.names import DLQ_PREFIX, NO_SEND_TOPICS, RETRY_PREFIX
-from aerobee.store.dispatch.dispatcher import Dispatcher
 from aerobee.store.errors import MessageIllegal, StoreError
 from aerobee.store.log.commit_log import Appended, CommitLog
 from aerobee.store.queues.consume_queue import ConsumeQueue
@@ -116,28 +113,3 @@ def _numbered(message: StoreMessage, queue_offsets: list[int]) -> StoreMessage:
     numbers = LIST_SEPARATOR.join(map(str, queue_offsets))
     kept.append(OFFSETS_MARK + numbers.encode())
     return msgspec.structs.replace(message, properties=b"\x02".join(kept))
-
-
-class MultiDispatcher(Dispatcher):
-    """Reads the further queues of records back from the log."""
-
-    def entries(self, records: Iterable[Checked]) -> list[Appended]:
-        """As Dispatcher.entries; behind a record's entry one for each of its further queues."""
-        found: list[Appended] = []
-        for record in records:
-            own = super().entries((record,))
-            found += own
-            if own and own[0][0] is not None and OFFSETS_MARK in record[10]:
-                found += self._further(record, own[0])
-        return found
-
-    def _further(self, record: Checked, own: Appended) -> list[Appended]:
-        queue, _, log_offset, size, tags_code, _, store_ms, _ = own
-        found: list[Appended] = []
-        known = {queue}
-        for name, queue_offset in further_queues(decode_properties(record[10])):
-            other = self._obtain(name, self._queues.listed_id(name, record[2]))
-            if other is not None and other not in known:
-                known.add(other)
-                found.append((other, queue_offset, log_offset, size, tags_code, (), store_ms, name))
-        return found

@@ -9,15 +9,12 @@ A process that was killed between two keys leaves slots and entries beyond the c
 Those are cut off again, which needs no rebuild: each slot is set back to its newest counted entry.
 """
 
-import struct
-import sys
 from array import array
 
-from aerobee.store.index.file import HEADER_BYTES, INDEX_ENTRY_BYTES, SLOT_BYTES, IndexFile
+from aerobee.store.index.file import INDEX_ENTRY_BYTES, IndexFile
+from aerobee.store.index.view import IndexView, no_entries
 
 _EMPTY = bytes(INDEX_ENTRY_BYTES)
-_ENTRIES = struct.Struct(">iqii")
-_CHUNK_ENTRIES = 50_000
 
 
 def repair_index_file(file: IndexFile) -> bool:
@@ -25,21 +22,15 @@ def repair_index_file(file: IndexFile) -> bool:
 
     Entries behind the counted ones are blanked. Raises OSError.
     """
-    newest = _newest_of_slots(file)
+    view = IndexView(file.read, file.slots)
+    newest = _newest_of_slots(file, view)
     if newest is None:
         return False
-    stored = array("i")
-    stored.frombytes(file.read(HEADER_BYTES, SLOT_BYTES * file.slots))
-    if sys.byteorder == "little":
-        stored.byteswap()
-    if stored == newest:
-        file.blank_entries(file.count, file.entries)
-        return True
-    ahead = [slot for slot in range(file.slots) if stored[slot] != newest[slot]]
-    if any(not file.leads_to(stored[slot], slot, newest[slot]) for slot in ahead):
+    ahead = [wrong for chunk in view.wrong_slots(newest) for wrong in chunk]
+    if any(not file.leads_to(stored, slot, expected) for slot, stored, expected in ahead):
         return False
-    for slot in ahead:
-        file.set_slot(slot, newest[slot])
+    for slot, _, expected in ahead:
+        file.set_slot(slot, expected)
     file.blank_entries(file.count, file.entries)
     return True
 
@@ -75,17 +66,14 @@ def cut_uncounted(file: IndexFile) -> bool:
     return True
 
 
-def _newest_of_slots(file: IndexFile) -> "array[int] | None":
+def _newest_of_slots(file: IndexFile, view: IndexView) -> "array[int] | None":
     """The newest counted entry of each slot by the entries alone; None if they do not fit."""
     slots = file.slots
-    newest = array("i", bytes(SLOT_BYTES * slots))
-    number = 1
+    newest = no_entries(slots)
     used = 0
     last_offset = 0
-    while number < file.count:
-        count = min(_CHUNK_ENTRIES, file.count - number)
-        data = file.read(file.entry_position(number), INDEX_ENTRY_BYTES * count)
-        for key_hash, log_offset, seconds, previous in _ENTRIES.iter_unpack(data):
+    for first, entries in view.chunks(file.count):
+        for number, (key_hash, log_offset, seconds, previous) in enumerate(entries, first):
             slot = key_hash % slots
             if key_hash < 0 or log_offset < last_offset or seconds < 0:
                 return None
@@ -94,7 +82,6 @@ def _newest_of_slots(file: IndexFile) -> "array[int] | None":
             used += previous == 0
             newest[slot] = number
             last_offset = log_offset
-            number += 1
     if file.count > 1 and (last_offset != file.end_offset or used != file.used_slots):
         return None
     return newest

@@ -5,25 +5,13 @@ in its slot, so a page that is missing, old or damaged shows up as an entry that
 slot that does not know its newest entry. What passes is found by every look-up.
 """
 
-import sys
-from array import array
 from collections.abc import Iterator
-from struct import Struct
 
-from aerobee.store.index.file import (
-    HEADER,
-    HEADER_BYTES,
-    INDEX_ENTRY_BYTES,
-    SLOT_BYTES,
-    index_file_bytes,
-)
+from aerobee.store.index.file import HEADER_BYTES, SLOT_BYTES, index_file_bytes
+from aerobee.store.index.view import IndexView, no_entries
 from aerobee.store.inspect.layout import FoundFile
 from aerobee.store.inspect.report import Findings
 from aerobee.store.scan.sources import Sources
-
-ENTRIES = Struct(">iqii")
-_CHUNK_ENTRIES = 50_000
-_CHUNK_SLOTS = 500_000
 
 #: key hash, log offset, seconds since the file's begin, number in the file
 Entry = tuple[int, int, int, int]
@@ -42,13 +30,12 @@ class IndexFileAudit:
         *,
         clean_stop: bool,
     ) -> None:
-        self._sources = sources
         self._findings = findings
         self._clean_stop = clean_stop
         self.path = file.path
-        self.slots = slots
         self.most = entries
-        self.entries_at = HEADER_BYTES + SLOT_BYTES * slots
+        self._sources = sources
+        self._view = IndexView(self._read, slots)
         self.begin_ms = self.end_ms = self.begin_offset = self.end_offset = 0
         self.used_slots = 0
         self.count = 1
@@ -60,17 +47,19 @@ class IndexFileAudit:
         self.usable = self._read_header(file)
 
     def _read_header(self, file: FoundFile) -> bool:
-        if file.size != index_file_bytes(self.slots, self.most):
+        slots = self._view.slots
+        if file.size != index_file_bytes(slots, self.most):
             self._say(
                 "index-size",
                 None,
-                f"has {file.size} bytes instead of {index_file_bytes(self.slots, self.most)} "
-                f"({self.slots} slots, {self.most} entries)",
+                f"has {file.size} bytes instead of {index_file_bytes(slots, self.most)} "
+                f"({slots} slots, {self.most} entries)",
             )
             return False
-        fields = HEADER.unpack(self._sources.get(self.path).read(0, HEADER_BYTES))
-        self.begin_ms, self.end_ms, self.begin_offset, self.end_offset = fields[:4]
-        self.used_slots, count = fields[4:]
+        header = self._view.header()
+        assert header is not None  # it has its length
+        self.begin_ms, self.end_ms, self.begin_offset, self.end_offset = header[:4]
+        self.used_slots, count = header[4:]
         self.count = max(1, count)
         sane = (
             self.count <= self.most
@@ -79,22 +68,21 @@ class IndexFileAudit:
             and 0 <= self.begin_offset <= self.end_offset
         )
         if not sane:
-            self._say("index-header", 0, f"its header cannot be right: {fields}")
+            self._say("index-header", 0, f"its header cannot be right: {tuple(header)}")
         return sane
 
     def entries(self) -> Iterator[Entry]:
         """Those that can be right, in order; then slots and header are compared."""
-        newest = array("i", bytes(SLOT_BYTES * self.slots))
-        slots = self.slots
+        slots = self._view.slots
+        newest = no_entries(slots)
         used = 0
         last_offset = 0
         first: Entry | None = None
         held: Entry | None = None
-        for number, data in self._chunks():
-            for key_hash, log_offset, seconds, previous in ENTRIES.iter_unpack(data):
+        for begin, chunk in self._view.chunks(self.count):
+            for number, (key_hash, log_offset, seconds, previous) in enumerate(chunk, begin):
                 if key_hash < 0 or seconds < 0 or log_offset < 0:
                     self._bad_entry(number, "its fields cannot be right")
-                    number += 1
                     continue
                 slot = key_hash % slots
                 if previous != newest[slot]:
@@ -117,13 +105,21 @@ class IndexFileAudit:
                 if log_offset < last_offset:
                     self._bad_entry(number, f"names log offset {log_offset}, out of order")
                     held = None
-                number += 1
         if held is not None:
             last_offset = held[1]
             first = first or held
             yield held
-        self._check_slots(newest)
+        for wrong in self._view.wrong_slots(newest):
+            for slot, stored, expected in wrong:
+                self._bad_slot(slot, stored, expected)
         self._check_header(first, last_offset, used)
+
+    def _read(self, position: int, size: int) -> bytes:
+        return self._sources.get(self.path).read(position, size)
+
+    def entry_position(self, number: int) -> int:
+        """Where entry `number` is in the file."""
+        return self._view.entry_position(number)
 
     def check_end(self) -> None:
         """Does the header know the last message's time? To be called when `last_ms` is final."""
@@ -133,32 +129,6 @@ class IndexFileAudit:
                 8,
                 f"its header ends with the time {self.end_ms}, its last message has {self.last_ms}",
             )
-
-    def _chunks(self) -> Iterator[tuple[int, bytes]]:
-        number = 1
-        while number < self.count:
-            count = min(_CHUNK_ENTRIES, self.count - number)
-            source = self._sources.get(self.path)
-            data = source.read(
-                self.entries_at + INDEX_ENTRY_BYTES * number, INDEX_ENTRY_BYTES * count
-            )
-            yield number, data
-            number += count
-
-    def _check_slots(self, newest: "array[int]") -> None:
-        for first in range(0, self.slots, _CHUNK_SLOTS):
-            count = min(_CHUNK_SLOTS, self.slots - first)
-            stored = array("i")
-            source = self._sources.get(self.path)
-            stored.frombytes(source.read(HEADER_BYTES + SLOT_BYTES * first, SLOT_BYTES * count))
-            if sys.byteorder == "little":
-                stored.byteswap()
-            wanted = newest[first : first + count]
-            if stored == wanted:
-                continue
-            for index in range(count):
-                if stored[index] != wanted[index]:
-                    self._bad_slot(first + index, stored[index], wanted[index])
 
     def _bad_slot(self, slot: int, stored: int, wanted: int) -> None:
         position = HEADER_BYTES + SLOT_BYTES * slot
@@ -185,9 +155,7 @@ class IndexFileAudit:
             )  # fmt: skip
 
     def _bad_entry(self, number: int, what: str) -> None:
-        self._say(
-            "index-entry", self.entries_at + INDEX_ENTRY_BYTES * number, f"entry {number} {what}"
-        )
+        self._say("index-entry", self.entry_position(number), f"entry {number} {what}")
 
     def _say(self, kind: str, position: int | None, what: str) -> None:
         self._findings.add(kind, self.path, position, what)

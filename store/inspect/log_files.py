@@ -152,10 +152,6 @@ class LogFiles:
 
     # --- single records, for entries that want to know what stands where they point ----------
 
-    def has_file(self, log_offset: int) -> bool:
-        """Whether there is a file for that part of the log."""
-        return log_offset // self._segment_bytes in self._by_number
-
     def may_be(self, log_offset: int, size: int, log_end: int, segments: int) -> bool:
         """Whether a record could lie there, in a log that goes on `segments` behind `log_end`."""
         room = self._segment_bytes - log_offset % self._segment_bytes

@@ -1,6 +1,6 @@
 """What a consume queue says: for each message of one (topic, queue id) where it lies in the log.
 
-Entries (RocketMQ: entries) of 20 bytes: log offset i64, record size i32, tags code i64. The entry
+Entries (RocketMQ: units) of 20 bytes: log offset i64, record size i32, tags code i64. The entry
 of queue offset k is at byte k x 20 of the queue, always (docs/reliability.md B16): a queue offset
 that has no message is filled with a pre-blank entry (0, 2147483647, 0), never closed up.
 

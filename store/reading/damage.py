@@ -29,6 +29,8 @@ from aerobee.protocol.message.record_layout import (
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.slots import names_slot
 from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.scan.boundaries import named_back
+from aerobee.store.scan.segment_reader import MappedReader
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.stats import StoreStats
@@ -80,11 +82,10 @@ class Judge:
         if segment.unreadable and _touches(segment.unreadable, position, size):
             return False
         try:
-            head = check_record(segment.view, position, log_offset, segment.wrote, self._crc_check)
+            named_back(MappedReader(segment), queue, offset, log_offset, size, self._crc_check)
         except CorruptRecord:
             return False
-        view, topic, queue_id = segment.view, queue.topic, queue.queue_id
-        return head.size == size and names_slot(view, position, head, topic, queue_id, offset)
+        return True
 
     def judge(self, queue: ConsumeQueue, offset: int, entry: Entry) -> Verdict | None:
         """What is wrong with an entry and its record; None if nothing is, or its record was removed

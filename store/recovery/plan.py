@@ -22,7 +22,7 @@ from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.offsets_file import Identity, Offsets
 from aerobee.store.index.service import IndexService
 from aerobee.store.queues.table import ConsumeQueueTable
-from aerobee.store.recovery.soundness import Soundness
+from aerobee.store.recovery.cross_check import CrossCheck
 from aerobee.store.scan.log_scanner import Tail
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
@@ -87,14 +87,14 @@ class Planner:
         queues: ConsumeQueueTable,
         index: IndexService | None,
         checkpoint: Checkpoint,
-        soundness: Soundness,
+        cross_check: CrossCheck,
         known: Known,
     ) -> None:
         self._segments = segments
         self._queues = queues
         self._index = index
         self._checkpoint = checkpoint
-        self._soundness = soundness
+        self._cross_check = cross_check
         self._known = known
 
     def plan(self, remade_from: int | None = None) -> RecoveryPlan:
@@ -106,7 +106,7 @@ class Planner:
             plan.dispatch_from = remade_from
             plan.why = "queue files were gone"
         for queue in self._queues:
-            before = self._soundness.before_unsound_end(queue, plan.dispatch_from)
+            before = self._cross_check.before_unsound_end(queue, plan.dispatch_from)
             if before < plan.dispatch_from:
                 plan.dispatch_from = before
                 plan.why = f"the last unit of {queue.directory} names no message"
@@ -123,7 +123,7 @@ class Planner:
         for queue in self._queues if looks else ():
             if plan.dispatch_from <= self._segments.min_offset:
                 return
-            if self._soundness.is_anothers(queue, looks, gaps):
+            if self._cross_check.is_anothers(queue, looks, gaps):
                 plan.dispatch_from = self._segments.min_offset
                 plan.why = f"{queue.directory} names the messages of another queue"
                 log.warning(
@@ -136,7 +136,7 @@ class Planner:
         nothing_lost = self._known.nothing_lost
         marks = offsets.live if nothing_lost else offsets.synced
         floor = offsets.flushed
-        named_end, store_ms = self._soundness.last_named_end()
+        named_end, store_ms = self._cross_check.last_named_end()
         if nothing_lost:
             floor = max(floor, named_end)
         if named_end < floor:
@@ -159,7 +159,7 @@ class Planner:
             # Not yet synced, and a failed sync that nobody could note would have left a hole.
             for queue in self._queues:
                 first = queue.first_at(offsets.synced.log_offset)
-                before = self._soundness.before_first_hole(queue, plan.dispatch_from, first)
+                before = self._cross_check.before_first_hole(queue, plan.dispatch_from, first)
                 plan.dispatch_from = min(plan.dispatch_from, before)
         self._index_by_offset(plan, offsets)
         return plan
@@ -193,22 +193,22 @@ class Planner:
     def _index_end(self, index: IndexService) -> int:
         if not index.files:
             return self._segments.min_offset
-        return self._soundness.boundary_at(index.files[-1].end_offset)
+        return self._cross_check.boundary_at(index.files[-1].end_offset)
 
     # --- by time ----------------------------------------------------------------------------
 
     def _by_time(self) -> RecoveryPlan:
-        soundness = self._soundness
-        named_end, store_ms = soundness.last_named_end()
+        cross_check = self._cross_check
+        named_end, store_ms = cross_check.last_named_end()
         clean = self._known.clean_stop
         # One thread dispatches in the log's order, so entries were made up to the last one there
         # is.
         trusted = clean or self._known.nothing_lost
-        start = named_end if trusted else soundness.reference_start(self._checkpoint)
+        start = named_end if trusted else cross_check.reference_start(self._checkpoint)
         plan = RecoveryPlan(
             start,
             start,
-            max(named_end, soundness.last_sound_start()),
+            max(named_end, cross_check.last_sound_start()),
             Tail.TORN,
             store_ms,
             "a clean stop" if clean else "the last units" if trusted else "the checkpoint",
@@ -216,7 +216,7 @@ class Planner:
         self._index_by_time(plan)
         if not clean:
             for queue in self._queues:
-                before = soundness.before_first_hole(queue, plan.dispatch_from)
+                before = cross_check.before_first_hole(queue, plan.dispatch_from)
                 plan.dispatch_from = min(plan.dispatch_from, before)
         return plan
 

@@ -31,13 +31,13 @@ from aerobee.store.disk.offsets_file import MOST_GAPS, ClockNote, DerivedMarks, 
 from aerobee.store.dispatch.dispatcher import Dispatcher
 from aerobee.store.index.service import IndexService
 from aerobee.store.inspect.start_checks import check_log, check_segment_names
+from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.recovery.cross_check import CrossCheck
 from aerobee.store.recovery.plan import Planner, RecoveryPlan, known_of
-from aerobee.store.recovery.queue_settling import settle
 from aerobee.store.recovery.report import Progress, RecoveryReport
-from aerobee.store.recovery.soundness import Soundness
 from aerobee.store.scan.log_scanner import LogScanner, MappedSegments
-from aerobee.store.scan.sequence import Lagging, Sequences
+from aerobee.store.scan.sequence import Gap, Lagging, Sequences
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
 log = logging.getLogger("aerobee.store.recovery")
@@ -77,7 +77,7 @@ class Recovery:
         self.report = RecoveryReport(clean_stop=clean_stop)
         self._identity = offsets_file.identity()
         self._known = known_of(offsets_file.load(), self._identity, clean_stop, same_boot)
-        self._soundness = Soundness(segments, queues)
+        self._cross_check = CrossCheck(segments, queues)
         # How many segments, from the oldest on, are still read through the kernel's cache.
         self._trusted = len(segments.segments)
         # Store time of the last record of the log, 0 if that is not known.
@@ -104,7 +104,7 @@ class Recovery:
         report.begins_at(self._segments.min_offset, self._known.offsets)
         report.foreign_files = self._foreign_files()
         unmade = [queue for queue in self._queues if queue.unmade]
-        remade_from = min(map(self._soundness.before_unmade, unmade), default=None)
+        remade_from = min(map(self._cross_check.before_unmade, unmade), default=None)
         if remade_from is not None:  # once they are made, nobody sees that they were gone
             self._set_back_offsets(remade_from)
         for queue in self._queues:
@@ -115,7 +115,7 @@ class Recovery:
             self._queues,
             self._index,
             self._checkpoint,
-            self._soundness,
+            self._cross_check,
             self._known,
         ).plan(remade_from)
         report.why = plan.why
@@ -129,7 +129,7 @@ class Recovery:
         self._cut_log(scan)
         self._cut_index(scan.end)
         for queue in self._queues:
-            settle(queue, scan, self._segments.min_offset, self._soundness, report)
+            self._settle(queue, scan)
         self._finish()
         report.seconds = self._clock.monotonic() - self._began
         report.write_log()
@@ -142,7 +142,7 @@ class Recovery:
         checkpoint = self._checkpoint
         if plan.index_removed or plan.index_missing:
             checkpoint.index_ms = 0
-        if plan.dispatch_from < self._soundness.reference_start(checkpoint):
+        if plan.dispatch_from < self._cross_check.reference_start(checkpoint):
             checkpoint.logics_ms = checkpoint.index_ms = 0
         if self._segments.segments:
             checkpoint.flush()
@@ -171,7 +171,7 @@ class Recovery:
             scan = LogScanner(
                 MappedSegments(self._segments),
                 plan.floor,
-                self._soundness.boundaries,
+                self._cross_check.boundaries,
                 self._check_crc,
                 tail=plan.tail,
             )
@@ -200,14 +200,14 @@ class Recovery:
         known = self._known.offsets
         if known is not None and known.queues_begin >= 0:
             return self._queues.beginnings() > known.queues_begin
-        return any(self._soundness.begins_late(queue) for queue in self._queues)
+        return any(self._cross_check.begins_late(queue) for queue in self._queues)
 
     def _dispatch(
         self, scan: LogScanner, start: int, dispatch_from: int, expected_end: int
     ) -> None:
-        soundness = self._soundness
+        cross_check = self._cross_check
         sequences = Sequences(
-            dispatch_from, self._segments.min_offset, soundness.is_sound, soundness.is_own
+            dispatch_from, self._segments.min_offset, cross_check.is_sound, cross_check.is_own
         )
         next_report = start + _PROGRESS_BYTES
         gaps_seen = 0
@@ -263,11 +263,64 @@ class Recovery:
         self.report.index_files_removed += index.drop_from(keep)
         start = self._segments.min_offset
         if index.files:
-            start = self._soundness.boundary_at(index.files[-1].end_offset)
-        boundaries = self._soundness.boundaries
+            start = self._cross_check.boundary_at(index.files[-1].end_offset)
+        boundaries = self._cross_check.boundaries
         scan = LogScanner(MappedSegments(self._segments), end, boundaries, CHECK_NOTHING)
         for batch, *_ in scan.batches(start):
             self._dispatcher.reindex(self._dispatcher.entries(batch))
+
+    # --- queues -----------------------------------------------------------------------------
+
+    def _settle(self, queue: ConsumeQueue, scan: LogScanner) -> None:
+        """Cut the queue where the log ends, blank what is damaged, set its numbers.
+
+        By now all that the log has for the queue was compared with its entries and written. What
+        still names no message keeps its slot only, so that its number is not given out again.
+        """
+        for gap in scan.gaps:
+            self._blank_gap(queue, gap)
+        end = queue.max_offset
+        while end > queue.first_offset:
+            entry = queue.entry(end - 1)
+            if entry is None and queue.is_pre_blank(end - 1):
+                break
+            if entry is not None and entry[0] + entry[1] <= scan.end:
+                break
+            end -= 1
+        if end < queue.max_offset:
+            self.report.cut(queue, end)
+            queue.zero_from(end)
+        self._blank_unsound_tail(queue)
+        queue.correct_min_offset(self._segments.min_offset)
+        queue.recovered()
+
+    def _blank_gap(self, queue: ConsumeQueue, gap: Gap) -> None:
+        offset = queue.first_at(gap.start)
+        while offset < queue.max_offset:
+            entry = queue.entry(offset)
+            if entry is not None:
+                if entry[0] >= gap.end:
+                    return
+                self._blank(queue, offset)
+            offset += 1
+
+    def _blank_unsound_tail(self, queue: ConsumeQueue) -> None:
+        """The last entries must name their records; one that does not keeps its slot only.
+
+        It is left over from a foreign recovery that cut the log but not the queue, or its record is
+        damaged. Either way consumers may have seen its offset, so it is not given out again.
+        """
+        for offset in range(queue.max_offset - 1, queue.first_offset - 1, -1):
+            entry = queue.entry(offset)
+            if entry is None or entry[0] < self._segments.min_offset:
+                return
+            if self._cross_check.is_sound(queue, offset, entry):
+                return
+            self._blank(queue, offset)
+
+    def _blank(self, queue: ConsumeQueue, offset: int) -> None:
+        queue.blank_out(offset)
+        self.report.entries_blanked += 1
 
     # --- the rest ---------------------------------------------------------------------------
 

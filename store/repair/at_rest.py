@@ -34,6 +34,7 @@ from aerobee.store.inspect.layout import ASIDE_PREFIX, Layout, survey
 from aerobee.store.inspect.report import Sizes
 from aerobee.store.inspect.sizes import find_sizes
 from aerobee.store.inspect.state import KnownMarks, read_marks
+from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.opening import LOG_SIZE_KEYS, make_parts, open_parts
 from aerobee.store.recovery.report import Progress, RecoveryReport
 
@@ -125,6 +126,17 @@ class StoreAtRest:
     def was_left_open(self) -> bool:
         """Whether the last run, or a command like this one before us, did not end in order."""
         return self._left_open
+
+    def store_files(self) -> StoreFiles:
+        """The log and the queues, to be read and closed by the caller. Raises OSError."""
+        return StoreFiles(
+            self.files,
+            self.settings,
+            self.layout,
+            self.sizes,
+            self.marks,
+            left_open=self.was_left_open,
+        )
 
     def is_given(self, name: str) -> bool:
         """Whether somebody chose the setting (attribute name)."""

@@ -23,20 +23,18 @@ from aerobee.store.disk.offsets_file import MOST_GAPS, DerivedMarks, Offsets, Of
 from aerobee.store.errors import MessageIllegal, StoreLayoutError
 from aerobee.store.inspect.config import Tables
 from aerobee.store.inspect.layout import REBUILD
-from aerobee.store.inspect.log_files import LogFiles
-from aerobee.store.inspect.queue_files import QueueSet
 from aerobee.store.inspect.report import Counts, Findings
+from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.log.commit_log import Appended
 from aerobee.store.log.encoding import crc_checks
 from aerobee.store.opening import LOG_SIZE_KEYS, StoreParts, make_parts
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_view import ENTRY, PRE_BLANK
+from aerobee.store.recovery.cross_check import CrossCheck
 from aerobee.store.recovery.report import Progress
-from aerobee.store.recovery.soundness import Soundness
 from aerobee.store.repair.at_rest import StoreAtRest
 from aerobee.store.scan.log_scanner import LogScanner, MappedSegments, Tail
 from aerobee.store.scan.sequence import Gap, Sequences
-from aerobee.store.scan.sources import Sources
 
 log = logging.getLogger("aerobee.store")
 
@@ -115,17 +113,17 @@ def _build(
         index_enabled=_INDEX in names,
     )
     parts = make_parts(settings, files, rest.clock)
-    sources = Sources(files)
+    old = rest.store_files()
     offsets: Offsets | None = None
     try:
         parts.segments.load(LOG_SIZE_KEYS)
-        build = Build(rest, parts, sources, report, queues=_QUEUES in names)
+        build = Build(rest, parts, old, report, queues=_QUEUES in names)
         build.run(progress)
         build.check()
         build.sync()
         offsets = build.offsets()
     finally:
-        sources.close()
+        old.close()
         parts.let_go(clean=False)
         if offsets is None:
             files.remove_tree(built)
@@ -164,7 +162,7 @@ class Build:
         self,
         rest: StoreAtRest,
         parts: StoreParts,
-        sources: Sources,
+        old: StoreFiles,
         report: RebuildReport,
         *,
         queues: bool,
@@ -173,8 +171,7 @@ class Build:
         self._parts = parts
         self._report = report
         self._with_queues = queues
-        self._log = LogFiles(sources, rest.layout.segments, rest.sizes.segment_bytes)
-        self._old = QueueSet(sources, rest.layout.queues, rest.sizes.queue_bytes, self._log)
+        self._old = old
         tables = Tables(rest.files, rest.layout, Findings(), Counts())
         self._topics = tables.topics()
         self._last_store_ms = 0
@@ -188,18 +185,18 @@ class Build:
         if rest.was_left_open:
             for segment in segments.segments:
                 segment.distrust_cache()
-        soundness = Soundness(segments, parts.queues)
-        floor = max(self._old.named_end(), rest.marks.flushed, soundness.last_sound_start())
+        cross_check = CrossCheck(segments, parts.queues)
+        floor = self._old.known_end
         lasting = rest.marks.nothing_lost or not rest.was_left_open
         self._scan = LogScanner(
             MappedSegments(segments),
             min(floor, segments.max_offset),
-            self._old.boundaries,
+            self._old.queue_set.boundaries,
             crc_checks(verify_property_crc=rest.settings.verify_property_crc),
             tail=Tail.FOLLOWED if lasting else Tail.TORN,
         )
         start = segments.min_offset
-        sequences = Sequences(start, start, soundness.is_sound, soundness.is_own)
+        sequences = Sequences(start, start, cross_check.is_sound, cross_check.is_own)
         gaps_seen = 0
         for batch, *_ in self._scan.batches(start):
             self._report.records += len(batch)
@@ -222,7 +219,7 @@ class Build:
         """Refuse a log that is not there, or not as far as it was."""
         segments = self._parts.segments
         end = segments.segments[-1].end if segments.segments else 0
-        if end < self._rest.marks.flushed or (not end and self._old.name_anything()):
+        if end < self._rest.marks.flushed or (not end and self._old.queue_set.name_anything()):
             raise StoreLayoutError(
                 f"the commit log ends at {end}, messages that stood behind it are missing; nothing "
                 "was changed. Restore the log, or look with 'aerobee store repair' at what is left."
@@ -277,7 +274,7 @@ class Build:
             first = old.first_named(old.first_at(start), old.max_offset)
             if made or first is None:
                 continue
-            if self._log.problem(old, *first) is None:
+            if self._old.log.problem(old, *first) is None:
                 raise StoreLayoutError(
                     f"the queue {old.name} would be gone: its messages are listed in other "
                     "queues' messages (enableMultiDispatch). Give the broker's configuration "

@@ -19,15 +19,11 @@ from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
 from aerobee.store.disk.offsets_file import DerivedMarks, Offsets, OffsetsFile
 from aerobee.store.errors import NoSuchPlace
 from aerobee.store.inspect.config import Tables
-from aerobee.store.inspect.log_files import LogFiles
-from aerobee.store.inspect.queue_files import QueueSet
 from aerobee.store.inspect.report import Counts, Findings
-from aerobee.store.log.encoding import crc_checks
+from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.opening import make_parts
 from aerobee.store.recovery.report import Progress
 from aerobee.store.repair.at_rest import StoreAtRest
-from aerobee.store.scan.log_scanner import LogScanner
-from aerobee.store.scan.sources import Sources
 
 # Segments are passed over by their first record's time, with this much care: a clock may have been
 # set back.
@@ -75,24 +71,22 @@ def plan_cut(
     """
     assert (at is None) != (after_ms is None)
     rest.check_loadable()
-    sources = Sources(rest.files)
+    files = rest.store_files()
     try:
-        return _Planner(rest, sources, progress).plan(at, after_ms)
+        return _Planner(rest, files, progress).plan(at, after_ms)
     finally:
-        sources.close()
+        files.close()
 
 
 class _Planner:
     """Looks for the place, then counts what is behind it."""
 
-    def __init__(self, rest: StoreAtRest, sources: Sources, progress: Progress | None) -> None:
+    def __init__(self, rest: StoreAtRest, files: StoreFiles, progress: Progress | None) -> None:
         self._rest = rest
         self._progress = progress
         self._segments = rest.layout.segments
         self._segment_bytes = rest.sizes.segment_bytes
-        self._log = LogFiles(sources, self._segments, self._segment_bytes)
-        self._queues = QueueSet(sources, rest.layout.queues, rest.sizes.queue_bytes, self._log)
-        self._known_end = max(self._queues.named_end(), rest.marks.flushed)
+        self._files = files
         self._start = self._segments[0].start if self._segments else 0
 
     def plan(self, at: int | None, after_ms: int | None) -> Cut:
@@ -105,23 +99,14 @@ class _Planner:
         self._count(cut)
         return cut
 
-    def _scan(self) -> LogScanner:
-        rest = self._rest
-        return self._log.scanner(
-            self._queues.boundaries,
-            self._known_end,
-            crc_checks(verify_property_crc=rest.settings.verify_property_crc),
-            torn_above=rest.was_left_open and not rest.marks.nothing_lost,
-        )[0]
-
     def _at(self, at: int) -> Cut:
         """The cut at a log offset, which must be where a record begins or ends."""
         if at < self._start:
             raise NoSuchPlace(f"the log begins at {self._start}; there is nothing at {at}")
         # Where a segment begins the last record that stays is in the one before.
-        known = min(at, max(self._known_end, self._start + 1))
+        known = min(at, max(self._files.known_end, self._start + 1))
         begin = max(self._start, (known - 1) // self._segment_bytes * self._segment_bytes)
-        scan = self._scan()
+        scan = self._files.scanner()[0]
         below, end, last_ms = begin, begin, 0
         for record in scan.records(begin):
             log_offset = record[0]
@@ -144,10 +129,10 @@ class _Planner:
         """The cut before the first record that was stored later."""
         begin = self._start
         for file in self._segments:
-            first_ms = self._log.first_store_ms(file)
+            first_ms = self._files.log.first_store_ms(file)
             if 0 < first_ms <= after_ms - _TIME_SLACK_MS:
                 begin = file.start
-        scan = self._scan()
+        scan = self._files.scanner()[0]
         last_ms = 0
         for record in scan.records(begin):
             if record[5] > after_ms:
@@ -156,7 +141,7 @@ class _Planner:
         return Cut(scan.end, last_kept_ms=last_ms)
 
     def _count(self, cut: Cut) -> None:
-        scan = self._scan()
+        scan = self._files.scanner()[0]
         for batch in scan.batches(cut.log_offset):
             cut.records += len(batch.records)
             cut.first_ms = cut.first_ms or batch.records[0][5]
@@ -166,7 +151,7 @@ class _Planner:
                 cut.last_ms = max(cut.last_ms, store_ms)
             if self._progress is not None:
                 done = scan.end - cut.log_offset
-                self._progress("counting what goes", done, self._known_end - cut.log_offset)
+                self._progress("counting what goes", done, self._files.known_end - cut.log_offset)
         cut.log_end = max(scan.end, cut.log_offset)
         # The first one stays whatever it holds: its name is where the log goes on.
         cut.segments = [
@@ -174,7 +159,7 @@ class _Planner:
             for file in self._segments
             if file.start >= cut.log_offset and file.start > self._start
         ]
-        for key, queue in self._queues.queues.items():
+        for key, queue in self._files.queues.items():
             end = queue.first_at(cut.log_offset)
             if end < queue.max_offset:
                 cut.queue_ends[key] = end

@@ -20,13 +20,18 @@ NamesBack = Callable[[QueueView, int, int, int], bool]
 
 
 def named_back(
-    reader: SegmentReader, queue: QueueView, offset: int, log_offset: int, size: int
+    reader: SegmentReader,
+    queue: QueueView,
+    offset: int,
+    log_offset: int,
+    size: int,
+    check_crc: int = CHECK_NOTHING,
 ) -> RecordHead:
     """The record that an entry of the queue names, if it is in its place and names the entry back.
 
     Raises CorruptRecord, which says why it is not the queue's message of that offset.
     """
-    head = reader.head(log_offset, CHECK_NOTHING)
+    head = reader.head(log_offset, check_crc)
     if head.kind != RECORD:
         raise CorruptRecord(f"the rest of the segment at {log_offset} is blank")
     if head.size != size:

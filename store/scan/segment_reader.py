@@ -196,7 +196,7 @@ class MappedReader(SegmentReader):
     """Of a segment that is mapped."""
 
     def __init__(self, segment: MappedFile) -> None:
-        super().__init__(segment.path, segment.start, segment.size, segment.size)
+        super().__init__(segment.path, segment.start, segment.size, segment.wrote)
         self._segment = segment
         self._asked = 0
 

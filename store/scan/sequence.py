@@ -23,6 +23,7 @@ from typing import NamedTuple
 from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
+from aerobee.store.scan.compare import differences
 
 # Slots that may be missing for reasons nobody noticed, a flipped transaction bit for example.
 _SLACK = 16
@@ -317,29 +318,14 @@ class Sequences:
         """Write what is not there already."""
         first, data = run
         there = b""
-        while len(there) < len(data):
-            part = queue.read_entries(
-                first + len(there) // ENTRY_BYTES, (len(data) - len(there)) // ENTRY_BYTES
-            )
-            if not part:
-                break
-            there += part
-        if there == data:
-            return
-        if not there:
-            queue.write_entries(first, data)
-            self.written += run.length
-            return
-        for position in range(0, len(data), ENTRY_BYTES):
-            offset = first + position // ENTRY_BYTES
-            if position >= len(there):
-                queue.write_entries(offset, data[position:])
+        if first >= queue.first_offset:
+            there = queue.read_over_files(first, run.end)
+        for offset, wanted, present in differences(first, data, there):
+            if not present:
+                queue.write_entries(offset, data[(offset - first) * ENTRY_BYTES :])
                 self.written += run.end - offset
                 return
-            entry = data[position : position + ENTRY_BYTES]
-            present = there[position : position + ENTRY_BYTES]
-            if present != entry:
-                self._replace(queue, offset, entry, present)
+            self._replace(queue, offset, wanted, present)
 
     def _replace(self, queue: ConsumeQueue, offset: int, wanted: bytes, present: bytes) -> None:
         """Put an entry where another one is, unless that names a later record, soundly."""

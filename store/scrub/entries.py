@@ -13,23 +13,20 @@ Threads: the scrub's own. Queues are read through copies and descriptors of its 
 
 import logging
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.hashing import tag_code
-from aerobee.protocol.message.properties import PROPERTY_TAGS, decode_properties, further_queues
 from aerobee.protocol.message.record_check import Checked
-from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
 from aerobee.store.disk.descriptors import DescriptorCache
 from aerobee.store.disk.files import Files
+from aerobee.store.dispatch.derived import Derivation, by_queue
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueView
-from aerobee.store.queues.slots import OFFSETS_MARK
 from aerobee.store.queues.snapshot import copy_of
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.scan.boundaries import Boundaries, named_back
+from aerobee.store.scan.compare import differences
 from aerobee.store.scan.segment_reader import SegmentReader
 
 log = logging.getLogger("aerobee.store.scrub")
@@ -43,11 +40,8 @@ MOST_DIFFERENT = 262_144
 # Slots compared or looked at in one step: some 0.2 ms at worst.
 _RUN_ENTRIES = 512
 _RUN_BYTES = _RUN_ENTRIES * ENTRY_BYTES
-_TAGS_MARK = PROPERTY_TAGS.encode() + b"\x01"
-_END = b"\x02"
 # Entries that hold an address in the queue's extension instead of a tags code are below this.
 _LEAST_TAGS_CODE = -(1 << 31)
-_pack_entry = ENTRY.pack
 
 
 Entry = tuple[int, int, int]
@@ -90,7 +84,7 @@ class EntryCheck:
     ) -> None:
         self._files = files
         self._queues = queues
-        self._levels = levels
+        self._derivation = Derivation(queues.queues, queues.get, self._listed, levels)
         self._start = start
         self._end = end
         self._cache = DescriptorCache(files, _DESCRIPTORS, read_only=True)
@@ -111,37 +105,14 @@ class EntryCheck:
 
     def feed(self, records: list[Checked]) -> None:
         """The next sound records of the segment."""
-        known = self._queues.queues
-        for record in records:
-            log_offset, size, queue_id, queue_offset, sys_flag, store_ms, topic = record[:7]
-            if sys_flag & SYS_TRANSACTION_PREPARED:
-                continue
-            text = record[10]
-            tags_code = _tags_code(text)
-            queue = known.get((topic, queue_id))
-            if OFFSETS_MARK in text:
-                self._gather_further(record, queue, _pack_entry(log_offset, size, tags_code))
-            if queue is not None:
-                if queue.delayed:
-                    properties = decode_properties(text)
-                    tags_code = self._levels.tags_code(topic, properties, store_ms, tags_code)
-                self._gather(queue, queue_offset, _pack_entry(log_offset, size, tags_code))
+        for queue, (offsets, entries) in by_queue(self._derivation.entries(records)).items():
+            known = self._gathered.setdefault(queue, ([], []))
+            known[0].extend(offsets)
+            known[1].extend(entries)
+            self._count += len(entries)
 
-    def _gather_further(self, record: Checked, own: ConsumeQueue | None, entry: bytes) -> None:
-        seen = {own}
-        for name, queue_offset in further_queues(decode_properties(record[10])):
-            queue = self._queues.get(name, self._queues.listed_id(name, record[2]))
-            if queue is not None and queue not in seen:
-                seen.add(queue)
-                self._gather(queue, queue_offset, entry)
-
-    def _gather(self, queue: ConsumeQueue, queue_offset: int, entry: bytes) -> None:
-        known = self._gathered.get(queue)
-        if known is None:
-            known = self._gathered[queue] = ([], [])
-        known[0].append(queue_offset)
-        known[1].append(entry)
-        self._count += 1
+    def _listed(self, name: str, queue_id: int) -> ConsumeQueue | None:
+        return self._queues.get(name, self._queues.listed_id(name, queue_id))
 
     # --- records against entries --------------------------------------------------------------
 
@@ -175,20 +146,12 @@ class EntryCheck:
         found = self._read(copy, low, high)
         if found is None:
             return
-        if found == expected:
-            self._is_right(queue, low, high)
-            return
-        self._differs(queue, low, expected, found)
-
-    def _differs(self, queue: ConsumeQueue, low: int, expected: bytes, found: bytes) -> None:
-        different = 0
-        slot = low
-        for one, other in zip(ENTRY.iter_unpack(expected), ENTRY.iter_unpack(found), strict=True):
-            if is_same(queue, one, other):
-                self._is_right(queue, slot, slot + 1)
-            else:
-                different += 1
-            slot += 1
+        different, right = 0, low
+        for slot, one, other in differences(low, expected, found):
+            if not is_same(queue, ENTRY.unpack(one), ENTRY.unpack(other)):
+                self._is_right(queue, right, slot)
+                different, right = different + 1, slot + 1
+        self._is_right(queue, right, high)
         if different:
             self._different += different
             self.complete = self.complete and self._different <= MOST_DIFFERENT
@@ -196,6 +159,8 @@ class EntryCheck:
                 self.runs.append(Run(queue, low, expected))
 
     def _is_right(self, queue: ConsumeQueue, low: int, high: int) -> None:
+        if low == high:
+            return
         ranges = self._right.get(queue)
         if ranges is None:
             self._right[queue] = [[low, high]]
@@ -304,19 +269,3 @@ class _Readable(QueueView):
         except OSError as error:
             self._failed(self._copy, error)
             return b""
-
-
-def _tags_code(properties: bytes) -> int:
-    """The tags code of a record; decoding all of its properties would cost as much as its check."""
-    at = properties.find(_TAGS_MARK)
-    if at < 0:
-        return 0
-    if (at and properties[at - 1] != _END[0]) or properties.find(_TAGS_MARK, at + 1) >= 0:
-        return tag_code(decode_properties(properties).get(PROPERTY_TAGS, ""))
-    end = properties.find(_END, at)
-    return _code_of(properties[at + len(_TAGS_MARK) : end if end >= 0 else None])
-
-
-@lru_cache(maxsize=4096)
-def _code_of(tags: bytes) -> int:
-    return tag_code(tags.decode())

@@ -329,7 +329,7 @@ def start(name: str, root: Path, clock: ManualClock, **changes: object) -> None:
         say(name, root, "refused", error)
         return
     recovery = vars(store.recovery) | {"seconds": 0}
-    say(name, root, sorted(recovery.items()))
+    say(name, root, list(recovery.values()))
     worker, healer = store.checks._scrub, store.checks._healer
     assert worker is not None
     while True:
@@ -351,9 +351,13 @@ def audited(name: str, root: Path, clock: ManualClock, **changes: object) -> Non
     show_report(name, root, verify(small_settings(root, **changes), clock=clock))
     dump = Dump(small_settings(root, **changes))
     try:
-        for listed in (dump.messages, dump.queue_entries, dump.entries):
-            data = "\n".join(map(str, listed(Wanted()))).replace(str(root), "ROOT")
-            say(name, root, listed.__name__, hashlib.sha256(data.encode()).hexdigest())
+        for what, listed in (
+            ("messages", dump.messages(Wanted())),
+            ("units", dump.queue_entries(Wanted())),
+            ("entries", dump.entries(Wanted())),
+        ):
+            data = "\n".join(str(tuple(one)) for one in listed).replace(str(root), "ROOT")
+            say(name, root, what, hashlib.sha256(data.encode()).hexdigest())
     finally:
         dump.close()
 
@@ -436,7 +440,7 @@ def damaged_stores(directory: Path, kind: str, chance: random.Random, count: int
             if (target / "abort").exists():
                 as_copy(target)
             if (target / "offsets").exists():
-                adopt(target, **boot)  # type: ignore[arg-type]
+                adopt(target, **boot)
             places.append(target)
         clock = ManualClock()
         clock.time_ms += 10**9

@@ -14,7 +14,7 @@ from aerobee.store.disk import offsets_file
 from aerobee.store.disk.lock import StoreLock
 from aerobee.store.index import service as index_service
 from aerobee.store.recovery import recovery
-from aerobee.store.recovery.soundness import Soundness
+from aerobee.store.recovery.cross_check import CrossCheck
 from aerobee.store.scan.resynchronise import Resynchroniser
 from aerobee.store.scrub import entries as scrub_units
 from aerobee.store.segments import mapped_file_queue
@@ -101,7 +101,7 @@ RULES: dict[str, Broken] = {
     "units are compared": Broken("queue: wrong unit", scrub_units, "is_same", _always),
     "a slot is never given twice": Broken(
         "queue: wrong unit",
-        Soundness,
+        CrossCheck,
         "before_unsound_end",
         lambda _self, _queue, start: start,
         0,

@@ -158,7 +158,7 @@ def result_of(steps: Generator[None, None, int]) -> int:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_next_record_that_units_name_is_that_of_all_units(root: Path, seed: int) -> None:
-    """However it is asked: place after place, and back again; wrong units are passed over."""
+    """However it is asked: place after place, and back again; wrong entries are passed over."""
     chance = random.Random(seed)
     slots = [
         (path, at_byte)

@@ -13,7 +13,7 @@ from aerobee.store.errors import StoreSizeMismatch
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_view import PRE_BLANK
 from aerobee.store.queues.table import ConsumeQueueTable
-from aerobee.store.recovery.soundness import _holes
+from aerobee.store.recovery.cross_check import _holes
 from tests.faulty_files import FaultyFiles
 
 FILE = 100  # five units

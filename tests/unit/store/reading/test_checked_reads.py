@@ -23,7 +23,7 @@ from aerobee.store.disk.files import Files
 from aerobee.store.disk.offsets_file import OffsetsFile
 from aerobee.store.message_store import GetStatus, MessageStore
 from aerobee.store.reading import damage
-from aerobee.store.recovery.soundness import Soundness
+from aerobee.store.recovery.cross_check import CrossCheck
 from tests.unit.store.support import (
     SEGMENT,
     adopt,
@@ -202,7 +202,7 @@ def test_swapped_queue_files_give_nobody_the_messages_of_another_topic(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Beyond what a start looks at, which would make them again.
-    monkeypatch.setattr(Soundness, "is_anothers", lambda *_: False)
+    monkeypatch.setattr(CrossCheck, "is_anothers", lambda *_: False)
     store = MessageStore.open(small_settings(tmp_path))
     for n in range(8):
         store.put(message(b"orders %d" % n, topic="Orders"))

@@ -22,7 +22,7 @@ _CHUNK_ENTRIES = 3200
 _BESIDE = 8
 
 
-class Soundness:
+class CrossCheck:
     """The judge of loaded `segments` and `queues`."""
 
     def __init__(self, segments: MappedFileQueue, queues: ConsumeQueueTable) -> None:
@@ -35,10 +35,10 @@ class Soundness:
 
         The time is that record's store time in milliseconds, 0 if there is no such record.
         """
-        end, last = last_boundary(self._queues, self._names_back, self._segments.min_offset)
+        end, place = last_boundary(self._queues, self._names_back, self._segments.min_offset)
         head = None
-        if last is not None:
-            queue, offset = last
+        if place is not None:
+            queue, offset = place
             entry = queue.entry(offset)
             head = None if entry is None else self.named_back(queue, offset, entry)
         return end, 0 if head is None else head.store_timestamp_ms
@@ -92,8 +92,9 @@ class Soundness:
 
     def is_anothers(self, queue: ConsumeQueue, looks: int, gaps: Sequence[tuple[int, int]]) -> bool:
         """Whether files of the queue seem to hold the entries of another one, by a look at the
-        first and the last entries of `looks` files at most. A single wrong entry, or one whose
-        record is damaged or in one of the known `gaps`, does not count: the scrub mends it."""
+        first
+        and the last entries of `looks` files at most. A single wrong entry, or one whose record is
+        damaged or in one of the known `gaps`, does not count: the scrub mends it."""
         files = queue.segments[:: max(1, -(-len(queue.segments) // max(1, looks)))]
         for file in files:
             first = file.start // ENTRY_BYTES

@@ -1,0 +1,108 @@
+"""What follows from a record of the log: its entries in consume queues, and its keys in the index.
+
+The only place that knows. Dispatch of what is read from the log, recovery, rebuild, the scrub and
+the audit ask here; the append, which has the message at hand, gives the same of its own
+(`log/commit_log.py`), and a test compares both.
+
+A message has one entry in its own queue, with the hash of its tags; one that waits for its delay
+has the delivery time there. A multi-dispatched one has further entries, in the queues that its
+properties list with the numbers it has there (store/FORMAT.md 2.8). Half messages have keys only,
+rollbacks nothing at all.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Generic, TypeAlias, TypeVar
+
+from aerobee.protocol.hashing import tag_code
+from aerobee.protocol.message.properties import decode_properties, further_queues, tags_and_keys
+from aerobee.protocol.message.record_check import Checked
+from aerobee.protocol.message.record_layout import (
+    SYS_TRANSACTION_MASK,
+    SYS_TRANSACTION_PREPARED,
+    SYS_TRANSACTION_ROLLBACK,
+)
+from aerobee.protocol.names import SCHEDULE_TOPIC
+from aerobee.store.queues.delay_levels import DelayLevels
+from aerobee.store.queues.queue_view import ENTRY
+from aerobee.store.queues.slots import OFFSETS_MARK
+
+#: What its reader knows a queue by: the queue itself, or its topic and queue id.
+Q = TypeVar("Q")
+#: As `Appended` of the commit log: queue (None: no entry), queue offset, log offset, size, tags
+#: code, keys, store time, topic.
+Entry: TypeAlias = tuple[Q | None, int, int, int, int, tuple[str, ...], int, str]
+
+_pack_entry = ENTRY.pack
+
+
+class Derivation(Generic[Q]):
+    """Makes entries of records.
+
+    A queue that is not in `known` (by topic and queue id) is asked of `missing`, and `listed` tells
+    a further queue by its name and the message's own queue id. None is a queue that gets no entry;
+    without `listed` no message has further ones.
+    """
+
+    def __init__(
+        self,
+        known: Mapping[tuple[str, int], Q],
+        missing: Callable[[str, int], Q | None],
+        listed: Callable[[str, int], Q | None] | None,
+        levels: DelayLevels,
+    ) -> None:
+        self._known = known
+        self._missing = missing
+        self._listed = listed
+        self._levels = levels
+
+    def entries(self, records: Iterable[Checked]) -> list[Entry[Q]]:
+        """Those of sound records, in order; the further ones of a message follow its own."""
+        found: list[Entry[Q]] = []
+        known, listed = self._known, self._listed
+        for record in records:
+            log_offset, size, queue_id, queue_offset, sys_flag, store_ms, topic = record[:7]
+            tags, keys = tags_and_keys(record[10])
+            tags_code = tag_code(tags) if tags else 0
+            transaction = sys_flag & SYS_TRANSACTION_MASK
+            queue: Q | None = None
+            if not transaction & SYS_TRANSACTION_PREPARED:
+                queue = known.get((topic, queue_id)) or self._missing(topic, queue_id)
+                if topic == SCHEDULE_TOPIC:
+                    properties = decode_properties(record[10])
+                    tags_code = self._levels.tags_code(topic, properties, store_ms, tags_code)
+                if queue is not None:
+                    found.append(
+                        (queue, queue_offset, log_offset, size, tags_code, keys, store_ms, topic)
+                    )
+                if listed is not None and OFFSETS_MARK in record[10]:
+                    found += self._further(record, queue, tags_code)
+                continue
+            if transaction == SYS_TRANSACTION_ROLLBACK:
+                keys = ()
+            found.append((None, queue_offset, log_offset, size, tags_code, keys, store_ms, topic))
+        return found
+
+    def _further(self, record: Checked, own: Q | None, tags_code: int) -> list[Entry[Q]]:
+        assert self._listed is not None
+        log_offset, size, queue_id, _, _, store_ms, _ = record[:7]
+        found: list[Entry[Q]] = []
+        known = {own, None}
+        for name, queue_offset in further_queues(decode_properties(record[10])):
+            other = self._listed(name, queue_id)
+            if other not in known:
+                known.add(other)
+                found.append((other, queue_offset, log_offset, size, tags_code, (), store_ms, name))
+        return found
+
+
+def by_queue(entries: Iterable[Entry[Q]]) -> dict[Q, tuple[list[int], list[bytes]]]:
+    """Queue offsets, and the bytes of the entries there, of each queue in the order of the log."""
+    found: dict[Q, tuple[list[int], list[bytes]]] = {}
+    for queue, queue_offset, log_offset, size, tags_code, _, _, _ in entries:
+        if queue is not None:
+            known = found.get(queue)
+            if known is None:
+                known = found[queue] = ([], [])
+            known[0].append(queue_offset)
+            known[1].append(_pack_entry(log_offset, size, tags_code))
+    return found

@@ -1,0 +1,92 @@
+"""What an index file holds, read-only, whoever reads its bytes and in whatever state it is.
+
+The entries, read in order, determine what every slot must hold: each entry names the one before it
+in its slot. So whoever has gone through the entries and noted the newest of each slot can be told
+the slots that hold something else (`wrong_slots`). What follows from that is the caller's affair:
+recovery cuts off or makes again, the scrub counts, the audit names each place.
+"""
+
+import sys
+from array import array
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from aerobee.store.index.file import HEADER, HEADER_BYTES, INDEX_ENTRY_BYTES, SLOT_BYTES
+
+_ENTRIES = Struct(">iqii")
+_CHUNK_ENTRIES = 50_000
+_CHUNK_SLOTS = 500_000
+
+#: Of an entry: key hash, log offset, seconds since the file's begin, number of the one before it.
+Fields = tuple[int, int, int, int]
+
+
+class IndexHeader(NamedTuple):
+    """The header; `next_number` is that of the entry to come, the first one is 1."""
+
+    begin_ms: int
+    end_ms: int
+    begin_offset: int
+    end_offset: int
+    used_slots: int
+    next_number: int
+
+
+class IndexView:
+    """A file of `slots`, read with `read(position, size)`, which may give less. Raises what that
+    raises."""
+
+    def __init__(self, read: Callable[[int, int], bytes], slots: int) -> None:
+        self._read = read
+        self.slots = slots
+        self.entries_at = HEADER_BYTES + SLOT_BYTES * slots
+
+    def header(self) -> IndexHeader | None:
+        """The header, None if so much is not there."""
+        data = self._read(0, HEADER_BYTES)
+        return IndexHeader(*HEADER.unpack(data)) if len(data) == HEADER_BYTES else None
+
+    def entry_position(self, number: int) -> int:
+        """Where entry `number` is in the file."""
+        return self.entries_at + INDEX_ENTRY_BYTES * number
+
+    def chunks(
+        self, count: int, most: int = _CHUNK_ENTRIES
+    ) -> Iterator[tuple[int, Iterator[Fields]]]:
+        """(number of the first, fields of each) of the entries below `count`, `most` at a time.
+
+        Ends where the file does.
+        """
+        number = 1
+        while number < count:
+            size = INDEX_ENTRY_BYTES * min(most, count - number)
+            data = self._read(self.entry_position(number), size)
+            whole = data[: len(data) // INDEX_ENTRY_BYTES * INDEX_ENTRY_BYTES]
+            yield number, _ENTRIES.iter_unpack(whole)
+            if len(data) < size:
+                return
+            number += size // INDEX_ENTRY_BYTES
+
+    def wrong_slots(
+        self, newest: "array[int]", most: int = _CHUNK_SLOTS
+    ) -> Iterator[list[tuple[int, int, int]]]:
+        """(slot, entry it holds, entry it should hold) where these differ from `newest`, the newest
+        entry of each slot; of `most` slots at a time."""
+        for first in range(0, self.slots, most):
+            count = min(most, self.slots - first)
+            stored = array("i")
+            stored.frombytes(self._read(HEADER_BYTES + SLOT_BYTES * first, SLOT_BYTES * count))
+            if sys.byteorder == "little":
+                stored.byteswap()
+            expected = newest[first : first + count]
+            if stored == expected:
+                yield []
+                continue
+            both = enumerate(zip(stored, expected, strict=True), first)
+            yield [(slot, one, other) for slot, (one, other) in both if one != other]
+
+
+def no_entries(slots: int) -> "array[int]":
+    """What slots hold before the first entry."""
+    return array("i", bytes(SLOT_BYTES * slots))
