@@ -58,10 +58,12 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """One partition: pieces of the log, walked in order."""
+    """One partition: pieces of the log, scanned in order. `queue_root` is where the consume queues
+    are that say where records begin behind damage."""
 
     place: Place
     pieces: tuple[Piece, ...]
+    queue_root: str | None
 
 
 class EntryRange(NamedTuple):
@@ -205,12 +207,12 @@ class _Planner:
         for piece in pieces:
             own = max(0, min(piece.end, max(piece.known_end, piece.start)) - piece.start)
             if together and size + own > self.options.split_bytes:
-                yield LogPart(self.store.place, tuple(together))
+                yield LogPart(self.store.place, tuple(together), self.store.queue_root)
                 together, size = [], 0
             together.append(piece)
             size += own
         if together:
-            yield LogPart(self.store.place, tuple(together))
+            yield LogPart(self.store.place, tuple(together), self.store.queue_root)
 
     # --- by entries --------------------------------------------------------------------------
 
