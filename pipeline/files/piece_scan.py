@@ -172,11 +172,11 @@ class PieceScan:
 
     def _behind(self, bad: int, limit: int) -> int:
         """Where records go on behind what is none; `limit` if they do not before it."""
-        if self._part.queue_root is not None:
-            following = _result(self._resynchroniser.below_floor(bad, limit))
-            if following < limit:
-                return following
-        return self._anything_sound(bad, limit)
+        is_content_damaged = self._reader.claimed_sizes(bad, limit).agree
+        if is_content_damaged or self._part.queue_root is not None:
+            limit = _result(self._resynchroniser.below_floor(bad, limit))
+        # A damaged size may lead to another record by chance, over sound ones in between.
+        return limit if is_content_damaged else self._anything_sound(bad, limit)
 
     def _anything_sound(self, bad: int, limit: int) -> int:
         self._reader.window_bytes = _WINDOW_BYTES
