@@ -20,7 +20,7 @@ import numpy as np
 
 from aerobee.pipeline.decode.decode import gather
 from aerobee.pipeline.decode.record_starts import MESSAGE_MAGIC_V2, record_starts
-from aerobee.pipeline.files.directory import File, Place, Store
+from aerobee.pipeline.files.directory import File, Place, list_queues
 from aerobee.pipeline.files.plan import LogPart, Piece
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record_check import (
@@ -50,6 +50,7 @@ CHUNK_BYTES: Final = 4 << 20
 REMOTE_CHUNK_BYTES: Final = 16 << 20
 
 _ANY_MAGIC = re.compile(b"\xda\xa3\x20[\xa7\xab]")
+_MAGIC_BYTES: Final = 4
 _HEAD_BYTES: Final = HEADS[0x30].size
 _WINDOW_BYTES: Final = 1 << 20
 
@@ -174,7 +175,7 @@ class PieceScan:
         """Where records go on behind what is none; `limit` if they do not before it."""
         is_content_damaged = self._reader.claimed_sizes(bad, limit).agree
         if is_content_damaged or self._part.queue_root is not None:
-            limit = _result(self._resynchroniser.below_floor(bad, limit))
+            limit = _finished(self._resynchroniser.below_floor(bad, limit))
         # A damaged size may lead to another record by chance, over sound ones in between.
         return limit if is_content_damaged else self._anything_sound(bad, limit)
 
@@ -187,15 +188,17 @@ class PieceScan:
     @cached_property
     def _resynchroniser(self) -> Resynchroniser:
         boundaries = Boundaries(self._queues, self._names_back)
-        # Without consume queues nothing says where records begin, so each sound one is believed.
-        chain = {} if self._part.queue_root else {"long_chain": 1}
-        return Resynchroniser(self._reader, boundaries, CHECK_NOTHING, **chain)
+        if self._part.queue_root is not None:
+            return Resynchroniser(self._reader, boundaries, CHECK_NOTHING)
+        # Nothing says where records begin, so each sound one is believed: a reader of a backup must
+        # not lose a message for want of its consume queues.
+        return Resynchroniser(self._reader, boundaries, CHECK_NOTHING, long_chain=1)
 
     def _queues(self) -> list[QueueView]:
         place, root = self._part.place, self._part.queue_root
         if root is None:
             return []
-        found = Store("", place, (), root, False).queues()
+        found = list_queues(place, root)
         return [_FileQueue(place, *key, files) for key, files in found.items()]
 
     def _names_back(self, queue: QueueView, offset: int, log_offset: int, size: int) -> bool:
@@ -212,8 +215,8 @@ def _damage(bad: int, following: int) -> Damage:
     return Damage(bad, f"is no record; the next one is at {following}")
 
 
-def _result(steps: Generator[Any, None, T]) -> T:
-    """What a rule finds that is made of small steps for a running broker."""
+def _finished(steps: Generator[Any, None, T]) -> T:
+    """The result of a rule, which works in small steps for the sake of a running broker."""
     while True:
         try:
             next(steps)
@@ -287,16 +290,19 @@ class _PieceReader(SegmentReader):
     def magics(self, start: int, end: int) -> Iterator[int | None]:
         position = start - self.start + MAGIC_POSITION
         stop = min(end - self.start + MAGIC_POSITION, self.limit)
-        while position + 4 <= stop + 3 and position < stop:
-            buffer, index = self.at(position, min(_WINDOW_BYTES, self.limit - position))
-            found = _ANY_MAGIC.search(buffer, index)
-            if found is None:
-                position = max(position + 1, position + len(buffer) - index - 3)
+        while position < stop:
+            buffer, index = self.at(position, min(_MAGIC_BYTES, self.limit - position))
+            match = _ANY_MAGIC.search(buffer, index)
+            if match is None:
+                # It may lie across the end of the window.
+                position += max(1, len(buffer) - index - _MAGIC_BYTES + 1)
                 yield None
                 continue
-            position += found.start() - index + 1
-            if position - 1 < stop:
-                yield self.start + position - 1 - MAGIC_POSITION
+            found = position + match.start() - index
+            if found >= stop:
+                return
+            yield self.start + found - MAGIC_POSITION
+            position = found + 1
 
     def head(self, log_offset: int, check_crc: int) -> RecordHead:
         size = self._size_of_v2(log_offset, self.end)

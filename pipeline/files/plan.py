@@ -33,7 +33,7 @@ from aerobee.protocol.names import is_light
 log = logging.getLogger("aerobee.pipeline")
 
 #: With a smaller share of the log than this in the selected queues, `auto` follows their entries:
-#: a record found by its entry costs about as much as walking over eight.
+#: a record found by its entry costs about as much as scanning over eight.
 ENTRIES_SHARE_MAX: Final = 1 / 8
 
 
@@ -143,7 +143,7 @@ class _Planner:
                 last = min(last, number)
         return segments[first:last]
 
-    # --- by walking ------------------------------------------------------------------------
+    # --- by scanning ----------------------------------------------------------------------
 
     def _pieces(self, segments: list[File]) -> Iterator[Piece]:
         queues = self.log.queues()
