@@ -21,6 +21,7 @@ import numpy as np
 from aerobee.pipeline.decode.decode import gather
 from aerobee.pipeline.decode.record_starts import MESSAGE_MAGIC_V2, record_starts
 from aerobee.pipeline.files.directory import File, Place, list_queues
+from aerobee.pipeline.files.entries import ENTRY, ENTRY_BYTES, QueueEntries
 from aerobee.pipeline.files.plan import LogPart, Piece
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record_check import (
@@ -37,7 +38,7 @@ from aerobee.protocol.message.record_layout import (
     SIZE_AND_MAGIC,
     SYS_FLAG_POSITION,
 )
-from aerobee.store.queues.queue_view import ENTRY_BYTES, QueueView
+from aerobee.store.queues.queue_view import QueueView
 from aerobee.store.scan.boundaries import Boundaries, named_back
 from aerobee.store.scan.resynchronise import Resynchroniser
 from aerobee.store.scan.segment_reader import ClaimedSizes, SegmentReader
@@ -199,7 +200,7 @@ class PieceScan:
         if root is None:
             return []
         found = list_queues(place, root)
-        return [_FileQueue(place, *key, files) for key, files in found.items()]
+        return [_QueueOfFiles(place, *key, files) for key, files in found.items()]
 
     def _names_back(self, queue: QueueView, offset: int, log_offset: int, size: int) -> bool:
         if not self._piece.file_start <= log_offset < self._file_end:
@@ -224,30 +225,26 @@ def _finished(steps: Generator[Any, None, T]) -> T:
             return stop.value  # type: ignore[no-any-return]
 
 
-class _FileQueue(QueueView):
-    """A consume queue's files as the store's rules read them."""
+class _QueueOfFiles(QueueView):
+    """A consume queue as the store's rules read it."""
 
-    __slots__ = ("_files", "_place", "max_offset", "queue_id", "segment_bytes", "topic")
+    __slots__ = ("_base", "_entries", "max_offset", "queue_id", "segment_bytes", "topic")
 
     def __init__(self, place: Place, topic: str, queue_id: int, files: tuple[File, ...]) -> None:
         self.topic, self.queue_id = topic, queue_id
         self.segment_bytes = files[0].size
-        self.max_offset = files[-1].end // ENTRY_BYTES
-        self._place = place
-        self._files = files
+        self._entries = QueueEntries(place, topic, queue_id, files)
+        self._base = files[0].start // ENTRY_BYTES
+        self.max_offset = self._base + self._entries.end()
 
     @property
     def first_offset(self) -> int:
-        return self._files[0].start // ENTRY_BYTES
+        return self._base
 
     def read_entries(self, first: int, count: int) -> bytes:
-        start = first * ENTRY_BYTES
-        for file in self._files:
-            if file.start <= start < file.end:
-                with self._place.open(file.path) as reader:
-                    data = reader.read(start - file.start, count * ENTRY_BYTES)
-                return data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
-        return b""
+        end = min(first + count, self.max_offset)
+        # In the byte order of files; numpy has turned it round.
+        return self._entries.read(first - self._base, end - self._base).astype(ENTRY).tobytes()
 
 
 class _PieceReader(SegmentReader):
