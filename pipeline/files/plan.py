@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.errors import StoreReadError
 from aerobee.pipeline.files.directory import File, Place, Store, find_stores, require_topics
-from aerobee.pipeline.files.entries import QueueEntries
+from aerobee.pipeline.files.entries import ENTRY_BYTES, QueueEntries
 from aerobee.pipeline.files.log import Log, in_parallel
 from aerobee.pipeline.files.options import AUTO, COMMIT_LOG, CONSUME_QUEUE, StoreOptions
 from aerobee.protocol.names import is_light
@@ -312,7 +312,7 @@ def _range_of(queue: QueueEntries, first: int, end: int) -> EntryRange:
     passed = 0
     before = 0
     for file in queue.files:
-        count = file.size // 20
+        count = file.size // ENTRY_BYTES
         if passed + count > first and passed < end:
             files.append(file)
         elif not files:
