@@ -10,13 +10,14 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(PYTHON_IN_VENV) -m pytest
 # Suites beside the unit tests; `make crash` runs tests/crash, and so on.
 SUITES := contract interop crash sim fuzz service
 
-.PHONY: help setup run test check lint types unit peers monitors spark bench bench-spark manual clean $(SUITES)
+.PHONY: help setup run test check lint types unit peers monitors spark bench bench-spark pair manual clean $(SUITES)
 
 help:
 	@echo 'make run     a broker with its name server, ready to send and pull (STORE=DIR, ARGS="--port 10911")'
 	@echo 'make test    everything, with the real clients of other languages (brings them first)'
 	@echo 'make check   ruff, types, unit and contract tests: about two minutes, before each commit'
 	@echo 'make bench   benchmarks; bench-spark: Spark reading from us and from Kafka'
+	@echo 'make pair    BASE=COMMIT: the working tree against that state, in turns (PAIRS=15, LOADS=P2,P5)'
 	@echo 'make setup   .venv with Aerobee installed; also: unit lint types spark manual clean $(SUITES)'
 
 setup:
@@ -76,6 +77,12 @@ bench-spark: setup
 	@tests/spark/setup.sh 4.3
 	@tests/bench/setup.sh
 	$(PYTHON_IN_VENV) -m tests.bench.spark $(ARGS)
+
+# The working tree against another state of the code, both servers up; docs/benchmarks.md says how to
+# read it. Nothing else should run meanwhile; it takes five minutes.
+pair: setup
+	@exec $(PYTHON_IN_VENV) -m tests.bench.pair --base="$(BASE)" $(ARGS) \
+		$(if $(PAIRS),--pairs="$(PAIRS)") $(if $(LOADS),--loads="$(LOADS)")
 
 # The manual of all settings, made from their declarations.
 manual: setup

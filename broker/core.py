@@ -298,7 +298,7 @@ class BrokerCore:
             RequestCode.LITE_PULL_MESSAGE: self.pull.handle,
         }
         writes = TurnWrites(self._loop)
-        # Pulls are not served on the VIP port (spec/wire.md 1.9).
+        # Pulls are not served on the VIP port (protocol/WIRE.md 1.9).
         self.main_router = Router({**handlers, **pulls}, self.stats, self.connection_closed, writes)
         self.vip_router = Router(handlers, self.stats, self.connection_closed, writes)
 
@@ -314,7 +314,7 @@ class BrokerCore:
 
     def _admin_handlers(self) -> dict[int, Handler]:
         """Codes that none of these lists are answered with REQUEST_CODE_NOT_SUPPORTED, among them
-        UPDATE_BROKER_CONFIG: remote change of settings is off (reliability 8).
+        UPDATE_BROKER_CONFIG: remote change of settings is off (docs/reliability.md 8).
         """
         settings, store, stats = self.settings, self.store, self.stats
         topics, groups, offsets = self.topics, self.groups, self.offsets

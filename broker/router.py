@@ -1,12 +1,12 @@
 """From a command to its answer: finds the handler, turns errors into answers, counts.
 
 One router per port: the main port serves everything, the VIP port everything but pulls
-(spec/wire.md 1.9). Handlers are plain functions `(connection, command) -> bytes | None`; None means
-"answered later, or never" (a held pull, a send that waits for its sync, a oneway request); who
-answers later counts the request then, with the time it took. The answers to all commands of one
+(protocol/WIRE.md 1.9). Handlers are plain functions `(connection, command) -> bytes | None`; None
+means "answered later, or never" (a held pull, a send that waits for its sync, a oneway request);
+who answers later counts the request then, with the time it took. The answers to all commands of one
 socket read leave in one write.
 
-Errors have owners (style.md 3): `BadRequest` is the peer's fault and carries its own code; a
+Errors have owners: `BadRequest` is the peer's fault and carries its own code; a
 `StoreError` is the store's state and has its code in the table below; anything else is our bug. It
 is logged with its traceback, answered with SYSTEM_ERROR so that the client does not wait for its
 time-out, and counted in `stats.handler_failures`, which an alert watches. Who answers later asks
@@ -36,7 +36,7 @@ _UNSUPPORTED_LOGGED = 100
 
 Handler: TypeAlias = Callable[[Connection, Command], bytes | None]
 
-# Store errors to response codes (spec/store.md 3.5); the first class that matches decides.
+# Store errors to response codes (store/FORMAT.md 3.5); the first class that matches decides.
 _STORE_ERROR_CODES: tuple[tuple[type[store_errors.StoreError], int], ...] = (
     (store_errors.MessageIllegal, ResponseCode.MESSAGE_ILLEGAL),
     (store_errors.PropertiesTooLarge, ResponseCode.MESSAGE_ILLEGAL),

@@ -29,7 +29,7 @@ from aerobee.protocol.names import LMQ_PREFIX, is_light
 
 OTHER = "__other__"
 UNKNOWN_CODE = -1
-_CODE_NOT_SUPPORTED = 3  # ResponseCode.REQUEST_CODE_NOT_SUPPORTED, wire.md 2
+_CODE_NOT_SUPPORTED = 3  # ResponseCode.REQUEST_CODE_NOT_SUPPORTED, protocol/WIRE.md 2
 
 #: Upper bounds, in bytes and in seconds, as RocketMQ 5.x has them (milliseconds there).
 MESSAGE_SIZE_BOUNDS: tuple[float, ...] = (1024, 4096, 524288, 1048576, 2097152, 4194304)

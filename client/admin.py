@@ -312,7 +312,7 @@ class Admin:
     # Brokers
 
     async def runtime_info(self, address: str) -> dict[str, str]:
-        """A broker's own figures by name (wire spec 4.8)."""
+        """A broker's own figures by name (protocol/WIRE.md 4.8)."""
         self._session.check_running()
         answer = await self._session.call(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         with reading(address):

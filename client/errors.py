@@ -22,7 +22,7 @@ the one question a caller has, "what do I do now":
       ClientBusy           too much is in flight already on one connection; nothing was sent
       SendFailed           all attempts of a send were used up; `attempts` says how each ended
 
-`code` is the response code (wire spec 2.3) and `remark` the peer's own words, where there are any.
+`code` is the response code (WIRE.md 2.3) and `remark` the peer's own words, where there are any.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def reading(address: str) -> Iterator[None]:
 
 
 def code_name(code: int) -> str:
-    """The name of a response code, or the number when wire spec 2.3 does not list it."""
+    """The name of a response code, or the number when protocol/WIRE.md 2.3 does not list it."""
     try:
         return ResponseCode(code).name
     except ValueError:

@@ -4,7 +4,7 @@ A `Message` is checked before anything is sent (`check`), so that a wrong one co
 The body of a large message is compressed here, not by the broker, and a received one is inflated
 here, with a bound: a few kilobytes may claim to be gigabytes. What cannot be inflated (LZ4, ZSTD, a
 broken stream, over the bound) is handed on as it was stored, with `compressed` true; dropping it
-would lose a message for want of a codec. Sources: wire spec 6.1-6.4, 6.8.
+would lose a message for want of a codec. Sources: protocol/WIRE.md 6.1-6.4, 6.8.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Message:
 
 
 def _check_property(name: str, value: str) -> None:
-    # Both separators end a field, and readers drop a property whose value is empty (wire spec 6.3).
+    # Both separators end a field, and readers drop a property whose value is empty (WIRE.md 6.3).
     if not name or not value:
         raise BadMessage(f"property {name!r} must have a name and a value")
     if not names.is_clean_text(name + value):
@@ -109,7 +109,7 @@ def compress_body(body: bytes) -> tuple[bytes, int]:
     """(body to send, sysFlag bits): zlib from 4096 bytes on, when that makes it smaller.
 
     Only bit 0 is set, not the compression type of newer clients: every consumer ever released
-    reads that as zlib (wire spec 6.4).
+    reads that as zlib (protocol/WIRE.md 6.4).
     """
     if len(body) < COMPRESS_FROM_BYTES:
         return body, 0
@@ -161,7 +161,7 @@ class ReceivedMessage:
 
     @property
     def offset_msg_id(self) -> str:
-        """The id by which the broker itself knows the message (wire spec 6.6)."""
+        """The id by which the broker itself knows the message (protocol/WIRE.md 6.6)."""
         return offset_msg_id(record.pack_host(*self.store_host), self.log_offset)
 
 

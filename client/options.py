@@ -23,7 +23,7 @@ Addresses = str | Sequence[str]
 
 
 class HeaderForm(enum.IntEnum):
-    """How request headers are written (wire spec 1.2, 1.3); answers are read in either form."""
+    """How request headers are written (WIRE.md 1.2, 1.3); answers are read in either form."""
 
     JSON = 0
     BINARY = 1

@@ -1,4 +1,4 @@
-"""Questions about one queue's offsets, asked of the broker that holds it (wire spec 3.3, 3.4)."""
+"""Questions about one queue's offsets, asked of the broker that holds it (WIRE.md 3.3, 3.4)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def committed_offset(session: Session, group: str, queue: MessageQueue) ->
     """The group's stored offset, or None when the broker has none (code 22).
 
     A broker may answer 0 for a group it never saw, when the queue still has its first message
-    (wire spec 3.3): such a group starts at the beginning, whatever its consume-from policy.
+    (protocol/WIRE.md 3.3): such a group starts at the beginning, whatever its consume-from policy.
     """
     header = QueryConsumerOffsetHeader(group, queue.topic, queue.queue_id)
     address = await _master(session, queue)

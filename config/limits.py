@@ -3,7 +3,7 @@
 A limit alone says little: a message has to fit a frame, a frame the memory for unfinished frames, a
 record a segment, connections the files this process may open. `Limits.of` asserts those relations
 once, at the start, so that no code on the request path has to wonder (a record that fits no segment
-was acknowledged and lost in the reference, reliability.md B19).
+was acknowledged and lost in the reference, docs/reliability.md B19).
 
 Numbers that are part of the format or the protocol, and so not settings, are constants here.
 """
@@ -16,7 +16,7 @@ from aerobee.config.errors import ConfigError
 from aerobee.config.model import BY_NAME, Settings
 from aerobee.config.settings.store import RECORD_OVERHEAD_BYTES
 
-PROPERTIES_BYTES_MAX: Final = 32_767  # an i16 length in the record (spec/store.md 2.5)
+PROPERTIES_BYTES_MAX: Final = 32_767  # an i16 length in the record (store/FORMAT.md 2.5)
 
 # Properties in a JSON header: each byte may become a six-byte escape.
 _JSON_ESCAPE_FACTOR: Final = 6

@@ -50,7 +50,7 @@ SECTIONS: Final[tuple[type[Any], ...]] = (
     LegacySettings,
 )
 
-# Consume queue units are 20 bytes, so their files are too (spec/store.md 14.1).
+# Consume queue units are 20 bytes, so their files are too (store/FORMAT.md 1.2).
 _UNIT_BYTES: Final = 20
 # An empty address would mean "every interface" to the sockets below; nobody gets that by omission.
 _LOOPBACK: Final = "127.0.0.1"
@@ -135,7 +135,7 @@ class Settings(
 
     @property
     def transient_pool_effective(self) -> bool:
-        """Whether segments are written in the transient pool (spec/store.md 4.5)."""
+        """Whether segments are written in the transient pool (store/FORMAT.md 4.3)."""
         return self.transient_pool_enabled and not self.sync_flush and self.broker_role != "SLAVE"
 
     def value_of(self, setting: Setting) -> Value:

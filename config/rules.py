@@ -19,7 +19,7 @@ _ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^\s:;,\[\]]+):([0-9]{1,5})"
 _HOST: Final = re.compile(r"[^\s;,/]*")
 _LEVEL: Final = re.compile(r"[1-9][0-9]{0,8}[smhd]")
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
-# The pool counts as empty when none is free (spec/store.md 3.5).
+# The pool counts as empty when none is free (store/FORMAT.md 3.5).
 _TOO_FEW_BUFFERS: Final = (
     "must be 3 or more to refuse sends while none is free: one is written to, one is ready"
 )

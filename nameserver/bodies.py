@@ -1,4 +1,4 @@
-"""Bodies the name server reads and writes (spec/wire.md 4.5, 5.2, 5.3).
+"""Bodies the name server reads and writes (protocol/WIRE.md 4.5, 5.2, 5.3).
 
 Registrations come from our broker, from Java's and from strangers: JSON in fastjson's dialect, or
 the compressed form, which is inflated within a bound. What they hold is checked entry by entry, so

@@ -1,9 +1,9 @@
 """The name server's key-value configuration, and its file.
 
-Namespaces of keys, as admin tools use them (order topics above all, spec/wire.md 5.4). The file is
-RocketMQ's `{"configTable":{namespace:{key:value}}}`, replaced as a whole, with the content before
-it in `X.bak`. A damaged file is read from its backup; when both are damaged the start stops instead
-of forgetting what was set.
+Namespaces of keys, as admin tools use them (order topics above all, protocol/WIRE.md 5.4). The file
+is RocketMQ's `{"configTable":{namespace:{key:value}}}`, replaced as a whole, with the content
+before it in `X.bak`. A damaged file is read from its backup; when both are damaged the start stops
+instead of forgetting what was set.
 
 The table is touched on the loop only; `KvFile.save` may run on another thread.
 """

@@ -1,4 +1,4 @@
-"""What each request to a name server does (spec/wire.md 5.1). Pure: no sockets, no files.
+"""What each request to a name server does (protocol/WIRE.md 5.1). Pure: no sockets, no files.
 
 One table from request code to a plain function. `owner` is the connection a request came on; it is
 only kept and compared, so that a broker goes when its connection does.
@@ -6,7 +6,7 @@ only kept and compared, so that a broker goes when its connection does.
 Apart from the reference on purpose:
 - an unknown code is answered with code 3; 4.9.8 stays silent and the caller waits for its time-out;
 - 318 (change configuration from afar) is refused whatever it asks: no remote request may name a
-  path or a host here (reliability 8);
+  path or a host here (docs/reliability.md 8);
 - 104 takes only the address that holds the broker id;
 - the remark of a missing route (17) says which of the causes it is.
 """

@@ -1,7 +1,7 @@
 """Who serves what: brokers, clusters, topics and their queues. Pure; the clock is given.
 
-A broker registers every 30 s with its whole topic table (spec/wire.md 5.2). It is dropped when the
-connection it registered on closes, when it has been silent for two minutes, or when it says so.
+A broker registers every 30 s with its whole topic table (protocol/WIRE.md 5.2). It is dropped when
+the connection it registered on closes, when it has been silent for two minutes, or when it says so.
 With the last address of a broker name go the name, its place in the cluster and its queues; topics
 that lose their last broker this way are remembered for a while, so that a client asking for one can
 be told why it has no route.
@@ -34,7 +34,7 @@ class RouteLimitReached(Exception):
 
 
 class DataVersion(NamedTuple):
-    """Version stamp of a broker's topic table; equal only when all parts are (spec/wire.md 4.5)."""
+    """Version stamp of a broker's topic table; equal only when all parts are (WIRE.md 4.5)."""
 
     timestamp_ms: int = 0
     counter: int = 0
@@ -121,7 +121,7 @@ class RouteTable:
         self._departed: dict[str, tuple[str, int, str]] = {}
 
     def register(self, registration: Registration) -> Master | None:
-        """Take in a registration; a slave gets its live master (spec/wire.md 5.2, steps 1-5).
+        """Take in a registration; a slave gets its live master (protocol/WIRE.md 5.2, steps 1-5).
 
         Raises `RouteLimitReached` before anything is changed.
         """
@@ -180,7 +180,7 @@ class RouteTable:
         return live.data_version
 
     def renew(self, address: str) -> None:
-        """A broker has shown that its table is unchanged: it is alive (spec/wire.md 5.2)."""
+        """A broker has shown that its table is unchanged: it is alive (protocol/WIRE.md 5.2)."""
         self.live[address].updated_ms = self._clock_ms()
 
     def unregister(self, name: str, broker_id: int, address: str) -> None:
@@ -235,7 +235,7 @@ class RouteTable:
     def set_write_perm(self, broker_name: str, allowed: bool) -> int:
         """Give or take WRITE in all queues of a broker; returns how many topics that were.
 
-        Stands until the broker registers with a new data version (spec/wire.md 5.4).
+        Stands until the broker registers with a new data version (protocol/WIRE.md 5.4).
         """
         count = 0
         for queues in self.topics.values():

@@ -41,7 +41,7 @@ class NameServerOptions:
     routes: RouteLimits = field(default_factory=RouteLimits)
     order_messages: bool = False
     max_inflated_bytes: int = 32 * MIB
-    # Looking for silent brokers: first after 5 s, then every 10 s (spec/wire.md 5.2).
+    # Looking for silent brokers: first after 5 s, then every 10 s (protocol/WIRE.md 5.2).
     first_scan_s: float = 5.0
     scan_interval_s: float = 10.0
 

@@ -14,7 +14,7 @@ _crc32 = zlib.crc32
 
 
 def body_crc(body: bytes | memoryview) -> int:
-    """CRC-32 of a stored body, masked to 31 bits; 0 for an empty one (wire spec 6.1)."""
+    """CRC-32 of a stored body, masked to 31 bits; 0 for an empty one (protocol/WIRE.md 6.1)."""
     return _crc32(body) & 0x7FFFFFFF
 
 

@@ -1,4 +1,4 @@
-"""Request and response codes, languages and the version we answer with (wire spec 1.5, 1.6, 2).
+"""Request and response codes, languages and the version we answer with (WIRE.md 1.5, 1.6, 2).
 
 Codes that only 5.x brokers answer are listed too, so that metrics and logs can name what a newer
 client asked for; a code being here does not mean that somebody handles it.
@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Literal, get_args
 
 # The version ordinal of 4.9.8. Clients compare it: below 232 SQL92 consumers refuse to pull, below
-# 37 a name server reads another registration body (wire spec 1.5).
+# 37 a name server reads another registration body (protocol/WIRE.md 1.5).
 PROTOCOL_VERSION = 409
 PROTOCOL_VERSION_NAME = "V4_9_8"
 
@@ -202,7 +202,7 @@ class ResponseCode(IntEnum):
     STAGE_CLOSED = 31101
 
 
-# Position = code in the binary header; the JSON header carries the name (wire spec 1.6).
+# Position = code in the binary header; the JSON header carries the name (protocol/WIRE.md 1.6).
 LanguageName = Literal[
     "JAVA",
     "CPP",
@@ -239,7 +239,7 @@ def language_name(code: int) -> LanguageName:
 
 
 def version_name(ordinal: int) -> str:
-    """Text such as `V4_9_8` for a version ordinal, as mqadmin shows it (wire spec 1.5)."""
+    """Text such as `V4_9_8` for a version ordinal, as mqadmin shows it (protocol/WIRE.md 1.5)."""
     if not 213 <= ordinal < 612:
         return "HIGHER_VERSION" if ordinal >= 612 else f"VERSION_{ordinal}"
     number, snapshot = divmod(ordinal - 213 + 1, 2)

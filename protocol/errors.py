@@ -1,7 +1,7 @@
 """Faults of the wire and of the stored record, named by whose fault they are.
 
 `BadFrame` and `BadHeader`: the peer does not speak the protocol; nothing after that byte can be
-trusted, so the connection is closed without an answer (wire spec 1.9).
+trusted, so the connection is closed without an answer (protocol/WIRE.md 1.9).
 `BadRequest`: the frame is well formed, what it asks for is not; it is answered with `code` and
 `remark`, and the connection lives on.
 `CorruptRecord`: bytes of a store that are not a record; recovery and readers decide what to do.
@@ -33,7 +33,7 @@ class BadRequest(ProtocolError):
 
     @classmethod
     def system_error(cls, remark: str) -> "BadRequest":
-        """The usual answer to a missing or unreadable field (wire spec 1.7)."""
+        """The usual answer to a missing or unreadable field (protocol/WIRE.md 1.7)."""
         return cls(ResponseCode.SYSTEM_ERROR, remark)
 
     @classmethod

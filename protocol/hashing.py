@@ -1,4 +1,4 @@
-"""Java's String.hashCode, which the consume queues and the index files hold (wire spec 6.7).
+"""Java's String.hashCode, which the consume queues and the index files hold (protocol/WIRE.md 6.7).
 
 h = 31*h + c over the UTF-16 code units, wrapped to 32 bits. A loop in Python costs 3.7 us for a key
 of 48 characters. Written to base 31 the sum is an ordinary number: a character c <= 255 is

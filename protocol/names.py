@@ -2,7 +2,7 @@
 
 Every name from a client, an admin tool or another broker passes `check_topic_name` or
 `check_group_name` before it is stored, so no name with a dot, a slash or a control character ever
-reaches the file system, a log line or a metric (reliability 8, class "name as path").
+reaches the file system, a log line or a metric (docs/reliability.md 8, class "name as path").
 """
 
 import re
@@ -51,7 +51,7 @@ SYSTEM_TOPICS = frozenset(
         STAGE_TOPIC,
     }
 )
-# Clients may pull from these but a send to them is answered with NO_PERMISSION (wire spec 3.1).
+# Clients may pull from these but a send to them is answered with NO_PERMISSION (WIRE.md 3.1).
 NO_SEND_TOPICS = frozenset(
     {
         SCHEDULE_TOPIC,

@@ -1,8 +1,8 @@
 """Requests of ours that wait for the peer's answer, by opaque.
 
 Both directions of a connection use this: the broker asking a client, the client asking a broker.
-The two number spaces are independent (spec/wire.md 1.10). One timer serves all waiting calls of a
-connection, set for the earliest deadline; a call that is answered in time never touches it.
+The two number spaces are independent (protocol/WIRE.md 1.10). One timer serves all waiting calls of
+a connection, set for the earliest deadline; a call that is answered in time never touches it.
 """
 
 from __future__ import annotations

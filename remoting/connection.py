@@ -4,11 +4,9 @@ The same class serves both ends. A socket read lands in the buffer shared by the
 into commands at once, and goes to the handler as one list in one plain call; the handler answers
 with one `write`. No task, future or timer is made per connection or request.
 
-Life: opened -> (reading <-> held)* -> closing -> closed. Reading is held while any of four stands:
-OUTPUT (the peer does not take its answers), MEMORY (unfinished frames of all connections fill their
-budget), OWNER (the handler asked), TURN (a peer that sends much has been served in this turn of the
-loop: others are next, and its answers leave). Commands already cut when a hold begins wait in
-`_aside` and are delivered, in order, when the last hold ends.
+Life: opened -> (reading <-> held)* -> closing -> closed. Reading is held while any of four reasons
+stands (`_OUTPUT` and its like). Commands already cut when a hold begins wait in `_aside` and are
+delivered, in order, when the last hold ends.
 
 Order: commands reach the handler in the order of the wire, answers leave in the order of `write`.
 A frame that breaks a rule ends the connection, after the good frames before it were handled.
@@ -19,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.frame import FrameDecoder
@@ -27,12 +25,40 @@ from aerobee.protocol.message.record import pack_host
 from aerobee.remoting.calls import PendingCalls
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.errors import RemotingClosed
-from aerobee.remoting.handler import Handler
-from aerobee.remoting.holds import MEMORY, OUTPUT, OWNER, TURN
 from aerobee.remoting.peers import address_text, plain_address, stranger
 from aerobee.remoting.stats import CloseReason
 
 log = logging.getLogger("aerobee.remoting")
+
+# Why a connection is not being read, one bit each; it is read again when none is left.
+# The peer does not take its answers.
+_OUTPUT = 1
+# Unfinished frames of all connections fill their budget.
+_MEMORY = 2
+# The handler asked, e.g. because of too many requests in flight.
+_OWNER = 4
+# The peer sends more than one turn of the loop serves: others are next, and its answers leave.
+_TURN = 8
+
+
+class Handler(Protocol):
+    """The owner of connections: the broker's router, the name server, a client.
+
+    Plain calls on the loop; none may wait.
+    """
+
+    def connection_opened(self, connection: Connection) -> None:
+        """The connection can be written to."""
+
+    def commands_received(self, connection: Connection, commands: list[Command]) -> None:
+        """Requests of one socket read, or a part of them, in order; no answers of the peer.
+
+        A handler that keeps answers back until the loop's turn ends counts them in `unwritten`
+        until then.
+        """
+
+    def connection_closed(self, connection: Connection, reason: str) -> None:
+        """Called once, after `connection_opened`; nothing follows."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -170,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
             self._drain_waiters.append(waiter)
             await waiter
 
-    def hold_reading(self, why: int = OWNER) -> None:
+    def hold_reading(self, why: int = _OWNER) -> None:
         """Stop reading from this peer until `release_reading`; idle time does not run."""
         before = self._holds
         self._holds = before | why
@@ -178,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
             self._held_since = self._shared.now
             self._transport.pause_reading()
 
-    def release_reading(self, why: int = OWNER) -> None:
+    def release_reading(self, why: int = _OWNER) -> None:
         """End a hold; what was put aside is delivered when it was the last."""
         if not self._holds & why:
             return
@@ -190,6 +216,14 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active = self._shared.now
         # Later in the loop: this may be called from within another connection's read.
         asyncio.get_running_loop().call_soon(self._serve_aside)
+
+    def hold_for_memory(self) -> None:
+        """As `hold_reading`, for the budget of unfinished frames."""
+        self.hold_reading(_MEMORY)
+
+    def release_from_memory(self) -> None:
+        """The budget lets the connection be read again."""
+        self.release_reading(_MEMORY)
 
     def close(self, reason: str = CloseReason.LOCAL, *, abort: bool = False) -> None:
         """End the connection: what was written still leaves, within the grace; with `abort` not.
@@ -271,12 +305,12 @@ class Connection(asyncio.BufferedProtocol):
         self.full = True
         self._shared.stats.paused += 1
         if self._shared.full_stops_reading:
-            self.hold_reading(OUTPUT)
+            self.hold_reading(_OUTPUT)
 
     def resume_writing(self) -> None:
         self.full = False
         self.last_active = self._shared.now
-        self.release_reading(OUTPUT)
+        self.release_reading(_OUTPUT)
         self._wake_drain_waiters()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -304,7 +338,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._close_reason and now - self._closing_since > limits.close_grace_s:
                 self._transport.abort()
             return
-        if self._holds & (MEMORY | OWNER):
+        if self._holds & (_MEMORY | _OWNER):
             return
         if self._frame_since and not self._holds:
             allowed_s = limits.frame_grace_s + self.held_bytes / limits.frame_bytes_per_s
@@ -348,11 +382,11 @@ class Connection(asyncio.BufferedProtocol):
         if not self._aside:
             self._aside_bytes = 0
         if (self._aside or more_waits) and not self._holds and not self.closed:
-            self.hold_reading(TURN)
+            self.hold_reading(_TURN)
             asyncio.get_running_loop().call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
-        self._holds &= ~TURN
+        self._holds &= ~_TURN
         self._serve_aside()
 
     def _serve_aside(self) -> None:

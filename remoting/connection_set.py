@@ -11,19 +11,29 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from aerobee.remoting.budget import InboundBudget
+from aerobee.remoting.budget import FrameHolder, InboundBudget
 from aerobee.remoting.limits import MIB, RemotingLimits
 from aerobee.remoting.stats import CloseReason, ServerStats
-
-if TYPE_CHECKING:
-    from aerobee.remoting.connection import Connection
 
 log = logging.getLogger("aerobee.remoting")
 
 # Closings of hostile or broken peers logged one by one per sweep; the others are summed.
 _LOGGED_PER_SWEEP = 10
+
+
+class Member(FrameHolder, Protocol):
+    """What the set knows of a connection."""
+
+    id: int
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the operating system has not taken yet."""
+
+    def check_times(self, now: float) -> None:
+        """End the connection if it is idle or slow."""
 
 
 class ConnectionSet:
@@ -34,12 +44,12 @@ class ConnectionSet:
     """
 
     __slots__ = (
+        "_connections",
         "_ids",
         "_logged",
         "_loop",
         "_suppressed",
         "_timer",
-        "connections",
         "full_stops_reading",
         "inbound",
         "limits",
@@ -58,7 +68,7 @@ class ConnectionSet:
         self.name = name
         self.full_stops_reading = full_stops_reading
         self.stats = ServerStats()
-        self.connections: dict[int, Connection] = {}
+        self._connections: dict[int, Member] = {}
         self.inbound = InboundBudget(limits.inbound_total_bytes, self.stats)
         self.read_view = memoryview(bytearray(limits.read_buffer_bytes))
         # Seconds on the loop's clock at the last sweep.
@@ -73,7 +83,7 @@ class ConnectionSet:
         self._logged = 0
         self._suppressed = 0
 
-    def add(self, connection: Connection) -> int:
+    def add(self, connection: Member) -> int:
         """Take a connection in; returns its id."""
         if self._timer is None:
             self._loop = asyncio.get_running_loop()
@@ -83,18 +93,23 @@ class ConnectionSet:
         self.stats.accepted += 1
         self.stats.open += 1
         connection_id = next(self._ids)
-        self.connections[connection_id] = connection
+        self._connections[connection_id] = connection
         return connection_id
 
-    def remove(self, connection: Connection, reason: str) -> None:
+    def remove(self, connection: Member, reason: str) -> None:
         """A connection has ended."""
-        del self.connections[connection.id]
+        del self._connections[connection.id]
         self.inbound.changed(connection, 0)
         self.stats.open -= 1
         self.stats.closed[str(reason)] += 1
-        if not self.connections and self._timer is not None:
+        if not self._connections and self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def close_all(self, reason: str, *, abort: bool = False) -> None:
+        """Close every connection."""
+        for connection in list(self._connections.values()):
+            connection.close(reason, abort=abort)
 
     def recount(self) -> None:
         """Count unsent output; above the limit, close those who hold most of it.
@@ -103,7 +118,7 @@ class ConnectionSet:
         cannot be passed by more than 1 MiB between two counts.
         """
         limit = self.limits.outbound_total_bytes
-        unsent = {c: c.unsent_bytes for c in self.connections.values()}
+        unsent = {c: c.unsent_bytes for c in self._connections.values()}
         total = sum(unsent.values())
         if total > limit:
             for connection in sorted(unsent, key=unsent.__getitem__, reverse=True):
@@ -129,10 +144,9 @@ class ConnectionSet:
     def _sweep(self) -> None:
         assert self._loop is not None
         now = self.now = self._loop.time()
-        for connection in list(self.connections.values()):
+        for connection in list(self._connections.values()):
             connection.check_times(now)
-        for connection in self.inbound.stalled(now):
-            connection.close(CloseReason.INBOUND_MEMORY, abort=True)
+        self.inbound.close_stalled(now)
         self.recount()
         if self._suppressed:
             log.info(
@@ -140,7 +154,7 @@ class ConnectionSet:
             )
         self._logged = self._suppressed = 0
         # Closing may have emptied the set within this sweep.
-        if self.connections:
+        if self._connections:
             self._timer = self._loop.call_later(self.limits.sweep_interval_s, self._sweep)
         else:
             self._timer = None

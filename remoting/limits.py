@@ -1,6 +1,6 @@
 """Limits of one set of connections; `config/limits.py` fills them from the settings.
 
-The defaults are the table "Limits at the door" of the reliability notes: judged before memory is
+The defaults are the table of docs/reliability.md 8.2: judged before memory is
 spent, each with a counter in `stats.py` and one answer when hit.
 """
 
@@ -16,13 +16,13 @@ MIB = 1024 * KIB
 class RemotingLimits:
     """Bounds of a server's (or a client's) connections. Raises ValueError when they contradict."""
 
-    # Frame limits, the wire's own (spec/wire.md 1.1); header text is escaped up to six-fold.
+    # Frame limits, the wire's own (protocol/WIRE.md 1.1); header text is escaped up to six-fold.
     frame_bytes: int = 16 * MIB
     header_bytes: int = 256 * KIB
     # Connections; what is above is refused, i.e. closed before anything is read.
     connections: int = 10_000
     connections_per_address: int = 5_000
-    # Neither read nor written for this long: closed (spec/wire.md 1.9).
+    # Neither read nor written for this long: closed (protocol/WIRE.md 1.9).
     idle_s: float = 120.0
     # One frame may take the grace plus what has arrived of it at this rate.
     frame_grace_s: float = 30.0

@@ -15,17 +15,16 @@ import socket
 from collections import Counter
 from collections.abc import Sequence
 
-from aerobee.remoting.connection import Connection
+from aerobee.remoting.connection import Connection, Handler
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.errors import RemotingListenError
-from aerobee.remoting.handler import Handler
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.peers import address_text, plain_address
 from aerobee.remoting.stats import CloseReason, ServerStats
 
 log = logging.getLogger("aerobee.remoting")
 
-# The reference's backlog (spec/wire.md 1.9).
+# The reference's backlog (protocol/WIRE.md 1.9).
 BACKLOG = 1024
 # With a free port on several addresses, the second may find the first's port taken.
 _PORT_ATTEMPTS = 5
@@ -92,11 +91,9 @@ class RemotingServer:
     async def close(self, grace_s: float = 1.0) -> None:
         """Stop listening and end every connection; answers already written get `grace_s`."""
         await self.stop_listening()
-        for connection in list(self.connections.connections.values()):
-            connection.close(CloseReason.SHUTDOWN)
+        self.connections.close_all(CloseReason.SHUTDOWN)
         if not await self._handler.wait_empty(grace_s):
-            for connection in list(self.connections.connections.values()):
-                connection.close(CloseReason.SHUTDOWN, abort=True)
+            self.connections.close_all(CloseReason.SHUTDOWN, abort=True)
             await self._handler.wait_empty(grace_s)
 
     async def _accept_forever(self, listener: socket.socket) -> None:

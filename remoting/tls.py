@@ -1,4 +1,4 @@
-"""TLS at the calling end, as Java's clients have it (wire spec 7.2).
+"""TLS at the calling end, as Java's clients have it (protocol/WIRE.md 7.2).
 
 The server's certificate is checked only if a file of trusted ones is given, and names never, since
 brokers are known by their addresses. Servers take TLS and plain connections on the same port.

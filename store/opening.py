@@ -1,9 +1,10 @@
 """Opens a store directory: lock, load, recover; all that the running store is then made of.
 
 The order is what keeps a directory safe. The lock comes before anything is read (the reference
-recovers first and locks after, reliability B14). Everything is loaded and checked before anything
-is changed: a wrong size, a missing segment, a log that is not there raise with nothing touched. The
-`abort` mark is made before the first change. Delay levels are parsed before queues are rebuilt.
+recovers first and locks after, docs/reliability.md B14). Everything is loaded and checked before
+anything is changed: a wrong size, a missing segment, a log that is not there raise with nothing
+touched. The `abort` mark is made before the first change. Delay levels are parsed before queues are
+rebuilt.
 """
 
 import errno

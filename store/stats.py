@@ -18,7 +18,8 @@ BOUNDS_S: tuple[float, ...] = tuple((1024 << power) / 1e9 for power in range(BUC
 
 
 _MS = 1_000_000
-#: Lower bounds in nanoseconds of the reference's ranges of put times, but for the first (spec 4.8).
+#: Lower bounds in nanoseconds of the reference's ranges of put times, but for the first
+#: (protocol/WIRE.md 4.8).
 SLOW_NS: tuple[int, ...] = tuple(
     ms * _MS for ms in (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
 )

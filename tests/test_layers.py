@@ -46,6 +46,10 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("errors", "settings", "properties", "logs", "model"),
         *("limits", "manual", "ports", "rules", "sources", "load"),
     ),
+    "remoting": (
+        *("errors", "limits", "stats", "peers", "tls", "calls", "budget"),
+        *("connection_set", "connection", "caller", "blocking", "server"),
+    ),
     "store": (
         *("errors", "stats", "disk", "stats_service", "segments", "queues", "log", "scan"),
         *("index", "dispatch", "flush", "reading", "inspect", "recovery", "retention", "scrub"),
@@ -78,7 +82,7 @@ FUNCTION_LINES_MAX = 60
 HOT_LINES_MAX = 75
 HOT = ("protocol/message/record_check.py check_fields", "store/reading/reader.py _scan")
 
-# Input from clients must never become a command or code (reliability.md 8).
+# Input from clients must never become a command or code (docs/reliability.md 8).
 HARDENED = ("protocol", "config", "remoting", "store", "nameserver", "broker")
 BANNED_MODULES = frozenset(
     {"subprocess", "pickle", "marshal", "shelve", "dill", "cloudpickle", "importlib", "runpy"}

@@ -1,4 +1,4 @@
-"""Delayed messages: put where they wait, given out when they are due (spec/store.md 12.1).
+"""Delayed messages: put where they wait, given out when they are due (store/FORMAT.md 12.1).
 
     put -> SCHEDULE_TOPIC_XXXX, queue level-1 -> (due) -> put where they were sent to -> consumers
 

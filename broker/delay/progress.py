@@ -1,4 +1,4 @@
-"""How far each delay level has been given out (`config/delayOffset.json`, spec/store.md 11.2).
+"""How far each delay level has been given out (`config/delayOffset.json`, store/FORMAT.md 11.2).
 
 Level (from 1) -> the next queue offset of that level's queue. What is given out is stored a second
 time without anybody waiting for its sync, so the file never says more than what is durable: a

@@ -2,7 +2,7 @@
 
 Under SYNC_FLUSH a send is appended at once and answered only when a completed sync covers it. The
 send's answer waits here, in append order, so one look at the durable mark releases every answer it
-covers: one hand-over per flushed batch, one write per connection (style.md 6).
+covers: one hand-over per flushed batch, one write per connection.
 
 Guarantees
 - `on_durable` and `on_broken` may be called from any thread; everything else on the loop only.

@@ -2,7 +2,7 @@
 
 A pull that asked to be suspended is held by (topic, queue). It leaves when a message that its tag
 filter accepts arrives at or after its offset, or when its time is over; then it runs once more and
-is answered with whatever it finds (spec/wire.md 3.2, spec/store.md 9). The reference looks at
+is answered with whatever it finds (protocol/WIRE.md 3.2, store/FORMAT.md 9). The reference looks at
 expiries every 5 s, so a 2 s wait may last 5; here the sweep runs five times a second.
 
 Bounded: a hold lasts at most `MAX_HOLD_S`, and there are at most `limit` of them; past that a pull

@@ -1,9 +1,9 @@
 """What a client's property text becomes before it is stored.
 
-A send carries its properties as one text (spec/wire.md 6.3). The broker keeps the client's entries
-in the client's order and bytes, takes out what it owns (`CLUSTER`, and `WAIT` of single sends,
-spec/wire.md 3.1), adds its own cluster name, and picks out what the store needs: the tag hash and
-the index keys. One pass over the entries, because this runs once per message.
+A send carries its properties as one text (protocol/WIRE.md 6.3). The broker keeps the client's
+entries in the client's order and bytes, takes out what it owns (`CLUSTER`, and `WAIT` of single
+sends, protocol/WIRE.md 3.1), adds its own cluster name, and picks out what the store needs: the tag
+hash and the index keys. One pass over the entries, because this runs once per message.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Intake(NamedTuple):
 def take_in(text: str, cluster: str, *, keep_wait: bool = False) -> Intake:
     """Stored text and derived values of one message's properties.
 
-    Entries without a name or value are dropped, as every reader would (spec/wire.md 6.3); what only
-    the broker may say too, and a client's own CLUSTER is replaced by the broker's. `keep_wait`
+    Entries without a name or value are dropped, as every reader would (protocol/WIRE.md 6.3); what
+    only the broker may say too, and a client's own CLUSTER is replaced by the broker's. `keep_wait`
     keeps WAIT (batches).
     """
     tags = keys = unique_key = ""

@@ -1,4 +1,4 @@
-"""The event a consumer's lost offset leaves in OFFSET_MOVED_EVENT (spec/wire.md 4.12).
+"""The event a consumer's lost offset leaves in OFFSET_MOVED_EVENT (protocol/WIRE.md 4.12).
 
 A pull answered with PULL_OFFSET_MOVED on a master is also stored as a message, so that operators
 see which group was sent elsewhere and from where to where.

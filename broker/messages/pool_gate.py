@@ -3,7 +3,7 @@
 The disk is then slower than what is sent; a producer that is told so tries another broker or comes
 again, instead of waiting for a segment. RocketMQ refuses whenever its pool is empty, whether or not
 that setting is on, although it would go on without a buffer; here the setting decides
-(spec/store.md 3.5, spec/wire.md 1.10).
+(store/FORMAT.md 3.5, protocol/WIRE.md 1.10).
 
 Put around the handlers when the broker is built, so that sends of a store without a pool pass
 nothing here.

@@ -1,4 +1,4 @@
-"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): spec/wire.md 3.2, spec/store.md 5.7.
+"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): protocol/WIRE.md 3.2, store/FORMAT.md 5.7.
 
 Checks the group, the topic, the queue and the subscription; asks the store; answers with messages,
 with "ask again from there", or not yet: an empty pull that wants to wait is handed to

@@ -1,4 +1,4 @@
-"""QUERY_MESSAGE (12) and VIEW_MESSAGE_BY_ID (33): spec/wire.md 3.2.
+"""QUERY_MESSAGE (12) and VIEW_MESSAGE_BY_ID (33): protocol/WIRE.md 3.2.
 
 Both answer with whole records as stored. Key matches are matches of a hash; clients compare the
 keys themselves.

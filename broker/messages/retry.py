@@ -1,4 +1,4 @@
-"""CONSUMER_SEND_MSG_BACK (36): a consumer gives a message back (spec/wire.md 3.1, store.md 12.3).
+"""CONSUMER_SEND_MSG_BACK (36): a consumer gives a message back (WIRE.md 3.1, FORMAT.md 12.3).
 
 The message is stored again, in `%RETRY%group` after a delay that grows with each try unless the
 consumer names one, or in `%DLQ%group` at once when it was tried often enough or the consumer says

@@ -1,4 +1,4 @@
-"""SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): spec/wire.md 3.1.
+"""SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): protocol/WIRE.md 3.1.
 
 Checks the topic, the queue and what the message asks for; builds the record to store; appends; then
 either answers at once (ASYNC_FLUSH, or `WAIT=false`) or leaves the answer to `acks.py`, which sends
@@ -107,7 +107,7 @@ class SendProcessor:
         self._store_host = options.store_host
         self._cluster = options.cluster_name
         self._sync_flush = options.sync_flush
-        # An offsetMsgId is the store host and the log offset in hex (spec/wire.md 6.6).
+        # An offsetMsgId is the store host and the log offset in hex (protocol/WIRE.md 6.6).
         self._msg_id_prefix = options.store_host.hex().upper()
 
     def handle(self, connection: Connection, command: Command) -> bytes | None:

@@ -14,7 +14,7 @@ from aerobee.nameserver.server import NameServerCounts
 from aerobee.protocol.codes import request_name, version_name
 
 _PROTOCOL = "remoting"
-# Ordinals of released versions; a client may claim any number (wire.md 1.5).
+# Ordinals of released versions; a client may claim any number (protocol/WIRE.md 1.5).
 _VERSIONS = range(213, 612)
 
 

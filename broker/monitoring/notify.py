@@ -5,7 +5,7 @@ Linux's abstract space. Without the variable every method does nothing, so the d
 always. Messages are lines of `KEY=value`. A lost message is logged and never stops the broker; a
 send waits at most `_SEND_TIMEOUT_S` for a supervisor that does not read.
 
-Which message when (operations.md 3): READY=1 after recovery, with the listeners open and the first
+Which message when: READY=1 after recovery, with the listeners open and the first
 registration tried; STATUS= whenever there is something to say; EXTEND_TIMEOUT_USEC during a
 recovery or a drain longer than the unit's time-outs; WATCHDOG=1 while loop and flush thread both
 move; STOPPING=1 at the first SIGTERM.

@@ -38,7 +38,7 @@ class Advertised:
         return f"{self.host}:{port}"
 
     def packed(self, port: int) -> bytes:
-        """The store host of records (spec/wire.md 6.1)."""
+        """The store host of records (protocol/WIRE.md 6.1)."""
         return pack_host(self.ip, port)
 
 

@@ -1,4 +1,4 @@
-"""What a broker tells name servers of its topics (spec/wire.md 5.2), as bytes.
+"""What a broker tells name servers of its topics (protocol/WIRE.md 5.2), as bytes.
 
 One body serves all name servers until the topics change. When the broker as a whole may not be
 read or written, every topic is registered with the broker's permission instead of its own, so that

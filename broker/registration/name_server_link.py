@@ -1,9 +1,9 @@
 """One name server as the broker sees it: a long-lived connection, and registering on it.
 
 The connection is the registration: a name server drops a broker the moment the connection it
-registered on closes (spec/wire.md 5.2). So there is one connection, kept; when it is lost the link
-connects again and registers at once, waiting longer after each failure. Every registration on a new
-connection is a whole one, so that a name server that was restarted knows every topic.
+registered on closes (protocol/WIRE.md 5.2). So there is one connection, kept; when it is lost the
+link connects again and registers at once, waiting longer after each failure. Every registration on
+a new connection is a whole one, so that a name server that was restarted knows every topic.
 
 One task a link, owned by the registrar. Loop thread only.
 """

@@ -1,4 +1,4 @@
-"""Keeps the broker registered at every configured name server (spec/wire.md 5.2).
+"""Keeps the broker registered at every configured name server (protocol/WIRE.md 5.2).
 
 At the start, ten seconds later, then every `register_interval_ms`; at once when a topic changes: a
 new or changed topic travels alone, anything else (a deletion) as the whole table. Every name server

@@ -4,7 +4,7 @@ Removing files takes longer than the loop can wait, so these requests are answer
 done them. What decides (is the topic still unknown? is the queue in use?) is asked on the loop, in
 the same step in which the queues leave the store: a topic made anew in between keeps its queues.
 
-DELETE_EXPIRED_COMMITLOG lets the next runs delete what has expired at any hour (store spec 10.1).
+DELETE_EXPIRED_COMMITLOG lets the next runs delete what has expired at any hour (FORMAT.md 10.1).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG and GET_CONSUMER_LIST_BY_GROUP
-(spec/wire.md 3.3), and the broker's NOTIFY_CONSUMER_IDS_CHANGED to consumers (3.8).
+(protocol/WIRE.md 3.3), and the broker's NOTIFY_CONSUMER_IDS_CHANGED to consumers (3.8).
 
 A heartbeat makes what a consumer group needs: its settings, when groups may be made by their first
 consumer, and its retry topic. Names are checked before anything is made of any of them.
@@ -109,7 +109,7 @@ class ClientRequests:
         return encode_response(command, ResponseCode.SUCCESS)
 
     def consumer_list(self, _connection: Connection, command: Command) -> bytes:
-        """The client ids of a group; none is code 1, not an empty list (spec/wire.md 10)."""
+        """The client ids of a group; none is code 1, not an empty list (protocol/WIRE.md 3.3)."""
         group = ConsumerListHeader.from_ext(command.ext).consumer_group
         client_ids = self._clients.consumer_ids(group)
         if not client_ids:

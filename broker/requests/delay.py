@@ -1,5 +1,5 @@
 """GET_ALL_DELAY_OFFSET (45): how far each delay level has come, as slaves fetch it
-(spec/wire.md 3.5, 4.8).
+(protocol/WIRE.md 3.5, 4.8).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: the requests around `order_locks.py` (spec/wire.md 3.4)."""
+"""LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: the requests around `order_locks.py` (WIRE.md 3.4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""QUERY_CONSUMER_OFFSET and UPDATE_CONSUMER_OFFSET (spec/wire.md 3.3).
+"""QUERY_CONSUMER_OFFSET and UPDATE_CONSUMER_OFFSET (protocol/WIRE.md 3.3).
 
 A group that never committed in a queue whose first message is still there, and still in memory (or
 that has no message yet), starts at 0: it is told so as if it had committed 0. Only when old

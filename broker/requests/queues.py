@@ -1,5 +1,5 @@
 """GET_MIN_OFFSET, GET_MAX_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP, GET_EARLIEST_MSG_STORETIME
-(spec/wire.md 3.4).
+(protocol/WIRE.md 3.4).
 
 None of them fails for a queue that does not exist: it has offsets 0 and no earliest time.
 """

@@ -1,5 +1,5 @@
 """GET_BROKER_RUNTIME_INFO and GET_BROKER_CONFIG: what mqadmin and dashboards show of a broker
-(spec/wire.md 3.5, 4.8).
+(protocol/WIRE.md 3.5, 4.8).
 
 The runtime table has every key of the reference, because tools look them up without asking whether
 they are there. What has no counterpart here (thread pools and their queues) says 0. The

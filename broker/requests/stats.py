@@ -1,5 +1,5 @@
 """What administrators ask about traffic: queues of a topic, progress of a group, who is connected
-(spec/wire.md 3.6, bodies 4.7 and 4.9).
+(protocol/WIRE.md 3.6, bodies 4.7 and 4.9).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Administration of topics and groups (spec/wire.md 3.5).
+"""Administration of topics and groups (protocol/WIRE.md 3.5).
 
 System topics can be looked at but not changed. Names, queue numbers and rights are checked against
 the same limits as everywhere; upstream checks no group name and no number. A deleted topic loses
@@ -40,7 +40,7 @@ log = logging.getLogger("aerobee.broker.admin")
 Handler = Callable[[Connection, Command], bytes | None]
 
 _MAX_PERM = 0xF
-# Named as system topics whether they exist here or not (spec/wire.md 3.5).
+# Named as system topics whether they exist here or not (protocol/WIRE.md 3.5).
 _ALWAYS_SYSTEM = (HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, TRACE_TOPIC, AUTO_CREATE_TOPIC)
 
 

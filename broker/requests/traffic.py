@@ -1,5 +1,5 @@
 """VIEW_BROKER_STATS_DATA (315): traffic of the last minute, hour and day by topic and by group, as
-`mqadmin statsAll` shows it (spec/wire.md 3.6, 4.7).
+`mqadmin statsAll` shows it (protocol/WIRE.md 3.6, 4.7).
 
 The request path counts in `stats.py` and in the store. Here those counts are remembered every ten
 seconds, ten minutes and hour, four numbers each, so that differences can be told. A window ends now

@@ -1,4 +1,4 @@
-"""Who is connected: producers and consumers by group, from their heartbeats (spec/wire.md 3.3).
+"""Who is connected: producers and consumers by group, from their heartbeats (protocol/WIRE.md 3.3).
 
 A client heartbeats every 30 s with all it does. What a group subscribes to is what its last
 heartbeat said: members that say different things take turns, and each change sends all of them
@@ -97,7 +97,7 @@ class ClientTable:
         # The groups of a connection, so that its end costs only what it had.
         self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}
         # Told the group whose members or topics changed; `force` when its own switch does not
-        # count (spec/wire.md 3.8).
+        # count (protocol/WIRE.md 3.8).
         self.on_change: Callable[[ConsumerGroup, bool], None] = lambda _group, _force: None
         self.on_warning: Callable[[str], None] = lambda _kind: None
 
@@ -352,7 +352,7 @@ class ClientTable:
 def _subscribe(group: ConsumerGroup, subscriptions: tuple[Subscription, ...]) -> bool:
     """Make a heartbeat's subscriptions the group's; True when a topic came or went.
 
-    A known topic is replaced, without being told, by a newer version only (spec/wire.md 3.3).
+    A known topic is replaced, without being told, by a newer version only (protocol/WIRE.md 3.3).
     """
     changed = False
     wanted = set()

@@ -1,4 +1,4 @@
-"""The version stamp of a table that brokers, name servers and slaves compare (spec/store.md 11.2).
+"""The version stamp of a table that brokers, name servers and slaves compare (FORMAT.md 11.2).
 
 Two versions are the same only when both numbers are; every change moves both.
 """

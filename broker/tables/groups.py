@@ -1,4 +1,4 @@
-"""Consumer group settings (`config/subscriptionGroup.json`, spec/store.md 11.2).
+"""Consumer group settings (`config/subscriptionGroup.json`, store/FORMAT.md 11.2).
 
 A group that nobody configured is made when a consumer first names it, if automatic creation is on
 (and always for the system's own groups). Every change is on disk before it is answered.
@@ -24,7 +24,7 @@ from aerobee.store.errors import StoreNotWritable
 
 log = logging.getLogger("aerobee.broker.groups")
 
-# Request versions below V3_4_9 do not carry a meaningful maxReconsumeTimes (spec/wire.md 1.5).
+# Request versions below V3_4_9 do not carry a meaningful maxReconsumeTimes (protocol/WIRE.md 1.5).
 VERSION_WITH_MAX_RECONSUME = 121
 
 

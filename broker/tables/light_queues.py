@@ -1,4 +1,4 @@
-"""Light queues (`enableLmq`): topics and groups whose names begin with `%LMQ%` (spec/store.md 2.8).
+"""Light queues (`enableLmq`): topics and groups whose names begin with `%LMQ%` (FORMAT.md 2.8).
 
 There may be many thousands of them, so they stand in no table and are registered nowhere: each such
 topic has one queue for reading and writing, each such group the default settings, from the first

@@ -2,8 +2,8 @@
 
 The value is the next queue offset to consume. Offsets may move back (a group is reset by its
 clients); one beyond the queue's end is refused and logged, because a consumer that skips messages
-not yet written would lose them (reliability 8, "offsets from clients"). Groups that only keep where
-a stream began (START_GROUP_SUFFIX) have offsets one higher than meant, and skip nothing.
+not yet written would lose them (docs/reliability.md 8, "offsets from clients"). Groups that only
+keep where a stream began (START_GROUP_SUFFIX) have offsets one higher than meant, and skip nothing.
 
 Changed in memory at once, written by housekeeping and at stop. Loop thread only, but for `save`.
 """

@@ -1,4 +1,4 @@
-"""LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: which client may consume a queue in order (spec/wire.md 3.4).
+"""LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: which client may consume a queue in order (WIRE.md 3.4).
 
 A lock belongs to (group, queue) and one client id, for `lease_s` from its last renewal; clients
 renew every 20 s. A lock that has run out belongs to whoever asks next.

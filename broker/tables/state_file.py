@@ -1,15 +1,15 @@
 """JSON state on disk: `config/*.json` in RocketMQ's own form, replaced atomically.
 
-Form: what fastjson's pretty printer writes (spec/store.md 11.1): one tab a level, no space after a
-colon, whole-number keys bare and all on one line, no final newline.
+Form: what fastjson's pretty printer writes (store/FORMAT.md 11.1): one tab a level, no space after
+a colon, whole-number keys bare and all on one line, no final newline.
 
-Writing (reliability rule B7): the new text goes to `X.tmp` and is synced, the old text is kept as
-`X.bak`, then `X.tmp` is renamed over `X` and the directory is synced. A first text gets its `X.bak`
-after that. A crash at any point leaves a whole `X`, or a whole `X.bak` beside a missing one, or
-neither where there was none.
+Writing (docs/reliability.md B7): the new text goes to `X.tmp` and is synced, the old text is kept
+as `X.bak`, then `X.tmp` is renamed over `X` and the directory is synced. A first text gets its
+`X.bak` after that. A crash at any point leaves a whole `X`, or a whole `X.bak` beside a missing
+one, or neither where there was none.
 
-Reading (spec/store.md 11.4): `X`, else `X.bak` when `X` is missing, empty or unreadable. Without a
-`.bak` that can be read the start stops, unless neither was ever there: nobody's offsets are reset
+Reading (store/FORMAT.md 11.4): `X`, else `X.bak` when `X` is missing, empty or unreadable. Without
+a `.bak` that can be read the start stops, unless neither was ever there: nobody's offsets are reset
 in silence.
 """
 
@@ -125,7 +125,7 @@ class JsonStateFile:
 
 
 def pretty(value: Any, level: int = 0) -> str:
-    """A value in the form of fastjson's pretty printer (spec/store.md 11.1)."""
+    """A value in the form of fastjson's pretty printer (store/FORMAT.md 11.1)."""
     if isinstance(value, Mapping):
         return _pretty_map(value, level)
     if isinstance(value, list | tuple):

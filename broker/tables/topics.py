@@ -1,7 +1,7 @@
-"""Topics of this broker (`config/topics.json`, spec/store.md 11.2 and 11.5).
+"""Topics of this broker (`config/topics.json`, store/FORMAT.md 11.2 and 11.5).
 
 System topics exist from the start. A topic that nobody made is created by the first send to it,
-from a template topic that allows it (spec/wire.md 3.1). Every change is on disk before it is
+from a template topic that allows it (protocol/WIRE.md 3.1). Every change is on disk before it is
 answered, moves the data version, and is told to `on_change`, which registers it with the name
 servers. Automatic creation is bounded in number, because each new topic costs files.
 """
@@ -232,7 +232,7 @@ class TopicTable:
         )
 
     def set_order_topics(self, names: frozenset[str]) -> None:
-        """Take the set of order topics from a name server's KV table (spec/wire.md 5.4)."""
+        """Take the set of order topics from a name server's KV table (protocol/WIRE.md 5.4)."""
         topics = {
             name: topic if topic.order == (name in names) else replace(topic, order=name in names)
             for name, topic in self._topics.items()

@@ -1,8 +1,8 @@
 """From a topic's route to the queues a client may use: pure.
 
-The merge rules are those of wire spec 5.3: a producer uses only brokers that have a master and the
-write right, a consumer every broker with the read right; an order topic's queues are those its
-configuration names. Both lists come out sorted, which the average assignment depends on.
+The merge rules are those of protocol/WIRE.md 5.3: a producer uses only brokers that have a master
+and the write right, a consumer every broker with the read right; an order topic's queues are those
+its configuration names. Both lists come out sorted, which the average assignment depends on.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _ordered_queues(topic: str, order_conf: str) -> list[MessageQueue]:
 
 
 def route_by_template(template: TopicRoute, queues: int) -> TopicRoute:
-    """The route to assume for a topic that its first message will make (wire spec 5.3)."""
+    """The route to assume for a topic that its first message will make (protocol/WIRE.md 5.3)."""
     spans = []
     for span in template.queues:
         count = min(queues, span.read_queues)

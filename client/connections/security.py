@@ -1,7 +1,7 @@
 """Who a client says it is, and how its connections are kept from others: ACL and TLS.
 
-Both are for brokers that ask for it, as Apache RocketMQ's can (wire spec 7); ours ignore signatures
-and take no TLS. Chosen once, when a client is made.
+Both are for brokers that ask for it, as Apache RocketMQ's can (protocol/WIRE.md 7); ours ignore
+signatures and take no TLS. Chosen once, when a client is made.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Member(Protocol):
         """Topics whose routes must be kept fresh."""
 
     def consumer_data(self) -> ConsumerData | None:
-        """This group's part of a heartbeat (wire spec 4.2), or None for a producer group."""
+        """This group's part of a heartbeat (protocol/WIRE.md 4.2), or None for a producer group."""
 
     async def answer(self, command: Command) -> Command | None:
         """The answer to a broker's request, or None to a oneway or an unknown one."""

@@ -1,7 +1,7 @@
 """The locks that make orderly consumption safe: one client at a time holds a queue at its broker.
 
 The broker's lease is 60 s, renewed by asking again; we ask each 20 s and trust a lock for 30 s, so
-that we stop before the broker lets somebody else in, whatever our clocks say (wire spec 3.4).
+that we stop before the broker lets somebody else in, whatever our clocks say (WIRE.md 3.4).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One pull of one queue: the request, and what its answer means.
 
 Reads go to the master unless its last answer suggested a slave. Messages are filtered again here by
-tag equality: brokers filter by hash only, and two tags may share one (wire spec 6.7).
+tag equality: brokers filter by hash only, and two tags may share one (protocol/WIRE.md 6.7).
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ class PushConsumer:
         return self._subscriptions.keys()
 
     def consumer_data(self) -> ConsumerData:
-        """This group's part of a heartbeat (wire spec 4.2)."""
+        """This group's part of a heartbeat (protocol/WIRE.md 4.2)."""
         return ConsumerData(
             group=self.group,
             consume_type=CONSUME_PASSIVELY,

@@ -128,7 +128,7 @@ class Rebalancer:
                     ext,
                     accept=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR),
                 )
-                if answer.code != ResponseCode.SUCCESS:  # how a broker says "nobody" (3.3)
+                if answer.code != ResponseCode.SUCCESS:  # how a broker says "nobody" (WIRE.md 3.3)
                     return []
                 with reading(address):
                     return parse_consumer_list(answer.body)

@@ -25,7 +25,7 @@ RETRY_CODES: Final = frozenset(
         ResponseCode.NOT_IN_CURRENT_UNIT,
     }
 )
-"""Codes after which a 4.9 producer tries another broker (wire spec 1.10); 2 is not among them."""
+"""Codes after which a 4.9 producer tries another broker (WIRE.md 1.10); 2 is not among them."""
 
 
 def worth_retrying(error: ClientError) -> bool:

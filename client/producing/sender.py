@@ -1,7 +1,7 @@
 """One attempt to send: a message, a queue, one request, one result. Retries are producer.py's.
 
 Messages to a retry topic (a consumer's fallback when a send-back failed) carry their redelivery
-count in two properties which move into the header here, as the Java client does (wire spec 6.8).
+count in two properties which move into the header here, as the Java client does (WIRE.md 6.8).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Outgoing:
 
 
 def make_unique_ids(ip: str) -> UniqueIdMaker:
-    """The maker of unique message ids of one client (wire spec 6.6)."""
+    """The maker of unique message ids of one client (protocol/WIRE.md 6.6)."""
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     packed = socket.inet_pton(family, ip.partition("%")[0])
     return UniqueIdMaker(packed, os.getpid(), random.getrandbits(32), _now_ms)
@@ -184,7 +184,7 @@ class Sender:
 
 
 def _check_batch(messages: Sequence[Message]) -> None:
-    # The broker applies one header to all of them (wire spec 6.2).
+    # The broker applies one header to all of them (protocol/WIRE.md 6.2).
     if not messages:
         raise BadMessage("a batch needs at least one message")
     first = messages[0]

@@ -1,4 +1,4 @@
-"""Settings that bound what anybody can make the broker do (reliability.md 8).
+"""Settings that bound what anybody can make the broker do (docs/reliability.md 8).
 
 `limits.py` makes the checked `Limits` of them and asserts their relations.
 """

@@ -1,7 +1,7 @@
 """Settings of the store: where its files are, how large, when synced, how they are read.
 
 Sizes are part of the file format: a directory written with one segment size cannot be opened with
-another (spec/store.md 1.2). The start says so instead of trying.
+another (store/FORMAT.md 1.2). The start says so instead of trying.
 """
 
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from aerobee.config.settings.setting import I32_MAX, I64_MAX, setting
 _HOUR_MS = 3_600_000
 # A record's size and position are 32-bit within one segment file.
 _SEGMENT_HIGH = I32_MAX
-# One consume queue unit is 20 bytes: offset, size, tag code (spec/store.md 5.1).
+# One consume queue unit is 20 bytes: offset, size, tag code (store/FORMAT.md 5.1).
 _UNIT_BYTES = 20
 # What a record needs beside its body: 91 fixed bytes, 12 more for each IPv6 host, the longest topic
-# and properties, and the blank that closes a segment (spec/store.md 2.1, 2.4, 2.5).
+# and properties, and the blank that closes a segment (store/FORMAT.md 2.1, 2.4, 2.5).
 RECORD_OVERHEAD_BYTES = 91 + 2 * 12 + 127 + 32_767 + 8
 
 

@@ -1,9 +1,9 @@
 """What the driver asks brokers about queues: their ends, offsets by time, a group's offsets.
 
-A broker answers the message *nearest* to a time, or any of several with the same time (wire spec
-3.4). What Spark's users mean is the first message at or after it; that one is searched from the
-broker's answer, by looking at single messages, with steps that double. Store times within a queue
-ascend, as the broker's own search takes for granted.
+A broker answers the message *nearest* to a time, or any of several with the same time
+(protocol/WIRE.md 3.4). What Spark's users mean is the first message at or after it; that one is
+searched from the broker's answer, by looking at single messages, with steps that double. Store
+times within a queue ascend, as the broker's own search takes for granted.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def pull_header(
 
 
 def group_offsets(brokers: Brokers, group: str, queues: Sequence[Queue]) -> Offsets:
-    """What a group has stored. A broker may answer 0 for a queue it has nothing of (3.3)."""
+    """What a group has stored. A broker may answer 0 where it has nothing (WIRE.md 3.3)."""
     return _answers(
         brokers,
         queues,

@@ -64,7 +64,7 @@ _HEX: Final = np.array([f"{value:02X}".encode() for value in range(256)]).view(n
 
 
 def offset_msg_ids(store_hosts: np.ndarray, log_offsets: np.ndarray) -> pa.Array:
-    """string[n]: host and log offset in hexadecimal (wire spec 6.6)."""
+    """string[n]: host and log offset in hexadecimal (protocol/WIRE.md 6.6)."""
     count = len(log_offsets)
     hosts = np.ascontiguousarray(store_hosts).view(np.uint8).reshape(count, -1)
     places = np.ascontiguousarray(log_offsets).view(np.uint8).reshape(count, 8)

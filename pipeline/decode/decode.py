@@ -1,10 +1,10 @@
 """Decodes stored messages in bulk: bytes with record starts in, Arrow arrays out.
 
-A record is the same bytes in a pull's answer and in the commit log (spec/store.md 2.1). Nothing is
-done for one message at a time: numpy gathers the fixed fields of all rows with one index operation,
-Arrow cuts topics, bodies and properties out with one copy, and repeated texts (topics, addresses)
-are made once. Rows whose lengths do not add up are left out and named; nothing is believed before
-it is checked.
+A record is the same bytes in a pull's answer and in the commit log (store/FORMAT.md 2.1). Nothing
+is done for one message at a time: numpy gathers the fixed fields of all rows with one index
+operation, Arrow cuts topics, bodies and properties out with one copy, and repeated texts (topics,
+addresses) are made once. Rows whose lengths do not add up are left out and named; nothing is
+believed before it is checked.
 
 The gather works on an overlapping view of the buffer, with a step of one byte and items as wide as
 a record's header, which is indexed by the starts.

@@ -7,7 +7,7 @@ them, never the URI, which may hold credentials.
 
 The paths given may be store roots (`commitlog` and `consumequeue` below them) and directories with
 segments in them. Several roots are several stores. Directories of segments are one log dealt to
-several disks (spec/store.md 1.2), together with the root if there is one.
+several disks (store/FORMAT.md 1.2), together with the root if there is one.
 """
 
 from __future__ import annotations

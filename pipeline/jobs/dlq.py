@@ -34,7 +34,7 @@ def dead_letters(rows: DataFrame) -> DataFrame:
 
     given = f.col("properties")["MAX_RECONSUME_TIMES"]
     most = f.coalesce(given.try_cast("int"), f.lit(DEFAULT_TRIES))
-    # The broker counts the sending back that made it a dead letter, too (store spec 12.3).
+    # The broker counts the sending back that made it a dead letter, too (store/FORMAT.md 12.3).
     tries = f.col("reconsumeTimes") - 1
     return (
         rows.where(f.col("topic").startswith(DLQ_PREFIX))

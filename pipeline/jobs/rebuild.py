@@ -69,7 +69,7 @@ class Sizes:
 
     @property
     def entries(self) -> int:
-        """Entries in a queue file; its size is rounded up to whole ones (store spec 1.2)."""
+        """Entries in a queue file; its size is rounded up to whole ones (store/FORMAT.md 1.2)."""
         return -(-self.queue_file_bytes // ENTRY_BYTES)
 
 

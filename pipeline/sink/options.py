@@ -17,7 +17,7 @@ AUTO: Final = "auto"
 EFFECTIVELY_ONCE: Final = "effectively-once"
 AT_LEAST_ONCE: Final = "at-least-once"
 
-#: Stored, but not known to be on the disk, or on a slave (spec/wire.md 2.3).
+#: Stored, but not known to be on the disk, or on a slave (protocol/WIRE.md 2.3).
 UNSURE_CODES: Final = frozenset({10, 11, 12})
 _ACCEPTED: Final = frozenset({11, 12})
 _OPTIONS: Final = (

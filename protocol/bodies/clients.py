@@ -1,10 +1,10 @@
-"""Bodies that clients send about themselves: heartbeats, filter checks, queue locks (wire spec 4.2
-to 4.4).
+"""Bodies that clients send about themselves: heartbeats, filter checks, queue locks
+(protocol/WIRE.md 4.2 to 4.4).
 
 Enums come by name, and from C++ as positions; both become names here. The hashes that a heartbeat
 brings are not believed: they are derived from the tags, and the tags from the expression when the
-client did not send them (clients 2). Lists are bounded by LIMIT: one client of 1,000 groups is a
-mistake or an attack.
+client did not send them (protocol/WIRE.md 8). Lists are bounded by LIMIT: one client of 1,000
+groups is a mistake or an attack.
 """
 
 from collections.abc import Iterable, Mapping

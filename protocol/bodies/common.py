@@ -1,4 +1,4 @@
-"""JSON bodies: what all of them share, and the small ones (wire spec 4).
+"""JSON bodies: what all of them share, and the small ones (protocol/WIRE.md 4).
 
 Bodies of one subject have a module each: client_bodies (heartbeats, locks), topic_bodies (topic
 tables, registration), route_bodies (routes, clusters), stats_bodies (statistics, connections).
@@ -141,7 +141,7 @@ def text_list(values: Iterable[Any], what: str) -> list[str]:
 
 
 def encode_kv_table(table: Mapping[str, str]) -> bytes:
-    """A table of texts (runtime info, KV configuration; wire spec 4.8)."""
+    """A table of texts (runtime info, KV configuration; protocol/WIRE.md 4.8)."""
     return dumps({"table": table})
 
 
@@ -152,7 +152,7 @@ def parse_kv_table(body: bytes) -> dict[str, str]:
 
 
 def encode_topic_list(topics: Iterable[str], broker_address: str | None = None) -> bytes:
-    """A list of topics; the broker address belongs to the answer to 304 alone (wire spec 5.1)."""
+    """A list of topics; the broker address belongs to the answer to 304 alone (WIRE.md 5.1)."""
     return dumps({"brokerAddr": broker_address, "topicList": list(topics)})
 
 
@@ -163,12 +163,12 @@ def parse_topic_list(body: bytes) -> list[str]:
 
 
 def encode_offset_table(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """Offsets by queue, object keys (codes 220 and 222; wire spec 4.10)."""
+    """Offsets by queue, object keys (codes 220 and 222; protocol/WIRE.md 4.10)."""
     return dumps({"offsetTable": offsets})
 
 
 def encode_offset_list(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """The same as a list, the only form that C++ consumers read (wire spec 4.10)."""
+    """The same as a list, the only form that C++ consumers read (protocol/WIRE.md 4.10)."""
     entries = [{**queue.json_members(), "offset": offset} for queue, offset in offsets.items()]
     return dumps({"offsetTable": entries})
 

@@ -1,8 +1,8 @@
-"""Routes and cluster info, both ways (wire spec 5.3).
+"""Routes and cluster info, both ways (protocol/WIRE.md 5.3).
 
 Broker ids are map keys that upstream leaves unquoted for old clients; quoted ones are read by all
 of them, so that is what is written. `enableActingMaster` is written because one Rust client refuses
-a route without it (clients 2).
+a route without it (protocol/WIRE.md 8).
 """
 
 from collections.abc import Iterable, Mapping

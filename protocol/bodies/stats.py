@@ -1,5 +1,5 @@
-"""Bodies of statistics and connection lists (wire spec 4.7, 4.9), written by the broker and read by
-the command line.
+"""Bodies of statistics and connection lists (protocol/WIRE.md 4.7, 4.9), written by the broker and
+read by the command line.
 
 Queues are map keys written as real objects: clients up to 4.7.0 read no other form.
 """

@@ -1,4 +1,4 @@
-"""Topic tables and what brokers register with a name server (wire spec 4.5, 5.2).
+"""Topic tables and what brokers register with a name server (protocol/WIRE.md 4.5, 5.2).
 
 A registration's body is JSON, or, when its header says `compressed`, one zlib stream of a compact
 form: data version length i32, data version JSON; topic count i32; for each topic length i32 and

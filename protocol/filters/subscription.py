@@ -1,9 +1,9 @@
 """What a consumer wants of a topic, and how a broker tells it from a message's tag hash.
 
 A TAG expression is `*` (or nothing) for all messages, else tags joined by `||`; blanks around a tag
-do not count (wire spec 4.2). The broker compares the 32-bit hash in the consume queue with the
-hashes of the tags (6.7); the client compares the tags themselves, so a collision costs one useless
-delivery to the client and no more.
+do not count (protocol/WIRE.md 4.2). The broker compares the 32-bit hash in the consume queue with
+the hashes of the tags (6.7); the client compares the tags themselves, so a collision costs one
+useless delivery to the client and no more.
 
 Hashes are always derived here from the tags: clients exist that send tags only, or wrong hashes.
 """

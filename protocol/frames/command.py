@@ -1,4 +1,4 @@
-"""The envelope of every request and response (wire spec 1).
+"""The envelope of every request and response (protocol/WIRE.md 1).
 
 A `Command` is what a frame means: a code, text fields (`ext`), a body, and `opaque`, by which an
 answer finds its request. Whatever a peer put into extFields, numbers and booleans included, is text

@@ -1,4 +1,4 @@
-"""JSON as fastjson writes and reads it (wire spec 4.1): standard parsers refuse what Java sends.
+"""JSON as fastjson writes and reads it (WIRE.md 4.1): standard parsers refuse what Java sends.
 
 Reading. Standard JSON goes through msgspec; what that refuses goes through a reader of our own that
 also knows bare numbers and whole objects as map keys, bare words as keys, single quotes, comments,

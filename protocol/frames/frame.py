@@ -1,4 +1,4 @@
-"""Cuts a byte stream into commands, incrementally and within limits (wire spec 1.1).
+"""Cuts a byte stream into commands, incrementally and within limits (protocol/WIRE.md 1.1).
 
     0 total i32 = bytes that follow · 4 serialization u8 · 5 header length u24 · 8 header · body
 
@@ -19,7 +19,7 @@ from aerobee.protocol.frames.header_encode import MSGPACK
 
 # Including the 4 bytes of the length word; the reference's limit, which clients know too.
 MAX_FRAME_BYTES = 16_777_216
-# Properties may have 32,767 bytes and JSON escaping multiplies by up to six (reliability 8).
+# Properties may have 32,767 bytes and JSON escaping multiplies by up to six (reliability.md 8).
 MAX_HEADER_BYTES = 262_144
 
 _WORDS_BYTES = 8

@@ -1,6 +1,6 @@
 """Command headers, bytes to a Command, in the three serializations.
 
-JSON goes three ways, each slower and more forgiving than the one before (wire spec 1.2):
+JSON goes three ways, each slower and more forgiving than the one before (protocol/WIRE.md 1.2):
 typed (msgspec fills the Command, 0.8 us; all Java and Go traffic), plain JSON whose values have
 other types (numbers in extFields from C++ and Node, keys in another case), and fastjson's dialect
 (comments, single quotes, bare keys, raw control characters). What a later way accepts must mean

@@ -1,4 +1,4 @@
-"""Command headers, values to bytes, in the three serializations (wire spec 1.2, 1.3).
+"""Command headers, values to bytes, in the three serializations (protocol/WIRE.md 1.2, 1.3).
 
 JSON (0): an object with keys in alphabetical order and all extFields values strings; clients exist
 that read nothing else. ROCKETMQ (1): the binary form. MSGPACK (2): ours, between our own client and

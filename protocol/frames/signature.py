@@ -1,4 +1,4 @@
-"""Signing a request for brokers with access control (wire spec 7.1).
+"""Signing a request for brokers with access control (protocol/WIRE.md 7.1).
 
     Signature = base64(HMAC-SHA1(secret key, values of all ext fields in the order of their keys,
                                  without separators, then the body))

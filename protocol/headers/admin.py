@@ -1,4 +1,4 @@
-"""Typed headers of administration and of the name server (wire spec 3.5, 3.6, 3.8, 5.1, 5.2)."""
+"""Typed headers of administration and of the name server (WIRE.md 3.5, 3.6, 3.8, 5.1, 5.2)."""
 
 from msgspec import field
 

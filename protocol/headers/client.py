@@ -1,4 +1,4 @@
-"""Typed headers of the requests that clients send while they work (wire spec 3.1 to 3.4, 3.8).
+"""Typed headers of the requests that clients send while they work (WIRE.md 3.1 to 3.4, 3.8).
 
 Attributes are the upstream fields in snake case, in the order required first. Extra fields of newer
 clients (bname, ns, nsd, oway, lo) are ignored everywhere. Administration is in headers/admin.py.
@@ -17,7 +17,7 @@ from aerobee.protocol.headers.send import SendMessageHeader as SendMessageHeader
 from aerobee.protocol.headers.send import SendMessageResponse as SendMessageResponse
 from aerobee.protocol.headers.send import SendReply as SendReply
 
-# Bits of a pull's sysFlag (wire spec 6.5).
+# Bits of a pull's sysFlag (protocol/WIRE.md 6.5).
 PULL_COMMIT_OFFSET = 1
 PULL_SUSPEND = 2
 PULL_SUBSCRIPTION = 4

@@ -1,4 +1,4 @@
-"""Typed headers: extFields to attributes and back, declared once (wire spec 1.7).
+"""Typed headers: extFields to attributes and back, declared once (protocol/WIRE.md 1.7).
 
 A header is a struct whose attribute `queue_id` is the field `queueId`; `field(name="clientID")`
 names the few that differ. Attribute types say how the text is read: `str`, `Int32`, `Int64`, `bool`

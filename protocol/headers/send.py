@@ -1,9 +1,9 @@
 """The header of a send in its two spellings, and the answer: the hottest codecs of all.
 
-Code 10 carries long field names, 310, 320 and 325 one letter each (wire spec 3.1); both become one
-`SendMessageHeader`. Reading goes straight for the fields and falls back to the careful way, which
-finds out what to complain about, only when something is missing or no number. `SendReply` formats
-the answer from a template made once for a broker.
+Code 10 carries long field names, 310, 320 and 325 one letter each (protocol/WIRE.md 3.1); both
+become one `SendMessageHeader`. Reading goes straight for the fields and falls back to the careful
+way, which finds out what to complain about, only when something is missing or no number.
+`SendReply` formats the answer from a template made once for a broker.
 """
 
 import struct
@@ -78,7 +78,7 @@ class SendMessageHeader(msgspec.Struct, gc=False):
 
         BadRequest (code 1) names the field that is missing or no number. `batch` is what makes a
         batch, not the code; "1" counts besides "true" because the C++ client marks its batches
-        so (clients 2), which the reference stores as one message that consumers see empty.
+        so (protocol/WIRE.md 8), which the reference stores as one message that consumers see empty.
         """
         keys = _SHORT_KEYS if command.code in _SHORT_CODES else _LONG_KEYS
         (

@@ -1,4 +1,4 @@
-"""The body of SEND_BATCH_MESSAGE: messages one after the other, without a count (wire spec 6.2).
+"""The body of SEND_BATCH_MESSAGE: messages one after the other, without a count (WIRE.md 6.2).
 
     total size i32 · magic i32 · CRC i32 · flag i32 · body length i32, body · properties length i16,
     properties
@@ -89,7 +89,7 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
 def join_properties(inner: bytes, outer: bytes) -> bytes:
     """Stored properties of a batch's message: its own, a U+0002 if needed, the request's.
 
-    Source: wire spec 6.2, store spec 2.6.
+    Source: protocol/WIRE.md 6.2, store/FORMAT.md 2.6.
     """
     if inner and outer and not inner.endswith(b"\x02"):
         return inner + b"\x02" + outer

@@ -1,4 +1,4 @@
-"""Addresses in record form: 4 or 16 address bytes, then the port as i32 (wire spec 6.1)."""
+"""Addresses in record form: 4 or 16 address bytes, then the port as i32 (protocol/WIRE.md 6.1)."""
 
 import socket
 import struct

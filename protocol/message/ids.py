@@ -1,4 +1,4 @@
-"""The two kinds of message id (wire spec 6.6).
+"""The two kinds of message id (protocol/WIRE.md 6.6).
 
 offsetMsgId: where a message lies, upper-case hex of the broker's IP, its port (i32) and the commit
 log offset (i64); clients take the address out of it and connect there.

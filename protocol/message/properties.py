@@ -1,8 +1,8 @@
 """Message properties: names and the text form `name U+0001 value U+0002 name U+0001 value`.
 
 Clients up to 4.9.0 end the text with U+0002, later ones and the 4.9.8 broker do not; both are read,
-the second is written (wire spec 6.3). Entries that a reader skips, with an empty value for example,
-are skipped here too, so that what is stored means the same to every client.
+the second is written (protocol/WIRE.md 6.3). Entries that a reader skips, with an empty value for
+example, are skipped here too, so that what is stored means the same to every client.
 """
 
 import re
@@ -49,8 +49,8 @@ PROPERTY_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 PROPERTY_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 PROPERTY_CRC = "__CRC32#"
 
-#: Names that clients and brokers use among themselves, those of 5.x included (wire spec 6.8); all
-#: others are the application's own.
+#: Names that clients and brokers use among themselves, those of 5.x included
+#: (protocol/WIRE.md 6.8); all others are the application's own.
 SYSTEM_PROPERTIES = frozenset(
     """
     KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET
@@ -98,7 +98,7 @@ def further_queues(properties: Mapping[str, str]) -> list[tuple[str, int]]:
     """(queue name, queue offset) of each queue a stored message was multi-dispatched to.
 
     Numbers that can be none are passed over; nothing if names and numbers do not go together. As
-    in Java's lists, empty parts at the end do not count (store spec 2.8).
+    in Java's lists, empty parts at the end do not count (store/FORMAT.md 2.8).
     """
     names = split_list(properties.get(PROPERTY_MULTI_DISPATCH, ""))
     numbers = split_list(properties.get(PROPERTY_MULTI_QUEUE_OFFSET, ""))
@@ -156,7 +156,7 @@ def _tags_and_words(encoded: bytes) -> tuple[str, bool, tuple[str, ...]]:
 
 
 def key_words(unique_key: str, keys: str) -> tuple[str, ...]:
-    """The words a message is found by: UNIQ_KEY first, then each word of KEYS (store spec 6.3).
+    """The words a message is found by: UNIQ_KEY first, then each word of KEYS (FORMAT.md 6.3).
 
     Words are split at single spaces, empty ones dropped, repeated ones kept, as in the index files.
     """

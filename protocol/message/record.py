@@ -182,7 +182,7 @@ class Message(msgspec.Struct, gc=False):
 
     @property
     def msg_id(self) -> str:
-        """The offsetMsgId: store host and log offset (wire spec 6.6)."""
+        """The offsetMsgId: store host and log offset (protocol/WIRE.md 6.6)."""
         return f"{pack_host(*self.store_host).hex().upper()}{self.log_offset:016X}"
 
     @property
@@ -281,7 +281,7 @@ def encode_sealed_record(
 
 
 def encode_blank(size: int) -> bytes:
-    """The 8 bytes that fill the last `size` bytes of a segment (store spec 2.4)."""
+    """The 8 bytes that fill the last `size` bytes of a segment (store/FORMAT.md 2.4)."""
     return SIZE_AND_MAGIC.pack(size, BLANK_MAGIC)
 
 

@@ -2,8 +2,9 @@
 
 Every length is bounded before it is used, the record must name its own position, and what a torn
 page leaves behind (zeros in topic or properties, which the CRC does not cover) is refused
-(reliability B6, B17). Texts that other brokers may have stored, topics with a dot for example,
-pass: refusing them here would cut a foreign log. `check_topic_name` guards what becomes a path.
+(docs/reliability.md B6, B17). Texts that other brokers may have stored, topics with a dot for
+example, pass: refusing them here would cut a foreign log. `check_topic_name` guards what becomes a
+path.
 """
 
 import zlib
@@ -84,7 +85,7 @@ def check_record(
     limit: int,
     check_crc: int = CHECK_BODY,
 ) -> RecordHead:
-    """The record or blank at `position`, believed in nothing (reliability B6, B17).
+    """The record or blank at `position`, believed in nothing (docs/reliability.md B6, B17).
 
     `log_offset` is what the record must name as its own place, `limit` the position behind the
     last byte that may belong to it (the segment's end), `check_crc` one of the CHECK_ values (True

@@ -1,4 +1,4 @@
-"""Byte positions of the stored message: nobody else counts bytes (wire spec 6.1, store spec 2).
+"""Byte positions of the stored message: nobody else counts bytes (WIRE.md 6.1, FORMAT.md 2).
 
 A record is the same bytes in the commit log, in a pull's answer and in a query's answer. All
 integers are big-endian. B and S are the born and store host lengths: 8 for IPv4 (4 + port i32), 20

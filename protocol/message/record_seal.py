@@ -6,7 +6,7 @@ unseen. A sealed record ends with 20 bytes, a property that older readers take f
     __CRC32# U+0001, ten digits, U+0002
 
 The digits are the CRC-32 of all bytes before those 20, masked to 31 bits, the LEAST significant
-digit first, filled up with zeros (store spec 2.10). Other properties before it end in U+0002.
+digit first, filled up with zeros (store/FORMAT.md 2.10). Other properties before it end in U+0002.
 
 Whether a record is meant to be sealed must not hang on a byte that may be the damaged one. So the
 ten bytes of the seal that never vary are counted: with eight of them in place it is a seal, and has

@@ -321,7 +321,7 @@ class Dump:
                 state = "entry"
                 if key_hash < 0 or log_offset < 0 or seconds < 0 or not 0 <= previous < number:
                     state = "damaged"
-                # The first entry's seconds were taken against the file before (store spec 6.2).
+                # The first entry's seconds were taken against the file before (FORMAT.md 6.2).
                 time_ms = header.begin_ms + (seconds * 1000 if number > 1 else 0)
                 slot = key_hash % slots
                 yield DumpedEntry(

@@ -235,7 +235,7 @@ def _is_right(file: IndexFileAudit, number: int, seconds: int, store_ms: int) ->
 
 
 def _seconds(store_ms: int, begin_ms: int) -> int:
-    """What an entry holds of its message's time (store spec 6.2)."""
+    """What an entry holds of its message's time (store/FORMAT.md 6.2)."""
     if begin_ms <= 0 or store_ms <= begin_ms:
         return 0
     return min((store_ms - begin_ms) // 1000, I32_MAX)

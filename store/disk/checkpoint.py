@@ -5,7 +5,7 @@
 They bound what a recovery after a crash must read again: messages stored up to `physic` are synced
 in the commit log, up to `logics` in the consume queues, up to `index` in the index files. So a
 value is taken before the sync of the data it describes and stored here after that sync, never the
-other way round (the reference writes some of them early, store spec 7.1).
+other way round (the reference writes some of them early, store/FORMAT.md 7.1).
 
 Threads: the flush threads set values, one each; `flush` is called by the consume queue flush thread
 and at close.

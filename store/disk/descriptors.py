@@ -2,8 +2,8 @@
 
 A store may hold thousands of queue files, more than a process may have open. Files are opened when
 touched and closed when others need the room. A file with unsynced writes keeps its descriptor (the
-kernel reports a failed write back once per open descriptor, reliability 3.2); if all open files are
-in that state, the one chosen to go is synced on the spot.
+kernel reports a failed write back once per open descriptor, docs/reliability.md 3.2); if all open
+files are in that state, the one chosen to go is synced on the spot.
 
 Threads: the store's caller opens, writes and evicts; the flush thread syncs. `_lock` guards the
 open list and closing; a file being synced is never closed under the flush thread's feet.

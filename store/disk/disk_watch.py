@@ -1,7 +1,7 @@
 """How full the disks are, and what follows from it for sends.
 
 Sends are refused while no directory of the log has its disk at or below `warning_ratio` (with
-several log directories the emptiest counts, store spec 10.2), or while the disk of the consume
+several log directories the emptiest counts, store/FORMAT.md 10.2), or while the disk of the consume
 queues is above it. They resume by themselves. The ratio is that of `df`; the reference rounds it up
 to whole percents, which is the same for limits in whole percents.
 

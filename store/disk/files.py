@@ -2,7 +2,7 @@
 
 Everything the store does to a disk goes through one `Files` object, so that tests can pass a twin
 that fails on the n-th call or forgets what was not synced. What is here is what was measured to be
-right (reliability 3):
+right (docs/reliability.md 3):
 
 - Blocks are reserved with posix_fallocate before anything is stored through a mapping: on a full
   disk a store through an unreserved mapping kills the process, a failed reservation is ENOSPC.

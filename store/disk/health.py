@@ -2,8 +2,8 @@
 
 Three kinds of no. Reasons that pass by themselves (a full disk): set and cleared by whoever
 watches, several may hold at once. Broken: a sync or write failed, what memory and disk hold may
-differ, and only a restart with recovery heals it (reliability 3.2); the first failure wins and
-stays. Closed.
+differ, and only a restart with recovery heals it (docs/reliability.md 3.2); the first failure wins
+and stays. Closed.
 
 `refusing` sums it up in one attribute for the append path.
 

@@ -1,4 +1,5 @@
-"""Our own file beside RocketMQ's checkpoint: up to which log offset what is safe (reliability 4).
+"""Our own file beside RocketMQ's checkpoint: up to which log offset what is safe
+(docs/reliability.md 4).
 
 `<root>/offsets` lets a start begin at an offset instead of a time, and tells damage from a torn
 tail: a bad record below `flushed` was once whole on the disk. RocketMQ ignores the file, and having

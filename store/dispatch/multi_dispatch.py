@@ -1,4 +1,4 @@
-"""Multi-dispatch: one record, found through several consume queues (store spec 2.8).
+"""Multi-dispatch: one record, found through several consume queues (store/FORMAT.md 2.8).
 
 A message whose property `INNER_MULTI_DISPATCH` lists queue names, separated by commas, gets an
 entry in each of those queues besides its own. The append writes their queue offsets, in the same

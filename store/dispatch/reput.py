@@ -5,7 +5,7 @@ read back. Catching up: after an overflow or a failure the log is read from `dis
 what is there already is left alone (`dispatcher.py`, which recovery uses too).
 
 Under SYNC_FLUSH the owner passes the durable mark as the limit: no consumer sees what a power cut
-could still take back, so no queue offset is ever given to two messages (reliability B4).
+could still take back, so no queue offset is ever given to two messages (docs/reliability.md B4).
 
 A round first reserves room in the index, then writes each queue's entries with one write, then puts
 the keys (which cannot fail), then moves `dispatched`. A full disk therefore changes nothing that

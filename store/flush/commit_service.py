@@ -4,14 +4,14 @@ The mark `committed` (a log offset) says how far that has got: what lies below c
 dispatched and synced, and outlives the process. It moves in the order of the log, also over
 segments that got no buffer and are in their files anyhow.
 
-CommitRealTimeService (store spec 4.6) looks at every `interval_ms`, or as soon as it is woken:
+CommitRealTimeService (store/FORMAT.md 4.4) looks at every `interval_ms`, or as soon as it is woken:
 `least_pages` or more go to the file at once, less when `thorough_interval_ms` have passed since
 something last did; so a message after a pause goes at once. Then the flush service is told, and the
 owner, who may dispatch.
 
 A failed write poisons the store, as everywhere. Only a full disk (on file systems where reserved
-blocks do not hold, reliability 3.1) is waited for: the bytes are safe in the buffer, sends are
-refused meanwhile.
+blocks do not hold, docs/reliability.md 3.1) is waited for: the bytes are safe in the buffer, sends
+are refused meanwhile.
 """
 
 import logging

@@ -12,9 +12,9 @@ The threads, of which a store has the first or the second, and the third:
 - `ConsumeQueueFlushService` does the same for consume queues and index, and writes the checkpoint
   and the offsets file with values taken before the sync they describe.
 
-A failed sync is final (reliability 3.2): the pages count as clean afterwards and a second call
-succeeds without having written them. So the first error poisons the store and ends the thread; the
-mark stays where it was.
+A failed sync is final (docs/reliability.md 3.2): the pages count as clean afterwards and a second
+call succeeds without having written them. So the first error poisons the store and ends the thread;
+the mark stays where it was.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Is an index file whole? After a crash nobody knows which of its pages reached the disk.
 
-The reference deletes such a file and rebuilds a part of it at best (store spec 8.4). Checking is
-twenty times faster than rebuilding, and what passes loses nothing: the entries, read in order,
+The reference deletes such a file and rebuilds a part of it at best (store/FORMAT.md 8.4). Checking
+is twenty times faster than rebuilding, and what passes loses nothing: the entries, read in order,
 determine what every slot must hold, so a page that is missing or old shows up as an entry that
 points nowhere or a slot that does not know its newest entry.
 

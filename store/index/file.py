@@ -1,4 +1,4 @@
-"""One index file: finds records by the hash of `topic#key`, newest first (store spec 6).
+"""One index file: finds records by the hash of `topic#key`, newest first (store/FORMAT.md 6).
 
     header 40 bytes   begin time i64, end time i64, begin log offset i64, end log offset i64,
                       slots in use i32, number of the next entry i32 (starts at 1)
@@ -265,7 +265,7 @@ class IndexFile:
             if seconds < 0:
                 break
             if number == 1:
-                # Its difference was taken against the file before (store spec 6.2).
+                # Its difference was taken against the file before (store/FORMAT.md 6.2).
                 seconds = 0
             time_ms = self.begin_ms + seconds * 1000
             if entry_hash == key_hash and begin_ms < time_ms + 1000 and time_ms <= end_ms:

@@ -1,4 +1,4 @@
-"""The run of index files: keys go into the newest, queries walk back from it (store spec 6.3, 6.4).
+"""The run of index files: keys go into the newest, queries walk back from it (FORMAT.md 6.3, 6.4).
 
 A dispatch first calls `reserve` with the number of keys it brings, which makes the next file and
 asks the disk for blocks as needed and may fail with nothing stored; then `put_keys` for each

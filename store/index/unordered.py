@@ -32,7 +32,7 @@ def _chain(file: IndexFile, key_hash: int, begin_ms: int, end_ms: int) -> Iterat
     """One item for each entry of the slot: its log offset, None if it cannot be meant.
 
     An entry has the seconds since the file's first message. They say nothing of the very first
-    (store spec 6.2), of messages stored before that one, or more than 68 years after it.
+    (store/FORMAT.md 6.2), of messages stored before that one, or more than 68 years after it.
     """
     number = file.slot(key_hash % file.slots)
     while 0 < number < file.count:

@@ -1,7 +1,7 @@
 """The broker's tables below `config/`: can they be read, and do groups stand within their queues.
 
 The broker reads `X.json`, or `X.json.bak` when that is missing, empty or damaged, and refuses to
-start when neither can be read (store spec 11.4). The audit reads in the same order and says which.
+start when neither can be read (FORMAT.md 11.4). The audit reads in the same order and says which.
 """
 
 import os

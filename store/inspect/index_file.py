@@ -55,7 +55,7 @@ class IndexFileAudit:
         self.wrong_times = 0
         # Store time of the last entry's message; the caller sees messages and sets it.
         self.last_ms = 0
-        # What the first entry's seconds were taken against (store spec 6.2), None if not known.
+        # What the first entry's seconds were taken against (FORMAT.md 6.2), None if not known.
         self.preset_ms: int | None = None
         self.usable = self._read_header(file)
 

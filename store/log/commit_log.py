@@ -3,7 +3,7 @@
 One writer at a time, under the put lock: give the message its offsets and time, encode it, copy it
 behind the last one, move the marks. Nothing in there waits for a disk, except a roll whose next
 segment is not ready. Marks move last, so an exception leaves everything as it was, and the lock is
-a context manager, so it cannot stay shut (reliability B21).
+a context manager, so it cannot stay shut (docs/reliability.md B21).
 
 A record is stored only if 8 bytes stay free behind it. If not, those 8 bytes say how much is left
 (a blank), and the record begins the next segment. A batch goes into one segment as a whole.
@@ -49,7 +49,7 @@ from aerobee.store.stats import StoreStats
 Appended: TypeAlias = tuple[ConsumeQueue | None, int, int, int, int, tuple[str, ...], int, str]
 
 PENDING_MOST = 65_536
-# A lock held longer than this is not believed: the clock was changed (store spec 3.2).
+# A lock held longer than this is not believed: the clock was changed (store/FORMAT.md 3.2).
 _BUSY_MOST_NS = 10_000_000 * 1_000_000
 
 

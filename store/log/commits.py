@@ -9,7 +9,7 @@ Reading, dispatching and syncing end at the mark in both cases.
 from collections.abc import Callable
 from typing import Protocol
 
-#: What a store without a pool answers when asked for its free buffers (store spec 4.8).
+#: What a store without a pool answers when asked for its free buffers (protocol/WIRE.md 4.8).
 NO_POOL = (1 << 31) - 1
 
 

@@ -1,4 +1,4 @@
-"""Limits of what may be stored (store spec 2.5, 3.2), checked before the put lock is taken.
+"""Limits of what may be stored (store/FORMAT.md 2.5, 3.2), checked before the put lock is taken.
 
 The body limit is a setting, and may be changed under a running broker one day; the others belong to
 the format: a length that does not fit its field would be cut off silently (the reference casts the

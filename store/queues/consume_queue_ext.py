@@ -1,4 +1,5 @@
-"""Extension files of a consume queue: more about a message than its entry has room for (spec 5.6).
+"""Extension files of a consume queue: more about a message than its entry has room for
+(store/FORMAT.md 5.6).
 
 An entry here: its size i16, tags code i64, store time i64, size of the bit map i16, bit map. The
 entry in the consume queue then holds an address instead of the tags code: the extension entry's

@@ -3,7 +3,7 @@
 A message waiting in SCHEDULE_TOPIC_XXXX has its delivery time in the place of the tags code, so
 whoever makes consume queue entries, the append or a rebuild from the log, needs the levels. They
 are parsed before recovery: the reference does it after, and its rebuilt queues deliver all delayed
-messages at once (store spec 8.1).
+messages at once (store/FORMAT.md 8.1).
 """
 
 from collections.abc import Mapping
@@ -32,9 +32,9 @@ class DelayLevels:
         """How long a message of that level still waits; 0 when it is due.
 
         A time further away than the level's delay cannot be right: the clock was set back, or the
-        levels were made shorter. The message is due then, as in the reference (store spec 12.1).
-        The reference knows no tolerance, and a clock that is put right by a few milliseconds has a
-        message of two hours delivered at once.
+        levels were made shorter. The message is due then, as in the reference
+        (store/FORMAT.md 12.1). The reference knows no tolerance, and a clock that is put right by a
+        few milliseconds has a message of two hours delivered at once.
         """
         wait_ms = deliver_at_ms - now_ms
         if wait_ms <= 0:

@@ -1,4 +1,4 @@
-"""The queues of SCHEDULE_TOPIC_XXXX, read for what is due (store spec 12.1).
+"""The queues of SCHEDULE_TOPIC_XXXX, read for what is due (store/FORMAT.md 12.1).
 
 A level's messages lie in one queue, in the order of their delivery times, which stand where other
 entries have tags codes. So only the head of a queue has to be looked at: `look` gives what is due

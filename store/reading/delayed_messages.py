@@ -1,4 +1,4 @@
-"""A delayed message in its two forms: as it waits, and as it is given out (store spec 12.1).
+"""A delayed message in its two forms: as it waits, and as it is given out (store/FORMAT.md 12.1).
 
 It waits in queue `level - 1` of SCHEDULE_TOPIC_XXXX, its own topic and queue id among its
 properties. When it is due it is stored a second time, where it was sent to. The properties

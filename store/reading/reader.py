@@ -1,8 +1,8 @@
 """Reading: the messages of a queue, and single records. Searches are in `search.py`.
 
-`get` follows the reference's scan of consume queue entries (store spec 5.7): which status is given
-when, how much one answer holds, where the caller goes on. Bodies are never copied: an answer is
-views into the segments, and records that lie side by side share a view.
+`get` follows the reference's scan of consume queue entries (store/FORMAT.md 5.7): which status is
+given when, how much one answer holds, where the caller goes on. Bodies are never copied: an answer
+is views into the segments, and records that lie side by side share a view.
 
 Nothing here trusts a derived file. An entry whose record is not there, or does not begin as a
 record of that size, is passed over like a deleted one and reported (`damage.py`); queries and

@@ -54,7 +54,7 @@ class Search:
     # --- by time ----------------------------------------------------------------------------
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Queue offset of the message stored nearest to that time (store spec 5.8).
+        """Queue offset of the message stored nearest to that time (store/FORMAT.md 5.8).
 
         As the reference: the earlier one when two are equally near, the first one for a time before
         all, the last one for a time after all. Unlike it, the whole queue is searched by the

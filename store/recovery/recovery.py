@@ -7,9 +7,9 @@
 2. If more is to be made again than the files on disk admit to be missing, let them say so first.
 3. Walk. Each sound record goes to the queues and the index, which compare before they write.
 4. Cut, the log first: segments behind the end go, the rest of the last one is zeroed, so are queue
-   entries at or above the end; stale bytes come back to life otherwise (reliability B11). Entries
-   of damaged records become pre-blank: their slot stays, and nobody is sent a record known to be
-   bad.
+   entries at or above the end; stale bytes come back to life otherwise (docs/reliability.md B11).
+   Entries of damaged records become pre-blank: their slot stays, and nobody is sent a record known
+   to be bad.
 5. Number. Each queue goes on behind its last slot, whatever that holds.
 6. Sync all of it, then the offsets file, then the checkpoint.
 

@@ -70,7 +70,7 @@ class Soundness:
         return self._segments.min_offset
 
     def reference_start(self, checkpoint: Checkpoint) -> int:
-        """The last segment whose first record's time the checkpoint has passed (spec 8.4)."""
+        """The last segment whose first record's time the checkpoint has passed (FORMAT.md 8.4)."""
         for segment in reversed(self._segments.segments):
             try:
                 head = MappedReader(segment).head(segment.start, CHECK_NOTHING)

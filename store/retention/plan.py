@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 from aerobee.store.retention.rules import FORCED, RetentionRules, Verdict
 from aerobee.store.segments.segment_times import LastStored, SegmentPlace, dated
 
-#: Most segments one run deletes (store spec 10.1).
+#: Most segments one run deletes (store/FORMAT.md 10.1).
 MOST_A_RUN = 10
 
 #: Committed offsets: (topic, queue id) -> group -> next queue offset it will consume.

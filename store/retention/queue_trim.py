@@ -2,7 +2,7 @@
 
 Each queue gives up the leading files whose last entries all name records below the log's beginning,
 never its last file, which holds its numbering, and then begins at its first entry that the log
-still has, or at its end if there is none (store spec 10.3, 5.4). The index gives up its oldest
+still has, or at its end if there is none (store/FORMAT.md 10.3, 5.4). The index gives up its oldest
 files that know nothing newer.
 
 With thousands of queues that is a lot of reading, so it is planned on a worker thread, applied on

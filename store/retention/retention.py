@@ -1,5 +1,5 @@
 """Deletes old messages: plans, takes out of the log, removes from the disk; and trims what is
-derived (store spec 10).
+derived (store/FORMAT.md 10).
 
 Three steps, so that nothing that can take long happens on the thread that serves requests:
 - `plan` on any thread: reads only. It is also the dry run: what would go, why, and which groups
@@ -59,7 +59,7 @@ from aerobee.store.segments.segment_times import MESSAGE, LastStored, SegmentPla
 
 log = logging.getLogger("aerobee.store.retention")
 
-#: Runs that one manual request is good for (store spec 10.1).
+#: Runs that one manual request is good for (store/FORMAT.md 10.1).
 MANUAL_RUNS = 20
 # Queues that are trimmed in one go on the owner's thread: about a millisecond.
 _TRIMS_AT_ONCE = 200

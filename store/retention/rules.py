@@ -1,6 +1,6 @@
 """When old messages go: the settings, and what hour, disks and an operator make of them.
 
-Deletion runs when one of three things holds (store spec 10.1):
+Deletion runs when one of three things holds (store/FORMAT.md 10.1):
 - *time*: the local hour is one of `delete_hours`, for the whole of it;
 - *space*: the log's disk is fuller than `max_used_ratio`, or not there; if that does not hold, the
   same of the consume queues' disk. Of several log directories the emptiest counts;
@@ -8,11 +8,12 @@ Deletion runs when one of three things holds (store spec 10.1):
 
 A run deletes what has expired. It is *forced*, and takes what has not, when the disk is fuller than
 `force_ratio`: the oldest messages go before their time, consumed or not, so that new ones can be
-taken (reliability B10). Two things differ from the reference, which goes on deleting ten files a
-run until it is satisfied. Forced deletion stops as soon as what is freed brings the log's disk back
-to `force_ratio`; where the queues' disk is the full one, nobody can tell how much a segment frees
-there, so one goes a run. And a disk so full that sends are refused (`warning_ratio`) counts as the
-space trigger whatever `max_used_ratio` says: there, 95 % would mean sends refused until the hour.
+taken (docs/reliability.md B10). Two things differ from the reference, which goes on deleting ten
+files a run until it is satisfied. Forced deletion stops as soon as what is freed brings the log's
+disk back to `force_ratio`; where the queues' disk is the full one, nobody can tell how much a
+segment frees there, so one goes a run. And a disk so full that sends are refused (`warning_ratio`)
+counts as the space trigger whatever `max_used_ratio` says: there, 95 % would mean sends refused
+until the hour.
 
 Pure: everything is passed in.
 """

@@ -3,8 +3,8 @@
 When the writer takes segment N, N+1 is asked for at once ("next and next-next"), so at the next
 roll it only has to be handed over. Making one reserves all its blocks: a full disk is an error
 here, before any message is accepted for it, and never a fault in the middle of an append
-(reliability 3.1). The directory is synced before the segment is handed over, so no message is ever
-acknowledged in a file whose name a power cut could take away.
+(docs/reliability.md 3.1). The directory is synced before the segment is handed over, so no message
+is ever acknowledged in a file whose name a power cut could take away.
 
 Where a segment goes and what kind it is are two functions given when building (`segments/paths.py`,
 `transient_pool.py`); both run on the thread, so a disk that is slow to answer holds nobody up.
@@ -33,7 +33,7 @@ from aerobee.store.segments.mapped_file import MappedFile
 
 log = logging.getLogger("aerobee.store.allocate")
 
-#: How long a writer waits for a segment that is not ready yet (store spec 1.3).
+#: How long a writer waits for a segment that is not ready yet (store/FORMAT.md 1.3).
 TAKE_TIMEOUT_S = 5.0
 _RETRY_PAUSE_S = 1.0
 

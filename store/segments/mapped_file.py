@@ -11,7 +11,7 @@ Invariants
 - The mapping never outlives its blocks: every byte from `wrote` on was reserved before the segment
   became active, so a store into it cannot fault on a full disk.
 - One descriptor lives from creation to the last sync, because the kernel reports a failed write
-  back once per open descriptor (reliability 3.2).
+  back once per open descriptor (docs/reliability.md 3.2).
 - `pins` counts views handed out; it is touched by the store's caller thread only. A closed mapping
   goes away with its last view (Python keeps it for them), so closing never pulls memory away.
 """
@@ -194,8 +194,8 @@ class MappedFile:
     def distrust_cache(self) -> None:
         """Before a recovery reads it: push out and drop cached pages, so that reads show the disk.
 
-        After a failed write back the cache may hold bytes that the disk does not (reliability 3.2).
-        Raises OSError when the disk refuses again.
+        After a failed write back the cache may hold bytes that the disk does not
+        (docs/reliability.md 3.2). Raises OSError when the disk refuses again.
         """
         self._drop_map()
         self.sync_file(forget=True)

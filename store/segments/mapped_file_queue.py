@@ -1,7 +1,7 @@
 """The run of segments that makes up the commit log: ordered, contiguous, all of one size.
 
 Readers on any thread work on one immutable tuple, so a roll or a removal never shows them a list in
-between (reliability B9). Finding the segment of a log offset is a division.
+between (docs/reliability.md B9). Finding the segment of a log offset is a division.
 
 Loading is strict. A file of another length means other settings, and going on would misread
 everything: `StoreSizeMismatch` names the file, both sizes and the key. Names that are no segment's

@@ -4,7 +4,7 @@
 segments are read but which get no new ones: a full or failing disk on its way out. A directory may
 be in both lists, which is how one is retired. Segment n of the log (n = start / size) goes to
 sorted(available)[n % count], available being the writable directories except those fuller than the
-force-clean ratio, or all of them if that leaves none (store spec 1.2; MultiPathMappedFileQueue).
+force-clean ratio, or all of them if that leaves none (FORMAT.md 1.2; MultiPathMappedFileQueue).
 
 The reference goes on writing to a last segment in a directory that has become read-only. Here it is
 finished instead, with the 8 bytes that end a segment (`opening.py`), and the log goes on elsewhere:

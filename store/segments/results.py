@@ -25,7 +25,7 @@ class PutResult(msgspec.Struct, gc=False):
 
 
 class GetStatus(enum.Enum):
-    """Outcome of a get; the names are also the remarks of pull answers (store spec 5.7)."""
+    """Outcome of a get; the names are also the remarks of pull answers (store/FORMAT.md 5.7)."""
 
     FOUND = 0
     NO_MATCHED_MESSAGE = 1

@@ -1,10 +1,10 @@
 """When the last message of a commit log segment was stored: what its expiry is counted from.
 
-The reference counts from the file's modification time, which copying and restoring change (store
-spec 8.8, defect 10). Here the messages decide. Store times never go back within a segment, so its
-last one lies between the segment's first record and the next segment's, and that one, a cheap upper
-bound, is taken; the segment's own first where the clock was set back in between. Only where neither
-can be read is it the modification time.
+The reference counts from the file's modification time, which copying and restoring change
+(store/FORMAT.md 8.6, defect 10). Here the messages decide. Store times never go back within a
+segment, so its last one lies between the segment's first record and the next segment's, and that
+one, a cheap upper bound, is taken; the segment's own first where the clock was set back in between.
+Only where neither can be read is it the modification time.
 
 A time that is still to come was given by a clock that was wrong, and set back since. Nobody can
 wait for it: a segment with the year 2040 would keep all that follow it. The log is in the order of

@@ -3,7 +3,7 @@
 Appends then never wait for the page cache: not for its locks while the kernel writes pages back,
 not for a page to be brought in. The price is that what was not yet committed to the file is lost
 with the process, and that consumers see a message only once it was committed
-(`commit_service.py`). Effective with ASYNC_FLUSH on a master only (store spec 4.5;
+(`commit_service.py`). Effective with ASYNC_FLUSH on a master only (store/FORMAT.md 4.3;
 TransientStorePool, MappedFile).
 
 Each new segment borrows a buffer of its own size and gives it back when all of it is committed;

@@ -3,11 +3,11 @@
 A segment is touched all over with zeros, under SYNC_FLUSH synced on the way, locked in memory, and
 announced to the kernel as needed; when it is full and synced it is unlocked again. The allocation
 thread does it, with calls that let the other threads run, so a sender notices it only when segments
-are filled faster than they are warmed (store spec 1.4; MappedFile.warmMappedFile).
+are filled faster than they are warmed (store/FORMAT.md 1.4; MappedFile.warmMappedFile).
 
 Here it mostly costs: blocks are reserved anyhow, and syncs of a file that was written once with
-zeros took three times as long as syncs of one that was only reserved (reliability 3.3). It is for
-disks and kernels that behave otherwise.
+zeros took three times as long as syncs of one that was only reserved (docs/reliability.md 3.3). It
+is for disks and kernels that behave otherwise.
 
 Segments that a restart goes on with are left as they are, and so are those written in buffers of
 the transient pool, whose writer never touches the file's pages.

@@ -1,19 +1,18 @@
 """The loads of the benchmark: what the generator is told, and what the result must be by then."""
 
 import json
-import os
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from ..interop.brokers import Broker
-from ..interop.wire import Wire
 
 HERE = Path(__file__).parent
 CACHE = HERE.parent.parent / ".cache" / "bench"
 QUEUES = 4
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +44,10 @@ LOADS = (
 WARM_UP = Load("warm-up", "not counted", "send --conns 64")
 
 
+class LoadFailed(RuntimeError):
+    """The generator could not do its work: no connection, a broken answer, not done in time."""
+
+
 class Lost(AssertionError):
     """The broker does not hold what it acknowledged: its figures mean nothing."""
 
@@ -61,11 +64,42 @@ def build() -> None:
 
 
 def calibrate() -> dict[str, float]:
+    """What this machine gives at the moment: the figures of calibrate.c, and Python's own pace."""
     run = subprocess.run(
         [str(CACHE / "calibrate"), str(CACHE)], check=True, capture_output=True, text=True
     )
-    figures: dict[str, float] = json.loads(run.stdout)
-    return figures
+    loops = [python_loop_ms() for _ in range(9)]
+    wall, processor = (median(figures) for figures in zip(*loops, strict=True))
+    return {"python_loop_ms": wall, "python_loop_cpu_ms": processor, **json.loads(run.stdout)}
+
+
+def python_loop_ms() -> tuple[float, float]:
+    """A fixed piece of plain Python, as a broker's is: its time, and what of that it computed.
+
+    The first is longer than the second when others want the processors as well. The second grows
+    when others share the processors' caches and clock.
+    """
+    begun, computed = time.perf_counter(), time.thread_time()
+    table: dict[str, bytes] = {}
+    for number in range(50_000):
+        key = f"order-{number % 1000}"
+        table[key] = table.get(key, b"")[-64:] + number.to_bytes(8, "big")
+    return (time.perf_counter() - begun) * 1e3, (time.thread_time() - computed) * 1e3
+
+
+def generate(port: int, topic: str, words: str, **options: float) -> dict[str, Any]:
+    """Runs the generator with `words`, the first of them its mode, and returns what it counted.
+
+    `options` are further ones of rmqload.c. Raises LoadFailed when it could not do its work; what
+    the broker refused is in the figure `errors`, which is the caller's to look at.
+    """
+    words += f" --port {port} --topic {topic} --queues {QUEUES}"
+    words += "".join(f" --{name} {value}" for name, value in options.items())
+    run = subprocess.run([str(CACHE / "rmqload"), *words.split()], capture_output=True, text=True)
+    if run.returncode:
+        raise LoadFailed(f"rmqload {words}: {run.stderr.strip() or run.stdout.strip()}")
+    result: dict[str, Any] = json.loads(run.stdout)
+    return result
 
 
 def run_load(broker: Broker, load: Load, secs: float, warmup: float) -> dict[str, Any]:
@@ -77,34 +111,33 @@ def run_load(broker: Broker, load: Load, secs: float, warmup: float) -> dict[str
     if not load.topic:
         broker.create_topic(topic, QUEUES)
     cpu_before = cpu_seconds(broker.pid)
-    run = subprocess.run(
-        [
-            str(CACHE / "rmqload"), *load.words.split(), "--port", str(broker.port), "--topic",
-            topic, "--queues", str(QUEUES), "--secs", str(secs), "--warmup", str(warmup),
-        ],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60 + 2 * (secs + warmup),
-    )  # fmt: skip
-    result: dict[str, Any] = json.loads(run.stdout)
+    result = generate(broker.port, topic, load.words, secs=secs, warmup=warmup)
     result["cpu_us"] = (cpu_seconds(broker.pid) - cpu_before) * 1e6 / max(1, result["acked"])
-    check(broker, topic, load, result)
+    refuse_errors(load, result)
+    count = stored(broker, topic)
+    # What was pulled was there, and a pull may end before its queue does; a send still under way at
+    # the end may be stored or not.
+    most = count if load.pulls else result["acked"] + result["unanswered"]
+    if not result["acked"] <= count <= most:
+        raise Lost(f"{load.name}: {count} stored, {result['acked']} acknowledged")
     return result
 
 
-def check(broker: Broker, topic: str, load: Load, result: dict[str, Any]) -> None:
+def refuse_errors(load: Load, result: dict[str, Any]) -> None:
     if result["errors"]:
         raise Lost(f"{load.name}: {result['errors']} errors, code {result['last_error_code']}")
-    with Wire(broker.address) as wire:
-        stored = sum(wire.max_offset(topic, queue) for queue in range(QUEUES))
-    # What was pulled was there, and a pull may end before its queue does; a send still under way at
-    # the end may be stored or not.
-    most = stored if load.pulls else result["acked"] + result["unanswered"]
-    if not result["acked"] <= stored <= most:
-        raise Lost(f"{load.name}: {stored} stored, {result['acked']} acknowledged")
+
+
+def stored(broker: Broker, topic: str) -> int:
+    """How many messages the broker holds of a topic of the generator's."""
+    with broker.wire() as wire:
+        return sum(wire.max_offset(topic, queue) for queue in range(QUEUES))
 
 
 def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    """Processor time of a process so far, of its threads that have ended too.
+
+    To the nanosecond: the clock that clock_getcpuclockid() names, which adds up what schedstat
+    shows of each thread.
+    """
+    return time.clock_gettime(~pid << 3 | 2)

@@ -20,11 +20,15 @@ Results = dict[str, dict[str, list[dict[str, Any]]]]  # broker -> load -> runs
 
 def middle(values: Sequence[float]) -> str:
     """Median and spread, in thousands where that reads better: `24.1 k (22.9-25.0)`."""
-    low, mid, high = min(values), median(values), max(values)
-    if mid >= 10_000:
-        return f"{mid / 1000:.1f} k ({low / 1000:.1f}-{high / 1000:.1f})"
-    digits = 0 if mid >= 100 else 1 if mid >= 10 else 2
-    return f"{mid:,.{digits}f} ({low:,.{digits}f}-{high:,.{digits}f})"
+    mid = median(values)
+    thousands = mid >= 10_000
+    digits = 1 if thousands or 10 <= mid < 100 else 0 if mid >= 100 else 2
+    low, middle, high = (
+        f"{value / 1000:.1f}" if thousands else f"{value:,.{digits}f}"
+        for value in (min(values), mid, max(values))
+    )
+    unit = " k" if thousands else ""
+    return f"{middle}{unit}" + (f" ({low}-{high})" if len(values) > 1 else "")
 
 
 def column(results: Results, broker: str, name: str, figure: str) -> list[float]:
@@ -59,11 +63,8 @@ def life_row(results: Results, name: str, what: str, figure: str, unit: str) -> 
 
 def table(results: Results, calibration: list[dict[str, float]], command: str) -> str:
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    figures = {name: middle([run[name] for run in calibration]) for name in calibration[0]}
     lines = [
-        f"{now}, `{command}`, on {machine()}. Calibration: loopback round trip "
-        f"{figures['round_trip_us']} us, memcpy {figures['memcpy_gb_per_s']} GB/s, "
-        f"{figures['fdatasync_per_s']} fdatasync/s.",
+        f"{now}, `{command}`, on {machine()}. Calibration: {calibration_line(calibration)}.",
         "",
         "| # | load | Aerobee, messages/s | Java, messages/s | ratio | p50 us | p99 us "
         "| CPU us a message |",
@@ -75,6 +76,17 @@ def table(results: Results, calibration: list[dict[str, float]], command: str) -
         *filter(None, (life_row(results, *words) for words in LIFE)),
     ]
     return "\n".join(lines)
+
+
+def calibration_line(runs: list[dict[str, float]]) -> str:
+    """The machine's state: medians of the calibrations, with the spread of several."""
+    figures = {name: middle([run[name] for run in runs]) for name in runs[0]}
+    return (
+        f"fixed loop of plain Python {figures['python_loop_ms']} ms "
+        f"({figures['python_loop_cpu_ms']} of processor), loopback round trip "
+        f"{figures['round_trip_us']} us, memcpy {figures['memcpy_gb_per_s']} GB/s, "
+        f"{figures['fdatasync_per_s']} fdatasync/s"
+    )
 
 
 def machine() -> str:

@@ -15,7 +15,6 @@ Measured from the launch of the process to the first acknowledged send, log in t
 import argparse
 import datetime
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -24,7 +23,7 @@ from aerobee.store.disk.files import Files
 
 from ..interop.brokers import Broker, StoreShape
 from .__main__ import KINDS, first_send
-from .loads import CACHE, QUEUES, build
+from .loads import CACHE, QUEUES, build, generate, stored
 from .report import machine, middle, ratio, replace_table
 
 TOPIC = "bench-fill"
@@ -72,9 +71,8 @@ def fill(kind: str, mib: int) -> Path:
     broker.start()
     try:
         broker.create_topic(TOPIC, QUEUES)
-        with broker.wire() as wire:
-            while stored(wire) * 1150 < mib * MIB:
-                send(broker, 4)
+        while stored(broker, TOPIC) * 1150 < mib * MIB:
+            send(broker, 4)
     finally:
         broker.kill()
     return broker.store
@@ -82,19 +80,8 @@ def fill(kind: str, mib: int) -> Path:
 
 def send(broker: Broker, secs: int) -> None:
     """Load: batches of messages of 1 KiB."""
-    subprocess.run(
-        [
-            str(CACHE / "rmqload"), "batch", "--conns", "16", "--batch", "32", "--size", "1024",
-            "--keys", "1", "--port", str(broker.port), "--topic", TOPIC, "--queues", str(QUEUES),
-            "--secs", str(secs), "--warmup", "0",
-        ],
-        check=True,
-        capture_output=True,
-    )  # fmt: skip
-
-
-def stored(wire: object) -> int:
-    return sum(wire.max_offset(TOPIC, queue) for queue in range(QUEUES))  # type: ignore[attr-defined]
+    words = "batch --conns 16 --batch 32 --size 1024 --keys 1"
+    generate(broker.port, TOPIC, words, secs=secs, warmup=0)
 
 
 def start_on(kind: str, store: Path) -> float:

@@ -13,6 +13,8 @@
  * connection)  --size 128 (body bytes)  --secs 5  --warmup 1  --header json|bin (json)  --topic
  * BenchmarkTest  --queues 4  --batch 32  --rate 0 (requests/s in all; 0 = closed loop)  --max 32
  * (pull: messages a request)  --from 0  --keys 0|1 (1: every message carries a KEYS property)
+ * --requests 0 (0: work for --secs. Otherwise: end when that many requests are answered, without a
+ * warm-up; a pull begins its queue again at its end; not done within --secs is a failure)
  *
  * Prints one JSON object: requests, messages, errors, rates, latency percentiles in microseconds.
  * With --rate the latency counts from the moment the request was due, not from when it was sent.
@@ -39,11 +41,11 @@ enum { SEND, BATCH, PULL };
 #define BUCKETS 4096 /* log-linear histogram: 64 per power of two */
 
 static struct {
-    int mode, port, conns, window, size, queues, batch, bin, max, keys;
+    int mode, port, conns, window, size, queues, batch, bin, max, keys, requests;
     double secs, warmup, rate;
     long long from;
     const char *host, *topic;
-} opt = {SEND, 10911, 64, 1, 128, 4, 32, 0, 32, 0, 5, 1, 0, 0, "127.0.0.1", "BenchmarkTest"};
+} opt = {SEND, 10911, 64, 1, 128, 4, 32, 0, 32, 0, 0, 5, 1, 0, 0, "127.0.0.1", "BenchmarkTest"};
 
 typedef struct {
     int fd, inflight, done;
@@ -55,7 +57,7 @@ typedef struct {
 } conn_t;
 
 static conn_t conns[MAXCONN];
-static long hist[BUCKETS], requests, messages, bytes, errors, lastcode, acked;
+static long hist[BUCKETS], requests, messages, bytes, errors, lastcode, acked, issued, answered;
 static unsigned long serial;
 static int counting, ep, alive;
 
@@ -152,8 +154,10 @@ static void issue(conn_t *c, double due) {
     if (c->outlen + need > c->outcap) c->out = realloc(c->out, c->outcap = (c->outlen + need) * 2);
     int slot = c->freeslot[--c->nfree];
     c->outlen += request(c, slot, c->out + c->outlen);
-    c->sent[slot] = due; c->inflight++;
+    c->sent[slot] = due; c->inflight++; issued++;
 }
+/* whether the connection may send one more */
+static int may_issue(conn_t *c) { return c->nfree && !c->done && (!opt.requests || issued < opt.requests); }
 
 /* numeric value of an extFields entry, in either header form */
 static long long extnum(const char *h, size_t hl, const char *key, int bin, long long dflt) {
@@ -176,6 +180,7 @@ static void reply(conn_t *c, const char *f, size_t total) {
         n = 0;
         if (code == 0) for (size_t i = 0; i + 4 <= bl;) { memcpy(&w, b + i, 4); w = ntohl(w); if (w < 20) die("bad record"); i += w; n++; }
         c->offset = extnum(h, hl, "nextBeginOffset", bin, c->offset);
+        if (code == 19 && opt.requests) { c->offset = opt.from; code = 0; }
         if (code == 19 || code == 20 || code == 21) { c->done = 1; alive--; code = n = 0; }
     }
     if (code == 0) acked += n;
@@ -183,7 +188,7 @@ static void reply(conn_t *c, const char *f, size_t total) {
         if (code == 0) { requests++; messages += n; bytes += opt.mode == PULL ? (long)bl : n * opt.size; record((now() - c->sent[opaque]) * 1e6); }
         else { errors++; lastcode = code; }
     }
-    c->freeslot[c->nfree++] = opaque; c->inflight--;
+    c->freeslot[c->nfree++] = opaque; c->inflight--; answered++;
 }
 static void pump(conn_t *c) {
     for (;;) {
@@ -210,7 +215,7 @@ int main(int argc, char **argv) {
         const char *k = argv[i] + 2, *v = argv[i + 1];
 #define INT(name) if (!strcmp(k, #name)) { opt.name = atoi(v); continue; }
 #define DBL(name) if (!strcmp(k, #name)) { opt.name = atof(v); continue; }
-        INT(port) INT(conns) INT(window) INT(size) INT(queues) INT(batch) INT(max) INT(keys) DBL(secs) DBL(warmup) DBL(rate)
+        INT(port) INT(conns) INT(window) INT(size) INT(queues) INT(batch) INT(max) INT(keys) INT(requests) DBL(secs) DBL(warmup) DBL(rate)
         if (!strcmp(k, "host")) { opt.host = v; continue; }
         if (!strcmp(k, "topic")) { opt.topic = v; continue; }
         if (!strcmp(k, "from")) { opt.from = atoll(v); continue; }
@@ -233,21 +238,21 @@ int main(int argc, char **argv) {
         struct epoll_event e = {EPOLLIN, {.ptr = c}}; epoll_ctl(ep, EPOLL_CTL_ADD, c->fd, &e);
     }
     double t0 = now(), start = t0 + opt.warmup, end = start + opt.secs, due = t0, counted = 0;
-    if (opt.mode == PULL) { start = t0; end = t0 + opt.secs; }
+    if (opt.mode == PULL || opt.requests) { start = t0; end = t0 + opt.secs; }
     int next = 0; struct epoll_event ev[256];
     for (;;) {
         double t = now();
         if (!counting && t >= start) { counting = 1; counted = t; }
-        if (t >= end || !alive) break;
+        if (t >= end || !alive || (opt.requests && answered == opt.requests)) break;
         if (opt.rate > 0) {
             for (int tries = 0; due <= t && tries < opt.conns;) {
                 conn_t *c = &conns[next]; next = (next + 1) % opt.conns;
-                if (!c->nfree) { tries++; continue; }
+                if (!may_issue(c)) { tries++; continue; }
                 issue(c, due); push(c); due += 1 / opt.rate; tries = 0;
             }
         } else for (int i = 0; i < opt.conns; i++) {
             conn_t *c = &conns[i];
-            if (c->nfree && !c->done) { while (c->nfree) issue(c, t); push(c); }
+            if (may_issue(c)) { while (may_issue(c)) issue(c, t); push(c); }
         }
         int n = epoll_wait(ep, ev, 256, opt.rate > 0 ? 1 : 100);
         for (int k = 0; k < n; k++) {
@@ -257,6 +262,9 @@ int main(int argc, char **argv) {
         }
     }
     double dt = now() - counted;
+    if (opt.requests && answered < opt.requests) {
+        fprintf(stderr, "%ld of %d requests answered in %.1f s\n", answered, opt.requests, dt); return 2;
+    }
     long unanswered = 0;
     for (int i = 0; i < opt.conns; i++) unanswered += (long)conns[i].inflight * (opt.mode == BATCH ? opt.batch : 1);
     printf("{\"mode\":\"%s\",\"header\":\"%s\",\"conns\":%d,\"window\":%d,\"size\":%d,\"secs\":%.2f,\"requests\":%ld,\"messages\":%ld,"

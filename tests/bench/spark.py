@@ -15,7 +15,7 @@ from statistics import median
 
 from . import spark_store, spark_topic
 from .loads import build, calibrate
-from .report import machine, middle, replace_table
+from .report import calibration_line, machine, middle, replace_table
 from .spark_cost import Cost, middles
 from .spark_topic import WAYS
 
@@ -81,12 +81,10 @@ def head(options: argparse.Namespace, calibration: list[dict[str, float]]) -> st
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     words = " ".join(sys.argv[1:])
     command = f'make bench-spark ARGS="{words}"' if words else "make bench-spark"
-    figures = {name: middle([run[name] for run in calibration]) for name in calibration[0]}
     return (
         f"{now}, `{command}`, on {machine()}. PySpark {options.spark}, Spark's Kafka source 4.2.0, "
         f"Kafka 4.3.1; topics of {options.rows:,} messages, {options.runs} runs. Calibrated before "
-        f"and after: loopback round trip {figures['round_trip_us']} us, memcpy "
-        f"{figures['memcpy_gb_per_s']} GB/s."
+        f"and after: {calibration_line(calibration)}."
     )
 
 

@@ -10,14 +10,12 @@ row's worst send has more than that run's is the work's doing, or the machine's.
 
 import argparse
 import datetime
-import json
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass, field
 
 from ..interop.brokers import OurBroker, StoreShape
-from .loads import CACHE, QUEUES, build
+from .loads import CACHE, QUEUES, build, generate, stored
 from .report import machine, replace_table
 
 MIB = 1 << 20
@@ -60,25 +58,15 @@ RUNS = (
 )  # fmt: skip
 
 
-def load(broker: OurBroker, mode: str, words: str, secs: float) -> dict[str, float]:
-    run = subprocess.run(
-        [
-            str(CACHE / "rmqload"), mode, *words.split(), "--port", str(broker.port), "--topic",
-            TOPIC, "--queues", str(QUEUES), "--secs", str(secs), "--warmup", "1",
-        ],
-        check=True,
-        capture_output=True,
-        text=True,
-    )  # fmt: skip
-    result: dict[str, float] = json.loads(run.stdout)
+def load(broker: OurBroker, words: str, secs: float) -> dict[str, float]:
+    result: dict[str, float] = generate(broker.port, TOPIC, words, secs=secs, warmup=1)
     assert not result["errors"], result
     return result
 
 
 def fill(broker: OurBroker, mib: int) -> None:
-    with broker.wire() as wire:
-        while sum(wire.max_offset(TOPIC, queue) for queue in range(QUEUES)) * 1150 < mib * MIB:
-            load(broker, "batch", "--conns 8 --batch 32 --size 1024", 1)
+    while stored(broker, TOPIC) * 1150 < mib * MIB:
+        load(broker, "batch --conns 8 --batch 32 --size 1024", 1)
 
 
 def measure(run: Run, secs: float, rate: int) -> dict[str, float]:
@@ -102,7 +90,7 @@ def measure(run: Run, secs: float, rate: int) -> dict[str, float]:
             broker.stop()
             shape.extra = {"diskMaxUsedSpaceRatio": "95", **run.extra}
             broker.start()
-        return load(broker, "send", f"--conns 64 --size 1024 --rate {rate}", secs)
+        return load(broker, f"send --conns 64 --size 1024 --rate {rate}", secs)
     finally:
         broker.kill()
         shutil.rmtree(root, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Whether what is found after a fault agrees with what clients were told (reliability 5).
+"""Whether what is found after a fault agrees with what clients were told (docs/reliability.md 5).
 
 `check` returns one `Violation` for each thing wrong, with the invariant's number; an empty list is
 the only good answer. What `Found` has as None is not judged. The rules follow Jepsen's checker for
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tests.crash.history import FAIL, Found, History, Promise, Queue, Sent
 from tests.crash.records import PRE_BLANK_SIZE, Record, Unit, java_hash
 
-# What the broker does with properties of its own account (spec/wire.md 3.1).
+# What the broker does with properties of its own account (protocol/WIRE.md 3.1).
 _ADDED, _TAKEN = {"CLUSTER"}, {"WAIT"}
 
 

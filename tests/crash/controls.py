@@ -41,7 +41,7 @@ def ack_before_sync() -> None:
 
 
 def dispatch_ahead_of_durable() -> None:
-    """Consumers see what is appended, under SYNC_FLUSH too (reliability B4)."""
+    """Consumers see what is appended, under SYNC_FLUSH too (docs/reliability.md B4)."""
 
     def wait(acks: Any, *arguments: Any) -> None:
         old_wait(acks, *arguments)
@@ -61,7 +61,7 @@ def no_directory_sync() -> None:
 
 
 def mark_moved_on_failed_sync() -> None:
-    """A sync that failed counts as done (reliability B3)."""
+    """A sync that failed counts as done (docs/reliability.md B3)."""
 
     def sync(segment: MappedFile) -> None:
         try:
@@ -90,7 +90,7 @@ def offsets_file_ahead_of_sync() -> None:
 
 
 def bad_crc_accepted() -> None:
-    """A record whose lengths add up is taken, whatever its body holds (reliability B6)."""
+    """A record whose lengths add up is taken, whatever its body holds (docs/reliability.md B6)."""
 
     def init(scanner: Any, *arguments: Any, **named: Any) -> None:
         old_init(scanner, *arguments, **named)
@@ -100,12 +100,12 @@ def bad_crc_accepted() -> None:
 
 
 def no_zeroing_after_a_cut() -> None:
-    """What recovery cuts off stays in the file (reliability B11)."""
+    """What recovery cuts off stays in the file (docs/reliability.md B11)."""
     replace(Files, "zero", lambda *_: 0)
 
 
 def no_reservation() -> None:
-    """Files are as sparse as RocketMQ's (reliability B2)."""
+    """Files are as sparse as RocketMQ's (docs/reliability.md B2)."""
     replace(Files, "reserve", lambda *_: None)
 
 

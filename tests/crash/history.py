@@ -98,7 +98,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What section 1 of the reliability rules promises for this run's fault.
+    """What docs/reliability.md 1 promises for this run's fault.
 
     `durable`: every acked message survives (SYNC_FLUSH, or no power was lost). Otherwise a suffix
     may be gone: what was acked within `tail_s` before `cut_at`, and of what has 20 KiB or more

@@ -92,7 +92,7 @@ class Link:
 
 
 def send_fields(topic: str, queue_id: int, properties: Mapping[str, str]) -> dict[str, object]:
-    """The header of SEND_MESSAGE_V2 (spec/wire.md 3.1)."""
+    """The header of SEND_MESSAGE_V2 (protocol/WIRE.md 3.1)."""
     text = "\2".join(f"{name}\1{value}" for name, value in properties.items())
     return {
         "a": "crash-test", "b": topic, "c": "TBW102", "d": 4, "e": queue_id, "f": 0,
@@ -111,5 +111,5 @@ def pull_fields(topic: str, queue_id: int, offset: int, suspend_ms: int) -> dict
 
 
 def log_offset_of(msg_id: str) -> int:
-    """The log offset that the broker's message id ends with (spec/wire.md 6.6)."""
+    """The log offset that the broker's message id ends with (protocol/WIRE.md 6.6)."""
     return int(msg_id[-16:], 16)

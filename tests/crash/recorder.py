@@ -7,9 +7,9 @@ each write, each barrier and each mark, in the order in which the kernel handed 
 (`block_log.py` reads it). A loop device on that file, with a file system on it, makes everything
 above real: journal, page cache, mapped stores, the kernel's own order of writes.
 
-It speaks the FUSE protocol on the kernel's device itself (reliability 7.1). It is a process of its
-own and never touches the file system that lies on its disk: the kernel would wait for it, and it
-for the kernel. Ends when the directory is unmounted.
+It speaks the FUSE protocol on the kernel's device itself (docs/reliability.md 7.1). It is a process
+of its own and never touches the file system that lies on its disk: the kernel would wait for it,
+and it for the kernel. Ends when the directory is unmounted.
 
 Other things are said by looking up names in the directory, which enter the same queue as the writes
 and so have a true place between them; none of them exists, and no name is used twice:

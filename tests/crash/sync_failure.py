@@ -210,7 +210,7 @@ class FailingRun:
         return codes
 
     def _stays_stopped(self, daemon: Served) -> None:
-        """The disk is well again; only a restart heals the store (reliability 3.2)."""
+        """The disk is well again; only a restart heals the store (docs/reliability.md 3.2)."""
         if not self._refused:
             return
         with Link(daemon.port) as link:

@@ -1,6 +1,6 @@
 """Makes tests/golden/protocol/: the bytes of every shape on the wire, built the plain way.
 
-Nothing of Aerobee is used here, only struct, json and zlib, field after field as the wire spec
+Nothing of Aerobee is used here, only struct, json and zlib, field after field as protocol/WIRE.md
 lists them, so that a mistake in the codecs cannot hide in the expectation. Run it to write the
 files anew; a test compares them with what it builds, so neither can drift.
 """

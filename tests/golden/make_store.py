@@ -1,7 +1,7 @@
 """Makes the golden store in `tests/golden/store/`: the bytes the store must write and read.
 
 Independent of the store's code on purpose: everything is packed here with struct, straight from
-the format's description (store spec 1-7). Run it as `python tests/golden/make_store.py`; it
+the format's description (store/FORMAT.md 1-7). Run it as `python tests/golden/make_store.py`; it
 rewrites the directory, and `git diff` must show nothing. The index files' names are times in the
 local time zone, so only their content is golden; they are kept as `index/0` and `index/1`.
 """

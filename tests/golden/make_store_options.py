@@ -27,7 +27,7 @@ LMQ_LOG_BYTES = 4096
 
 
 def sealed_record(item: Item, queue_offset: int, log_offset: int, store_ms: int) -> bytes:
-    """A record whose last property is the CRC of all before it (store spec 2.10)."""
+    """A record whose last property is the CRC of all before it (store/FORMAT.md 2.10)."""
     text = item.properties
     if text and not text.endswith("\x02"):
         text += "\x02"

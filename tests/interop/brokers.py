@@ -151,14 +151,15 @@ class OurBroker(Broker):
     """`aerobee serve` with its embedded name server."""
 
     kind = "our"
-    # What the interpreter runs; a test may have it changed for one start.
+    # An interpreter and what it runs; a test may have either changed.
+    interpreter: str = sys.executable
     entry: tuple[str, ...] = ("-m", "aerobee.cli")
 
     def _launch(self) -> None:
         config = self.root / "broker.conf"
         config.write_text(_properties(self.shape.settings(self.store)))
         argv = [
-            sys.executable, *self.entry, "serve", "-c", str(config),
+            self.interpreter, *self.entry, "serve", "-c", str(config),
             "--port", str(self.port), "--nameserver-port", str(self.name_server_port),
             "--http-port", "0",
         ]  # fmt: skip

@@ -203,7 +203,7 @@ def test_pool_directories_and_warm_up_wander_between_the_brokers(
     check_dealt(turns, first, "c", "d")
     turns.broker.kill()
 
-    # After a crash Java has lost index entries (store spec 8.4), with these options and without.
+    # After a crash Java has lost index entries (FORMAT.md 8.4), with these options and without.
     turns.next("java", shape(root, "c,d", read_only="a,b", **options), by_key=False)
     first = turns.write()
     check_dealt(turns, first + SEGMENT, "c", "d")

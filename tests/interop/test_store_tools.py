@@ -52,7 +52,7 @@ def fill(broker: Broker, count: int = COUNT) -> None:
 def pulled(wire: Wire) -> dict[tuple[int, int], Stored]:
     """Every message, by queue and offset, whatever gaps there are.
 
-    The reference passes over the rest of a batch behind a lost slot (store spec 5.7), so each
+    The reference passes over the rest of a batch behind a lost slot (store/FORMAT.md 5.7), so each
     offset is asked for by itself.
     """
     found: dict[tuple[int, int], Stored] = {}
@@ -145,7 +145,7 @@ def test_a_repaired_store_serves_all_that_is_left(
             assert wire.send(TOPIC, queue, b"after").ext["queueOffset"] == str(end)
     broker.stop()
     # Where it makes queues anew, the Java broker closes up slots of lost messages and gives their
-    # numbers out again (reliability B16): that is not to be judged.
+    # numbers out again (docs/reliability.md B16): that is not to be judged.
     if heir == "our" or not rebuilt:
         report = tool(broker, "verify")
         assert report["sound"], report["findings"]

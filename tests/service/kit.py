@@ -169,7 +169,7 @@ class Wire:
                 return answer
 
     def send_message(self, topic: str, body: bytes) -> Command:
-        """SEND_MESSAGE_V2 into queue 0, creating the topic (spec/wire.md 3.1)."""
+        """SEND_MESSAGE_V2 into queue 0, creating the topic (protocol/WIRE.md 3.1)."""
         ext = {
             "a": "service-test", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0",
             "g": str(time.time_ns() // 1_000_000), "h": "0", "i": "", "j": "0", "k": "false",

@@ -1,4 +1,4 @@
-"""The invariants of reliability 5 that can be seen in one store after a crash.
+"""The invariants of docs/reliability.md 5 that can be seen in one store after a crash.
 
 Judges an `Outcome` by what the history says must, may and must not be there. Each function returns
 sentences; no sentence, no fault. I11 to I14 concern other parts, I10 is what the marks in the

@@ -7,7 +7,7 @@ Pessimistic on purpose, more than any one file system is. After a crash
 - a file's length is any it had since its last sync, whatever became of its pages;
 - each name made, renamed or removed since the directory's last sync is there or not, on its own;
 - after a failed sync what it was about is in doubt for good, unless written again: a later sync
-  that succeeds says nothing about it (reliability 3.2).
+  that succeeds says nothing about it (docs/reliability.md 3.2).
 
 Everything that may be one way or another is a `Doubt`. A state of the disk is one version picked
 for each doubt; version 0 is the oldest (what the disk had for certain), the last one what the

@@ -58,7 +58,7 @@ class Synced(NamedTuple):
 
 
 class SyncFailed(NamedTuple):
-    """The sync reported an error: what was unsynced will never be written (reliability 3.2)."""
+    """The sync reported an error: what was unsynced will never be written (reliability.md 3.2)."""
 
     file: int
 

@@ -8,7 +8,7 @@ WALL = re.compile(r"now_ms\(\)|now_ns\(\)|\btime\.time\b|\btime\.time_ns\b|\bdat
 #: Parts of the store and the broker that may, and what for.
 ALLOWED = {
     "store/repair/at_rest.py": "names what it puts aside",
-    "store/log/commit_log.py": "store times; how long the put lock is held, in bounds (spec 3.2)",
+    "store/log/commit_log.py": "store times; how long the put lock is held (FORMAT.md 3.2)",
     "store/disk/files.py": "the clock itself",
     "store/index/names.py": "names of index files",
     "store/retention/retention.py": "the hour of deletion",

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from aerobee.pipeline.jobs.derived.findings import Finding
 from aerobee.pipeline.jobs.derived.numbering import DamagedRange
 
-#: Tags codes below are addresses of extension entries, whose tags are elsewhere (store spec 5.6).
+#: Tags codes below are addresses of extension entries, whose tags are elsewhere (FORMAT.md 5.6).
 _FIRST_TAGS_CODE: Final = -(1 << 31)
 _PLACE = ["logOffset", "topic", "queueId", "slot"]
 

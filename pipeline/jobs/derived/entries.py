@@ -1,8 +1,8 @@
 """What a broker derives from records: consume queue entries and index keys, for many at once.
 
 A record of type none or commit claims a slot in the queue it names, and one in each queue it was
-multi-dispatched to (store spec 2.8, 5.2); all but rollbacks are found by their keys (6.3). Columns
-in are those of the reader of log files, with the properties as they are stored ("raw").
+multi-dispatched to (store/FORMAT.md 2.8, 5.2); all but rollbacks are found by their keys (6.3).
+Columns in are those of the reader of log files, with the properties as they are stored ("raw").
 """
 
 from __future__ import annotations

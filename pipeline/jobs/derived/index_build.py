@@ -1,9 +1,9 @@
 """One index file made at once from its keys, byte for byte as putting them one by one makes it.
 
 A file is a hash table with chains: each entry names the one before it in its slot. Sorted by slot,
-with the order kept, an entry's predecessor is its neighbour, so no loop is needed (store spec 6.1,
-6.2). Files depend on each other in one thing only: the first entry's seconds are counted from the
-end of the file before.
+with the order kept, an entry's predecessor is its neighbour, so no loop is needed
+(store/FORMAT.md 6.1, 6.2). Files depend on each other in one thing only: the first entry's seconds
+are counted from the end of the file before.
 """
 
 from __future__ import annotations

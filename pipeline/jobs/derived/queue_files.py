@@ -1,8 +1,8 @@
 """Consume queue files: found, read into rows, and made from rows as a broker would write them.
 
 The entry of slot k of a queue is at byte k x 20, always. A slot without a message is a pre-blank
-entry (0, 2147483647, 0) or, where nothing was written, zeros (store spec 5.1). A broker fills the
-slots before a queue's first message in its file, and those of messages that are lost, with
+entry (0, 2147483647, 0) or, where nothing was written, zeros (store/FORMAT.md 5.1). A broker fills
+the slots before a queue's first message in its file, and those of messages that are lost, with
 pre-blanks; behind the last entry a file is zeros to its length.
 """
 

@@ -1,4 +1,4 @@
-"""Every request of spec/wire.md 5.1, without sockets."""
+"""Every request of protocol/WIRE.md 5.1, without sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The route table against spec/wire.md 5.2 and 5.4, with a clock of its own."""
+"""The route table against protocol/WIRE.md 5.2 and 5.4, with a clock of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures as brokers with access control compute them (wire spec 7.1)."""
+"""Signatures as brokers with access control compute them (protocol/WIRE.md 7.1)."""
 
 import base64
 import hashlib

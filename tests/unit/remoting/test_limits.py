@@ -1,4 +1,4 @@
-"""What hostile, greedy, slow and numerous peers can and cannot do (reliability 8)."""
+"""What hostile, greedy, slow and numerous peers can and cannot do (docs/reliability.md 8)."""
 
 from __future__ import annotations
 

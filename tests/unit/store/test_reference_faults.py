@@ -1,4 +1,4 @@
-"""Faults of the reference that must not come over (reliability 2) and that no other test holds.
+"""Faults of the reference that must not come over (reliability.md 2) and that no other test holds.
 
 The table of all of them, with their tests, begins tests/TRACK_RECORD.md.
 """

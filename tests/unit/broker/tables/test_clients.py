@@ -195,7 +195,7 @@ def test_notifications_follow_both_switches(broker: Broker) -> None:
     broker.beat(peer, "c1", g={"T": "*"})
     broker.beat(other, "c2", g={"T": "*"})
     assert peer.notified() == []
-    # The group's own switch does not count when a connection closes (spec 3.8).
+    # The group's own switch does not count when a connection closes (protocol/WIRE.md 3.8).
     broker.clients.connection_closed(other.connection)
     assert peer.notified() == ["g"]
     broker.settings.notify_consumer_ids_changed = False

@@ -1,4 +1,4 @@
-"""From routes to queues: the merge rules of wire spec 5.3."""
+"""From routes to queues: the merge rules of protocol/WIRE.md 5.3."""
 
 from __future__ import annotations
 

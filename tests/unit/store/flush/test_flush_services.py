@@ -1,4 +1,4 @@
-"""Claims about the flush services: when each of them syncs, and when not (store spec 3.4, 4.6).
+"""Claims about the flush services: when each of them syncs, and when not (FORMAT.md 3.4, 4.4).
 
 The services are asked for single turns here, without their threads; test_durability.py has the
 threads.

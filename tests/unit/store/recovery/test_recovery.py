@@ -398,7 +398,7 @@ def test_queue_that_lags_behind_is_found_even_if_the_checkpoint_says_otherwise(
     tmp_path: Path,
 ) -> None:
     killed = Killed(tmp_path, 200, queues=2)
-    # A clock that was set back makes the checkpoint claim that all is synced (reliability B5).
+    # A clock that was set back makes the checkpoint claim that all is synced (reliability.md B5).
     (killed.root / "checkpoint").write_bytes(struct.pack(">qqq", *(2**60,) * 3) + bytes(4072))
     for start in range(QUEUE_SEGMENT, 100 * 20, QUEUE_SEGMENT):
         queue_file(killed.root, start=start).unlink()
