@@ -12,7 +12,7 @@ from typing import Final
 
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.options import OptionMap
-from aerobee.remoting.blocking import Manner
+from aerobee.remoting.blocking import ConnectOptions
 from aerobee.remoting.tls import client_context
 
 ACCESS_OPTIONS: Final = (
@@ -30,7 +30,7 @@ class Access:
     """
 
     name_servers: tuple[str, ...]
-    manner: Manner
+    manner: ConnectOptions
 
 
 def topic_options(given: Mapping[str, str], known: Iterable[str]) -> OptionMap:
@@ -50,7 +50,7 @@ def read_access(options: OptionMap, timeout_s: float = 3.0) -> Access:
     if "trustStore" in options and not use_tls:
         raise OptionError("option trustStore is for useTls=true")
     _check_trust_store(options)
-    manner = Manner(timeout_s, use_tls, options.text("trustStore"), access_key, secret_key)
+    manner = ConnectOptions(timeout_s, use_tls, options.text("trustStore"), access_key, secret_key)
     return Access(name_servers, manner)
 
 

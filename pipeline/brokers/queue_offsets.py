@@ -177,7 +177,8 @@ def pull_header(
 
 
 def group_offsets(brokers: Brokers, group: str, queues: Sequence[Queue]) -> Offsets:
-    """What a group has stored. A broker may answer 0 where it has nothing (WIRE.md 3.3)."""
+    """What a group has stored. A broker may answer 0 for a queue it has nothing of
+    (WIRE.md 3.3)."""
     return _answers(
         brokers,
         queues,

@@ -124,7 +124,7 @@ def staging_client(options: SinkOptions, retry_s: float | None = None) -> StageC
         options.name_servers,
         StagingOptions(
             call_timeout_s=max(options.send_timeout_ms / 1000, 5.0),
-            patience_s=asked_s if retry_s is None else min(asked_s, retry_s),
+            retry_s=asked_s if retry_s is None else min(asked_s, retry_s),
             commit_timeout_s=options.commit_timeout_ms / 1000,
             **options.of_clients(),
         ),

@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
-from aerobee.client.connections.patience import patiently
+from aerobee.client.connections.retrying import with_backoff
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import ClientError, NoRoute
 from aerobee.client.loop_thread import LoopThread
@@ -253,7 +253,7 @@ class PlainClient:
     async def queues(self, topic: str, *, is_known: bool = False) -> list[MessageQueue]:
         """As StageClient.queues."""
         routes = self._session.routes
-        return await patiently(
+        return await with_backoff(
             self._session,
             self._retry_s,
             lambda: routes.write_queues(topic, AUTO_CREATE_TOPIC, _DEFAULT_QUEUES),
@@ -269,7 +269,7 @@ class PlainClient:
         else:
             outgoing = Outgoing(first.queue.topic, _batch_body(rows), "", "", batch=True)
         timeout_s = self._options.send_timeout_s
-        return await patiently(
+        return await with_backoff(
             self._session,
             self._retry_s,
             lambda: self._sender.attempt(outgoing, first.queue, timeout_s),

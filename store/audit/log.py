@@ -18,11 +18,11 @@ from aerobee.protocol.message.properties import (
     further_queues,
     index_keys,
 )
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record_check import Checked
+from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
-    Checked,
 )
 from aerobee.protocol.message.record_seal import SEAL_BYTES, is_intact
 from aerobee.protocol.names import SCHEDULE_TOPIC

@@ -1,11 +1,11 @@
 """What a consume queue says: for each message of one (topic, queue id) where it lies in the log.
 
 Entries (RocketMQ: entries) of 20 bytes: log offset i64, record size i32, tags code i64. The entry
-of queue offset k is at byte k x 20 of the queue, always (reliability B16): a queue offset that has
-no message is filled with a pre-blank entry (0, 2147483647, 0), never closed up.
+of queue offset k is at byte k x 20 of the queue, always (docs/reliability.md B16): a queue offset
+that has no message is filled with a pre-blank entry (0, 2147483647, 0), never closed up.
 
-Which entries count, learned from the reference's defects (store spec 8.8): a size <= 0 is an empty
-slot, wherever it stands; a pre-blank holds its slot but names no record.
+Which entries count, learned from the reference's defects (store/FORMAT.md 8.6): a size <= 0 is an
+empty slot, wherever it stands; a pre-blank holds its slot but names no record.
 
 `QueueView` is reading, the same over a running broker's queue (`consume_queue.py`) and over files
 in whatever state they are in (`inspect/queue_files.py`). Offsets are queue offsets unless a name

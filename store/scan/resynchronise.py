@@ -1,8 +1,8 @@
 """Where the log goes on behind a record that does not check out: the one place that knows.
 
 Up to some log offset, the floor, sound records are known to have been. A bad record below it is
-damage, and what stands behind it must not be lost with it, as it is in the reference (reliability
-B1). The next record is found (reliability 4, step 4)
+damage, and what stands behind it must not be lost with it, as it is in the reference
+(docs/reliability.md B1). The next record is found (docs/reliability.md 4, step 4)
 
 (a) where the bad one ends by its own lengths, if all that it says of itself agrees: then its
     content is damaged and nothing else. If not, where one of its lengths, the field or the sum of
@@ -25,7 +25,7 @@ All of it runs in small steps, for a scrub that must not keep others from the in
 from collections.abc import Generator
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import BLANK
+from aerobee.protocol.message.record_check import BLANK
 from aerobee.store.scan.boundaries import Boundaries
 from aerobee.store.scan.segment_reader import SegmentReader
 

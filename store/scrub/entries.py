@@ -19,7 +19,8 @@ from typing import NamedTuple
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.message.properties import PROPERTY_TAGS, decode_properties, further_queues
-from aerobee.protocol.message.record import SYS_TRANSACTION_PREPARED, Checked
+from aerobee.protocol.message.record_check import Checked
+from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
 from aerobee.store.disk.descriptors import DescriptorCache
 from aerobee.store.disk.files import Files
 from aerobee.store.queues.consume_queue import ConsumeQueue

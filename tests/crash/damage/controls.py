@@ -56,7 +56,7 @@ def _believed(data: bytes) -> Any:
     line = data.partition(b"\n")[0]
     try:
         return msgspec.json.decode(line, type=offsets_file.Offsets)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 

@@ -13,8 +13,8 @@ from aerobee.pipeline.files.options import StoreOptions
 from aerobee.pipeline.files.plan import Part, plan
 from aerobee.pipeline.files.read import read_part
 from aerobee.protocol.message.ids import offset_msg_id
-from aerobee.protocol.message.record import Message, decode_record, pack_host
-from aerobee.protocol.message.record_layout import BLANK_MAGIC, MESSAGE_MAGIC
+from aerobee.protocol.message.record import Message, decode_record
+from aerobee.protocol.message.record_layout import BLANK_MAGIC, MESSAGE_MAGIC, pack_host
 from aerobee.store.message_store import MessageStore
 from tests.unit.store.support import ManualClock, message, small_settings
 

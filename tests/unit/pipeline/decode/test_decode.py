@@ -17,8 +17,13 @@ from aerobee.pipeline.decode.record_starts import MAGICS, MESSAGE_MAGIC_V2, reco
 from aerobee.pipeline.decode.selection import Selection
 from aerobee.protocol.message.ids import offset_msg_id
 from aerobee.protocol.message.properties import decode_properties
-from aerobee.protocol.message.record import StoreMessage, decode_record, encode_record, pack_host
-from aerobee.protocol.message.record_layout import MESSAGE_MAGIC, MIN_RECORD_BYTES, SYS_COMPRESSED
+from aerobee.protocol.message.record import StoreMessage, decode_record, encode_record
+from aerobee.protocol.message.record_layout import (
+    MESSAGE_MAGIC,
+    MIN_RECORD_BYTES,
+    SYS_COMPRESSED,
+    pack_host,
+)
 
 V4, V6 = pack_host("192.0.2.7", 54321), pack_host("2001:db8::7", 1)
 ALL = choose(STORE_COLUMNS, [column.name for column in STORE_COLUMNS])

@@ -213,11 +213,9 @@ def test_fifty_faults_at_once_are_fifty_findings(root: Path) -> None:
 
 
 def test_fifty_faults_at_random_places_are_found_and_nothing_else(
-    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, seed: int
 ) -> None:
     template = at.make(tmp_path_factory.mktemp("many") / "template", 150)
-    seed = random.randrange(1 << 30)
-    print(f"seed={seed}")
     for number in range(4):
         root = at.copy(template, tmp_path / str(number))
         planted = plant_anywhere(root, 150, 50, random.Random(seed + number))

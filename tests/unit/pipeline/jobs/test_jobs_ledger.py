@@ -135,9 +135,7 @@ def test_a_run_killed_at_any_change_leaves_every_row_once(tmp_path: Path) -> Non
         assert not list(root.glob("_archive/staging/*"))
 
 
-def test_runs_killed_again_and_again_leave_every_row_once(tmp_path: Path) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed={seed}")
+def test_runs_killed_again_and_again_leave_every_row_once(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     for trial in range(20):
         root = tmp_path / str(trial)

@@ -16,7 +16,8 @@ from aerobee.pipeline.source.options import SourceOptions, read_source_options
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.frames.frame import FrameDecoder
-from aerobee.protocol.message.record import StoreMessage, encode_record, pack_host
+from aerobee.protocol.message.record import StoreMessage, encode_record
+from aerobee.protocol.message.record_layout import pack_host
 from tests.unit.pipeline.support import bodies_of, queue
 
 HOST = pack_host("127.0.0.1", 1)
