@@ -156,7 +156,7 @@ class Store:
     def _listed(self, topic: str | None) -> dict[tuple[str, int], tuple[File, ...]]:
         if topic not in self._queues:
             assert self.queue_root is not None
-            self._queues[topic] = _list_queues(self.place, self.queue_root, topic)
+            self._queues[topic] = list_queues(self.place, self.queue_root, topic)
         return self._queues[topic]
 
 
@@ -261,9 +261,10 @@ def _children(place: Place, path: str) -> list[tuple[str, bool, int]]:
     )
 
 
-def _list_queues(
-    place: Place, root: str, topic: str | None
+def list_queues(
+    place: Place, root: str, topic: str | None = None
 ) -> dict[tuple[str, int], tuple[File, ...]]:
+    """The files of the consume queues below `root` (of this topic), by topic and queue id."""
     from pyarrow import fs as pafs
 
     folder = root if topic is None else f"{root}/{topic}"

@@ -1,4 +1,4 @@
-"""What is known of a commit log before it is walked: its first times, its record starts, its end.
+"""What is known of a commit log before it is scanned: its first times, its record starts, its end.
 
 A log tells where it ends only by what comes last: zeros, or what a crash left. So three marks are
 made out here, from the least trusted to the most:

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from aerobee.pipeline.decode.selection import Selection
 from aerobee.pipeline.errors import StoreReadError
 from aerobee.pipeline.files.directory import File, Place, Store, find_stores, require_topics
-from aerobee.pipeline.files.entries import QueueEntries
+from aerobee.pipeline.files.entries import ENTRY_BYTES, QueueEntries
 from aerobee.pipeline.files.log import Log, in_parallel
 from aerobee.pipeline.files.options import AUTO, COMMIT_LOG, CONSUME_QUEUE, StoreOptions
 from aerobee.protocol.names import is_light
@@ -33,7 +33,7 @@ from aerobee.protocol.names import is_light
 log = logging.getLogger("aerobee.pipeline")
 
 #: With a smaller share of the log than this in the selected queues, `auto` follows their entries:
-#: a record found by its entry costs about as much as walking over eight.
+#: a record found by its entry costs about as much as scanning over eight.
 ENTRIES_SHARE_MAX: Final = 1 / 8
 
 
@@ -58,10 +58,12 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """One partition: pieces of the log, walked in order."""
+    """One partition: pieces of the log, scanned in order. `queue_root` is where the consume queues
+    are that say where records begin behind damage."""
 
     place: Place
     pieces: tuple[Piece, ...]
+    queue_root: str | None
 
 
 class EntryRange(NamedTuple):
@@ -141,7 +143,7 @@ class _Planner:
                 last = min(last, number)
         return segments[first:last]
 
-    # --- by walking ------------------------------------------------------------------------
+    # --- by scanning ----------------------------------------------------------------------
 
     def _pieces(self, segments: list[File]) -> Iterator[Piece]:
         queues = self.log.queues()
@@ -205,12 +207,12 @@ class _Planner:
         for piece in pieces:
             own = max(0, min(piece.end, max(piece.known_end, piece.start)) - piece.start)
             if together and size + own > self.options.split_bytes:
-                yield LogPart(self.store.place, tuple(together))
+                yield LogPart(self.store.place, tuple(together), self.store.queue_root)
                 together, size = [], 0
             together.append(piece)
             size += own
         if together:
-            yield LogPart(self.store.place, tuple(together))
+            yield LogPart(self.store.place, tuple(together), self.store.queue_root)
 
     # --- by entries --------------------------------------------------------------------------
 
@@ -310,7 +312,7 @@ def _range_of(queue: QueueEntries, first: int, end: int) -> EntryRange:
     passed = 0
     before = 0
     for file in queue.files:
-        count = file.size // 20
+        count = file.size // ENTRY_BYTES
         if passed + count > first and passed < end:
             files.append(file)
         elif not files:

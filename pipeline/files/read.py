@@ -1,6 +1,6 @@
 """Reads one partition of a store: batches of rows, and what becomes of records that are none.
 
-Bytes are read in chunks (bytes.py), record starts are found by a walk (walk.py) or taken from
+Bytes are read in chunks (bytes.py), record starts are found by a scan (piece_scan.py) or taken from
 consume queue entries, and rows are decoded in bulk (decode.py). Everything that is no record, or
 names another place than its own, or fails the checks asked for, is a bad record: `permissive` makes
 a row of it, with its log offset and an `error` and nothing else, if the column `error` is among
@@ -33,14 +33,14 @@ from aerobee.pipeline.files.bytes import SegmentBytes
 from aerobee.pipeline.files.directory import File
 from aerobee.pipeline.files.entries import PRE_BLANK_SIZE, QueueEntries
 from aerobee.pipeline.files.options import CONSUME_QUEUE, FAIL_FAST, PERMISSIVE, StoreOptions
-from aerobee.pipeline.files.plan import EntriesPart, LogPart, Part, Piece
-from aerobee.pipeline.files.walk import (
+from aerobee.pipeline.files.piece_scan import (
     CHUNK_BYTES,
     REMOTE_CHUNK_BYTES,
     Chunk,
     Damage,
-    Walk,
+    PieceScan,
 )
+from aerobee.pipeline.files.plan import EntriesPart, LogPart, Part, Piece
 from aerobee.protocol.names import is_light
 
 log = logging.getLogger("aerobee.pipeline")
@@ -139,13 +139,13 @@ def _read_piece(part: LogPart, piece: Piece, reading: Reading) -> Iterator[pa.Re
         return
     size = CHUNK_BYTES if part.place.is_local else REMOTE_CHUNK_BYTES
     with SegmentBytes(part.place, piece, reading.options.mapped, ahead_bytes=size) as segment:
-        walk = Walk(piece, segment.read, size)
-        for chunk in walk.chunks():
-            yield from _read_chunk(walk, chunk, piece, reading)
+        scan = PieceScan(part, piece, segment.read, size)
+        for chunk in scan.chunks():
+            yield from _read_chunk(scan, chunk, piece, reading)
 
 
 def _read_chunk(
-    walk: Walk, chunk: Chunk, piece: Piece, reading: Reading
+    scan: PieceScan, chunk: Chunk, piece: Piece, reading: Reading
 ) -> Iterator[pa.RecordBatch]:
     starts = chunk.starts
     before = piece.first_offset - chunk.log_offset
@@ -153,7 +153,7 @@ def _read_chunk(
         starts = starts[starts >= before]
     damage = [one for one in chunk.damage if one.log_offset >= piece.first_offset]
     hidden: list[int] = []
-    walked = min(len(chunk.data), chunk.next_offset - chunk.log_offset)
+    scanned = min(len(chunk.data), chunk.next_offset - chunk.log_offset)
     for batch, bad in reading.rows(chunk.data, chunk.log_offset, starts):
         if batch.num_rows:
             yield batch
@@ -161,8 +161,8 @@ def _read_chunk(
             # Its size may be what is wrong, and then have led over sound records.
             position = one.log_offset - chunk.log_offset
             after = starts[np.searchsorted(starts, position, "right") :]
-            end = int(after[0]) if len(after) else walked
-            hidden += walk.between(chunk, position, end)
+            end = int(after[0]) if len(after) else scanned
+            hidden += scan.between(chunk, position, end)
         damage += bad
     for batch, bad in reading.rows(chunk.data, chunk.log_offset, np.array(hidden, np.int64)):
         if batch.num_rows:

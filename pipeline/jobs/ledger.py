@@ -35,17 +35,25 @@ class LedgerError(Exception):
     """The archive is not what its ledger says; the text says what to do."""
 
 
+class ArchivedFile(NamedTuple):
+    """A file of rows: where it was staged, where it belongs, and its length in bytes."""
+
+    aside: str
+    place: str
+    bytes: int
+
+
 class LedgerEntry(NamedTuple):
-    """A range of log offsets [start, end) and its rows. `files`: (where it was staged, where it
-    belongs, bytes); `missed`: log offsets before it that were deleted unarchived; `bad`: damaged
-    places in it; `facts`: what the archiver wants remembered, such as times and topics."""
+    """A range of log offsets [start, end) and the files of its rows. `missed`: log offsets before
+    it that were deleted unarchived; `bad`: damaged places in it; `facts`: what the archiver
+    wants remembered, such as times and topics."""
 
     start: int
     end: int
     rows: int
     bad: int
     missed: tuple[int, int] | None
-    files: tuple[tuple[str, str, int], ...]
+    files: tuple[ArchivedFile, ...]
     facts: dict[str, Any]
 
     @property
@@ -56,7 +64,7 @@ class LedgerEntry(NamedTuple):
     @property
     def bytes(self) -> int:
         """Of its files."""
-        return sum(size for _, _, size in self.files)
+        return sum(file.bytes for file in self.files)
 
 
 class StagedRows(NamedTuple):
@@ -131,7 +139,7 @@ class Ledger:
             start, staged.end, staged.rows, staged.bad, missed, self._files(aside, start),
             staged.facts,
         )  # fmt: skip
-        self._target.sync([path for path, _, _ in entry.files])
+        self._target.sync([file.aside for file in entry.files])
         if not self._target.write_new(f"{_ENTRIES}/{entry.name}.json", _encoded(entry)):
             self._target.remove_tree(aside)
             raise LedgerError(
@@ -142,7 +150,7 @@ class Ledger:
         self._target.remove_tree(aside)
         return entry
 
-    def _files(self, aside: str, start: int) -> tuple[tuple[str, str, int], ...]:
+    def _files(self, aside: str, start: int) -> tuple[ArchivedFile, ...]:
         """The staged files and their places: the same `name=value` folders, named by the range."""
         found = []
         sizes = self._target.sizes(aside)
@@ -150,7 +158,8 @@ class Ledger:
         for number, path in enumerate(rows):
             folder = "/".join(one for one in posixpath.dirname(path).split("/") if "=" in one)
             name = f"{start:020d}-{number:05d}.parquet"
-            found.append((path, posixpath.normpath(posixpath.join(folder, name)), sizes[path]))
+            place = posixpath.normpath(posixpath.join(folder, name))
+            found.append(ArchivedFile(path, place, sizes[path]))
         return tuple(found)
 
     def _publish(self, entry: LedgerEntry) -> None:
@@ -163,7 +172,7 @@ class Ledger:
                     f" is neither in its place nor in {aside}: it was removed from outside. Remove "
                     f"{_ENTRIES}/{entry.name}.json and later ones to archive from there again"
                 )
-        self._target.sync([place for _, place, _ in entry.files])
+        self._target.sync([file.place for file in entry.files])
         self._target.write_new(f"{_DONE}/{entry.name}", b"")
 
 
@@ -182,7 +191,7 @@ def _decoded(data: bytes, path: str) -> LedgerEntry:
         version = fields.pop("version")
         if version != _VERSION:
             raise LedgerError(f"{path} has version {version}; this program knows {_VERSION}")
-        fields["files"] = tuple((a, b, size) for a, b, size in fields["files"])
+        fields["files"] = tuple(ArchivedFile(*file) for file in fields["files"])
         fields["missed"] = None if fields["missed"] is None else tuple(fields["missed"])
         return LedgerEntry(**fields)
     except (ValueError, KeyError, TypeError) as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aerobee.pipeline.errors import StoreReadError
 from aerobee.pipeline.files.directory import Store
-from aerobee.pipeline.files.entries import QueueEntries
+from aerobee.pipeline.files.entries import ENTRY_BYTES, QueueEntries
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import JobFailed, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
@@ -31,11 +31,17 @@ _LOSS_DDL = (
     "policy string, group string, topic string, queueId int, committed bigint, behind bigint, "
     "lost bigint"
 )
-#: (topic, queue id): the queue's first offset, the one behind its last, and for a log offset the
-#: first offset of a message at or above it.
-QueueEnds = tuple[int, int, Callable[[int], int]]
 
 _GROUP = "@"
+
+
+class QueueEnds(NamedTuple):
+    """A queue's first offset, the one behind its last, and for a log offset the first offset of a
+    message at or above it."""
+
+    first: int
+    end: int
+    first_at: Callable[[int], int]
 
 
 class SegmentFacts(NamedTuple):
@@ -158,13 +164,12 @@ def losses(
         ends = queues(one.topic, one.queue_id)
         if ends is None:
             continue
-        first, end, first_at = ends
-        stands = max(first, one.offset)
-        if stands >= end:
+        stands = max(ends.first, one.offset)
+        if stands >= ends.end:
             continue
-        begin = min(end, max(first, first_at(result.begin)))
+        begin = min(ends.end, max(ends.first, ends.first_at(result.begin)))
         yield Loss(
-            result.policy, one.group, one.topic, one.queue_id, one.offset, end - stands,
+            result.policy, one.group, one.topic, one.queue_id, one.offset, ends.end - stands,
             max(0, begin - stands),
         )  # fmt: skip
 
@@ -254,17 +259,15 @@ class _Queues:
         queue = self._open.get((topic, queue_id))
         if queue is None:
             queue = self._open[topic, queue_id] = QueueEntries(self._place, topic, queue_id, files)
-        base = files[0].start // 20
-        return base + queue.search(0), base + queue.end(), _first_at(queue, base)
+        base = files[0].start // ENTRY_BYTES
+        return QueueEnds(
+            base + queue.search(0), base + queue.end(), lambda place: base + queue.search(place)
+        )
 
     def close(self) -> None:
         """Give the files back."""
         for queue in self._open.values():
             queue.close()
-
-
-def _first_at(queue: QueueEntries, base: int) -> Callable[[int], int]:
-    return lambda log_offset: base + queue.search(log_offset)
 
 
 def _outcome_row(one: Outcome) -> dict[str, object]:

@@ -34,9 +34,16 @@ _LONG_CHAIN = 16
 
 
 class Resynchroniser:
-    """In one segment."""
+    """In one segment. `long_chain` sound records in a row are believed whatever they lead to."""
 
-    def __init__(self, reader: SegmentReader, boundaries: Boundaries, check_crc: int) -> None:
+    def __init__(
+        self,
+        reader: SegmentReader,
+        boundaries: Boundaries,
+        check_crc: int,
+        long_chain: int = _LONG_CHAIN,
+    ) -> None:
+        self._long_chain = long_chain
         self._reader = reader
         self._boundaries = boundaries
         self._check_crc = check_crc
@@ -115,7 +122,7 @@ class Resynchroniser:
                 head = self._reader.head(log_offset, self._check_crc)
             except CorruptRecord:
                 break
-            if head.kind == BLANK or len(seen) >= _LONG_CHAIN:
+            if head.kind == BLANK or len(seen) >= self._long_chain:
                 return True
             log_offset += head.size
         failed.update(seen)

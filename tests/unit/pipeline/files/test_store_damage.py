@@ -66,13 +66,24 @@ def test_damage_costs_one_record_and_is_a_row_with_its_place(
                if name not in ("error", "commitLogOffset"))  # fmt: skip
 
 
-def test_a_size_that_leads_over_sound_records_hides_none(store: Path) -> None:
+@pytest.mark.parametrize("split", ["300", "1g"])
+def test_a_size_that_leads_over_sound_records_hides_none(store: Path, split: str) -> None:
     records = read_one_by_one(store)
-    long = records[5].size + records[6].size + records[7].size
-    change(store, records[5].log_offset, long.to_bytes(4, "big"))
-    assert sorted(offsets(rows(store))) == without(records, 5)
-    change(store, records[5].log_offset, (long + 9).to_bytes(4, "big"))
-    assert sorted(offsets(rows(store))) == without(records, 5)
+    for number in (4, 5):
+        long = records[5].size + records[6].size + records[7].size
+        change(store, records[number].log_offset, long.to_bytes(4, "big"))
+        assert sorted(offsets(rows(store, splitBytes=split))) == without(records, number)
+        change(store, records[number].log_offset, (long + 9).to_bytes(4, "big"))
+        assert sorted(offsets(rows(store, splitBytes=split))) == without(records, number)
+        change(store, records[number].log_offset, records[number].size.to_bytes(4, "big"))
+
+
+def test_a_size_that_leads_to_the_end_of_a_segment_hides_none(store: Path) -> None:
+    records = read_one_by_one(store)
+    (last,) = [one for one in range(59) if records[one + 1].log_offset == SEGMENT]
+    both = records[last - 1].size + records[last].size
+    change(store, records[last - 1].log_offset, both.to_bytes(4, "big"))
+    assert offsets(rows(store)) == without(records, last - 1)
 
 
 def test_a_whole_damaged_segment_costs_that_segment(store: Path) -> None:

@@ -21,6 +21,7 @@ from aerobee.pipeline.jobs.retention import (
     Committed,
     Loss,
     Policy,
+    QueueEnds,
     SegmentFacts,
     committed_offsets,
     losses,
@@ -85,7 +86,7 @@ def test_a_young_segment_keeps_older_ones_behind_it() -> None:
 def test_groups_lose_what_they_have_not_consumed() -> None:
     result = outcome(Policy(hours=30), SEGMENTS, NOW_MS)
     # 100 messages of 40 bytes from number 10 on: those below log offset 2000 are 10 to 59.
-    ends = (10, 110, lambda log_offset: 10 + log_offset // 40)
+    ends = QueueEnds(10, 110, lambda log_offset: 10 + log_offset // 40)
     committed = [
         Committed("new", "t", 0, 0),
         Committed("middle", "t", 0, 50),
