@@ -24,12 +24,7 @@ from aerobee.pipeline.files.directory import File, Place, list_queues
 from aerobee.pipeline.files.entries import ENTRY, ENTRY_BYTES, QueueEntries
 from aerobee.pipeline.files.plan import LogPart, Piece
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record_check import (
-    BLANK,
-    CHECK_NOTHING,
-    RECORD,
-    RecordHead,
-)
+from aerobee.protocol.message.record_check import BLANK, CHECK_NOTHING, RECORD, RecordHead
 from aerobee.protocol.message.record_layout import (
     HEADS,
     LOG_OFFSET_POSITION,
