@@ -155,10 +155,13 @@ class BrokerCore:
             self.stats,
             store.stats.put_times,
         )
-        store.on_durable = self.acks.on_durable
-        store.commits.on_moved = self.acks.on_durable
-        store.on_broken = self.acks.on_broken
         self._build_delays()
+        store.listen(
+            durable=self.acks.on_durable,
+            committed=self.acks.on_durable,
+            broken=self.acks.on_broken,
+            closing=self.delays.save_last,
+        )
         self.staging = self._make_staging()
         endpoint = self.identity.endpoint
         self.send = SendProcessor(
@@ -239,7 +242,6 @@ class BrokerCore:
             wall_clock_ms,
             count_deliveries=settings.schedule_message_stats,
         )
-        store.before_unlock = self.delays.save_last
 
     def _make_staging(self) -> Staging:
         return Staging(
@@ -304,11 +306,11 @@ class BrokerCore:
 
     def _gated(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
         """Handlers that append, as the settings want them."""
-        settings, commits = self.settings, self.store.commits
+        settings, store = self.settings, self.store
         if not (settings.transient_pool_effective and settings.transient_pool_fail_fast):
             return handlers
         return {
-            code: while_buffers_are_free(handle, commits, self.stats)
+            code: while_buffers_are_free(handle, store, self.stats)
             for code, handle in handlers.items()
         }
 
@@ -363,7 +365,7 @@ class BrokerCore:
         )
         housekeeping.every(1.0, "rates", self.store.stats_service.sample)
         housekeeping.every(SAMPLE_S, "traffic", self.traffic.sample)
-        housekeeping.every(1.0, "mending queues", self.store.checks.heal)
+        housekeeping.every(1.0, "mending queues", self.store.repair_queues)
         clean_s = settings.clean_interval_ms / 1000
         duty = RetentionDuty(
             self.store.retention, self._on_loop, self.offsets, self._delay_progress

@@ -35,7 +35,8 @@ from aerobee.config.model import Settings
 from aerobee.nameserver.server import NameServer
 from aerobee.protocol.names import is_light
 from aerobee.remoting.stats import ServerStats
-from aerobee.store.message_store import MessageStore, RecoveryReport
+from aerobee.store.message_store import MessageStore
+from aerobee.store.recovery.report import RecoveryReport
 
 log = logging.getLogger("aerobee.broker.metrics")
 
@@ -184,7 +185,7 @@ def _scrub(store: MessageStore) -> list[Figure]:
         Figure(
             "aerobee_scrub_unchecked_bytes",
             "Bytes of the log not checked since the start, or in a damaged segment",
-            lambda: store.checks.unchecked_bytes,
+            lambda: store.unchecked_bytes,
         ),
         Figure(
             "aerobee_scrub_longest_step_seconds",

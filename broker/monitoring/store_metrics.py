@@ -19,7 +19,7 @@ from aerobee.broker.monitoring.families import Fill, Page
 from aerobee.broker.stats import Buckets
 from aerobee.broker.tables.groups import is_system_group
 from aerobee.protocol.names import is_retry_topic
-from aerobee.store.log.commits import NO_POOL
+from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.stats import BOUNDS_S, Histogram, StoreStats
 
 _STORAGE_LABELS = ["storage_type", "storage_medium"]
@@ -31,18 +31,11 @@ _SIZE_KEPT_S = 60.0
 _BLOCK_BYTES = 512  # the unit of st_blocks on every file system
 
 
-class Buffers(Protocol):
-    """The part of a store's commits that is shown."""
-
-    @property
-    def free_buffers(self) -> int: ...
-
-
 class StoreSource(Protocol):
     """The part of a store that its section reads."""
 
     @property
-    def commits(self) -> Buffers: ...
+    def free_buffers(self) -> int: ...
     @property
     def written(self) -> int: ...
     @property
@@ -78,7 +71,7 @@ class Store:
         # The order matters: a mark read later may only be further on.
         dispatched, durable = store.dispatched, store.durable
         committed, written = store.committed, store.written
-        free_buffers = store.commits.free_buffers
+        free_buffers = store.free_buffers
         oldest, stats = store.min_log_offset, store.stats
         put_failures = dict(stats.put_failures)
         gaps = len(store.known_gaps)

@@ -15,7 +15,7 @@ from aerobee.broker.housekeeping import Housekeeping
 from aerobee.broker.monitoring.health import Health, Verdict
 from aerobee.broker.monitoring.notify import Notifier, progress_text
 from aerobee.store.recovery.report import Progress
-from aerobee.store.stats_service import Rates
+from aerobee.store.stats import Rates
 
 # More than recovery ever takes from one word about its progress to the next.
 _RECOVERY_EXTENSION_S = 60.0

@@ -29,23 +29,13 @@ from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.frames.fastjson import dumps, text_of
 from aerobee.protocol.message.record import SYS_FLAG_POSITION, store_timestamp_position
 from aerobee.remoting.connection import Connection
-from aerobee.store.log.commits import NO_POOL
-from aerobee.store.stats import StoreStats
-from aerobee.store.stats_service import PUT_RANGES, StoreStatsService, rate_text
+from aerobee.store.segments.transient_pool import NO_POOL
+from aerobee.store.stats import PUT_RANGES, StoreStats, StoreStatsService, rate_text
 
 Handler = Callable[[Connection, Command], bytes | None]
 
 # Queues of thread pools that do not exist here, by the names their sizes have.
 _POOLS = ("sendThreadPool", "pullThreadPool", "queryThreadPool")
-
-
-class Buffers(Protocol):
-    """The part of a store's commits that is shown."""
-
-    @property
-    def free_buffers(self) -> int:
-        """Buffers of the transient pool that nobody has; NO_POOL without one."""
-        ...
 
 
 class RuntimeStore(Protocol):
@@ -67,8 +57,8 @@ class RuntimeStore(Protocol):
         ...
 
     @property
-    def commits(self) -> Buffers:
-        """Its transient pool, if it has one."""
+    def free_buffers(self) -> int:
+        """Buffers of its transient pool that are free; NO_POOL without one."""
         ...
 
     @property
@@ -210,7 +200,7 @@ class RuntimeRequests:
 
     def _log_figures(self) -> dict[str, str]:
         store = self._store
-        free_buffers = store.commits.free_buffers
+        free_buffers = store.free_buffers
         table = {
             "commitLogMaxOffset": str(store.written),
             "commitLogMinOffset": str(store.min_log_offset),

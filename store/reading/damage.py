@@ -192,12 +192,13 @@ class DamageReports:
         segments: MappedFileQueue,
         stats: StoreStats,
         add_gap: Callable[[int, int], None],
+        ask_scrub: Callable[[int], None] | None,
     ) -> None:
         self.judge = judge
         self._segments = segments
         self._stats = stats
         self._add_gap = add_gap
-        self.ask_scrub: Callable[[int], None] | None = None
+        self._ask_scrub = ask_scrub
         self._told: set[tuple[str, int, int] | int] = set()
         self._silent = False
         self._lock = threading.Lock()
@@ -212,8 +213,8 @@ class DamageReports:
         if verdict is None:
             return
         self._stats.damaged_reads += 1
-        if self.note(verdict, slot) and self.ask_scrub is not None:
-            self.ask_scrub(verdict.start)
+        if self.note(verdict, slot) and self._ask_scrub is not None:
+            self._ask_scrub(verdict.start)
 
     def note(self, verdict: Verdict, slot: tuple[str, int, int] | None) -> bool:
         """Say and remember what was found, `slot` being the queue and offset it was found by.
@@ -239,7 +240,7 @@ class DamageReports:
             self._add_gap(start, end)
             self._check_reads_of(start)
         topic, queue_id, offset = slot or ("?", -1, -1)
-        advice = _BY_HAND if self.ask_scrub is None else _BY_SCRUB
+        advice = _BY_HAND if self._ask_scrub is None else _BY_SCRUB
         log.error(
             "%s log_offset=%d size=%d topic=%s queue=%d queue_offset=%d reason=%s advice=%s",
             _TEXTS[kind], start, end - start, topic, queue_id, offset, reason, advice[kind],

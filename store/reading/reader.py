@@ -32,8 +32,7 @@ from aerobee.protocol.message.record import (
     RecordHead,
     check_record,
 )
-from aerobee.store.log.commit_log import CommitLog
-from aerobee.store.log.commits import CommitMark
+from aerobee.store.log.commit_log import CommitLog, CommitMark
 from aerobee.store.queues.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, ConsumeQueue
 from aerobee.store.queues.consume_queue_ext import MOST_ADDRESS
 from aerobee.store.queues.table import ConsumeQueueTable

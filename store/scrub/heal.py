@@ -82,6 +82,8 @@ class Healer:
         stats: StoreStats,
         clock: Clock,
         known_gaps: Callable[[], tuple[tuple[int, int], ...]],
+        ask_scrub: Callable[[int], None],
+        ask_pass: Callable[[], None],
     ) -> None:
         self._segments = segments
         self._queues = queues
@@ -97,9 +99,9 @@ class Healer:
         self._held: dict[tuple[ConsumeQueue, int], Claim] = {}
         # What `_after` found last: for slots of a queue from one up to another.
         self._last_after: tuple[ConsumeQueue | None, int, int, int | None] = (None, 0, 0, None)
-        #: Have the scrub begin a whole pass; have it read the segment of a log offset.
-        self.ask_pass: Callable[[], None] = _nobody
-        self.ask_scrub: Callable[[int], None] = _nobody
+        # Has the scrub read the segment of a log offset; has it begin a whole pass.
+        self._ask_scrub = ask_scrub
+        self._ask_pass = ask_pass
 
     def take(self, findings: Findings | None) -> None:
         """Any thread: settle this at one of the next turns; None when a whole pass has ended."""
@@ -151,7 +153,7 @@ class Healer:
         if settled and segment.unchecked_below == findings.unchecked_below:
             segment.unchecked_below = 0
         if self._held and not findings.in_pass:
-            self.ask_pass()
+            self._ask_pass()
 
     def _settle_run(self, run: Run) -> Generator[None, None, bool]:
         queue = run.queue
@@ -305,12 +307,8 @@ class Healer:
                 and (after is None or log_offset < after)
             ):
                 self._mend(claim)
-                self.ask_scrub(log_offset)
+                self._ask_scrub(log_offset)
             yield
-
-
-def _nobody(*_: int) -> None:
-    """While there is no scrub."""
 
 
 def _is_alike(found: bytes, entry: bytes) -> bool:

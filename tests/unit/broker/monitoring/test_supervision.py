@@ -14,7 +14,7 @@ from aerobee.broker.housekeeping import Housekeeping
 from aerobee.broker.monitoring.health import Health, Verdict
 from aerobee.broker.monitoring.notify import Notifier
 from aerobee.broker.monitoring.supervision import Supervision, status_line
-from aerobee.store.stats_service import Rates
+from aerobee.store.stats import Rates
 
 
 class Supervisor:

@@ -21,9 +21,10 @@ from aerobee.protocol.message.record import (
 )
 from aerobee.store.disk.files import Files
 from aerobee.store.disk.offsets_file import OffsetsFile
-from aerobee.store.message_store import GetStatus, MessageStore
+from aerobee.store.message_store import MessageStore
 from aerobee.store.reading import damage
 from aerobee.store.recovery.soundness import Soundness
+from aerobee.store.segments.results import GetStatus
 from tests.unit.store.support import (
     SEGMENT,
     adopt,
