@@ -195,7 +195,7 @@ def _scrub(store: MessageStore) -> list[Figure]:
         Figure(
             "aerobee_store_mended_units_total",
             "Wrong consume queue units that were made right from the log",
-            lambda: stats.mended_entries,
+            lambda: stats.repaired_entries,
         ),
     ]
 

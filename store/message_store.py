@@ -558,7 +558,7 @@ class MessageStore:
         self._note_broken()
 
     def _note_broken(self) -> None:
-        """Have the next start distrust what this one believes to have written."""
+        """Have the next start check what this one believes to have written."""
         try:
             self._offsets.save(poisoned=True)
         except OSError as error:
@@ -596,7 +596,7 @@ class MessageStore:
         self._queue_flusher.stop()
         clean = self._seal()
         self._on_closing()
-        self._parts.let_go(clean=clean)
+        self._parts.close(clean=clean)
         self._closed = clean
         return clean
 

@@ -24,7 +24,7 @@ Threads of the service: one, the caller's.
 import time
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from aerobee.store.disk.files import Clock
@@ -108,10 +108,10 @@ class StoreStats:
         "get_messages",
         "get_missed",
         "index_files_created",
-        "mended_entries",
         "put_failures",
         "put_times",
         "queue_syncs",
+        "repaired_entries",
         "scrub_bytes",
         "scrub_left_bytes",
         "scrub_passes",
@@ -134,7 +134,7 @@ class StoreStats:
         # Reads that came to something they could not send, and what it was, each place once.
         self.damaged_reads = 0
         self.damage_found = {"record": 0, "unit": 0, "unclear": 0}
-        self.mended_entries = 0
+        self.repaired_entries = 0
         # Of the scrub: what it read, what the pass under way has still to read, passes it ended,
         # and its work between two waits (processor time).
         self.scrub_bytes = 0
@@ -248,15 +248,21 @@ class StoreStatsService:
         now = self._take()
         far_ends = [self._far_end(now.at - window) for window in RATE_WINDOWS_S]
 
-        def triple(position: int) -> tuple[float, ...]:
+        def rates_of(counter: Callable[[_Sample], int]) -> tuple[float, ...]:
             return tuple(
-                (now[position] - old[position]) / (now.at - old.at) if now.at > old.at else 0.0
+                (counter(now) - counter(old)) / (now.at - old.at) if now.at > old.at else 0.0
                 for old in far_ends
             )
 
-        found, missed = triple(2), triple(3)
-        both = tuple(f + m for f, m in zip(found, missed, strict=True))
-        return Rates(triple(1), found, missed, both, triple(4))
+        found = rates_of(lambda sample: sample.get_found)
+        missed = rates_of(lambda sample: sample.get_missed)
+        return Rates(
+            rates_of(lambda sample: sample.put),
+            found,
+            missed,
+            tuple(f + m for f, m in zip(found, missed, strict=True)),
+            rates_of(lambda sample: sample.get_transferred),
+        )
 
     def put_ranges(self) -> list[int]:
         """Puts of the last whole minute in each of PUT_RANGES."""
@@ -266,15 +272,15 @@ class StoreStatsService:
     def put_percentile_ms(self, share: float) -> float:
         """Time below which that share of the last whole minute's puts stayed; 0 without any."""
         counts = self._last_minute.counts
-        wanted = sum(counts) * share
-        if not wanted:
+        rank = sum(counts) * share
+        if not rank:
             return 0.0
         most_s = self._stats.put_times.max_s
         seen, below_s = 0, 0.0
         for bound_s, count in zip((*BOUNDS_S, most_s), counts, strict=True):
             bound_s = max(below_s, min(bound_s, most_s))
-            if count and seen + count >= wanted:
-                return (below_s + (bound_s - below_s) * (wanted - seen) / count) * 1000
+            if count and seen + count >= rank:
+                return (below_s + (bound_s - below_s) * (rank - seen) / count) * 1000
             seen += count
             below_s = bound_s
         return most_s * 1000
@@ -295,10 +301,10 @@ class StoreStatsService:
         times = self._stats.put_times
         return _Times(tuple(times.counts), tuple(times.slow))
 
-    def _far_end(self, wanted: float) -> _Sample:
-        """The youngest sample at or before `wanted`, else the oldest there is."""
-        position = bisect_left(self._samples, wanted, key=lambda sample: sample.at)
-        if position < len(self._samples) and self._samples[position].at == wanted:
+    def _far_end(self, at: float) -> _Sample:
+        """The youngest sample at or before `at`, else the oldest there is."""
+        position = bisect_left(self._samples, at, key=lambda sample: sample.at)
+        if position < len(self._samples) and self._samples[position].at == at:
             return self._samples[position]
         return self._samples[max(position - 1, 0)]
 

@@ -6,8 +6,8 @@ segments that got no buffer and are in their files anyhow.
 
 CommitRealTimeService (store/FORMAT.md 4.4) looks at every `interval_ms`, or as soon as it is woken:
 `least_pages` or more go to the file at once, less when `thorough_interval_ms` have passed since
-something last did; so a message after a pause goes at once. Then the flush service is told, and the
-owner, who may dispatch.
+something last did; so a message after a pause goes at once. Then the flush service is woken, and
+the store's listener called, which may dispatch.
 
 A failed write poisons the store, as everywhere. Only a full disk (on file systems where reserved
 blocks do not hold, docs/reliability.md 3.1) is waited for: the bytes are safe in the buffer, sends

@@ -67,7 +67,7 @@ class CommitLogSync:
     def sync(self, least_pages: int = 0) -> bool:
         """Sync what is new, if it is `least_pages` or more; False when the store is broken."""
         if self._health.broken is not None:
-            self._wake()  # by another thread's failure, of which nobody who waits has heard
+            self._wake()  # another thread has broken it, and the waiting threads do not know it yet
             return False
         store_ms = self._mark.committed_ms
         target = self._mark.committed
@@ -168,7 +168,7 @@ class FlushService:
 
 
 class GroupCommitService(FlushService):
-    """SYNC_FLUSH: syncs as soon as somebody wants it, and all who want it at once."""
+    """SYNC_FLUSH: syncs as soon as one put asks for it; one sync serves all puts that wait."""
 
     name = "aerobee-group-commit"
 

@@ -124,7 +124,7 @@ def _build(
         offsets = build.offsets()
     finally:
         sources.close()
-        parts.let_go(clean=False)
+        parts.close(clean=False)
         if offsets is None:
             files.remove_tree(built)
     for name in names:
@@ -188,7 +188,7 @@ class Build:
         self._check_log()
         if rest.was_left_open:
             for segment in segments.segments:
-                segment.distrust_cache()
+                segment.sync_and_drop_cache()
         soundness = Soundness(segments, parts.queues)
         floor = max(self._old.named_end(), rest.marks.flushed, soundness.last_sound_start())
         self._walk = LogWalk(

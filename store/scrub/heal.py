@@ -115,7 +115,7 @@ class Healer:
         """
         if self._work is None and not self._findings:
             return 0
-        before = self._stats.mended_entries
+        before = self._stats.repaired_entries
         end = self._clock.monotonic() + _TURN_S
         try:
             while self._step() and self._clock.monotonic() < end:
@@ -124,7 +124,7 @@ class Healer:
             self._work = None
             if not is_full(error):
                 self._health.poison("mending consume queues", error)
-        return self._stats.mended_entries - before
+        return self._stats.repaired_entries - before
 
     def _step(self) -> bool:
         if self._work is None:
@@ -141,13 +141,13 @@ class Healer:
     def _settle(self, findings: Findings) -> Iterator[None]:
         segment = findings.segment
         settled = findings.complete and not findings.gaps
-        mended = self._stats.mended_entries
+        mended = self._stats.repaired_entries
         for run in findings.runs:
             settled &= yield from self._settle_run(run)
         for orphan in findings.orphans:
             settled &= self._settle_orphan(orphan, findings.gaps)
             yield
-        mended = self._stats.mended_entries - mended
+        mended = self._stats.repaired_entries - mended
         if mended:
             log.warning("queue units mended segment=%s units=%d", segment.path, mended)
         if settled and segment.unchecked_below == findings.unchecked_below:
@@ -255,7 +255,7 @@ class Healer:
         if claim.slot < queue.min_offset:
             queue.correct_min_offset(self._segments.min_offset)
         self._damage.forget((queue.topic, queue.queue_id, claim.slot))
-        self._stats.mended_entries += 1
+        self._stats.repaired_entries += 1
 
     def _settle_orphan(self, orphan: Orphan, gaps: list[Gap]) -> bool:
         """Report an entry whose record is not there, or says that it is another's; False if so."""

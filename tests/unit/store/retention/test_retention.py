@@ -11,8 +11,8 @@ from aerobee.protocol.message.record import decode_records
 from aerobee.store.message_store import MessageStore
 from aerobee.store.retention import disposal
 from aerobee.store.retention.rules import FORCED, MANUAL, TIME
+from aerobee.store.retention.segment_times import FILE, MESSAGE
 from aerobee.store.segments.results import GetStatus
-from aerobee.store.segments.segment_times import FILE, MESSAGE
 from tests.faulty_files import FaultyFiles
 from tests.unit.store.retention_support import (
     HOUR_MS,

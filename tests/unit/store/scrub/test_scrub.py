@@ -179,7 +179,7 @@ def test_all_kinds_of_records_and_queues_are_in_order(tmp_path: Path) -> None:
     with opened(tmp_path, **settings) as store:
         assert store.unchecked_bytes == 0
         assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": 0}
-        assert store.stats.mended_entries == 0
+        assert store.stats.repaired_entries == 0
 
 
 def test_delayed_messages_with_other_levels_than_today_are_in_order(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_delayed_messages_with_other_levels_than_today_are_in_order(tmp_path: Pa
     store.close()
     with opened(tmp_path, message_delay_levels="1h 2h 3h") as store:
         assert unchecked(store) == [0]
-        assert store.stats.mended_entries == 0
+        assert store.stats.repaired_entries == 0
 
 
 def test_records_of_a_deleted_topic_are_left_alone(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_records_of_a_deleted_topic_are_left_alone(tmp_path: Path) -> None:
     store.close()
     with opened(tmp_path) as store:
         assert bodies(store) == made
-        assert store.stats.mended_entries == 0
+        assert store.stats.repaired_entries == 0
         assert store.stats.damage_found["unit"] == 0
         assert store.unchecked_bytes == 0
 
@@ -364,7 +364,7 @@ def test_wrong_unit_is_mended(stopped: Stopped, change: str) -> None:
     }[change]
     stopped.set_unit(stopped.victim.queue_id, stopped.victim.queue_offset, wrong)
     with opened(stopped.root) as store:
-        assert store.stats.mended_entries == 1
+        assert store.stats.repaired_entries == 1
         assert store.stats.damage_found == {"record": 0, "unit": 1, "unclear": 0}
         assert store.known_gaps == ()
         assert all_bodies(store) == stopped.bodies
@@ -380,7 +380,7 @@ def test_wrong_unit_met_by_a_read_has_its_segment_scrubbed_and_mended(stopped: S
             stopped.set_unit(stopped.victim.queue_id, stopped.victim.queue_offset, wrong)
             assert all_bodies(store) == [b for b in stopped.bodies if b != stopped.victim.body]
             settle(store)
-            assert store.stats.mended_entries == times
+            assert store.stats.repaired_entries == times
             # The read could not tell which of the two it was.
             assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": times}
             assert all_bodies(store) == stopped.bodies
@@ -399,7 +399,7 @@ def test_queue_whose_first_page_is_gone_is_mended_after_a_pass(stopped: Stopped)
     with queue_file(stopped.root).open("r+b") as file:
         file.write(bytes(100))
     with opened(stopped.root) as store:
-        assert store.stats.mended_entries == 5
+        assert store.stats.repaired_entries == 5
         assert all_bodies(store) == stopped.bodies
         assert unchecked(store) == [0, 0, 0]
 
@@ -416,7 +416,7 @@ def test_old_message_gets_no_slot_of_the_numbering_that_followed(tmp_path: Path)
     flip(log_segment(tmp_path), record.log_offset + BODY_POSITION)
     with opened(tmp_path) as store:
         assert bodies(store) == new[1:]
-        assert store.stats.mended_entries == 0
+        assert store.stats.repaired_entries == 0
 
 
 def test_old_message_does_not_take_the_place_of_a_first_one_that_was_blanked(
@@ -437,7 +437,7 @@ def test_old_message_does_not_take_the_place_of_a_first_one_that_was_blanked(
         file.write(struct.pack(">qiq", 0, 2**31 - 1, 0))
     with opened(tmp_path) as store:
         assert bodies(store) == [b"new %d" % n for n in range(1, 5)]
-        assert store.stats.mended_entries == 0
+        assert store.stats.repaired_entries == 0
 
 
 def test_last_claim_in_the_log_wins_where_a_queue_begins(tmp_path: Path) -> None:
@@ -482,7 +482,7 @@ def test_claim_that_does_not_fit_between_its_neighbours_is_left_alone(stopped: S
     assert claiming.queue_id == lost.queue_id
     stopped.flip_record(other, QUEUE_OFFSET_POSITION + 7, bit)
     with opened(stopped.root) as store:
-        assert store.stats.mended_entries == 0
+        assert store.stats.repaired_entries == 0
         assert all_bodies(store) == [
             body for body in stopped.bodies if body not in (lost.body, claiming.body)
         ]
@@ -497,7 +497,7 @@ def test_more_wrong_units_than_fit_leave_the_segment_unchecked(
         record = stopped.records[number]
         stopped.set_unit(record.queue_id, record.queue_offset, (0, 0, 0))
     with opened(stopped.root) as store:
-        assert store.stats.mended_entries == 1
+        assert store.stats.repaired_entries == 1
         assert unchecked(store) == [0, SEGMENT, 0]
 
 
@@ -764,7 +764,7 @@ def test_segment_that_cannot_be_opened_stays_unchecked(stopped: Stopped, code: i
 
 def test_queue_that_cannot_be_read_leaves_its_segments_unchecked(stopped: Stopped) -> None:
     with opened(stopped.root, BadQueue()) as store:
-        assert store.stats.mended_entries == 0
+        assert store.stats.repaired_entries == 0
         assert unchecked(store) == [SEGMENT, SEGMENT, unchecked(store)[2]]
         assert all_bodies(store) == stopped.bodies
 
