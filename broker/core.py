@@ -132,7 +132,6 @@ class BrokerCore:
             wall_clock_ms,
             count_deliveries=settings.schedule_message_stats,
         )
-        store.before_unlock = self.delays.save_last
         self.staging = Staging(
             settings,
             loop,
@@ -158,9 +157,12 @@ class BrokerCore:
             self.stats,
             store.stats.put_times,
         )
-        store.on_durable = self.acks.on_durable
-        store.commits.on_moved = self.acks.on_durable
-        store.on_broken = self.acks.on_broken
+        store.listen(
+            durable=self.acks.on_durable,
+            committed=self.acks.on_durable,
+            broken=self.acks.on_broken,
+            closing=self.delays.save_last,
+        )
         self._send = SendProcessor(
             SendOptions(
                 settings.cluster_name,
@@ -234,7 +236,7 @@ class BrokerCore:
         self.vip_router = Router(handlers, self.stats, closed, writes)
 
     def _appending_handlers(self) -> dict[int, Handler]:
-        settings, commits = self.settings, self.store.commits
+        settings, store = self.settings, self.store
         retry = RetryProcessor(
             self.store,
             self.delays.put,
@@ -253,7 +255,7 @@ class BrokerCore:
         if not (settings.transient_pool_effective and settings.transient_pool_fail_fast):
             return handlers
         return {
-            code: refused_without_buffer(handle, commits, self.stats)
+            code: refused_without_buffer(handle, store, self.stats)
             for code, handle in handlers.items()
         }
 
@@ -299,7 +301,7 @@ class BrokerCore:
         every(settings.flush_delay_offset_interval_ms / 1000, "delay progress", save_progress)
         every(1.0, "rates", store.stats_service.sample)
         every(SAMPLE_S, "traffic", self._traffic.sample)
-        every(1.0, "mending queues", store.checks.heal)
+        every(1.0, "mending queues", store.repair_queues)
         clean_s = settings.clean_interval_ms / 1000
         committed = partial(committed_by_queue, self._on_loop, self.offsets, self._delay_progress)
         every(

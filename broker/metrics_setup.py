@@ -32,7 +32,8 @@ from aerobee.config.model import Settings
 from aerobee.nameserver.server import NameServer
 from aerobee.protocol.names import is_light
 from aerobee.remoting.stats import ServerStats
-from aerobee.store.message_store import MessageStore, RecoveryReport
+from aerobee.store.message_store import MessageStore
+from aerobee.store.recovery.report import RecoveryReport
 
 log = logging.getLogger("aerobee.broker.metrics")
 
@@ -183,7 +184,7 @@ def _scrub(store: MessageStore) -> list[SimpleMetric]:
         SimpleMetric(
             "aerobee_scrub_unchecked_bytes",
             "Bytes of the log not checked since the start, or in a damaged segment",
-            lambda: store.checks.unchecked_bytes,
+            lambda: store.unchecked_bytes,
         ),
         SimpleMetric(
             "aerobee_scrub_longest_step_seconds",
@@ -193,7 +194,7 @@ def _scrub(store: MessageStore) -> list[SimpleMetric]:
         SimpleMetric(
             "aerobee_store_mended_units_total",
             "Wrong consume queue units that were made right from the log",
-            lambda: stats.mended_entries,
+            lambda: stats.repaired_entries,
         ),
     ]
 

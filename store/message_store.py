@@ -1,33 +1,37 @@
 """The store of one broker: opens its parts in order, wires them, closes them in order.
 
-    put -> CommitLog -> (written) -> flush thread -> (durable) -> on_durable
+    put -> CommitLog -> (written) -> flush thread -> (durable) -> listener
               `-> pending -> dispatch -> consume queues, index -> (dispatched) -> get, query
+    get -> Reader -> (record does not check out) -> DamageReports -> log, counters, offsets file
+    Scrub (own thread) -> Findings -> Healer (store's caller) -> consume queues, DamageReports
 
 `open` locks and recovers (`opening.py`), then wires and starts the rest. It raises, or returns a
 store that works; nothing is half there.
 
-Nothing here is on a request's path: `put`, `put_batch`, `get` and the rest are the parts' own
-methods, under one name.
+Without a scrub (`scrub_bytes_per_second` 0) damage is found by reads only, and nobody repairs
+entries. What deletes, `retention` by time and space and `cleaning` on request, shares one lock (one
+thread removes files at a time), one way of removing files, and one trimmer.
 
 Threads: one thread (in the broker: the event loop's) calls everything except `wait_durable` and the
-callbacks' side; flushing, allocation of segments and the scrub, nothing else, happen on threads of
+listener's side; flushing, allocation of segments and the scrub, nothing else, happen on threads of
 the store.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from aerobee.config.model import Settings
-from aerobee.store.checks import Checks
-from aerobee.store.deletion import make_deletion, steady_time
+from aerobee.protocol.message.record import StoreMessage
 from aerobee.store.disk.disk_watch import DiskWatch
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.owner import here
+from aerobee.store.disk.steady_time import SteadyTime
 from aerobee.store.dispatch.extended_dispatch import ExtendedReput
 from aerobee.store.dispatch.multi_dispatch import MultiDispatchLog
 from aerobee.store.dispatch.reput import Reput
 from aerobee.store.errors import StoreBroken
-from aerobee.store.flush.commit_service import PooledCommits
+from aerobee.store.flush.commit_service import CommitRealTimeService, Committer
 from aerobee.store.flush.offsets_keeper import OffsetsKeeper
 from aerobee.store.flush.services import (
     CommitLogSync,
@@ -35,49 +39,55 @@ from aerobee.store.flush.services import (
     FlushService,
     log_flusher,
 )
-from aerobee.store.log.commit_log import CommitLog
-from aerobee.store.log.commits import Commits, DirectCommits
-from aerobee.store.log.encoding import encoding_for
+from aerobee.store.log.commit_log import CommitLog, CommitMark
+from aerobee.store.log.encoding import crc_checks, encoding_for
 from aerobee.store.opening import StoreParts, open_parts
+from aerobee.store.reading.damage import DamageReports, Judge, Kind, Verdict
 from aerobee.store.reading.delay_queues import DelayQueues
+from aerobee.store.reading.reader import CHECKED_BELOW, Reader, ReadLimits
 from aerobee.store.reading.search import Search
-from aerobee.store.recovery.report import Progress, RecoveryReport
-from aerobee.store.retention.queue_cleaning import QueueCleaner
-from aerobee.store.retention.retention import Retention
-from aerobee.store.segments.results import Arrival, GetResult, GetStatus, PutResult, QueryResult
-from aerobee.store.stats_service import StoreStatsService
-
-__all__ = [
-    "Arrival",
-    "GetResult",
-    "GetStatus",
-    "MessageStore",
-    "PutResult",
-    "QueryResult",
-    "RecoveryReport",
-]
+from aerobee.store.recovery.cross_check import CrossCheck
+from aerobee.store.recovery.report import Progress
+from aerobee.store.retention.queue_cleaning import CleanedStore, QueueCleaner
+from aerobee.store.retention.retention import Retention, StoreSide
+from aerobee.store.retention.rules import RetentionRules
+from aerobee.store.scan.log_scanner import LogScanner, MappedSegments
+from aerobee.store.scrub.heal import Healer
+from aerobee.store.scrub.scrub import Scrub
+from aerobee.store.segments.results import Arrival, GetResult, PutResult, QueryResult
+from aerobee.store.segments.transient_pool import NO_POOL
+from aerobee.store.stats import StoreStatsService
 
 log = logging.getLogger("aerobee.store")
 
 _RETRY_S = 1.0
 
 
+def _nobody(*_heard: object) -> None:
+    """Stands where no listener is."""
+
+
 class MessageStore:
     """An open store. Made by `open`; see the module's story."""
 
     def __init__(self, settings: Settings, parts: StoreParts) -> None:
+        self._settings = settings
         self._parts = parts
         self._clock = parts.clock
         self._queues = parts.queues
+        self._health = parts.health
         self._sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
         self._retried_at = 0.0
         self._kept_arrivals: list[Arrival] = []
         # How closing went, None before it.
         self._closed: bool | None = None
+        self._on_durable: Callable[[int], None] = _nobody
+        self._on_committed: Callable[[int], None] = _nobody
+        self._on_broken: Callable[[StoreBroken], None] = _nobody
+        self._on_closing: Callable[[], None] = _nobody
         self.stats = parts.stats
         self.stats_service = StoreStatsService(parts.stats, parts.clock)
         self.recovery = parts.recovery
-        self._health = parts.health
         self._disk = DiskWatch(
             parts.files,
             parts.clock,
@@ -88,43 +98,15 @@ class MessageStore:
         )
         self._log = self._make_log(settings)
         self._log.resume(parts.recovery.log_end, parts.last_store_ms)
-        self._log.before_refusal = self._try_again
-        self.commits = self._make_commits(settings)
-        self._mark = self.commits.mark
-        self._sync = CommitLogSync(
-            self._log, self._mark, parts.checkpoint, self._health, parts.stats
-        )
+        self._build_flushing(settings)
         self._reput = (ExtendedReput if settings.consume_queue_ext_enabled else Reput)(
-            self._log, parts.dispatcher, parts.index, self._health, self.stats, parts.queues.entries
+            self._log, parts.dispatcher, parts.index, self._health, self.stats, self._queues.entries
         )
         self._reput.dispatched_ms = parts.last_store_ms
-        assert parts.offsets is not None
-        self._time = steady_time(settings, parts)
-        self._offsets = OffsetsKeeper(
-            parts.offsets_file,
-            parts.offsets,
-            parts.index,
-            lambda: (self._sync.durable, parts.checkpoint.physic_ms),
-            lambda: self._reput.mark,
-            self._time.note,
-            lambda: (parts.segments.min_offset, parts.queues.beginnings()),
-        )
-        self.checks = Checks(
-            settings,
-            parts,
-            self._log,
-            self._mark,
-            self._offsets,
-            lambda: min(self.durable, self.dispatched),
-        )
-        self._reader = self.checks.make_reader()
-        self._health.freeze = lambda: self._reader.freeze(self._sync.durable)
-        self._health.note = self._note_broken
-        self.retention, self.cleaning = self._make_deletion(settings)
-        self._flusher = self._make_flusher(settings)
-        self.commits.connect(self._flusher.wake)
+        self._build_reading(settings)
+        self._build_deletion(settings)
         self._queue_flusher = self._make_queue_flusher(settings)
-        self._expose(settings)
+        self._health.watch(self._before_breaking, lambda error: self._on_broken(error))
 
     @classmethod
     def open(
@@ -146,25 +128,25 @@ class MessageStore:
         store._start()
         return store
 
-    def _expose(self, settings: Settings) -> None:
-        """The request path: the parts' own methods, not one call more."""
-        search = Search(self._queues, self._parts.index, self._reader, settings.query_max_messages)
-        self.put = self._log.put
-        self.put_batch = self._log.put_batch
-        self.get = self._reader.get
-        self.record_at = self._reader.record_at
-        self.records_from = self._reader.records_from
-        self.is_in_memory = self._reader.is_in_memory
-        self.query = search.query
-        self.offset_by_time = search.offset_by_time
-        self.store_time = search.store_time
-        self.earliest_store_time = search.earliest_store_time
-        self.wait_durable = self._sync.wait
-        self.request_flush = self.commits.wake
-        self.sync_soon = self._flusher.hurry
-        self.delays = DelayQueues(self._queues, self._reader, self._parts.levels)
-        # Called by `close` when all that can be is durable, while the directory is still ours.
-        self.before_unlock: Callable[[], None] = lambda: None
+    def listen(
+        self,
+        *,
+        durable: Callable[[int], None] = _nobody,
+        committed: Callable[[int], None] = _nobody,
+        broken: Callable[[StoreBroken], None] = _nobody,
+        closing: Callable[[], None] = _nobody,
+    ) -> None:
+        """Name the one listener of the store, before the first put.
+
+        `durable` and `committed` are called with a mark that has moved, on the thread that moved
+        it; the committed mark is of interest only where a pool holds messages back. `broken` is
+        called once, on the thread that saw the failure; `closing` by `close`, when all that can be
+        is durable and the directory is still ours.
+        """
+        self._on_durable, self._on_committed = durable, committed
+        self._on_broken, self._on_closing = broken, closing
+
+    # --- building ---------------------------------------------------------------------------
 
     def _make_log(self, settings: Settings) -> CommitLog:
         parts = self._parts
@@ -179,16 +161,47 @@ class MessageStore:
             encoding_for(append_property_crc=settings.append_property_crc),
             settings.max_message_bytes,
             settings.page_cache_busy_timeout_ms,
+            self._try_again,
+        )
+
+    def _build_flushing(self, settings: Settings) -> None:
+        """What moves the committed and the durable mark, and what keeps the offsets file."""
+        parts = self._parts
+        committer = None if parts.pool is None else Committer(self._log, self._health)
+        self._mark: CommitMark = self._log if committer is None else committer
+        self._sync = CommitLogSync(
+            self._log,
+            self._mark,
+            parts.checkpoint,
+            self._health,
+            parts.stats,
+            lambda mark: self._on_durable(mark),
+        )
+        self._flusher = self._make_flusher(settings)
+        self._commits = None
+        if committer is not None:
+            self._commits = CommitRealTimeService(
+                settings, committer, self._health, self._clock, self._committed
+            )
+        assert parts.offsets is not None
+        self._time = SteadyTime(
+            parts.clock,
+            RetentionRules.of(settings).retention_ms,
+            parts.offsets.clock,
+            parts.last_store_ms,
+        )
+        self._offsets = OffsetsKeeper(
+            parts.offsets_file,
+            parts.offsets,
+            parts.index,
+            lambda: (self._sync.durable, parts.checkpoint.physic_ms),
+            lambda: self._reput.mark,
+            self._time.note,
+            lambda: (parts.segments.min_offset, parts.queues.beginnings()),
         )
 
     def _make_flusher(self, settings: Settings) -> FlushService:
         return log_flusher(settings, self._sync, self._clock)
-
-    def _make_commits(self, settings: Settings) -> Commits:
-        pool = self._parts.pool
-        if pool is None:
-            return DirectCommits(self._log)
-        return PooledCommits(settings, pool, self._log, self._health, self._clock)
 
     def _make_queue_flusher(self, settings: Settings) -> ConsumeQueueFlushService:
         return ConsumeQueueFlushService(
@@ -206,17 +219,101 @@ class MessageStore:
             settings.consume_queue_flush_thorough_interval_ms,
         )
 
-    def _make_deletion(self, settings: Settings) -> tuple[Retention, QueueCleaner]:
-        return make_deletion(
-            settings,
-            self._parts,
-            self._time,
+    def _build_reading(self, settings: Settings) -> None:
+        """What reads, and what looks for damage."""
+        parts = self._parts
+        limits = ReadLimits.of(settings)
+        self._crc_check = crc_checks(verify_property_crc=settings.verify_property_crc)
+        judge = Judge(parts.segments, parts.queues, self._crc_check)
+        scrubs = settings.scrub_bytes_per_second > 0
+        self._damage = DamageReports(
+            judge,
+            parts.segments,
+            parts.stats,
+            self._offsets.add_gap,
+            self._scrub_segment if scrubs else None,
+        )
+        self._reader = Reader(
             self._log,
-            self._reput,
-            self._offsets,
-            lambda: self._sync.durable,
-            lambda: self._disk.look(at_once=True),
-            self._dispatch_now,
+            self._mark,
+            parts.queues,
+            parts.stats,
+            limits,
+            self._crc_check,
+            self._damage,
+            CHECKED_BELOW[settings.check_reads],
+        )
+        self._search = Search(self._queues, parts.index, self._reader, settings.query_max_messages)
+        self.delays = DelayQueues(self._queues, self._reader, parts.levels)
+        self._healer = Healer(
+            parts.segments,
+            parts.queues,
+            self._damage,
+            self._health,
+            parts.stats,
+            parts.clock,
+            lambda: self._offsets.gaps,
+            self._scrub_segment,
+            self._scrub_all,
+        )
+        # Closing and repairing may come from two threads.
+        self._repair_lock = threading.Lock()
+        self._repairs = True
+        self._scrub = self._make_scrub(settings, limits) if scrubs else None
+
+    def _make_scrub(self, settings: Settings, limits: ReadLimits) -> Scrub:
+        parts = self._parts
+        return Scrub(
+            parts.files,
+            parts.clock,
+            parts.segments,
+            parts.queues,
+            parts.levels,
+            self._damage,
+            self._healer,
+            self._health,
+            parts.stats,
+            lambda: min(self.durable, self.dispatched),
+            lambda: self._log.written - limits.memory_bytes,
+            self._crc_check,
+            settings.scrub_bytes_per_second,
+            settings.scrub_interval_hours,
+            parts.index,
+        )
+
+    def _build_deletion(self, settings: Settings) -> None:
+        parts = self._parts
+        self.retention = Retention(
+            settings,
+            StoreSide(
+                parts.files,
+                parts.clock,
+                self._time,
+                self._health,
+                parts.segments,
+                parts.queues,
+                parts.index,
+                parts.log_directories,
+                parts.queue_directory,
+                lambda: min(self.durable, self.dispatched, self._offsets.synced_to),
+                self._save_beginnings,
+                lambda: self._disk.look(at_once=True),
+            ),
+        )
+        self.cleaning = QueueCleaner(
+            CleanedStore(
+                parts.files,
+                self._health,
+                parts.queues,
+                self._log,
+                self._offsets,
+                self._save_beginnings,
+                self.retention.trimmer,
+                self.retention.removal,
+                self.retention.busy,
+                self._dispatch_now,
+                self._reput.count_again,
+            )
         )
 
     def _start(self) -> None:
@@ -224,16 +321,73 @@ class MessageStore:
         if error is not None:
             log.error("the last segment cannot be written now reason=%s", error)
         self._disk.look()
-        self.commits.start()
+        if self._commits is not None:
+            self._commits.start()
         self._flusher.start()
         self._queue_flusher.start()
-        self.checks.start()
+        if self._scrub is not None:
+            self._scrub.start()
 
     def make_segment_ahead(self) -> None:
         """Have a segment made before the first put asks for one, which would wait for the disk."""
         self._log.make_ahead()
 
-    # --- marks and callbacks ----------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------
+
+    def put(self, message: StoreMessage) -> PutResult:
+        """As `CommitLog.put`."""
+        return self._log.put(message)
+
+    def put_batch(self, messages: Sequence[StoreMessage]) -> PutResult:
+        """As `CommitLog.put_batch`."""
+        return self._log.put_batch(messages)
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_messages: int,
+        codes: frozenset[int] | None = None,
+        max_bytes: int | None = None,
+        limits: ReadLimits | None = None,
+    ) -> GetResult:
+        """As `Reader.get`."""
+        return self._reader.get(
+            topic, queue_id, queue_offset, max_messages, codes, max_bytes, limits
+        )
+
+    def record_at(self, log_offset: int) -> bytes | None:
+        """As `Reader.record_at`."""
+        return self._reader.record_at(log_offset)
+
+    def records_from(self, log_offset: int, gaps: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+        """As `Reader.records_from`."""
+        return self._reader.records_from(log_offset, gaps)
+
+    def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """As `Reader.is_in_memory`."""
+        return self._reader.is_in_memory(topic, queue_id, queue_offset)
+
+    def query(
+        self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int
+    ) -> QueryResult:
+        """As `Search.query`."""
+        return self._search.query(topic, key, max_messages, begin_ms, end_ms)
+
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int) -> int:
+        """As `Search.offset_by_time`."""
+        return self._search.offset_by_time(topic, queue_id, time_ms)
+
+    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """As `Search.store_time`."""
+        return self._search.store_time(topic, queue_id, queue_offset)
+
+    def earliest_store_time(self, topic: str, queue_id: int) -> int:
+        """As `Search.earliest_store_time`."""
+        return self._search.earliest_store_time(topic, queue_id)
+
+    # --- marks ------------------------------------------------------------------------------
 
     @property
     def written(self) -> int:
@@ -260,23 +414,22 @@ class MessageStore:
         """First log offset there is."""
         return self._log.min_offset
 
-    @property
-    def on_durable(self) -> Callable[[int], None] | None:
-        """Called on the flush thread with the new durable mark after each sync that moved it."""
-        return self._sync.on_durable
+    def wait_durable(self, log_offset: int, timeout_s: float) -> bool:
+        """As `CommitLogSync.wait`. Any thread."""
+        return self._sync.wait(log_offset, timeout_s)
 
-    @on_durable.setter
-    def on_durable(self, callback: Callable[[int], None] | None) -> None:
-        self._sync.on_durable = callback
+    def request_flush(self) -> None:
+        """Something was appended: have it committed, or synced, as soon as the settings say."""
+        (self._commits or self._flusher).wake()
 
-    @property
-    def on_broken(self) -> Callable[[StoreBroken], None] | None:
-        """Called once when the store breaks, on the thread that saw the failure."""
-        return self._health.on_broken
+    def sync_soon(self) -> None:
+        """Somebody waits for what is in the files now: sync without waiting for the interval."""
+        self._flusher.hurry()
 
-    @on_broken.setter
-    def on_broken(self, callback: Callable[[StoreBroken], None] | None) -> None:
-        self._health.on_broken = callback
+    def _committed(self) -> None:
+        """The commit thread has moved the committed mark."""
+        self._flusher.wake()
+        self._on_committed(self._mark.committed)
 
     def dispatch(self) -> list[Arrival]:
         """Make visible what may be: everything committed, under SYNC_FLUSH everything durable.
@@ -301,18 +454,8 @@ class MessageStore:
             self._dispatch_now()
 
     def _dispatch_now(self) -> None:
-        """Dispatch in between; the next `dispatch` tells what has arrived."""
+        """Dispatch in between; the next `dispatch` returns what has arrived."""
         self._kept_arrivals = self.dispatch()
-
-    @property
-    def log_directories(self) -> tuple[str, ...]:
-        """All directories that commit log segments are in."""
-        return self._parts.log_directories
-
-    @property
-    def queue_directory(self) -> str:
-        """The directory of the consume queues."""
-        return self._parts.queue_directory
 
     # --- queues -----------------------------------------------------------------------------
 
@@ -334,12 +477,65 @@ class MessageStore:
         """As `cleaning.remove_topics`, all of it on this thread."""
         return self.cleaning.remove_topics([topic], here)
 
+    # --- damage -----------------------------------------------------------------------------
+
+    def repair_queues(self) -> int:
+        """Settle what the scrub found, for a few milliseconds; how many queue entries it repaired.
+
+        The store's caller calls it about once a second; see `Healer.heal`.
+        """
+        with self._repair_lock:
+            return self._healer.heal() if self._repairs else 0
+
+    def look_for_damage(self, log_offset: int) -> None:
+        """Check every record from `log_offset` on, some 200 MB/s on the caller's thread. What is
+        damaged is logged, counted, and from now on one of `known_gaps`."""
+        segments = self._parts.segments
+        boundaries = CrossCheck(segments, self._queues).boundaries
+        scan = LogScanner(MappedSegments(segments), self._log.written, boundaries, self._crc_check)
+        for _ in scan.batches(log_offset):
+            pass
+        known = self.known_gaps
+        for gap in scan.gaps:
+            if not any(start <= gap.start and gap.end <= end for start, end in known):
+                self._damage.note(Verdict(Kind.RECORD, *gap), None)
+
+    @property
+    def unchecked_bytes(self) -> int:
+        """Bytes of the log that were not checked since the store was opened, or are damaged."""
+        return sum([segment.unchecked_below for segment in self._parts.segments.segments])
+
     @property
     def known_gaps(self) -> tuple[tuple[int, int], ...]:
         """Log offsets [start, end) known to hold no usable record, found now or before."""
-        return self.checks.known_gaps
+        first = self._log.min_offset
+        return tuple([gap for gap in self._offsets.gaps if gap[1] > first])
+
+    def _scrub_segment(self, log_offset: int) -> None:
+        assert self._scrub is not None
+        self._scrub.ask(log_offset)
+
+    def _scrub_all(self) -> None:
+        assert self._scrub is not None
+        self._scrub.ask_pass()
 
     # --- state ------------------------------------------------------------------------------
+
+    @property
+    def log_directories(self) -> tuple[str, ...]:
+        """All directories that commit log segments are in."""
+        return self._parts.log_directories
+
+    @property
+    def queue_directory(self) -> str:
+        """The directory of the consume queues."""
+        return self._parts.queue_directory
+
+    @property
+    def free_buffers(self) -> int:
+        """Buffers of the transient pool that are free; NO_POOL without one."""
+        pool = self._parts.pool
+        return NO_POOL if pool is None else pool.free
 
     def not_writable_reason(self) -> str | None:
         """Why puts are refused now, None when they are not."""
@@ -349,12 +545,33 @@ class MessageStore:
         """Whether an append has been waiting for memory for too long."""
         return self._log.busy()
 
-    # --- closing ----------------------------------------------------------------------------
-
     def threads_alive(self) -> bool:
         """Whether the flush threads run as they should; a broken store has stopped its own."""
-        services = (self.commits, self._flusher, self._queue_flusher)
-        return self._health.broken is not None or all(service.alive for service in services)
+        services = (self._commits, self._flusher, self._queue_flusher)
+        return self._health.broken is not None or all(
+            service is None or service.alive for service in services
+        )
+
+    def _before_breaking(self) -> None:
+        """A sync or write has failed: stop reading at what is durable, and note it on the disk."""
+        self._reader.freeze(self._sync.durable)
+        self._note_broken()
+
+    def _note_broken(self) -> None:
+        """Have the next start check what this one believes to have written."""
+        try:
+            self._offsets.save(poisoned=True)
+        except OSError as error:
+            log.error("cannot note that the store is broken path=%s %s", self._parts.root, error)
+
+    def _save_beginnings(self) -> None:
+        """Write down where log and queues begin, before the files in front go."""
+        try:
+            self._offsets.begin_later()
+        except OSError as error:
+            self._health.poison("writing the offsets file", error)
+
+    # --- closing ----------------------------------------------------------------------------
 
     def close(self) -> bool:
         """Stop in order: puts, commit, log and queue flush, allocation, checkpoint, lock.
@@ -365,26 +582,23 @@ class MessageStore:
         if self._closed is not None:
             return self._closed
         self._closed = False
-        self.checks.stop()
+        if self._scrub is not None:
+            self._scrub.stop()
+        with self._repair_lock:
+            self._repairs = False
         self.retention.close()
         self.cleaning.close()
         self._health.close()
-        self.commits.stop()
+        if self._commits is not None:
+            self._commits.stop()
         self._flusher.stop()
         self.dispatch()
         self._queue_flusher.stop()
         clean = self._seal()
-        self.before_unlock()
-        self._parts.let_go(clean=clean)
+        self._on_closing()
+        self._parts.close(clean=clean)
         self._closed = clean
         return clean
-
-    def _note_broken(self) -> None:
-        """Have the next start distrust what this one believes to have written."""
-        try:
-            self._offsets.save(poisoned=True)
-        except OSError as error:
-            log.error("cannot note that the store is broken path=%s %s", self._parts.root, error)
 
     def _seal(self) -> bool:
         if self._health.broken is not None:

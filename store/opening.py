@@ -78,16 +78,18 @@ class StoreParts:
         return self.queues.directory
 
     def open_pool(self) -> None:
-        """Get the memory of the transient pool; only who appends needs it. StoreNotWritable: there
-        is not so much, and all is given back."""
+        """Get the memory of the transient pool, which only a store that appends needs.
+
+        Raises StoreNotWritable where there is not so much memory; everything is given back then.
+        """
         if self.pool is not None:
             try:
                 self.pool.open()
             except StoreNotWritable:
-                self.let_go(clean=True)  # recovery has just brought it in order
+                self.close(clean=True)  # recovery has just brought it in order
                 raise
 
-    def let_go(self, *, clean: bool) -> None:
+    def close(self, *, clean: bool) -> None:
         """Give everything back, the lock last; `clean` lets the next start trust what is there."""
         try:
             self.allocator.close()
@@ -125,7 +127,7 @@ def open_parts(
         raise _opening_failed(parts, error) from error
     finally:
         if not opened:
-            parts.let_go(clean=False)
+            parts.close(clean=False)
     return parts
 
 

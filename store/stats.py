@@ -1,22 +1,37 @@
-"""Counters of the store: plain ints that the hot path adds to, read once a scrape.
+"""Counters of the store, and what they did lately.
 
-Each counter has one writing thread: the caller's (puts, dispatch, gets), the flush thread's
-(`commit_log_syncs` and its times), the consume queue flush thread's (`queue_syncs`), the scrub's
-(`scrub_...`). Readers take what they see; a value that is one behind is no harm.
+`StoreStats` holds plain ints that the hot path adds to, read once a scrape. Each counter has one
+writing thread: the caller's (puts, dispatch, gets), the flush thread's (`commit_log_syncs` and its
+times), the consume queue flush thread's (`queue_syncs`), the scrub's (`scrub_...`). Readers take
+what they see; a value that is one behind is no harm.
 
 Times are kept in `Histogram`s of powers of two, because finding the bucket is then one shift: at
 100,000 appends a second a search through bounds would cost more than the append's own bookkeeping.
 The reference's ranges are in milliseconds; what takes less, nearly everything, is in its first
 range, so only the rest is searched for.
+
+`StoreStatsService` (RocketMQ's name) counts nothing itself: once a second the owner has it `sample`
+the counters, and the rest is differences. So the hot path pays for one counting only.
+
+- Rates are over the last 10, 60 and 600 seconds, or less in a younger store.
+- The distribution and percentiles of put times are those of the last whole minute, as the reference
+  shows them; zeros before the first minute has ended. The longest put is since the start.
+- Totals of "this morning" are what the totals were at the first sample of the local day.
+
+Threads of the service: one, the caller's.
 """
 
-from bisect import bisect_right
+import time
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from aerobee.store.disk.files import Clock
 
 BUCKETS = 24
 #: Upper bounds in seconds: 1.024 us, 2.048 us, ... 4.3 s; the last bucket takes what is larger.
 BOUNDS_S: tuple[float, ...] = tuple((1024 << power) / 1e9 for power in range(BUCKETS - 1))
-
-
 _MS = 1_000_000
 #: Lower bounds in nanoseconds of the reference's ranges of put times, but for the first
 #: (protocol/WIRE.md 4.8).
@@ -93,10 +108,10 @@ class StoreStats:
         "get_messages",
         "get_missed",
         "index_files_created",
-        "mended_entries",
         "put_failures",
         "put_times",
         "queue_syncs",
+        "repaired_entries",
         "scrub_bytes",
         "scrub_left_bytes",
         "scrub_passes",
@@ -119,7 +134,7 @@ class StoreStats:
         # Reads that came to something they could not send, and what it was, each place once.
         self.damaged_reads = 0
         self.damage_found = {"record": 0, "unit": 0, "unclear": 0}
-        self.mended_entries = 0
+        self.repaired_entries = 0
         # Of the scrub: what it read, what the pass under way has still to read, passes it ended,
         # and its work between two waits (processor time).
         self.scrub_bytes = 0
@@ -137,3 +152,167 @@ class StoreStats:
     def put_failed(self, kind: str) -> None:
         """Count a refused or failed put by the name of its error."""
         self.put_failures[kind] = self.put_failures.get(kind, 0) + 1
+
+
+#: The windows of the rates, in seconds.
+RATE_WINDOWS_S = (10, 60, 600)
+#: The reference's ranges of put times in milliseconds: below the first bound, between two, above.
+PUT_RANGES = (
+    "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s", "2~3s",
+    "3~4s", "4~5s", "5~10s", "10s~",
+)  # fmt: skip
+
+_SAMPLE_INTERVAL_S = 1.0
+_MINUTE_S = 60.0
+
+
+class Rates(NamedTuple):
+    """Events a second over each of RATE_WINDOWS_S."""
+
+    put: tuple[float, ...]
+    get_found: tuple[float, ...]
+    get_miss: tuple[float, ...]
+    get_total: tuple[float, ...]
+    get_transferred: tuple[float, ...]
+
+
+class Totals(NamedTuple):
+    """Messages put, and given to consumers."""
+
+    put: int
+    transferred: int
+
+
+class _Sample(NamedTuple):
+    at: float
+    put: int
+    get_found: int
+    get_missed: int
+    get_transferred: int
+
+
+class _Times(NamedTuple):
+    """Counts of put times at one moment: by power-of-two bucket, by range from 1 ms on."""
+
+    counts: tuple[int, ...]
+    slow: tuple[int, ...]
+
+    def since(self, before: "_Times") -> "_Times":
+        return _Times(
+            tuple([now - then for now, then in zip(self.counts, before.counts, strict=True)]),
+            tuple([now - then for now, then in zip(self.slow, before.slow, strict=True)]),
+        )
+
+
+class StoreStatsService:
+    """Differences of `stats` over time."""
+
+    def __init__(self, stats: StoreStats, clock: Clock) -> None:
+        self._stats = stats
+        self._clock = clock
+        # Rates at the very start are taken against the start itself.
+        self._samples: deque[_Sample] = deque([self._take()])
+        self._minute_at = clock.monotonic()
+        self._minute = self._times()
+        self._last_minute = self._minute.since(self._minute)
+        self._day = self._today()
+        self.yesterday_morning = self.this_morning = Totals(0, 0)
+
+    def sample(self) -> None:
+        """Remember the counters; call it every second, or a little less often."""
+        taken = self._take()
+        if taken.at - self._samples[-1].at < _SAMPLE_INTERVAL_S:
+            return
+        self._samples.append(taken)
+        # One sample older than the longest window stays, as its far end.
+        while len(self._samples) > 2 and taken.at - self._samples[1].at >= RATE_WINDOWS_S[-1]:
+            self._samples.popleft()
+        if taken.at - self._minute_at >= _MINUTE_S:
+            times = self._times()
+            self._minute_at, self._last_minute = taken.at, times.since(self._minute)
+            self._minute = times
+        today = self._today()
+        if today != self._day:
+            self._day = today
+            self.yesterday_morning, self.this_morning = self.this_morning, self.totals
+
+    # --- what it knows ----------------------------------------------------------------------
+
+    @property
+    def totals(self) -> Totals:
+        """Up to now."""
+        return Totals(self._stats.appended_messages, self._stats.get_messages)
+
+    def rates(self) -> Rates:
+        """Up to this moment."""
+        now = self._take()
+        far_ends = [self._far_end(now.at - window) for window in RATE_WINDOWS_S]
+
+        def rates_of(counter: Callable[[_Sample], int]) -> tuple[float, ...]:
+            return tuple(
+                (counter(now) - counter(old)) / (now.at - old.at) if now.at > old.at else 0.0
+                for old in far_ends
+            )
+
+        found = rates_of(lambda sample: sample.get_found)
+        missed = rates_of(lambda sample: sample.get_missed)
+        return Rates(
+            rates_of(lambda sample: sample.put),
+            found,
+            missed,
+            tuple(f + m for f, m in zip(found, missed, strict=True)),
+            rates_of(lambda sample: sample.get_transferred),
+        )
+
+    def put_ranges(self) -> list[int]:
+        """Puts of the last whole minute in each of PUT_RANGES."""
+        counts, slow = self._last_minute
+        return [sum(counts) - sum(slow), *slow]
+
+    def put_percentile_ms(self, share: float) -> float:
+        """Time below which that share of the last whole minute's puts stayed; 0 without any."""
+        counts = self._last_minute.counts
+        rank = sum(counts) * share
+        if not rank:
+            return 0.0
+        most_s = self._stats.put_times.max_s
+        seen, below_s = 0, 0.0
+        for bound_s, count in zip((*BOUNDS_S, most_s), counts, strict=True):
+            bound_s = max(below_s, min(bound_s, most_s))
+            if count and seen + count >= rank:
+                return (below_s + (bound_s - below_s) * (rank - seen) / count) * 1000
+            seen += count
+            below_s = bound_s
+        return most_s * 1000
+
+    # --- the rest ---------------------------------------------------------------------------
+
+    def _take(self) -> _Sample:
+        stats = self._stats
+        return _Sample(
+            self._clock.monotonic(),
+            stats.appended_messages,
+            stats.get_found,
+            stats.get_missed,
+            stats.get_messages,
+        )
+
+    def _times(self) -> _Times:
+        times = self._stats.put_times
+        return _Times(tuple(times.counts), tuple(times.slow))
+
+    def _far_end(self, at: float) -> _Sample:
+        """The youngest sample at or before `at`, else the oldest there is."""
+        position = bisect_left(self._samples, at, key=lambda sample: sample.at)
+        if position < len(self._samples) and self._samples[position].at == at:
+            return self._samples[position]
+        return self._samples[max(position - 1, 0)]
+
+    def _today(self) -> tuple[int, int]:
+        now = time.localtime(self._clock.now_ms() / 1000)
+        return now.tm_year, now.tm_yday
+
+
+def rate_text(triple: Sequence[float]) -> str:
+    """A triple as the runtime table writes it: `10s 60s 600s`, separated by spaces."""
+    return " ".join(str(round(rate, 4)) for rate in triple)

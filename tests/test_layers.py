@@ -51,9 +51,9 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("connection_set", "connection", "caller", "blocking", "server"),
     ),
     "store": (
-        *("errors", "stats", "disk", "stats_service", "segments", "queues", "log", "scan"),
+        *("errors", "disk", "stats", "segments", "queues", "log", "scan"),
         *("index", "dispatch", "flush", "reading", "inspect", "recovery", "retention", "scrub"),
-        *("opening", "checks", "deletion", "message_store", "audit", "repair"),
+        *("opening", "message_store", "audit", "repair"),
     ),
     "nameserver": ("kv", "routes", "bodies", "requests", "server"),
     "broker": (

@@ -264,8 +264,8 @@ class PullProcessor:
             counters.pulled[header.queue_id] = result.next_offset
             # One copy of what is served: a pull is 256 KiB (30 us of memcpy), a bulk one 4 MiB, and
             # the segment's pins end here instead of living as long as a slow reader's socket.
-            body = b"".join(result.views)
-            result.release()
+            with result:
+                body = b"".join(result.views)
         else:
             stats.get_missed += 1
             if code == ResponseCode.PULL_OFFSET_MOVED:

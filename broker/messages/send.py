@@ -45,7 +45,6 @@ from aerobee.protocol.names import (
     dlq_topic,
 )
 from aerobee.remoting.connection import Connection
-from aerobee.store.log.commits import Commits
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import PutResult
 
@@ -367,7 +366,7 @@ class SendProcessor:
         self._failed.dead_lettered(group, header.topic, decode_properties(header.properties))
 
 
-def refused_without_buffer(handle: Handler, commits: Commits, stats: BrokerStats) -> Handler:
+def refused_without_buffer(handle: Handler, store: MessageStore, stats: BrokerStats) -> Handler:
     """`handle`, refused with SYSTEM_BUSY while the transient pool has no free buffer
     (`fastFailIfNoBufferInStorePool`; store/FORMAT.md 3.5, protocol/WIRE.md 1.10).
 
@@ -379,7 +378,7 @@ def refused_without_buffer(handle: Handler, commits: Commits, stats: BrokerStats
     """
 
     def checked(connection: Connection, command: Command) -> bytes | None:
-        if not commits.free_buffers:
+        if not store.free_buffers:
             stats.failed()
             raise BadRequest(
                 ResponseCode.SYSTEM_BUSY,

@@ -22,11 +22,11 @@ from aerobee.broker.tables.groups import is_system_group
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.protocol.names import is_retry_topic
 from aerobee.store.disk.files import DiskSpace, Files
-from aerobee.store.log.commits import NO_POOL
 from aerobee.store.message_store import MessageStore
 from aerobee.store.retention.disposal import DeletionCounts
 from aerobee.store.retention.retention import Retention
 from aerobee.store.retention.rules import FORCED, MANUAL, SPACE, TIME
+from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.stats import BOUNDS_S, Histogram, StoreStats
 
 _STORAGE_LABELS = ["storage_type", "storage_medium"]
@@ -58,7 +58,7 @@ class Store:
         # The order matters: a mark read later may only be further on.
         dispatched, durable = store.dispatched, store.durable
         committed, written = store.committed, store.written
-        free_buffers = store.commits.free_buffers
+        free_buffers = store.free_buffers
         oldest, stats = store.min_log_offset, store.stats
         put_failures = dict(stats.put_failures)
         gaps = len(store.known_gaps)

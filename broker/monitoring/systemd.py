@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from aerobee.broker.monitoring.health import HealthChecks, Verdict
 from aerobee.broker.scheduler import Scheduler
 from aerobee.store.recovery.report import Progress
-from aerobee.store.stats_service import Rates
+from aerobee.store.stats import Rates
 
 log = logging.getLogger("aerobee.broker.notify")
 

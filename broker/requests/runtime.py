@@ -29,9 +29,9 @@ from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.frames.fastjson import dumps, text_of
 from aerobee.protocol.message.record_layout import SYS_FLAG_POSITION, store_timestamp_position
 from aerobee.remoting.connection import Connection
-from aerobee.store.log.commits import NO_POOL
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stats_service import PUT_RANGES, rate_text
+from aerobee.store.segments.transient_pool import NO_POOL
+from aerobee.store.stats import PUT_RANGES, rate_text
 
 # Queues of thread pools that do not exist here, by the names their sizes have.
 _POOLS = ("sendThreadPool", "pullThreadPool", "queryThreadPool")
@@ -151,7 +151,7 @@ class RuntimeRequests:
 
     def _log_figures(self) -> dict[str, str]:
         store = self._store
-        free_buffers = store.commits.free_buffers
+        free_buffers = store.free_buffers
         table = {
             "commitLogMaxOffset": str(store.written),
             "commitLogMinOffset": str(store.min_log_offset),

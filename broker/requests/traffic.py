@@ -25,7 +25,7 @@ from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.headers.admin import StatsDataHeader
 from aerobee.remoting.connection import Connection
-from aerobee.store.stats_service import StoreStatsService
+from aerobee.store.stats import StoreStatsService
 
 #: How often `TrafficHistory.sample` is to be called.
 SAMPLE_S = 10.0

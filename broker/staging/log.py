@@ -198,11 +198,9 @@ class StageLog:
         store = self._store
         offset = max(start, store.min_offset(STAGE_TOPIC, _QUEUE))
         while offset < self.end:
-            result = store.get(STAGE_TOPIC, _QUEUE, offset, _AT_ONCE)
-            try:
-                yield from list(_events_in(result))
-            finally:
-                result.release()
+            with store.get(STAGE_TOPIC, _QUEUE, offset, _AT_ONCE) as result:
+                events = list(_events_in(result))
+            yield from events
             if result.next_offset <= offset:
                 return
             offset = result.next_offset

@@ -314,7 +314,7 @@ def count_published(store: MessageStore, intents: Sequence[Intent], load: Load) 
     if not intents:
         return
     begin = min(intent.end for intent in intents)
-    store.checks.look_for_damage(begin)
+    store.look_for_damage(begin)
     gaps = [gap for gap in store.known_gaps if gap[1] > begin]
     there = Counter(
         hash(_identity_of(decode_record(record)))

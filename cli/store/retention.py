@@ -22,7 +22,7 @@ from aerobee.store.retention.forecast import (
     forecast,
 )
 from aerobee.store.retention.plan import MOST_A_RUN
-from aerobee.store.segments.segment_times import FILE
+from aerobee.store.retention.segment_times import FILE
 
 _SHOWN: Final = 20
 # Without any of these the broker's own settings were perhaps forgotten.

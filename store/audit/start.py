@@ -38,7 +38,7 @@ def start_refusal(settings: Settings, files: Files, clock: Clock) -> str | None:
     except OSError as error:
         return f"{error.filename or parts.root}: {error.strerror or error}"
     finally:
-        parts.let_go(clean=False)
+        parts.close(clean=False)
     return None
 
 

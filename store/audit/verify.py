@@ -27,8 +27,7 @@ from aerobee.store.audit.log import LogAudit
 from aerobee.store.audit.queue_pass import LostByGap
 from aerobee.store.audit.queues import QueueAudit
 from aerobee.store.audit.start import start_refusal, with_sizes
-from aerobee.store.disk.files import Clock, Files
-from aerobee.store.disk.read_only_files import ReadOnlyFiles
+from aerobee.store.disk.files import Clock, Files, ReadOnlyFiles
 from aerobee.store.inspect.config import Tables
 from aerobee.store.inspect.ext import Extensions
 from aerobee.store.inspect.kinds import Level

@@ -83,7 +83,7 @@ def full_directories(
 
 
 def refusal_text(full: dict[str, float], warning_ratio: float) -> str:
-    """What a refused sender is told: which path, how full, which setting."""
+    """The refusal of a send: which path, how full, which setting."""
     paths = ", ".join(f"the disk of {path} is {ratio:.1%} full" for path, ratio in full.items())
     return (
         f"{paths}; sends are refused above {warning_ratio:.0%} (disk_warning_ratio, "

@@ -16,6 +16,7 @@ Errors are the OSError of the call, with the file's name where the system gives 
 retried by Python itself, short reads and writes here.
 """
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -24,7 +25,6 @@ import shutil
 import time
 from typing import NamedTuple
 
-from aerobee.store.disk import native_memory
 from aerobee.store.disk.syncs import sync_all, sync_data
 
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
@@ -34,6 +34,17 @@ _COPY_BYTES = 1 << 20
 # What a system says that cannot make a file without a name: the file system, an old kernel.
 _NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 _ZEROS = bytes(_COPY_BYTES)
+
+# Memory calls that Python's mmap does not have, made through the C library. All of them let other
+# Python threads run meanwhile: locking a buffer of 1 GiB takes about as long as filling it with
+# zeros, more than a second. A mapping given to them must be writable (its address is not to be had
+# otherwise) and stays open during the call by the reference that is held on it.
+_libc = ctypes.CDLL(None, use_errno=True)
+for _name in ("mlock", "munlock"):
+    getattr(_libc, _name).argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    getattr(_libc, _name).restype = ctypes.c_int
+_libc.memset.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
+_libc.memset.restype = ctypes.c_void_p
 
 
 class Clock:
@@ -170,15 +181,15 @@ class Files:
 
     def lock_memory(self, memory: mmap.mmap) -> None:
         """Keep writable `memory` from being swapped out. Fails where RLIMIT_MEMLOCK forbids it."""
-        native_memory.lock(memory)
+        _lock_memory(memory)
 
     def unlock_memory(self, memory: mmap.mmap) -> None:
         """End `lock_memory`."""
-        native_memory.unlock(memory)
+        _unlock_memory(memory)
 
     def zero_memory(self, memory: mmap.mmap, position: int, length: int) -> None:
         """Store zeros through a writable mapping: each page of the range is there afterwards."""
-        native_memory.zero(memory, position, length)
+        _zero_memory(memory, position, length)
 
     def read(self, fd: int, position: int, size: int) -> bytes:
         """Up to `size` bytes at `position`; fewer only at the end of the file."""
@@ -382,3 +393,44 @@ def is_passing(error: OSError) -> bool:
 def is_refused(error: OSError) -> bool:
     """Whether the error says that we may not write there."""
     return error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+class ReadOnlyFiles(Files):
+    """The operating system for whoever only looks: a write to what it has opened fails.
+
+    Plans and checks use the parts that a broker is made of. Those open files to write to them
+    later, and that must work where nothing can be written, and change nothing anywhere.
+    """
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
+        """A descriptor of the existing `path` to read with."""
+        return super().open(path, read_only=True)
+
+    def map(self, fd: int, size: int, *, read_only: bool = False) -> mmap.mmap:
+        """The whole file as shared memory that cannot be written."""
+        return super().map(fd, size, read_only=True)
+
+
+def _lock_memory(memory: mmap.mmap) -> None:
+    """Keep the pages in memory. OSError (ENOMEM, EPERM) where RLIMIT_MEMLOCK does not allow it."""
+    _call_memory("mlock", memory)
+
+
+def _unlock_memory(memory: mmap.mmap) -> None:
+    """Let the pages be swapped or dropped again. Raises OSError."""
+    _call_memory("munlock", memory)
+
+
+def _zero_memory(memory: mmap.mmap, position: int, length: int) -> None:
+    """Store zeros into [position, position + length), which brings every page of it in."""
+    assert position >= 0
+    assert 0 <= length <= len(memory) - position
+    held = ctypes.c_char.from_buffer(memory)
+    _libc.memset(ctypes.addressof(held) + position, 0, length)
+
+
+def _call_memory(name: str, memory: mmap.mmap) -> None:
+    held = ctypes.c_char.from_buffer(memory)
+    if getattr(_libc, name)(ctypes.addressof(held), len(memory)):
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name} of {len(memory)} bytes: {os.strerror(code)}")

@@ -34,12 +34,16 @@ class Health:
         self.refusing = False
         self.broken: StoreBroken | None = None
         self.closed = False
-        # Called once, on the thread that saw the failure.
-        self.on_broken: Callable[[StoreBroken], None] | None = None
-        # Called first of all when the store breaks; freezes what may still be read.
-        self.freeze: Callable[[], None] | None = None
-        # Called next, on the thread that saw the failure; may write to the disk.
-        self.note: Callable[[], None] | None = None
+        # See `watch`; while the store is being opened there is nobody yet.
+        self._breaking_watcher: Callable[[], None] | None = None
+        self._broken_watcher: Callable[[StoreBroken], None] | None = None
+
+    def watch(self, breaking: Callable[[], None], broken: Callable[[StoreBroken], None]) -> None:
+        """Name the store's own reactions to its breaking, both on the thread that saw the failure.
+
+        `breaking` is called before anybody can see it, and may write to the disk; `broken` after.
+        """
+        self._breaking_watcher, self._broken_watcher = breaking, broken
 
     def poison(self, what: str, error: OSError) -> None:
         """A sync or write failed: no more writes until a restart.
@@ -50,10 +54,8 @@ class Health:
         with self._breaking:
             if self.broken is not None:
                 return
-            if self.freeze is not None:
-                self.freeze()
-            if self.note is not None:
-                self.note()
+            if self._breaking_watcher is not None:
+                self._breaking_watcher()
             broken = StoreBroken(
                 f"{what} failed: {error}. The store has stopped, because what it holds in memory "
                 "may differ from the disk; check the disk, then restart."
@@ -62,8 +64,8 @@ class Health:
                 self.broken = broken
                 self.refusing = True
         log.critical("store broken what=%s error=%s", what, error)
-        if self.on_broken is not None:
-            self.on_broken(broken)
+        if self._broken_watcher is not None:
+            self._broken_watcher(broken)
 
     def refuse(self, kind: str, reason: str) -> None:
         """Take no writes for `reason` until `allow(kind)`."""

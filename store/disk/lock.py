@@ -1,4 +1,4 @@
-"""Who has a store open: the `lock` file against others, the `abort` file against crashes.
+"""The marks of an open store: the `lock` file against other processes, `abort` against crashes.
 
 `lock` holds the word "lock"; byte 0 is locked as RocketMQ locks it, so that it and we exclude each
 other. It is opened once and kept: closing any descriptor of it would give the lock away. Within one

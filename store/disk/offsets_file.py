@@ -42,7 +42,7 @@ class DerivedMarks(msgspec.Struct, frozen=True):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What tells the directory and the machine's run from a copy and another run."""
+    """Sets the directory and the machine's run apart from a copy and from another run."""
 
     boot_id: str
     lock_inode: int

@@ -70,7 +70,7 @@ class ExtendedDispatcher(Dispatcher):
             # All of it will be read again.
             for queue in claims:
                 assert isinstance(queue, ExtendedQueue)
-                queue.settle_ext()
+                queue.resume_ext()
             raise
         self.merge_keys(entries)
 

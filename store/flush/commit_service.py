@@ -6,8 +6,8 @@ segments that got no buffer and are in their files anyhow.
 
 CommitRealTimeService (store/FORMAT.md 4.4) looks at every `interval_ms`, or as soon as it is woken:
 `least_pages` or more go to the file at once, less when `thorough_interval_ms` have passed since
-something last did; so a message after a pause goes at once. Then the flush service is told, and the
-owner, who may dispatch.
+something last did; so a message after a pause goes at once. Then the flush service is woken, and
+the store's listener called, which may dispatch.
 
 A failed write poisons the store, as everywhere. Only a full disk (on file systems where reserved
 blocks do not hold, docs/reliability.md 3.1) is waited for: the bytes are safe in the buffer, sends
@@ -22,8 +22,6 @@ from aerobee.store.disk.files import Clock, is_full
 from aerobee.store.disk.health import Health
 from aerobee.store.flush.services import FlushService
 from aerobee.store.log.commit_log import CommitLog
-from aerobee.store.log.commits import CommitMark
-from aerobee.store.segments.transient_pool import TransientStorePool
 
 log = logging.getLogger("aerobee.store.pool")
 
@@ -80,55 +78,6 @@ class Committer:
         )
 
 
-class PooledCommits:
-    """The committing of one store, by a thread of its own."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        pool: TransientStorePool,
-        log: CommitLog,
-        health: Health,
-        clock: Clock,
-    ) -> None:
-        self._pool = pool
-        self._flush: Callable[[], None]
-        committer = Committer(log, health)
-        self.mark: CommitMark = committer
-        self.on_moved: Callable[[int], None] | None = None
-        self._service = CommitRealTimeService(
-            committer,
-            health,
-            clock,
-            settings.commit_interval_ms,
-            settings.commit_least_pages,
-            settings.commit_thorough_interval_ms,
-            self._moved,
-        )
-        self.start = self._service.start
-        self.wake = self._service.wake
-        self.stop = self._service.stop
-
-    def connect(self, flush: Callable[[], None]) -> None:
-        """`flush` is called after each commit."""
-        self._flush = flush
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread runs as it should."""
-        return self._service.alive
-
-    @property
-    def free_buffers(self) -> int:
-        """Buffers that nobody has."""
-        return self._pool.free
-
-    def _moved(self) -> None:
-        self._flush()
-        if self.on_moved is not None:
-            self.on_moved(self.mark.committed)
-
-
 class CommitRealTimeService(FlushService):
     """The thread that commits. `moved` is called on it whenever the mark has moved."""
 
@@ -136,20 +85,18 @@ class CommitRealTimeService(FlushService):
 
     def __init__(
         self,
+        settings: Settings,
         committer: Committer,
         health: Health,
         clock: Clock,
-        interval_ms: int,
-        least_pages: int,
-        thorough_interval_ms: int,
         moved: Callable[[], None],
     ) -> None:
-        super().__init__(interval_ms)
+        super().__init__(settings.commit_interval_ms)
         self._committer = committer
         self._health = health
         self._clock = clock
-        self._least_pages = least_pages
-        self._thorough_s = thorough_interval_ms / 1000
+        self._least_pages = settings.commit_least_pages
+        self._thorough_s = settings.commit_thorough_interval_ms / 1000
         self._committed_at = clock.monotonic()
         self._moved = moved
 

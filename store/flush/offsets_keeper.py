@@ -20,7 +20,7 @@ from aerobee.store.queues.consume_queue import ConsumeQueue
 
 class OffsetsKeeper:
     """Writes `file`; `durable` (mark, store time in ms), `dispatched` (mark, entries), `note` (of
-    the clock) and `begins` (of the log, and the sum of the queues' files) tell what."""
+    the clock) and `begins` (of the log, and the sum of the queues' files) give its values."""
 
     def __init__(
         self,

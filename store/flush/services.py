@@ -28,8 +28,7 @@ from aerobee.store.disk.files import Clock, is_out_of_descriptors
 from aerobee.store.disk.health import Health
 from aerobee.store.flush.offsets_keeper import OffsetsKeeper
 from aerobee.store.index.service import IndexService
-from aerobee.store.log.commit_log import CommitLog
-from aerobee.store.log.commits import CommitMark
+from aerobee.store.log.commit_log import CommitLog, CommitMark
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.stats import StoreStats
 
@@ -53,6 +52,7 @@ class CommitLogSync:
         checkpoint: Checkpoint,
         health: Health,
         stats: StoreStats,
+        moved: Callable[[int], None],
     ) -> None:
         self._log = log
         self._mark = mark
@@ -61,13 +61,13 @@ class CommitLogSync:
         self._stats = stats
         self.durable = log.written
         # Called on the flush thread with the new mark.
-        self.on_durable: Callable[[int], None] | None = None
-        self._moved = threading.Condition()
+        self._moved = moved
+        self._progress = threading.Condition()
 
     def sync(self, least_pages: int = 0) -> bool:
         """Sync what is new, if it is `least_pages` or more; False when the store is broken."""
         if self._health.broken is not None:
-            self._wake()  # by another thread's failure, of which nobody who waits has heard
+            self._wake()  # another thread has broken it, and the waiting threads do not know it yet
             return False
         store_ms = self._mark.committed_ms
         target = self._mark.committed
@@ -87,8 +87,7 @@ class CommitLogSync:
         self._checkpoint.physic_ms = store_ms
         self.durable = target
         self._wake()
-        if self.on_durable is not None:
-            self.on_durable(target)
+        self._moved(target)
         return True
 
     def is_worth_it(self, least_pages: int) -> bool:
@@ -106,13 +105,13 @@ class CommitLogSync:
         return target // size != durable // size
 
     def _wake(self) -> None:
-        with self._moved:
-            self._moved.notify_all()
+        with self._progress:
+            self._progress.notify_all()
 
     def wait(self, log_offset: int, timeout_s: float) -> bool:
         """Wait until the mark has reached `log_offset`; False after the time-out or a failure."""
-        with self._moved:
-            self._moved.wait_for(
+        with self._progress:
+            self._progress.wait_for(
                 lambda: self.durable >= log_offset or self._health.broken is not None, timeout_s
             )
         return self.durable >= log_offset
@@ -169,7 +168,7 @@ class FlushService:
 
 
 class GroupCommitService(FlushService):
-    """SYNC_FLUSH: syncs as soon as somebody wants it, and all who want it at once."""
+    """SYNC_FLUSH: syncs as soon as one put asks for it; one sync serves all puts that wait."""
 
     name = "aerobee-group-commit"
 

@@ -335,8 +335,8 @@ class IndexFile:
         _SLOT.pack_into(self._map, HEADER_BYTES + SLOT_BYTES * slot, number)
         self.dirty = True
 
-    def distrust_cache(self) -> None:
-        """As MappedFile.distrust_cache. What is mapped is not forgotten, so it is mapped anew.
+    def sync_and_drop_cache(self) -> None:
+        """As MappedFile.sync_and_drop_cache. What is mapped is not forgotten, so it is mapped anew.
 
         Raises OSError, or StoreLayoutError when the header turns out to be nonsense.
         """

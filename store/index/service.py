@@ -12,7 +12,10 @@ Threads: the store's caller, except `flush`.
 
 import logging
 import os
-from collections.abc import Iterable
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import NamedTuple
 
 from aerobee.protocol.hashing import java_hash, java_hash_with_prefix
@@ -20,8 +23,13 @@ from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.errors import StoreLayoutError
 from aerobee.store.index.check import cut_uncounted, repair_index_file
-from aerobee.store.index.file import IndexFile, IndexKey, index_file_bytes, slot_hash
-from aerobee.store.index.names import IndexNames, is_index_name
+from aerobee.store.index.file import (
+    I32_MAX,
+    IndexFile,
+    IndexKey,
+    index_file_bytes,
+    slot_hash,
+)
 from aerobee.store.log.commit_log import Appended
 from aerobee.store.segments.mapped_file_queue import check_file_size, check_is_file
 from aerobee.store.stats import StoreStats
@@ -30,6 +38,11 @@ log = logging.getLogger("aerobee.store")
 
 _SIZE_KEYS = "index_slots and index_entries (maxHashSlotNum, maxIndexNum)"
 _PREFIXES_KEPT = 4096
+_NAME = re.compile(r"[0-9]{17}", re.ASCII)
+_NAME_FORMAT = "%Y%m%d%H%M%S"
+_HOUR_MS = 3_600_000
+# Entries that `candidates` looks at: some ten milliseconds.
+_WALK_MOST = 8192
 
 
 class IndexHits(NamedTuple):
@@ -38,6 +51,52 @@ class IndexHits(NamedTuple):
     log_offsets: list[int]
     last_ms: int
     last_offset: int
+
+
+def is_index_name(name: str) -> bool:
+    """Whether a file of that name is ours."""
+    return _NAME.fullmatch(name) is not None
+
+
+class IndexNames:
+    """Names of index files: the local wall time when they were made, to the millisecond.
+
+    The order of names is the order of the files, so a new name is always above all there are or
+    were: the clock may have been set back, and a file that was removed may be back after a power
+    cut, and must not come behind the one that was made in its place. `seen` says which names there
+    are, in order.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last = ""
+
+    def seen(self, name: str) -> None:
+        """There is a file of that name."""
+        self._last = name
+
+    def next(self) -> str:
+        """A name for a new file."""
+        self._last = self._following()
+        return self._last
+
+    def _following(self) -> str:
+        last = self._last
+        name = _name_at(self._clock.now_ms())
+        if name > last:
+            return name
+        try:
+            last_s = int(time.mktime(time.strptime(last[:14], _NAME_FORMAT)))
+        except ValueError:  # digits that somebody else chose
+            return f"{int(last) + 1:017d}"
+        following_ms = last_s * 1000 + int(last[14:]) + 1
+        name = _name_at(following_ms)
+        # Where the local clock was put back by an hour, names of that hour exist twice.
+        return name if name > last else _name_at(following_ms + _HOUR_MS)
+
+
+def _name_at(time_ms: int) -> str:
+    return f"{time.strftime(_NAME_FORMAT, time.localtime(time_ms // 1000))}{time_ms % 1000:03d}"
 
 
 class IndexService:
@@ -101,18 +160,18 @@ class IndexService:
                 continue
             self.files = (*self.files, file)
             if file.count <= 1:
-                self._doubt_from(len(self.files) - 1)
+                self._leave_out_from(len(self.files) - 1)
             elif len(self.files) > 1 and file.begin_offset < self.files[-2].end_offset:
-                self._doubt_from(0)
+                self._leave_out_from(0)
 
-    def _doubt_from(self, number: int) -> None:
+    def _leave_out_from(self, number: int) -> None:
         """Leave out the files from the `number`-th on."""
         for file in self.files[number:]:
             file.close()
             self.damaged.append(file.path)
         self.files = self.files[:number]
 
-    def sound(self, log_end: int, synced_ms: int | None) -> int:
+    def count_reliable(self, log_end: int, synced_ms: int | None) -> int:
         """How many of the oldest files can be relied on, judged by `log_end` and after a crash.
 
         Not those that name records at or above `log_end`. After a crash (`synced_ms` given) files
@@ -180,7 +239,7 @@ class IndexService:
                 return number
         return keep
 
-    def distrust_caches(self, log_offset: int) -> None:
+    def sync_and_drop_caches(self, log_offset: int) -> None:
         """After a crash: see files with keys of records at or above `log_offset` as the disk has
         them, and have them and their names synced. Raises OSError.
 
@@ -191,12 +250,12 @@ class IndexService:
                 continue
             self._new_names = True
             try:
-                file.distrust_cache()
+                file.sync_and_drop_cache()
                 usable = file.count > 1
             except StoreLayoutError:
                 usable = False
             if not usable:
-                self._doubt_from(number)
+                self._leave_out_from(number)
                 return
 
     def drop_from(self, number: int) -> list[str]:
@@ -398,3 +457,38 @@ class IndexService:
             self.drop_spares()
         except OSError as error:
             log.warning("unused index file not removed path=%s %s", self.directory, error)
+
+
+def candidates(
+    files: Sequence[IndexFile], key_hash: int, begin_ms: int, end_ms: int
+) -> Iterator[int]:
+    """Log offsets with that stored hash whose time may be in the range, newest first.
+
+    For queries that have found nothing otherwise. Where the clock was set back, the times in a
+    file's header do not enclose those of its entries, and an entry that is older than what is asked
+    for may have younger ones behind it; `IndexService.find` stops in both cases, as the reference
+    does. This goes through the whole chain of the key's slot in every file. Not without end: a slot
+    may have millions of entries, so what is further back than `_WALK_MOST` is not found.
+    """
+    walks = (_chain(file, key_hash, begin_ms, end_ms) for file in reversed(files))
+    for log_offset in islice(chain.from_iterable(walks), _WALK_MOST):
+        if log_offset is not None:
+            yield log_offset
+
+
+def _chain(file: IndexFile, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+    """One item for each entry of the slot: its log offset, None if it cannot be meant.
+
+    An entry has the seconds since the file's first message. They say nothing of the very first
+    (store/FORMAT.md 6.2), of messages stored before that one, or more than 68 years after it.
+    """
+    number = file.slot(key_hash % file.slots)
+    while 0 < number < file.count:
+        entry_hash, log_offset, seconds, previous = file.entry(number)
+        time_ms = file.begin_ms + seconds * 1000
+        fits = begin_ms < time_ms + 1000 and time_ms <= end_ms
+        unknown = number == 1 or seconds <= 0 or seconds == I32_MAX
+        yield log_offset if entry_hash == key_hash and (fits or unknown) else None
+        if previous >= number:
+            return
+        number = previous

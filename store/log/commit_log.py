@@ -23,7 +23,7 @@ Threads: `put` and `put_batch` on any thread (in the broker: the event loop's); 
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from aerobee.protocol.message.properties import decode_properties
 from aerobee.protocol.message.record import StoreMessage, encode_blank
@@ -55,6 +55,23 @@ PENDING_MOST = 65_536
 _BUSY_MOST_NS = 10_000_000 * 1_000_000
 
 
+class CommitMark(Protocol):
+    """How far the bytes are in the files: a mark that one thread moves and any may read.
+
+    The commit log itself is the mark where appends go through the files' mappings; a `Committer`
+    (`commit_service.py`) where a transient pool holds the newest bytes back for a moment. Reading,
+    dispatching and syncing end at the mark. The time is to be read before the offset.
+    """
+
+    @property
+    def committed_ms(self) -> int:
+        """Store time of the newest record below `committed`."""
+
+    @property
+    def committed(self) -> int:
+        """Log offset up to which the bytes are in the files."""
+
+
 class CommitLog:
     """Appends to `segments`; everything it needs is passed in."""
 
@@ -70,6 +87,7 @@ class CommitLog:
         encoding: Encoding,
         max_message_bytes: int,
         busy_timeout_ms: int,
+        before_refusal: Callable[[], None],
     ) -> None:
         self.segments = segments
         self._allocator = allocator
@@ -85,6 +103,8 @@ class CommitLog:
         self._safe_properties = encoding.safe_properties
         self._max_message_bytes = max_message_bytes
         self._busy_timeout_ns = busy_timeout_ms * 1_000_000
+        # Called before a put is refused for the store's state, which it may put in order.
+        self._before_refusal = before_refusal
         self._lock = threading.Lock()
         # When the lock's holder came in, 0 when nobody holds it.
         self._held_since_ns = 0
@@ -98,8 +118,6 @@ class CommitLog:
         self.pending: list[Appended] = []
         # Whether `pending` has every append from `dispatched` on. Reput's to set.
         self.feeding = True
-        # Called before a put is refused for the store's state; may mend that.
-        self.before_refusal: Callable[[], None] | None = None
 
     # --- appending --------------------------------------------------------------------------
 
@@ -114,12 +132,13 @@ class CommitLog:
         ):
             self._check_sizes(message)
         queue = self._queue_of.get((message.topic, message.queue_id)) or self._obtain(message)
-        with self._lock:
+        self._lock.acquire()
+        try:
             self._held_since_ns = now_ns
-            try:
-                entries = self._append((message,), queue, now_ns // 1_000_000)
-            finally:
-                self._held_since_ns = 0
+            entries = self._append((message,), queue, now_ns // 1_000_000)
+        finally:
+            self._held_since_ns = 0
+            self._lock.release()
         _, queue_offset, log_offset, size, _, _, store_ms, _ = entries[0]
         stats = self._stats
         stats.appended_messages += 1
@@ -344,8 +363,8 @@ class CommitLog:
         return bool(since_ns) and self._busy_timeout_ns < self._now_ns() - since_ns < _BUSY_MOST_NS
 
     def _check_state(self, now_ns: int) -> None:
-        if self._health.refusing and self.before_refusal is not None:
-            self.before_refusal()
+        if self._health.refusing:
+            self._before_refusal()
         error = self._health.error()
         if error is not None:
             raise self._counted(error)

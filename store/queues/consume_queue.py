@@ -312,8 +312,8 @@ class ConsumeQueue(QueueView):
             self.unmade = []
             self._find_end()
 
-    def distrust_cache(self, log_offset: int) -> None:
-        """As MappedFile.distrust_cache, for files with entries of records at or above `log_offset`.
+    def sync_and_drop_cache(self, log_offset: int) -> None:
+        """As MappedFile.sync_and_drop_cache, for files with entries at or above `log_offset`.
 
         Their names are made durable with the next flush; a killed process could not. OSError.
         """

@@ -251,7 +251,7 @@ class ConsumeQueueExt:
             self.segments[file.start] = file
         return foreign
 
-    def settle(self, last_address: int | None) -> None:
+    def resume_behind(self, last_address: int | None) -> None:
         """Go on behind the queue's last address, None if no slot has one. What is behind goes.
 
         Raises OSError.
@@ -307,8 +307,8 @@ class ConsumeQueueExt:
         self._files.remove(file.path)
         self.new_directories.append(self.directory)
 
-    def distrust_cache(self) -> None:
-        """As MappedFile.distrust_cache, for the files that may have been written last."""
+    def sync_and_drop_cache(self) -> None:
+        """As MappedFile.sync_and_drop_cache, for the files that may have been written last."""
         for start in sorted(self.segments)[-2:]:
             fd = self._cache.fd(self.segments[start])
             self._files.sync(fd)

@@ -66,15 +66,15 @@ class ExtendedQueue(ConsumeQueue):
 
     def mend_files(self) -> None:
         super().mend_files()
-        self.settle_ext()
+        self.resume_ext()
 
     def recovered(self) -> None:
         super().recovered()
-        self.settle_ext()
+        self.resume_ext()
 
-    def settle_ext(self) -> None:
+    def resume_ext(self) -> None:
         """Let extension entries go on behind the last one that a slot names. Raises OSError."""
-        self.ext.settle(self._last_address())
+        self.ext.resume_behind(self._last_address())
 
     def correct_min_offset(self, log_min: int) -> None:
         super().correct_min_offset(log_min)
@@ -89,9 +89,9 @@ class ExtendedQueue(ConsumeQueue):
         if entry is not None and is_address(entry[2]):
             self.ext.expire_below(entry[2])
 
-    def distrust_cache(self, log_offset: int) -> None:
-        super().distrust_cache(log_offset)
-        self.ext.distrust_cache()
+    def sync_and_drop_cache(self, log_offset: int) -> None:
+        super().sync_and_drop_cache(log_offset)
+        self.ext.sync_and_drop_cache()
 
     def close(self) -> None:
         super().close()

@@ -251,14 +251,14 @@ class ConsumeQueueTable:
                 queue.new_directories += names
             raise
 
-    def distrust_caches(self, log_offset: int) -> None:
+    def sync_and_drop_caches(self, log_offset: int) -> None:
         """Before a recovery: see files with entries of records at or above `log_offset` as the disk
         has them, and have them synced. Raises OSError."""
         if self._files.exists(self.directory):
             # A topic's directory may be there without anything in it that would say so.
             self._files.sync_directory(self.directory)
         for queue in self:
-            queue.distrust_cache(log_offset)
+            queue.sync_and_drop_cache(log_offset)
 
     def close(self) -> None:
         """Close all files; what is unsynced stays with the kernel."""

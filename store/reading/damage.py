@@ -9,7 +9,7 @@ Nobody is sent anything in any of these cases; this decides only what is said an
 CRC covers a record's body, so a flipped bit in its topic, queue id or queue offset leaves a record
 that claims another slot. It is not believed if that slot is somebody else's or no slot at all.
 
-Threads: `met` on the store's caller's; `note` and `told` on any, guarded by a lock.
+Threads: `met` on the store's caller's; `note` and `forget` on any, guarded by a lock.
 """
 
 import enum
@@ -39,8 +39,8 @@ log = logging.getLogger("aerobee.store")
 
 Entry = tuple[int, int, int]
 
-# Places that are told of; of more the counters speak. Some 200 bytes each.
-_MOST_TOLD = 10_000
+# Places that are logged, some 200 bytes each; those beyond are only counted.
+_MOST_REPORTED = 10_000
 _OWN_OFFSET = struct.Struct(">q")
 _OWN_OFFSET_END = LOG_OFFSET_POSITION + _OWN_OFFSET.size
 
@@ -63,7 +63,7 @@ class Verdict(NamedTuple):
 
 
 class Judge:
-    """Tells damaged records from wrong entries; reads only. Store's caller thread."""
+    """Distinguishes damaged records from wrong entries; reads only. Store's caller thread."""
 
     def __init__(
         self, segments: MappedFileQueue, queues: ConsumeQueueTable, crc_check: int
@@ -191,28 +191,29 @@ class DamageReports:
         segments: MappedFileQueue,
         stats: StoreStats,
         add_gap: Callable[[int, int], None],
+        ask_scrub: Callable[[int], None] | None,
     ) -> None:
         self.judge = judge
         self._segments = segments
         self._stats = stats
         self._add_gap = add_gap
-        self.ask_scrub: Callable[[int], None] | None = None
-        self._told: set[tuple[str, int, int] | int] = set()
+        self._ask_scrub = ask_scrub
+        self._reported: set[tuple[str, int, int] | int] = set()
         self._silent = False
         self._lock = threading.Lock()
 
     def met(self, queue: ConsumeQueue, offset: int, entry: Entry) -> None:
         """A read has come to an entry whose record it cannot send."""
         slot = (queue.topic, queue.queue_id, offset)
-        if slot in self._told:
+        if slot in self._reported:
             self._stats.damaged_reads += 1
             return
         verdict = self.judge.judge(queue, offset, entry)
         if verdict is None:
             return
         self._stats.damaged_reads += 1
-        if self.note(verdict, slot) and self.ask_scrub is not None:
-            self.ask_scrub(verdict.start)
+        if self.note(verdict, slot) and self._ask_scrub is not None:
+            self._ask_scrub(verdict.start)
 
     def note(self, verdict: Verdict, slot: tuple[str, int, int] | None) -> bool:
         """Say and remember what was found, `slot` being the queue and offset it was found by.
@@ -224,10 +225,10 @@ class DamageReports:
         if kind is not Kind.RECORD and slot is not None:
             key = slot
         with self._lock:
-            known = key in self._told
-            full = len(self._told) >= _MOST_TOLD
+            known = key in self._reported
+            full = len(self._reported) >= _MOST_REPORTED
             if not full:
-                self._told |= {key} if slot is None else {key, slot}
+                self._reported |= {key} if slot is None else {key, slot}
             if known or self._silent:
                 return False
             self._silent = full
@@ -238,7 +239,7 @@ class DamageReports:
             self._add_gap(start, end)
             self._check_reads_of(start)
         topic, queue_id, offset = slot or ("?", -1, -1)
-        advice = _BY_HAND if self.ask_scrub is None else _BY_SCRUB
+        advice = _BY_HAND if self._ask_scrub is None else _BY_SCRUB
         log.error(
             "%s log_offset=%d size=%d topic=%s queue=%d queue_offset=%d reason=%s advice=%s",
             _TEXTS[kind], start, end - start, topic, queue_id, offset, reason, advice[kind],
@@ -250,7 +251,7 @@ class DamageReports:
     def forget(self, slot: tuple[str, int, int]) -> None:
         """The slot is in order; should it not be again, that is to be said again."""
         with self._lock:
-            self._told.discard(slot)
+            self._reported.discard(slot)
 
     def _check_reads_of(self, log_offset: int) -> None:
         """Where one record is damaged others may be: check each one there from now on."""

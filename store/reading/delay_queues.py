@@ -115,11 +115,8 @@ class DelayQueues:
     def _read(
         self, level: int, queue: ConsumeQueue, offset: int, entries: bytes, now_ms: int
     ) -> Look:
-        result = self._reader.read(queue, offset, entries)
-        try:
+        with self._reader.read(queue, offset, entries) as result:
             messages = list(_messages(result))
-        finally:
-            result.release()
         due: list[Due] = []
         lowest, end, wait_ms = offset, result.next_offset, 0
         for message in messages:

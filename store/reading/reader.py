@@ -27,8 +27,7 @@ from aerobee.config.model import Settings
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record_check import CHECK_NOTHING, RECORD, RecordHead, check_record
 from aerobee.protocol.message.record_layout import MESSAGE_MAGIC
-from aerobee.store.log.commit_log import CommitLog
-from aerobee.store.log.commits import CommitMark
+from aerobee.store.log.commit_log import CommitLog, CommitMark
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.consume_queue_ext import MOST_ADDRESS
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
@@ -68,7 +67,7 @@ class ReadLimits:
 
     @classmethod
     def bulk(cls, settings: Settings) -> "ReadLimits":
-        """For who asks for large answers: of old messages a quarter, to go easy on the disk."""
+        """For callers that ask for large answers: of old messages a quarter, to spare the disk."""
         most = settings.transfer_bytes_bulk
         return cls(
             physical_memory_bytes() * settings.memory_ratio_percent // 100,
@@ -142,7 +141,7 @@ class Reader:
         """Messages from `queue_offset` on whose tags code is in `codes` (None or empty: all).
 
         `limits` are the store's own unless others are given. The first message is given whatever
-        its size. Release the result when its views are sent.
+        its size. A `with` of the result releases its views.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None or queue.max_offset == 0:
@@ -229,7 +228,7 @@ class Reader:
                 continue
             if segment is None or not segment.start <= log_offset < segment.end:
                 if run_end > run_start and segment is not None:
-                    _add_run(result, segment, run_start, run_end)
+                    result.add_view(segment, run_start, run_end)
                     run_start = run_end = 0
                 segment = find(log_offset)
                 checked_below = self._checked_below(segment) if segment is not None else 0
@@ -246,13 +245,13 @@ class Reader:
                 continue
             if log_offset != run_end:
                 if run_end > run_start:
-                    _add_run(result, segment, run_start, run_end)
+                    result.add_view(segment, run_start, run_end)
                 run_start = log_offset
             run_end = log_offset + size
             count += 1
             size_sum += size
         if run_end > run_start and segment is not None:
-            _add_run(result, segment, run_start, run_end)
+            result.add_view(segment, run_start, run_end)
         result.next_offset += scanned
         result.count = count
         result.size = size_sum
@@ -347,7 +346,3 @@ def _matches(tags_code: int, codes: frozenset[int]) -> bool:
     # Only the low 32 bits count.
     low = tags_code & _I32_BITS
     return (low ^ _I32_SIGN) - _I32_SIGN in codes
-
-
-def _add_run(result: GetResult, segment: MappedFile, start: int, end: int) -> None:
-    result.add_view(segment, segment.view[start - segment.start : end - segment.start])

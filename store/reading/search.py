@@ -9,8 +9,7 @@ Threads: the store's caller only.
 from itertools import islice
 
 from aerobee.protocol.message.record_check import RecordHead
-from aerobee.store.index.service import IndexService
-from aerobee.store.index.unordered import candidates
+from aerobee.store.index.service import IndexService, candidates
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.reading.reader import Reader

@@ -226,7 +226,7 @@ class Planner:
             return
         trusted = self._known.clean_stop or self._known.nothing_lost
         synced_ms = None if trusted else self._checkpoint.index_ms
-        keep = index.sound(self._segments.max_offset, synced_ms)
+        keep = index.count_reliable(self._segments.max_offset, synced_ms)
         if trusted and keep == len(index.files):
             keep = index.cut_uncounted()
         doubtful = keep < len(index.files) or bool(index.damaged)

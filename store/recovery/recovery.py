@@ -109,7 +109,7 @@ class Recovery:
             self._set_back_offsets(remade_from)
         for queue in self._queues:
             queue.mend_files()
-        self._distrust_cache()
+        self._sync_and_drop_cache()
         plan = Planner(
             self._segments,
             self._queues,
@@ -257,7 +257,7 @@ class Recovery:
         index = self._index
         if index is None:
             return
-        keep = index.sound(end, None)
+        keep = index.count_reliable(end, None)
         if keep == len(index.files):
             return
         self.report.index_files_removed += index.drop_from(keep)
@@ -324,7 +324,7 @@ class Recovery:
 
     # --- the rest ---------------------------------------------------------------------------
 
-    def _distrust_cache(self) -> None:
+    def _sync_and_drop_cache(self) -> None:
         """After a crash, or of files that others wrote: see what the disk has, and have it synced.
 
         Unsynced bytes of our own are above the flushed mark. Of foreign files nothing is known, and
@@ -339,9 +339,9 @@ class Recovery:
             # What a killed process, or a recovery broken off, has written but not synced will be
             # found in place, not written again, and called synced at the end.
             self._segments.sync_names()
-            self._queues.distrust_caches(0 if known is None else known.synced.log_offset)
+            self._queues.sync_and_drop_caches(0 if known is None else known.synced.log_offset)
             if self._index is not None:
-                self._index.distrust_caches(0 if known is None else known.indexed)
+                self._index.sync_and_drop_caches(0 if known is None else known.indexed)
         if self._known.clean_stop:
             return
         # Ours: all below the flushed mark is on the disk. Others': unsynced bytes are in the last
@@ -356,7 +356,7 @@ class Recovery:
             return
         for segment in self._segments.segments[: self._trusted]:
             if segment.end > log_offset:
-                segment.distrust_cache()
+                segment.sync_and_drop_cache()
         count = sum([one.end <= log_offset for one in self._segments.segments])
         self._trusted = min(self._trusted, count)
 

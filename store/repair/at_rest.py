@@ -25,10 +25,9 @@ import msgspec
 
 from aerobee.config.model import Settings
 from aerobee.store.disk.checkpoint import Checkpoint
-from aerobee.store.disk.files import Clock, Files
+from aerobee.store.disk.files import Clock, Files, ReadOnlyFiles
 from aerobee.store.disk.lock import StoreLock
 from aerobee.store.disk.offsets_file import DerivedMarks, Offsets, OffsetsFile
-from aerobee.store.disk.read_only_files import ReadOnlyFiles
 from aerobee.store.errors import StoreInUse, StoreLayoutError
 from aerobee.store.inspect.layout import ASIDE_PREFIX, Layout, survey
 from aerobee.store.inspect.report import Sizes
@@ -162,7 +161,7 @@ class StoreAtRest:
                     "Restore the log, or look with 'aerobee store repair' at what is left."
                 )
         finally:
-            parts.let_go(clean=False)
+            parts.close(clean=False)
 
     # --- changing ---------------------------------------------------------------------------
 
@@ -247,7 +246,7 @@ class StoreAtRest:
         """Let recovery go over the store, and close it in order. The lock is given back for it."""
         self._lock.release()
         parts = open_parts(self.settings, self.files, self.clock, progress)
-        parts.let_go(clean=True)
+        parts.close(clean=True)
         return parts.recovery
 
     # --- lost+found -------------------------------------------------------------------------

@@ -124,7 +124,7 @@ def _build(
         offsets = build.offsets()
     finally:
         old.close()
-        parts.let_go(clean=False)
+        parts.close(clean=False)
         if offsets is None:
             files.remove_tree(built)
     for name in names:
@@ -184,7 +184,7 @@ class Build:
         self._check_log()
         if rest.was_left_open:
             for segment in segments.segments:
-                segment.distrust_cache()
+                segment.sync_and_drop_cache()
         cross_check = CrossCheck(segments, parts.queues)
         floor = self._old.known_end
         lasting = rest.marks.nothing_lost or not rest.was_left_open

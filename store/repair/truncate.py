@@ -250,4 +250,4 @@ def _cut_queues(rest: StoreAtRest, cut: Cut) -> int:
         parts.queues.flush(0)
         return parts.queues.entries()
     finally:
-        parts.let_go(clean=False)
+        parts.close(clean=False)

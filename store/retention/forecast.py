@@ -36,7 +36,7 @@ from aerobee.store.retention.rules import (
     Verdict,
     judge,
 )
-from aerobee.store.segments.segment_times import LastStored, SegmentPlace, last_stored
+from aerobee.store.retention.segment_times import LastStored, SegmentPlace, last_stored
 
 _TRIES = 5
 _QUARTER_MS = 900_000

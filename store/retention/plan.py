@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from aerobee.store.retention.rules import FORCED, RetentionRules, Verdict
-from aerobee.store.segments.segment_times import LastStored, SegmentPlace, dated
+from aerobee.store.retention.segment_times import LastStored, SegmentPlace, dated
 
 #: Most segments one run deletes (store/FORMAT.md 10.1).
 MOST_A_RUN = 10

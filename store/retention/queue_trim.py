@@ -44,7 +44,7 @@ class QueueTrim(NamedTuple):
 
 
 class QueueTrimmer:
-    """Trims the queues of `table` and `index`; see the module's story for who calls what."""
+    """Trims the queues of `table` and `index`; the module's story says which thread calls what."""
 
     def __init__(
         self,

@@ -53,9 +53,9 @@ from aerobee.store.retention.rules import (
     Verdict,
     judge,
 )
+from aerobee.store.retention.segment_times import MESSAGE, LastStored, SegmentPlace, last_stored
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
-from aerobee.store.segments.segment_times import MESSAGE, LastStored, SegmentPlace, last_stored
 
 log = logging.getLogger("aerobee.store.retention")
 

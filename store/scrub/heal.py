@@ -77,6 +77,8 @@ class Healer:
         stats: StoreStats,
         clock: Clock,
         known_gaps: Callable[[], tuple[tuple[int, int], ...]],
+        ask_scrub: Callable[[int], None],
+        ask_pass: Callable[[], None],
     ) -> None:
         self._segments = segments
         self._queues = queues
@@ -92,9 +94,9 @@ class Healer:
         self._held: dict[tuple[ConsumeQueue, int], Claim] = {}
         # What `_after` found last: for slots of a queue from one up to another.
         self._last_after: tuple[ConsumeQueue | None, int, int, int | None] = (None, 0, 0, None)
-        #: Have the scrub begin a whole pass; have it read the segment of a log offset.
-        self.ask_pass: Callable[[], None] = _nobody
-        self.ask_scrub: Callable[[int], None] = _nobody
+        # Has the scrub read the segment of a log offset; has it begin a whole pass.
+        self._ask_scrub = ask_scrub
+        self._ask_pass = ask_pass
 
     def take(self, findings: Findings | None) -> None:
         """Any thread: settle this at one of the next turns; None when a whole pass has ended."""
@@ -108,7 +110,7 @@ class Healer:
         """
         if self._work is None and not self._findings:
             return 0
-        before = self._stats.mended_entries
+        before = self._stats.repaired_entries
         end = self._clock.monotonic() + _TURN_S
         try:
             while self._step() and self._clock.monotonic() < end:
@@ -117,7 +119,7 @@ class Healer:
             self._work = None
             if not is_full(error):
                 self._health.poison("mending consume queues", error)
-        return self._stats.mended_entries - before
+        return self._stats.repaired_entries - before
 
     def _step(self) -> bool:
         if self._work is None:
@@ -134,19 +136,19 @@ class Healer:
     def _settle(self, findings: Findings) -> Iterator[None]:
         segment = findings.segment
         settled = findings.complete and not findings.gaps
-        mended = self._stats.mended_entries
+        mended = self._stats.repaired_entries
         for run in findings.runs:
             settled &= yield from self._settle_run(run)
         for orphan in findings.orphans:
             settled &= self._settle_orphan(orphan, findings.gaps)
             yield
-        mended = self._stats.mended_entries - mended
+        mended = self._stats.repaired_entries - mended
         if mended:
             log.warning("queue units mended segment=%s units=%d", segment.path, mended)
         if settled and segment.unchecked_below == findings.unchecked_below:
             segment.unchecked_below = 0
         if self._held and not findings.in_pass:
-            self.ask_pass()
+            self._ask_pass()
 
     def _settle_run(self, run: Run) -> Generator[None, None, bool]:
         queue = run.queue
@@ -248,7 +250,7 @@ class Healer:
         if claim.slot < queue.min_offset:
             queue.correct_min_offset(self._segments.min_offset)
         self._damage.forget((queue.topic, queue.queue_id, claim.slot))
-        self._stats.mended_entries += 1
+        self._stats.repaired_entries += 1
 
     def _settle_orphan(self, orphan: Orphan, gaps: list[Gap]) -> bool:
         """Report an entry whose record is not there, or says that it is another's; False if so."""
@@ -300,12 +302,8 @@ class Healer:
                 and (after is None or log_offset < after)
             ):
                 self._mend(claim)
-                self.ask_scrub(log_offset)
+                self._ask_scrub(log_offset)
             yield
-
-
-def _nobody(*_: int) -> None:
-    """While there is no scrub."""
 
 
 def _is_alike(found: bytes, entry: bytes) -> bool:

@@ -67,7 +67,7 @@ class AllocateMappedFileService:
         self._make_segment = make
         self._health = health
         self._changed = threading.Condition()
-        self._wanted: deque[int] = deque()
+        self._requested: deque[int] = deque()
         self._making: int | None = None
         self._ready: dict[int, MappedFile] = {}
         self._failed: dict[int, _Failure] = {}
@@ -77,7 +77,7 @@ class AllocateMappedFileService:
     def prepare(self, start: int) -> None:
         """Have the segment that begins at `start` made, without waiting for it."""
         with self._changed:
-            self._want(start)
+            self._request(start)
 
     def take(self, start: int, timeout_s: float = TAKE_TIMEOUT_S) -> MappedFile:
         """The segment that begins at `start`, mapped for writing; also has the next one made.
@@ -87,7 +87,7 @@ class AllocateMappedFileService:
         """
         deadline = self._clock.monotonic() + timeout_s
         with self._changed:
-            self._want(start)
+            self._request(start)
             while start not in self._ready:
                 if start in self._failed and not self._pending(start):
                     raise self._failed[start].error
@@ -99,7 +99,7 @@ class AllocateMappedFileService:
                     )
                 self._changed.wait(left)
             segment = self._ready.pop(start)
-            self._want(start + self._segment_bytes)
+            self._request(start + self._segment_bytes)
             return segment
 
     def close(self) -> None:
@@ -115,16 +115,16 @@ class AllocateMappedFileService:
         self._ready.clear()
 
     def _pending(self, start: int) -> bool:
-        return start in self._wanted or start == self._making
+        return start in self._requested or start == self._making
 
-    def _want(self, start: int) -> None:
+    def _request(self, start: int) -> None:
         if start in self._ready or self._pending(start) or self._stopping:
             return
         failed = self._failed.get(start)
         if failed is not None and self._clock.monotonic() < failed.again_at:
             return
         self._failed.pop(start, None)
-        self._wanted.append(start)
+        self._requested.append(start)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="aerobee-allocate", daemon=True)
             self._thread.start()
@@ -133,11 +133,11 @@ class AllocateMappedFileService:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._wanted and not self._stopping:
+                while not self._requested and not self._stopping:
                     self._changed.wait()
                 if self._stopping:
                     return
-                start = self._making = self._wanted.popleft()
+                start = self._making = self._requested.popleft()
             self._make(start)
 
     def _make(self, start: int) -> None:

@@ -148,11 +148,11 @@ class MappedFile:
             return None
         return self.view[position : position + size]
 
-    def find(self, wanted: bytes, position: int, end: int) -> int:
-        """First position in [position, end) of the file at which `wanted` stands, or -1."""
+    def find(self, pattern: bytes, position: int, end: int) -> int:
+        """First position in [position, end) of the file at which `pattern` stands, or -1."""
         assert self.view  # mapped by now
         assert self._map is not None
-        return self._map.find(wanted, position, end)
+        return self._map.find(pattern, position, end)
 
     def append(self, records: Iterable[bytes], store_ms: int) -> None:
         """Copy `records`, for which there is room, behind what is written; the mark moves last.
@@ -201,7 +201,7 @@ class MappedFile:
         if self._map is not None:
             self._map.madvise(mmap.MADV_NORMAL)
 
-    def distrust_cache(self) -> None:
+    def sync_and_drop_cache(self) -> None:
         """Before a recovery reads it: push out and drop cached pages, so that reads show the disk.
 
         After a failed write back the cache may hold bytes that the disk does not
@@ -256,8 +256,14 @@ class MappedFile:
         if self._map is not None and length > 0:
             self._map.madvise(mmap.MADV_WILLNEED, start, length)
 
+    def pin(self, position: int, end: int) -> memoryview:
+        """The bytes [position, end) of the file; the mapping stays until `unpin`."""
+        view = self.view[position:end]
+        self.pins += 1
+        return view
+
     def unpin(self) -> None:
-        """One view less is out."""
+        """A view that `pin` gave was released."""
         assert self.pins > 0
         self.pins -= 1
 

@@ -184,7 +184,7 @@ class MappedFileQueue:
         return removed
 
     def sync_names(self) -> None:
-        """Make the segments' names durable: who made them may have been killed before it could.
+        """Make the segments' names durable: the process that made them may have been killed first.
 
         Raises OSError.
         """

@@ -1,7 +1,7 @@
 """What the store answers with. Plain slotted values; offsets are what their names say."""
 
 import enum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -42,8 +42,8 @@ class GetResult:
     """Records of one queue, as views into the segments.
 
     `views` holds whole records; records that lie side by side share one view. `size` is their
-    bytes, `count` their number. The views stay valid until `release`, which must be called once
-    they are sent or copied (calling it again is harmless).
+    bytes, `count` their number. The views stay valid until `release`, which ends a `with` of the
+    result too: it must come once they are sent or copied (a second time is harmless).
     """
 
     __slots__ = (
@@ -71,11 +71,16 @@ class GetResult:
         self.suggest_slave = False
         self._pinned: list[MappedFile] = []
 
-    def add_view(self, segment: MappedFile, view: memoryview) -> None:
-        """Take a view of `segment`, which is pinned until `release`."""
-        segment.pins += 1
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_failure: object) -> None:
+        self.release()
+
+    def add_view(self, segment: MappedFile, start: int, end: int) -> None:
+        """Take the bytes at log offsets [start, end) of `segment`, pinned until `release`."""
+        self.views.append(segment.pin(start - segment.start, end - segment.start))
         self._pinned.append(segment)
-        self.views.append(view)
 
     def release(self) -> None:
         """Give the views back."""

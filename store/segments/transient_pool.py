@@ -29,6 +29,8 @@ from aerobee.store.segments.mapped_file import MappedFile
 
 log = logging.getLogger("aerobee.store.pool")
 
+#: Free buffers of a store without a pool, as an answer to a client (docs/store.md).
+NO_POOL = (1 << 31) - 1
 _FEW = 0.4
 
 

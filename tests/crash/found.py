@@ -6,7 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from aerobee.store.message_store import GetStatus, MessageStore
+from aerobee.store.message_store import MessageStore
+from aerobee.store.segments.results import GetStatus
 from tests.crash.history import Found, Queue
 from tests.crash.records import Record, read_log, read_queues, records_of
 

@@ -49,7 +49,7 @@ def main(directory: str, buffers: int, interval_ms: int, first: int, seed: int) 
         if not interval_ms:
             os.write(1, b"W\n")
             if sys.stdin.readline() == "commit\n":
-                mark = store.commits.mark
+                mark = store._mark
                 assert isinstance(mark, Committer)
                 assert mark.commit(0)
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from aerobee.protocol.message.record import decode_record, decode_records
 from aerobee.store.disk.owner import here
-from aerobee.store.message_store import GetStatus
+from aerobee.store.segments.results import GetStatus
 from tests.sim.memory_files import MemoryFiles
 from tests.sim.recovered import ROOT
 from tests.sim.stepped_store import SteppedClock, SteppedStore

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from aerobee.config.model import Settings
 from aerobee.protocol.message.record import decode_record
 from aerobee.store.disk.files import Clock
-from aerobee.store.message_store import GetStatus
+from aerobee.store.segments.results import GetStatus
 from tests.sim.crash_model import State
 from tests.sim.history import Queue
 from tests.sim.memory_files import MemoryFiles

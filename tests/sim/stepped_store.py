@@ -43,22 +43,22 @@ class SteppedAllocator(AllocateMappedFileService):
 
     def take(self, start: int, timeout_s: float = 0.0) -> MappedFile:
         self.prepare(start)
-        if start in self._wanted:
-            self._wanted.remove(start)
+        if start in self._requested:
+            self._requested.remove(start)
             self._make(start)
         return super().take(start, timeout_s)
 
     def run(self) -> bool:
         """What the thread would do by now; whether there was anything."""
-        if not self._wanted:
+        if not self._requested:
             return False
-        while self._wanted:
-            self._make(self._wanted.popleft())
+        while self._requested:
+            self._make(self._requested.popleft())
         return True
 
-    def _want(self, start: int) -> None:
+    def _request(self, start: int) -> None:
         self._thread = self._thread or _NoThread()  # type: ignore[assignment]
-        super()._want(start)
+        super()._request(start)
 
 
 class SteppedStore(MessageStore):

@@ -136,7 +136,7 @@ class Runner:
         self._files.observe()
         begin = len(self._files.journal)
         self._store = SteppedStore.open(self.settings, self._files, self.clock)
-        self._store.on_durable = self._durable
+        self._store.listen(durable=self._durable)
         self._files.observe()
         end = len(self._files.journal)
         self._openings.append(Opening(begin, end, self._files.image(), begin == 0))

@@ -9,7 +9,7 @@ import msgspec
 
 from aerobee.broker.tables.state_file import JsonStateFile, StateFileError
 from aerobee.protocol.message.record_check import CHECK_NOTHING
-from aerobee.store import checks
+from aerobee.store import message_store
 from aerobee.store.disk import offsets_file
 from aerobee.store.disk.lock import StoreLock
 from aerobee.store.index import service as index_service
@@ -87,7 +87,7 @@ RULES: dict[str, Broken] = {
         "log: bit of", Resynchroniser, "below_floor", _no_resynchronisation
     ),
     "a record has its CRC": Broken(
-        "log: bit of", checks, "crc_checks", lambda **_named: CHECK_NOTHING
+        "log: bit of", message_store, "crc_checks", lambda **_named: CHECK_NOTHING
     ),
     "torn tails are zeroed": Broken(
         "log: damage above", MappedFile, "zero_from", lambda _segment, _position: 0

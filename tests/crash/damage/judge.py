@@ -77,13 +77,13 @@ def read_raw(store: MessageStore, topic: str, queue_id: int) -> dict[Place, byte
 
 def scrub_once(store: MessageStore) -> None:
     """A whole pass of the scrub and what follows from it, on this thread and without its waits."""
-    scrub, healer = store.checks._scrub, store.checks._healer
+    scrub, healer = store._scrub, store._healer
     assert scrub is not None
     scrub._pass_asked = True
     while (segment := scrub._next()) is not None or healer._findings or healer._work is not None:
         if segment is not None:
             scrub._scrub(segment)
-        store.checks.heal()
+        store.repair_queues()
 
 
 @contextlib.contextmanager

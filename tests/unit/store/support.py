@@ -14,7 +14,8 @@ from aerobee.protocol.message.record_layout import pack_host
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.offsets_file import OffsetsFile
 from aerobee.store.errors import StoreNotWritable
-from aerobee.store.message_store import GetStatus, MessageStore
+from aerobee.store.message_store import MessageStore
+from aerobee.store.segments.results import GetStatus
 
 HOST = pack_host("192.0.2.1", 10911)
 SEGMENT = 4096

@@ -8,8 +8,16 @@ import pytest
 
 from aerobee.store.disk.files import Clock
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stats import BOUNDS_S, SLOW_NS, Histogram, StoreStats
-from aerobee.store.stats_service import PUT_RANGES, StoreStatsService, Totals, rate_text
+from aerobee.store.stats import (
+    BOUNDS_S,
+    PUT_RANGES,
+    SLOW_NS,
+    Histogram,
+    StoreStats,
+    StoreStatsService,
+    Totals,
+    rate_text,
+)
 from tests.unit.store.support import message, small_settings
 
 MS = 1_000_000

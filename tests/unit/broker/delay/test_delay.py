@@ -109,7 +109,7 @@ class Bench:
         }
         self.store = MessageStore.open(small_settings(self.path, **values), clock=self.clock)
         self._really_put = self.store.put
-        self.store.put = self._put
+        self.store.put = self._put  # type: ignore[method-assign]
         self.stats = BrokerStats()
         self.progress = DelayProgress(self.file(), lambda: self.store.durable)
         self.delays = ScheduleMessageService(
@@ -120,7 +120,7 @@ class Bench:
             self.appended,
             self.clock.now_ms,
         )
-        self.store.before_unlock = self.delays.save_last
+        self.store.listen(closing=self.delays.save_last)
         self.delays.start()
 
     def _put(self, message: StoreMessage) -> PutResult:

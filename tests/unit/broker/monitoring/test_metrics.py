@@ -32,8 +32,8 @@ from aerobee.nameserver.server import NameServerCounts
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.stats import ServerStats
 from aerobee.store.disk.files import DiskSpace
-from aerobee.store.log.commits import NO_POOL
 from aerobee.store.retention.disposal import DeletionCounts
+from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.stats import StoreStats
 
 OPTIONS = MetricsOptions("Cluster", "broker-a", (("zone", "z1"),))
@@ -255,7 +255,6 @@ class FakeStore:
 
     def __init__(self) -> None:
         self.stats = StoreStats()
-        self.commits = self
 
 
 async def test_free_buffers_of_the_transient_pool_are_shown(

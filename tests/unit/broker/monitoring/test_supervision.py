@@ -13,7 +13,7 @@ import pytest
 from aerobee.broker.monitoring.health import HealthChecks, Verdict
 from aerobee.broker.monitoring.systemd import Notifier, Supervision, status_line
 from aerobee.broker.scheduler import Scheduler
-from aerobee.store.stats_service import Rates
+from aerobee.store.stats import Rates
 
 
 class Supervisor:

@@ -28,10 +28,9 @@ from aerobee.protocol.message.record import StoreMessage, encode_record
 from aerobee.protocol.message.record_layout import pack_host
 from aerobee.store.disk.files import Clock
 from aerobee.store.disk.owner import here
-from aerobee.store.log.commits import DirectCommits
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stats import StoreStats
-from aerobee.store.stats_service import StoreStatsService
+from aerobee.store.segments.transient_pool import NO_POOL
+from aerobee.store.stats import StoreStats, StoreStatsService
 from tests.unit.broker.clients_support import Peer, Queues, Tables, answer, heartbeat_body, request
 
 PEER = Peer(1)
@@ -50,12 +49,6 @@ class StillClock(Clock):
         return int(self.seconds * 1000)
 
 
-class Log:
-    """A log without a pool."""
-
-    committed = committed_ms = 0
-
-
 class Store:
     """The marks and counters of a store, set by hand."""
 
@@ -64,12 +57,8 @@ class Store:
         self.stats = StoreStats()
         self.stats_service = StoreStatsService(self.stats, self.clock)
         self.written = self.durable = self.dispatched = self.min_log_offset = 0
-        self.commits = DirectCommits(Log())
+        self.committed, self.free_buffers = 0, NO_POOL
         self.record: bytes | None = None
-
-    @property
-    def committed(self) -> int:
-        return self.commits.mark.committed
 
     def record_at(self, log_offset: int) -> bytes | None:
         return self.record if log_offset == self.min_log_offset else None
@@ -495,13 +484,10 @@ def test_the_runtime_table_has_every_key(admin: Admin) -> None:
 def test_free_buffers_are_told_and_what_waits_in_them(admin: Admin) -> None:
     assert runtime(admin)["remainTransientStoreBufferNumbs"] == "2147483647"
     assert "remainHowManyDataToCommit" not in runtime(admin)
-    admin.store.commits.free_buffers = 3
+    admin.store.free_buffers = 3
     admin.store.written = 4096
-    Log.committed = 1024
-    try:
-        table = runtime(admin)
-    finally:
-        Log.committed = 0
+    admin.store.committed = 1024
+    table = runtime(admin)
     assert table["remainTransientStoreBufferNumbs"] == "3"
     assert table["remainHowManyDataToCommit"] == "3.0 KiB"
 

@@ -13,8 +13,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.store.disk.files import Clock
-from aerobee.store.stats import StoreStats
-from aerobee.store.stats_service import StoreStatsService
+from aerobee.store.stats import StoreStats, StoreStatsService
 from tests.unit.broker.clients_support import Peer, answer, request
 
 

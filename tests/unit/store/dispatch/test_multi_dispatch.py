@@ -18,7 +18,8 @@ from aerobee.store.errors import (
     PropertiesTooLarge,
 )
 from aerobee.store.log import commit_log
-from aerobee.store.message_store import Arrival, MessageStore
+from aerobee.store.message_store import MessageStore
+from aerobee.store.segments.results import Arrival
 from tests.golden import make_store_options
 from tests.golden.make_store import FIRST_MS, QUEUE_BYTES, STEP_MS
 from tests.golden.make_store_options import LMQ_LOG_BYTES, LMQ_WORKLOAD, write_lmq_store

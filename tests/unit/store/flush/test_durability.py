@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from aerobee.store.errors import SegmentCreateFailed, StoreBroken
-from aerobee.store.message_store import GetStatus, MessageStore
+from aerobee.store.message_store import MessageStore
+from aerobee.store.segments.results import GetStatus
 from tests.faulty_files import FaultyFiles
 from tests.unit.store.support import (
     FIRST_MS,
@@ -81,7 +82,7 @@ def test_one_sync_covers_all_that_gathered_while_the_last_one_ran(tmp_path: Path
     files = GatedFiles(tmp_path)
     store = sync_store(tmp_path, files)
     moved: list[int] = []
-    store.on_durable = moved.append
+    store.listen(durable=moved.append)
     files.gate.clear()
     first = store.put(message())
     store.request_flush()
@@ -180,7 +181,7 @@ def test_failed_sync_breaks_the_store_for_good(tmp_path: Path, flush: str) -> No
     )
     store = MessageStore.open(settings, files=files)
     broken: list[StoreBroken] = []
-    store.on_broken = broken.append
+    store.listen(broken=broken.append)
     good = store.put(message(b"good"))
     store.request_flush()
     assert store.wait_durable(good.end, 10)

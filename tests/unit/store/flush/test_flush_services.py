@@ -250,7 +250,7 @@ def test_who_waits_for_a_sync_hears_of_any_thread_that_breaks_the_store(tmp_path
         heard.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    wait_until(lambda: len(store._sync._moved._waiters) == 1)  # type: ignore[attr-defined]
+    wait_until(lambda: len(store._sync._progress._waiters) == 1)  # type: ignore[attr-defined]
     assert not store._queue_flusher.flush(0)
     assert heard.wait(10)
     store.close()

@@ -113,7 +113,7 @@ def test_a_size_is_sixteen_bits_wide(tmp_path: Path, size: int, fits: bool) -> N
 
 
 def test_addresses_end_before_tags_codes_begin(ext: ConsumeQueueExt) -> None:
-    ext.settle(MOST_ADDRESS - 3 * FILE)
+    ext.resume_behind(MOST_ADDRESS - 3 * FILE)
     assert ext.put(unit(1)) <= MOST_ADDRESS
     for _ in range(10):
         last = ext.put(unit(2))

@@ -21,9 +21,10 @@ from aerobee.protocol.message.record_layout import (
 )
 from aerobee.store.disk.files import Files
 from aerobee.store.disk.offsets_file import OffsetsFile
-from aerobee.store.message_store import GetStatus, MessageStore
+from aerobee.store.message_store import MessageStore
 from aerobee.store.reading import damage
 from aerobee.store.recovery.cross_check import CrossCheck
+from aerobee.store.segments.results import GetStatus
 from tests.unit.store.support import (
     SEGMENT,
     adopt,
@@ -366,7 +367,7 @@ def test_walk_in_the_middle_of_a_segment_leaves_what_is_below_unchecked(
 def test_damage_beyond_the_limit_is_counted_and_not_named(
     stopped: Stopped, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(damage, "_MOST_TOLD", 4)
+    monkeypatch.setattr(damage, "_MOST_REPORTED", 4)
     for number in range(10, 20):
         stopped.flip_record(number, BODY_POSITION)
     with stopped.open() as store:

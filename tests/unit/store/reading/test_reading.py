@@ -7,7 +7,8 @@ import pytest
 
 from aerobee.protocol.hashing import java_hash
 from aerobee.protocol.message.record import decode_records
-from aerobee.store.message_store import GetResult, GetStatus, MessageStore
+from aerobee.store.message_store import MessageStore
+from aerobee.store.segments.results import GetResult, GetStatus
 from tests.unit.store.support import (
     FIRST_MS,
     SEGMENT,

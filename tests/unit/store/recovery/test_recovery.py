@@ -8,7 +8,8 @@ import pytest
 
 from aerobee.protocol.message.record import encode_record
 from aerobee.store.errors import StoreLayoutError
-from aerobee.store.message_store import GetStatus, MessageStore
+from aerobee.store.message_store import MessageStore
+from aerobee.store.segments.results import GetStatus
 from tests.unit.store.support import (
     FIRST_MS,
     QUEUE_SEGMENT,

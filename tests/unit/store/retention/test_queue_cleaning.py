@@ -8,7 +8,8 @@ import pytest
 
 from aerobee.store.disk.owner import here
 from aerobee.store.errors import StoreBroken, StoreClosed
-from aerobee.store.message_store import GetStatus, MessageStore
+from aerobee.store.message_store import MessageStore
+from aerobee.store.segments.results import GetStatus
 from tests.faulty_files import FaultyFiles
 from tests.unit.store.retention_support import (
     HOUR_MS,

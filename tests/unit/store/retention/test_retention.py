@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from aerobee.protocol.message.record import decode_records
-from aerobee.store.message_store import GetStatus, MessageStore
+from aerobee.store.message_store import MessageStore
 from aerobee.store.retention import disposal
 from aerobee.store.retention.rules import FORCED, MANUAL, TIME
-from aerobee.store.segments.segment_times import FILE, MESSAGE
+from aerobee.store.retention.segment_times import FILE, MESSAGE
+from aerobee.store.segments.results import GetStatus
 from tests.faulty_files import FaultyFiles
 from tests.unit.store.retention_support import (
     HOUR_MS,

@@ -13,7 +13,7 @@ from aerobee.store.disk.files import DiskSpace, Files
 from aerobee.store.message_store import MessageStore
 from aerobee.store.retention.forecast import Forecast, forecast, next_hour_ms
 from aerobee.store.retention.rules import FORCED, MANUAL, SPACE, TIME
-from aerobee.store.segments.segment_times import FILE
+from aerobee.store.retention.segment_times import FILE
 from tests.faulty_files import FaultyFiles
 from tests.unit.store.retention_support import (
     HOUR_MS,

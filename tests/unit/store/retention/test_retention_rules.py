@@ -18,7 +18,7 @@ from aerobee.store.retention.rules import (
     judge,
     parse_hours,
 )
-from aerobee.store.segments.segment_times import MESSAGE, LastStored, SegmentPlace
+from aerobee.store.retention.segment_times import MESSAGE, LastStored, SegmentPlace
 
 DAY_MS = 86_400_000
 SIZE = 100

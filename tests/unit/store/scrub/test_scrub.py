@@ -80,12 +80,12 @@ def scrubbed(store: MessageStore, passes: int) -> None:
 
 def settle(store: MessageStore) -> None:
     """Take the owner's turns, until there are no more findings and no more requests."""
-    worker, healer = store.checks._scrub, store.checks._healer
+    worker, healer = store._scrub, store._healer
     assert worker is not None
 
     def done() -> bool:
         quiet = worker.idle
-        store.checks.heal()
+        store.repair_queues()
         return quiet and worker.idle and healer._work is None and not healer._findings
 
     until(done, "findings settled")
@@ -148,7 +148,7 @@ def unchecked(store: MessageStore) -> list[int]:
 def test_sound_segments_need_no_checks_any_more(stopped: Stopped) -> None:
     with opened(stopped.root) as store:
         assert unchecked(store) == [0, 0, 0]
-        assert store.checks.unchecked_bytes == store.stats.scrub_left_bytes == 0
+        assert store.unchecked_bytes == store.stats.scrub_left_bytes == 0
         assert store.stats.scrub_bytes >= stopped.records[-1].log_offset
         assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": 0}
         assert all_bodies(store) == stopped.bodies
@@ -177,9 +177,9 @@ def test_all_kinds_of_records_and_queues_are_in_order(tmp_path: Path) -> None:
     store.dispatch()
     store.close()
     with opened(tmp_path, **settings) as store:
-        assert store.checks.unchecked_bytes == 0
+        assert store.unchecked_bytes == 0
         assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": 0}
-        assert store.stats.mended_entries == 0
+        assert store.stats.repaired_entries == 0
 
 
 def test_delayed_messages_with_other_levels_than_today_are_in_order(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_delayed_messages_with_other_levels_than_today_are_in_order(tmp_path: Pa
     store.close()
     with opened(tmp_path, message_delay_levels="1h 2h 3h") as store:
         assert unchecked(store) == [0]
-        assert store.stats.mended_entries == 0
+        assert store.stats.repaired_entries == 0
 
 
 def test_records_of_a_deleted_topic_are_left_alone(tmp_path: Path) -> None:
@@ -201,9 +201,9 @@ def test_records_of_a_deleted_topic_are_left_alone(tmp_path: Path) -> None:
     store.close()
     with opened(tmp_path) as store:
         assert bodies(store) == made
-        assert store.stats.mended_entries == 0
+        assert store.stats.repaired_entries == 0
         assert store.stats.damage_found["unit"] == 0
-        assert store.checks.unchecked_bytes == 0
+        assert store.unchecked_bytes == 0
 
 
 # --- damaged records --------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def test_segment_that_is_read_again_is_not_reported_again(
 ) -> None:
     stopped.flip_record(3, TOTAL_SIZE_POSITION + 3)
     with opened(stopped.root) as store:
-        scrub = store.checks._scrub
+        scrub = store._scrub
         assert scrub is not None
         scrub.ask_pass()
         scrubbed(store, store.stats.scrub_passes + 1)
@@ -364,7 +364,7 @@ def test_wrong_unit_is_mended(stopped: Stopped, change: str) -> None:
     }[change]
     stopped.set_unit(stopped.victim.queue_id, stopped.victim.queue_offset, wrong)
     with opened(stopped.root) as store:
-        assert store.stats.mended_entries == 1
+        assert store.stats.repaired_entries == 1
         assert store.stats.damage_found == {"record": 0, "unit": 1, "unclear": 0}
         assert store.known_gaps == ()
         assert all_bodies(store) == stopped.bodies
@@ -380,7 +380,7 @@ def test_wrong_unit_met_by_a_read_has_its_segment_scrubbed_and_mended(stopped: S
             stopped.set_unit(stopped.victim.queue_id, stopped.victim.queue_offset, wrong)
             assert all_bodies(store) == [b for b in stopped.bodies if b != stopped.victim.body]
             settle(store)
-            assert store.stats.mended_entries == times
+            assert store.stats.repaired_entries == times
             # The read could not tell which of the two it was.
             assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": times}
             assert all_bodies(store) == stopped.bodies
@@ -399,7 +399,7 @@ def test_queue_whose_first_page_is_gone_is_mended_after_a_pass(stopped: Stopped)
     with queue_file(stopped.root).open("r+b") as file:
         file.write(bytes(100))
     with opened(stopped.root) as store:
-        assert store.stats.mended_entries == 5
+        assert store.stats.repaired_entries == 5
         assert all_bodies(store) == stopped.bodies
         assert unchecked(store) == [0, 0, 0]
 
@@ -416,7 +416,7 @@ def test_old_message_gets_no_slot_of_the_numbering_that_followed(tmp_path: Path)
     flip(log_segment(tmp_path), record.log_offset + BODY_POSITION)
     with opened(tmp_path) as store:
         assert bodies(store) == new[1:]
-        assert store.stats.mended_entries == 0
+        assert store.stats.repaired_entries == 0
 
 
 def test_old_message_does_not_take_the_place_of_a_first_one_that_was_blanked(
@@ -437,7 +437,7 @@ def test_old_message_does_not_take_the_place_of_a_first_one_that_was_blanked(
         file.write(struct.pack(">qiq", 0, 2**31 - 1, 0))
     with opened(tmp_path) as store:
         assert bodies(store) == [b"new %d" % n for n in range(1, 5)]
-        assert store.stats.mended_entries == 0
+        assert store.stats.repaired_entries == 0
 
 
 def test_last_claim_in_the_log_wins_where_a_queue_begins(tmp_path: Path) -> None:
@@ -482,7 +482,7 @@ def test_claim_that_does_not_fit_between_its_neighbours_is_left_alone(stopped: S
     assert claiming.queue_id == lost.queue_id
     stopped.flip_record(other, QUEUE_OFFSET_POSITION + 7, bit)
     with opened(stopped.root) as store:
-        assert store.stats.mended_entries == 0
+        assert store.stats.repaired_entries == 0
         assert all_bodies(store) == [
             body for body in stopped.bodies if body not in (lost.body, claiming.body)
         ]
@@ -497,7 +497,7 @@ def test_more_wrong_units_than_fit_leave_the_segment_unchecked(
         record = stopped.records[number]
         stopped.set_unit(record.queue_id, record.queue_offset, (0, 0, 0))
     with opened(stopped.root) as store:
-        assert store.stats.mended_entries == 1
+        assert store.stats.repaired_entries == 1
         assert unchecked(store) == [0, SEGMENT, 0]
 
 
@@ -536,7 +536,7 @@ def test_without_an_interval_there_is_one_pass(stopped: Stopped) -> None:
     store = MessageStore.open(settings, clock=clock)
     scrubbed(store, 1)
     clock.step_s = 1e9
-    store.checks._scrub.ask(0)  # type: ignore[union-attr]
+    store._scrub.ask(0)  # type: ignore[union-attr]
     settle(store)
     assert store.stats.scrub_passes == 1
     store.close()
@@ -610,10 +610,10 @@ def test_puts_and_reads_go_on_while_it_scrubs(tmp_path: Path) -> None:
         assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": 0}
         assert bodies(store) == made
         store._sync.sync()
-        store.checks._scrub.ask_pass()  # type: ignore[union-attr]
+        store._scrub.ask_pass()  # type: ignore[union-attr]
         scrubbed(store, 2)
         assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": 0}
-        assert store.checks.unchecked_bytes == 0
+        assert store.unchecked_bytes == 0
     with opened(tmp_path) as store:
         assert bodies(store) == made
 
@@ -701,7 +701,7 @@ def test_nothing_is_mended_after_the_store_is_closed(stopped: Stopped) -> None:
     store = MessageStore.open(small_settings(stopped.root, scrub_bytes_per_second=FAST))
     until(lambda: store.stats.scrub_passes, "a pass")
     store.close()
-    assert store.checks.heal() == 0
+    assert store.repair_queues() == 0
     assert stopped.unit_of(VICTIM) == (0, 0, 0)
     assert open_files(stopped.root) == set()
 
@@ -764,7 +764,7 @@ def test_segment_that_cannot_be_opened_stays_unchecked(stopped: Stopped, code: i
 
 def test_queue_that_cannot_be_read_leaves_its_segments_unchecked(stopped: Stopped) -> None:
     with opened(stopped.root, BadQueue()) as store:
-        assert store.stats.mended_entries == 0
+        assert store.stats.repaired_entries == 0
         assert unchecked(store) == [SEGMENT, SEGMENT, unchecked(store)[2]]
         assert all_bodies(store) == stopped.bodies
 
@@ -781,7 +781,7 @@ def test_store_that_broke_is_not_scrubbed(stopped: Stopped) -> None:
     scrubbed(store, 1)
     store._health.poison("a test", OSError(errno.EIO, "x"))
     read = store.stats.scrub_bytes
-    worker = store.checks._scrub
+    worker = store._scrub
     assert worker is not None
     for _ in range(2):  # the second look begins when the first has ended
         worker.ask(0)

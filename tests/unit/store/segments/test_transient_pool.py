@@ -11,11 +11,16 @@ from msgspec.structs import replace
 from aerobee.store.disk.files import Files
 from aerobee.store.disk.offsets_file import OffsetsFile, decode, encode
 from aerobee.store.errors import SegmentCreateFailed, StoreBroken, StoreNotWritable
-from aerobee.store.flush.commit_service import CommitRealTimeService, Committer, PooledCommits
-from aerobee.store.log.commits import NO_POOL
-from aerobee.store.message_store import GetStatus, MessageStore
+from aerobee.store.flush.commit_service import CommitRealTimeService, Committer
+from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.mapped_file import MappedFile
-from aerobee.store.segments.transient_pool import PooledFile, TransientStorePool, pooled_maker
+from aerobee.store.segments.results import GetStatus
+from aerobee.store.segments.transient_pool import (
+    NO_POOL,
+    PooledFile,
+    TransientStorePool,
+    pooled_maker,
+)
 from tests.contract.test_files import locked_kib
 from tests.faulty_files import FaultyFiles
 from tests.unit.store.flush.test_durability import NEVER_MS, wait_until
@@ -51,7 +56,7 @@ def pooled_store(
 
 
 def committer(store: MessageStore) -> Committer:
-    mark = store.commits.mark
+    mark = store._mark
     assert isinstance(mark, Committer)
     return mark
 
@@ -128,7 +133,7 @@ def test_pool_that_is_larger_than_memory_refuses_the_start_and_leaves_nothing(
     files.heal()
     assert not (tmp_path / "abort").exists()
     store = pooled_store(tmp_path, files)
-    assert store.commits.free_buffers == 4
+    assert store.free_buffers == 4
     assert store.close()
 
 
@@ -145,7 +150,7 @@ def test_pool_is_used_by_a_master_with_async_flush_only(
     tmp_path: Path, changes: dict[str, object]
 ) -> None:
     store = pooled_store(tmp_path, **changes)
-    assert store.commits.free_buffers == NO_POOL
+    assert store.free_buffers == NO_POOL
     end = store.put(message()).end
     assert store.committed == end
     store.close()
@@ -249,12 +254,12 @@ def test_segment_that_is_all_committed_is_an_ordinary_one(tmp_path: Path) -> Non
     first = store._log.segments.segments[0]
     assert isinstance(first, PooledFile)
     assert first.active
-    wait_until(lambda: store.commits.free_buffers == 0)
+    wait_until(lambda: store.free_buffers == 0)
     commit(store)
     assert not first.active
     # The buffers of the full ones are back; the next segment may have got one of them.
     assert [segment.active for segment in store._log.segments.segments] == [False, False, True]
-    assert store.commits.free_buffers >= 1
+    assert store.free_buffers >= 1
     store.dispatch()
     assert bodies(store) == made
     assert store._sync.sync()
@@ -309,7 +314,7 @@ def test_with_fail_fast_no_segment_is_made_without_a_buffer(tmp_path: Path) -> N
         store.put(message(body))
     with pytest.raises(SegmentCreateFailed, match=r"transient_pool_fail_fast"):
         store.put(message(b"." * 500))
-    assert store.commits.free_buffers == 0
+    assert store.free_buffers == 0
     reason = store.not_writable_reason()
     assert reason is not None
     assert "buffers" in reason
@@ -354,7 +359,7 @@ def test_failed_write_breaks_the_store(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     store = pooled_store(tmp_path, files)
     broken: list[StoreBroken] = []
-    store.on_broken = broken.append
+    store.listen(broken=broken.append)
     good = fill(store, 5)
     commit(store)
     store.dispatch()
@@ -414,7 +419,7 @@ def test_close_commits_and_syncs_all_and_returns_the_buffers(tmp_path: Path) -> 
     made = fill(store, 40)
     assert store.close()
     assert store.written == store.committed == store.durable == store.dispatched
-    assert store.commits.free_buffers == 0  # the memory itself is given back
+    assert store.free_buffers == 0  # the memory itself is given back
     assert files.count("lock_memory") == files.count("unlock_memory") == 4
     files.power_cut(tmp_path / "cut")
     store = MessageStore.open(small_settings(tmp_path / "cut"))
@@ -538,8 +543,8 @@ class Stopwatch(ManualClock):
 
 
 def service_of(store: MessageStore) -> CommitRealTimeService:
-    assert isinstance(store.commits, PooledCommits)
-    return store.commits._service
+    assert store._commits is not None
+    return store._commits
 
 
 def turn(store: MessageStore) -> None:
@@ -639,7 +644,7 @@ def test_thread_commits_at_its_interval_tells_the_owner_and_wakes_the_flusher(
         flush_timed=False,
     )
     told: list[int] = []
-    store.commits.on_moved = told.append
+    store.listen(committed=told.append)
     end = store.put(message()).end
     wait_until(lambda: told == [end])
     assert store.wait_durable(end, 10)  # its own interval is an hour
@@ -658,7 +663,7 @@ def test_wake_brings_a_message_into_the_file_at_once(tmp_path: Path) -> None:
 
 def test_free_buffers_are_those_that_nobody_has(tmp_path: Path) -> None:
     store = pooled_store(tmp_path)
-    assert store.commits.free_buffers == 4
+    assert store.free_buffers == 4
     store.put(message())
-    wait_until(lambda: store.commits.free_buffers == 2)  # the written one and the next
+    wait_until(lambda: store.free_buffers == 2)  # the written one and the next
     assert store.close()
