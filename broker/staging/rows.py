@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from aerobee.broker.messages.intake import take_in
+from aerobee.broker.messages.properties import stored_properties
 from aerobee.broker.tables.topics import PERM_WRITE, TopicConfig, TopicTable
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
@@ -52,7 +52,7 @@ def rows_of(body: bytes) -> list[Row]:
 
 def publish_form(row: Row, chunk: Message, cluster: str, store_host: bytes) -> StoreMessage:
     """The message a row becomes; `chunk` is its chunk's record. The same each time."""
-    intake = take_in(row.item.properties.decode(), cluster, keep_wait=True)
+    properties = stored_properties(row.item.properties.decode(), cluster, keep_wait=True)
     return StoreMessage(
         row.topic,
         row.queue_id,
@@ -64,9 +64,9 @@ def publish_form(row: Row, chunk: Message, cluster: str, store_host: bytes) -> S
         0,
         0,
         row.item.body,
-        intake.stored,
-        intake.tags_code,
-        intake.keys,
+        properties.encoded,
+        properties.tags_code,
+        properties.keys,
     )
 
 

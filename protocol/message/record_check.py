@@ -15,7 +15,7 @@ judges the rest.
 import struct
 import zlib
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -239,44 +239,6 @@ def announced_size(buffer: bytes | memoryview, position: int) -> int:
     rest = size - head.size - body_length
     fits = body_length >= 0 and 3 < rest <= 3 + MAX_TOPIC_BYTES + MAX_PROPERTIES_BYTES
     return int(size) if fits else 0
-
-
-class StatedSizes(NamedTuple):
-    """What a record that does not check out still says of itself: its size in bytes by its own
-    field and by its parts, 0 where that is no size, and whether magic and own place are right."""
-
-    by_field: int
-    by_parts: int
-    is_named: bool
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all of it agrees: then its content is damaged, not where it ends."""
-        return self.is_named and self.by_field == self.by_parts != 0
-
-
-def stated_sizes(
-    buffer: bytes | memoryview, position: int, log_offset: int, limit: int
-) -> StatedSizes:
-    """What the bytes at `position` say of a record that may end up to the position `limit`."""
-    if limit - position < MIN_RECORD_BYTES:
-        return StatedSizes(0, 0, False)
-    size, magic = SIZE_AND_MAGIC.unpack_from(buffer, position)
-    head = HEADS[buffer[position + 39] & 0x30]
-    by_field = size if MIN_RECORD_BYTES <= size <= limit - position else 0
-    if limit - position < head.size + 3:
-        return StatedSizes(by_field, 0, False)
-    fields = head.unpack_from(buffer, position)
-    is_named = magic == MESSAGE_MAGIC and fields[6] == log_offset
-    body_length = fields[14]
-    topic_at = position + head.size + body_length
-    if body_length < 0 or topic_at + 3 > limit:
-        return StatedSizes(by_field, 0, is_named)
-    properties_at = topic_at + 1 + buffer[topic_at] + 2
-    if properties_at > limit:
-        return StatedSizes(by_field, 0, is_named)
-    end = properties_at + (buffer[properties_at - 2] << 8 | buffer[properties_at - 1])
-    return StatedSizes(by_field, end - position if end <= limit else 0, is_named)
 
 
 @lru_cache(maxsize=4096)

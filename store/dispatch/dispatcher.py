@@ -19,8 +19,9 @@ from aerobee.protocol.message.record_layout import (
 from aerobee.store.errors import MessageIllegal
 from aerobee.store.index.service import IndexService
 from aerobee.store.log.commit_log import Appended
-from aerobee.store.queues.consume_queue import ENTRY, ConsumeQueue
+from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
+from aerobee.store.queues.queue_view import ENTRY
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.scan.sequence import Sequences
 

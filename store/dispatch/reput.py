@@ -30,7 +30,8 @@ from aerobee.store.disk.health import DISK_FULL, Health
 from aerobee.store.dispatch.dispatcher import Dispatcher
 from aerobee.store.index.service import IndexService
 from aerobee.store.log.commit_log import Appended, CommitLog
-from aerobee.store.queues.consume_queue import ENTRY, ConsumeQueue
+from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.queue_view import ENTRY
 from aerobee.store.scan.sequence import Sequences, nothing_is_sound
 from aerobee.store.segments.results import Arrival
 from aerobee.store.stats import StoreStats

@@ -24,15 +24,15 @@ Row = dict[str, object]
 
 def parts(path: Path | str, **options: str) -> list[Part]:
     parsed = StoreOptions.parse({"path": str(path), **options})
-    return plan(parsed, parsed.wanted)
+    return plan(parsed, parsed.selection)
 
 
 def rows(path: Path | str, **options: str) -> list[Row]:
     """All rows, partition by partition; every batch is checked against the schema."""
     parsed = StoreOptions.parse({"path": str(path), **options})
     found: list[Row] = []
-    for part in plan(parsed, parsed.wanted):
-        for batch in read_part(part, parsed, parsed.wanted):
+    for part in plan(parsed, parsed.selection):
+        for batch in read_part(part, parsed, parsed.selection):
             batch.validate(full=True)
             assert batch.num_rows
             found += batch.to_pylist()

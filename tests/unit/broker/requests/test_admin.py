@@ -96,9 +96,7 @@ class Admin:
             max_queues=2_100,
             **changes,
         )
-        requests = ClientRequests(
-            self.settings, tables.clients, tables.topics, tables.groups, self.stats
-        )
+        requests = ClientRequests(self.settings, tables.clients, tables.topics, tables.groups)
         self.handlers = {
             **TopicRequests(
                 self.settings,
@@ -173,7 +171,7 @@ def admin(tmp_path: Path) -> Admin:
 
 def test_a_topic_is_created_changed_and_told(admin: Admin) -> None:
     told: list[str] = []
-    admin.tables.topics.on_change = lambda topics: told.extend(topic.name for topic in topics)
+    admin.tables.topics.subscribe(lambda topics: told.extend(topic.name for topic in topics))
     admin.create("T", 4, order="true")
     topic = admin.tables.topics.get("T")
     assert topic is not None

@@ -324,9 +324,9 @@ def test_a_file_that_is_ahead_of_the_log_is_not_written(tmp_path: Path) -> None:
         pass
     assert desk.staging.table.state(KEY) == "done"
     # The mark is where it was as long as nobody looks: this is before the next sync ends.
-    text = desk.staging._memory.take(desk.staging._log.end, desk.store.written, 0)
+    text = desk.staging._file.take(desk.staging._log.end, desk.store.written, 0)
     assert text is None
-    assert desk.staging._memory.take(0, desk.store.written, desk.store.written) is not None
+    assert desk.staging._file.take(0, desk.store.written, desk.store.written) is not None
     desk.close()
 
 

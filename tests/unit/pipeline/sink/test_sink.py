@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aerobee.client.producing.staging import StagingOptions
-from aerobee.pipeline.option_parsing import OptionError
+from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.sink.options import read_sink_options
 from aerobee.pipeline.sink.plan import SinkPlan
 from aerobee.pipeline.sink.rows import Row, RowMaker, SinkRowError
