@@ -14,7 +14,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.frames.frame import FrameDecoder
-from aerobee.protocol.headers.client import SendReply
+from aerobee.protocol.headers.send import SendReply
 from aerobee.remoting.connection import Connection
 from aerobee.store.errors import StoreBroken
 from aerobee.store.stats import Histogram
