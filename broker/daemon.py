@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -214,10 +213,7 @@ class Daemon:
         settings = self.settings
         if not settings.nameserver_enabled:
             return None
-        kv_path = settings.nameserver_kv_path or os.path.join(
-            settings.store_path, "namesrv", "kvConfig.json"
-        )
-        server = NameServer(settings.nameserver_host, settings.nameserver_port, kv_path)
+        server = NameServer(settings.nameserver_host, settings.nameserver_port, settings.kv_file)
         await server.start()
         self._undo.append(("name server", server.close))
         return server

@@ -19,7 +19,7 @@ from aerobee.store.opening import StoreParts
 from aerobee.store.reading.damage import DamageReports, Judge, Kind, Verdict
 from aerobee.store.reading.reader import CHECKED_BELOW, Reader, ReadLimits
 from aerobee.store.recovery.soundness import Soundness
-from aerobee.store.scan.log_walk import LogWalk
+from aerobee.store.scan.log_scanner import LogScanner, MappedSegments
 from aerobee.store.scrub.heal import Healer
 from aerobee.store.scrub.scrub import Scrub
 
@@ -120,12 +120,12 @@ class Checks:
         """Check every record from `log_offset` on, some 200 MB/s on the caller's thread. What is
         damaged is said, counted, and from now on one of `known_gaps`."""
         segments, queues = self._parts.segments, self._parts.queues
-        boundaries = Soundness(segments, queues).next_named
-        walk = LogWalk(segments, self._log.written, boundaries, self._crc_check)
-        for _ in walk.batches(log_offset):
+        boundaries = Soundness(segments, queues).boundaries
+        scan = LogScanner(MappedSegments(segments), self._log.written, boundaries, self._crc_check)
+        for _ in scan.batches(log_offset):
             pass
         known = self.known_gaps
-        for gap in walk.gaps:
+        for gap in scan.gaps:
             if not any(start <= gap.start and gap.end <= end for start, end in known):
                 self._damage.note(Verdict(Kind.RECORD, *gap), None)
 

@@ -66,12 +66,12 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("queue_offsets", "producing", "consuming", "admin", "blocking"),
     ),
     "pipeline": (
-        *("workers", "decode", "option_parsing", "options", "brokers"),
+        *("workers", "errors", "decode", "options", "brokers"),
         *("files", "sink", "source", "jobs"),
     ),
     "cli": (
-        *("output", "parser_types", "parser_pipeline", "times", "progress", "message_text"),
-        *("configs", "nameserver", "serve", "pipeline", "cluster", "store", "parser", "main"),
+        *("output", "parser_types", "times", "progress", "message_text"),
+        *("configs", "serve", "pipeline", "cluster", "store", "parser", "main"),
         "__main__",
     ),
 }

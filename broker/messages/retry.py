@@ -34,7 +34,8 @@ from aerobee.protocol.message.properties import (
     encode_properties,
     index_keys,
 )
-from aerobee.protocol.message.record import Message, StoreMessage, decode_record, pack_host
+from aerobee.protocol.message.record import Message, StoreMessage, decode_record
+from aerobee.protocol.message.record_layout import pack_host
 from aerobee.protocol.names import dlq_topic, retry_topic
 from aerobee.remoting.connection import Connection
 from aerobee.store.message_store import MessageStore

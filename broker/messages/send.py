@@ -31,11 +31,11 @@ from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.headers.client import SendMessageHeader, SendReply
 from aerobee.protocol.message.batch import decode_batch, join_properties
 from aerobee.protocol.message.properties import PROPERTY_TAGS, decode_properties, index_keys
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record import StoreMessage
+from aerobee.protocol.message.record_layout import (
     SYS_MULTI_TAGS,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
-    StoreMessage,
 )
 from aerobee.protocol.names import (
     NO_SEND_TOPICS,

@@ -15,7 +15,7 @@ import socket
 from dataclasses import dataclass
 
 from aerobee.config.ports import VIP_BELOW
-from aerobee.protocol.message.record import pack_host
+from aerobee.protocol.message.record_layout import pack_host
 
 _ANY = ("0.0.0.0", "::", "")
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")

@@ -27,7 +27,7 @@ from aerobee.protocol.codes import (
 )
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.frames.fastjson import dumps, text_of
-from aerobee.protocol.message.record import SYS_FLAG_POSITION, store_timestamp_position
+from aerobee.protocol.message.record_layout import SYS_FLAG_POSITION, store_timestamp_position
 from aerobee.remoting.connection import Connection
 from aerobee.store.log.commits import NO_POOL
 from aerobee.store.message_store import MessageStore

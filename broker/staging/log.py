@@ -36,7 +36,8 @@ from aerobee.protocol.headers.stages import (
     encode_parts,
 )
 from aerobee.protocol.message.properties import decode_properties, encode_properties
-from aerobee.protocol.message.record import CHECK_NOTHING, StoreMessage, check_record
+from aerobee.protocol.message.record import StoreMessage
+from aerobee.protocol.message.record_check import CHECK_NOTHING, check_record
 from aerobee.protocol.names import STAGE_TOPIC
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import GetResult, PutResult

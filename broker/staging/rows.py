@@ -20,7 +20,8 @@ from aerobee.protocol.message.properties import (
     PROPERTY_DELAY,
     PROPERTY_TRANSACTION_PREPARED,
 )
-from aerobee.protocol.message.record import Message, StoreMessage, pack_host
+from aerobee.protocol.message.record import Message, StoreMessage
+from aerobee.protocol.message.record_layout import pack_host
 from aerobee.protocol.message.record_seal import SEAL_BYTES
 from aerobee.protocol.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
 

@@ -16,7 +16,7 @@ Names come from clients and become directories: what cannot be one, and the syst
 refused with the message.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -28,7 +28,9 @@ from aerobee.protocol.message.properties import (
     further_queues,
     split_list,
 )
-from aerobee.protocol.message.record import SYS_TRANSACTION_PREPARED, Checked, StoreMessage
+from aerobee.protocol.message.record import StoreMessage
+from aerobee.protocol.message.record_check import Checked
+from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
 from aerobee.protocol.names import DLQ_PREFIX, NO_SEND_TOPICS, RETRY_PREFIX
 from aerobee.store.dispatch.dispatcher import Dispatcher
 from aerobee.store.errors import MessageIllegal, StoreError
@@ -57,14 +59,15 @@ class MultiDispatchLog(CommitLog):
         return super().put(message)
 
     def _append(
-        self, message: StoreMessage, queue: ConsumeQueue, transaction: int, now_ms: int
-    ) -> Appended:
+        self, messages: Sequence[StoreMessage], queue: ConsumeQueue, now_ms: int
+    ) -> list[Appended]:
+        (message,) = messages
         if _MARK not in message.properties or not _is_dispatched(message):
-            return super()._append(message, queue, transaction, now_ms)
+            return super()._append(messages, queue, now_ms)
         others = self._others(message)
         message = _numbered(message, [other.next_offset for other in others])
-        entry = super()._append(message, queue, transaction, now_ms)
-        _, _, log_offset, size, tags_code, _, store_ms, _ = entry
+        entries = super()._append((message,), queue, now_ms)
+        _, _, log_offset, size, tags_code, _, store_ms, _ = entries[0]
         for other in dict.fromkeys(others):
             if other is not queue:
                 if self.feeding:
@@ -73,7 +76,7 @@ class MultiDispatchLog(CommitLog):
                          other.topic)
                     )  # fmt: skip
                 other.next_offset += 1
-        return entry
+        return entries
 
     def _others(self, message: StoreMessage) -> list[ConsumeQueue]:
         """The queues a message lists, as often as it does. Raises StoreError."""

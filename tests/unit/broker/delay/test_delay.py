@@ -23,7 +23,7 @@ from aerobee.protocol.message.record import StoreMessage, decode_record
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.errors import StoreBroken, StoreNotWritable
 from aerobee.store.message_store import MessageStore
-from aerobee.store.queues.consume_queue import ENTRY, ENTRY_BYTES
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
 from aerobee.store.segments.results import PutResult
 from tests.unit.store.support import (
     FIRST_MS,
@@ -422,8 +422,9 @@ def test_a_damaged_record_is_passed_over_and_named(
     results = [bench.send(b"%d" % n * 20, 1) for n in range(3)]
     segment = bench.store._log.segments.find(results[1].log_offset)
     assert segment is not None
+    assert segment._memory is not None
     position = results[1].log_offset - segment.start
-    segment.memory[position + 4] ^= 1  # its magic
+    segment._memory[position + 4] ^= 1  # its magic
     bench.pass_ms(1500)
     assert bodies(bench.store) == [b"0" * 20, b"2" * 20]
     assert "damaged record" in caplog.text

@@ -24,7 +24,8 @@ from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.frames.fastjson import loads
-from aerobee.protocol.message.record import StoreMessage, encode_record, pack_host
+from aerobee.protocol.message.record import StoreMessage, encode_record
+from aerobee.protocol.message.record_layout import pack_host
 from aerobee.store.disk.files import Clock
 from aerobee.store.disk.owner import here
 from aerobee.store.log.commits import DirectCommits

@@ -20,7 +20,8 @@ from aerobee.broker.staging import publish as stage_publish
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.headers.stages import StagePart
 from aerobee.protocol.message.properties import decode_properties, encode_properties, index_keys
-from aerobee.protocol.message.record import Message, StoreMessage, decode_record, pack_host
+from aerobee.protocol.message.record import Message, StoreMessage, decode_record
+from aerobee.protocol.message.record_layout import pack_host
 from aerobee.protocol.names import SCHEDULE_TOPIC, STAGE_TOPIC
 from aerobee.store.message_store import MessageStore
 from tests.unit.broker.staging_support import Desk, Row, rows, texts
