@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.protocol.message.record import CHECK_NOTHING, Message
+from aerobee.protocol.message.record import Message
+from aerobee.protocol.message.record_check import CHECK_NOTHING
 from aerobee.store.disk.files import Files
 from aerobee.store.inspect.layout import survey
 from aerobee.store.inspect.log_files import LogFiles
