@@ -226,7 +226,7 @@ _HEAD = ("| suite | looked at | found | controls caught | run |", "|---|---|---|
 
 
 def report(lines: Iterable[str], date: str) -> dict[str, str]:
-    """By the suite's name a row, in Markdown, of what was counted."""
+    """By the suite's name a row, in Markdown, of what was counted. Controls alone make none."""
     counts: Counter[str] = Counter()
     more: dict[str, Counter[str]] = defaultdict(Counter)
     controls: dict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
@@ -242,8 +242,8 @@ def report(lines: Iterable[str], date: str) -> dict[str, str]:
             counts[name] += one["count"]
             more[name].update(one["more"])
     rows: dict[str, str] = {}
-    for name in seeds:
-        looked_at = f"{counts[name]:,} {SUITES[name].counted}" if name in counts else ""
+    for name in (name for name in SUITES if name in counts):
+        looked_at = f"{counts[name]:,} {SUITES[name].counted}"
         found = ", ".join(f"{n:,} {what.replace('_', ' ')}" for what, n in more[name].items())
         caught = ", ".join(f"{what} {n:,} of {of:,}" for what, (n, of) in controls[name].items())
         rows[name] = f"| {name} | {looked_at} | {found} | {caught} | {date}, seed {seeds[name]} |"

@@ -84,7 +84,8 @@ def pytest_terminal_summary(
             if isinstance(one, pytest.TestReport):
                 times["/".join(one.fspath.split("/")[:2])] += one.duration
     if len(times) > 2:
-        terminalreporter.section("time of each suite")
+        summed = ", summed over the workers" if config.getoption("numprocesses", None) else ""
+        terminalreporter.section(f"time of each suite{summed}")
         for suite, seconds in times.most_common():
             minutes, rest = divmod(round(seconds), 60)
             terminalreporter.write_line(f"{minutes:3}:{rest:02} {suite}")

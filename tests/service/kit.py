@@ -23,6 +23,7 @@ import pytest
 
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.frames.frame import FrameDecoder
+from tests.parts import need
 from tests.ports import free_port
 
 WAIT_S = 30.0
@@ -36,10 +37,10 @@ SMALL_STORE = (
 
 def tool(name: str, package: str) -> str:
     """Path of a program; without it the test skips with one line, or fails under CI=true."""
+    lacking = f"{name} is missing: Debian package {package}"
+    need("monitors", missing=lambda: None if shutil.which(name) else lacking)
     path = shutil.which(name)
-    if path is None:
-        lack = f"{name} is missing: Debian package {package}"
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(lack)
+    assert path is not None
     return path
 
 

@@ -28,12 +28,21 @@ class Cluster:
 
     def __init__(self, folder: Path, workers: int) -> None:
         self.folder = folder
+        self.children: list[subprocess.Popen[bytes]] = []
+        try:
+            self._begin(workers)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _begin(self, workers: int) -> None:
+        folder = self.folder
         port, web = free_port(), free_port()
         self.url = f"spark://127.0.0.1:{port}"
-        self.children = [
+        self.children.append(
             self._start("master", "master.Master", "--host", "127.0.0.1", "--port", str(port),
                         "--webui-port", str(web))
-        ]  # fmt: skip
+        )  # fmt: skip
         for number in range(workers):
             # Machines of their own, as far as Spark knows: no task has two tries on one.
             more = ["--host", f"127.0.0.{number + 1}", "--cores", "1", "--memory", "1g"]

@@ -8,6 +8,8 @@ import re
 import signal
 import subprocess
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,11 @@ def program() -> str:
     return found[0]
 
 
-def start(script: Path, version: str, broker: Broker, folder: Path) -> subprocess.Popen[str]:
+@contextmanager
+def running(
+    script: Path, version: str, broker: Broker, folder: Path
+) -> Iterator[subprocess.Popen[str]]:
+    """The program; with all that it has started it is killed at the end."""
     python = str(python_of(version))
     environ = (
         os.environ
@@ -40,7 +46,7 @@ def start(script: Path, version: str, broker: Broker, folder: Path) -> subproces
             "--conf spark.sql.shuffle.partitions=2 pyspark-shell",
         }
     )
-    return subprocess.Popen(
+    program = subprocess.Popen(
         [python, str(script), broker.name_server, str(folder)],
         env=environ,
         stdout=subprocess.PIPE,
@@ -48,6 +54,12 @@ def start(script: Path, version: str, broker: Broker, folder: Path) -> subproces
         text=True,
         start_new_session=True,
     )
+    try:
+        yield program
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+        program.wait()
 
 
 def totals(spark: Any, folder: str, name_server: str) -> dict[str, list[Any]]:
@@ -76,13 +88,13 @@ def test_the_worked_example_counts_each_order_once_over_a_kill(
         send_messages(our_broker, messages, queue)
     script = tmp_path / "orders.py"
     script.write_text(program())
-    doomed = start(script, newest.version, our_broker, tmp_path)
     second = tmp_path / "totals" / "batch=1"
-    wait_until(lambda: second.exists() or doomed.poll() is not None, 300, "a second batch", 0.01)
-    os.killpg(doomed.pid, signal.SIGKILL)
-    doomed.wait()
-    ended = start(script, newest.version, our_broker, tmp_path)
-    printed, _ = ended.communicate(timeout=300)
+    with running(script, newest.version, our_broker, tmp_path) as doomed:
+        wait_until(
+            lambda: second.exists() or doomed.poll() is not None, 300, "a second batch", 0.01
+        )
+    with running(script, newest.version, our_broker, tmp_path) as ended:
+        printed, _ = ended.communicate(timeout=300)
     assert ended.returncode == 0, (tmp_path / "log").read_text()[-3000:]
     assert json.loads(printed.splitlines()[-1]) == wanted
     found = newest.run(totals, folder=str(tmp_path), name_server=our_broker.name_server)

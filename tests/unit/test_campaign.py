@@ -105,6 +105,7 @@ def test_report_adds_up_what_was_noted(tmp_path: Path, monkeypatch: pytest.Monke
     note("some", 234, wrong_ends=1, stopped=3)
     note_control("some", "no sync", 2, 10)
     note_control("some", "no sync", 1, 10)
+    note_control("steps", "no sync", 1, 10)
     lines = figures.read_text().splitlines()
     assert json.loads(lines[0])["seed"] == 7
     row = "| some | 1,234 cases | 1 wrong ends, 5 stopped | no sync 3 of 20 | 2020-01-02, seed 7 |"
