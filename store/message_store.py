@@ -51,7 +51,7 @@ from aerobee.store.recovery.soundness import Soundness
 from aerobee.store.retention.queue_cleaning import CleanedStore, QueueCleaner
 from aerobee.store.retention.retention import Retention, StoreSide
 from aerobee.store.retention.rules import RetentionRules
-from aerobee.store.scan.log_walk import LogWalk
+from aerobee.store.scan.log_scanner import LogScanner, MappedSegments
 from aerobee.store.scrub.heal import Healer
 from aerobee.store.scrub.scrub import Scrub
 from aerobee.store.segments.results import Arrival, GetResult, PutResult, QueryResult
@@ -491,12 +491,12 @@ class MessageStore:
         """Check every record from `log_offset` on, some 200 MB/s on the caller's thread. What is
         damaged is logged, counted, and from now on one of `known_gaps`."""
         segments = self._parts.segments
-        boundaries = Soundness(segments, self._queues).next_named
-        walk = LogWalk(segments, self._log.written, boundaries, self._crc_check)
-        for _ in walk.batches(log_offset):
+        boundaries = Soundness(segments, self._queues).boundaries
+        scan = LogScanner(MappedSegments(segments), self._log.written, boundaries, self._crc_check)
+        for _ in scan.batches(log_offset):
             pass
         known = self.known_gaps
-        for gap in walk.gaps:
+        for gap in scan.gaps:
             if not any(start <= gap.start and gap.end <= end for start, end in known):
                 self._damage.note(Verdict(Kind.RECORD, *gap), None)
 

@@ -5,19 +5,18 @@ What is known of the place of something (its queue's entry, the times of segment
 reading near it.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple
 
 from aerobee.config.model import Settings
 from aerobee.protocol.hashing import java_hash
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record import Message, decode_record
+from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_COMMIT,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
-    Message,
-    decode_record,
 )
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.disk.files import Files
@@ -32,15 +31,16 @@ from aerobee.store.inspect.ext import Extensions
 from aerobee.store.inspect.filler import is_filler
 from aerobee.store.inspect.index_file import ENTRIES
 from aerobee.store.inspect.layout import FoundFile, survey
-from aerobee.store.inspect.queue_files import QueueReader, QueueSet, RecordsByPlace, names_record
-from aerobee.store.inspect.scan import LogScan, first_store_ms
+from aerobee.store.inspect.log_files import LogFiles
+from aerobee.store.inspect.queue_files import QueueFiles, QueueSet
 from aerobee.store.inspect.sizes import find_sizes
-from aerobee.store.inspect.sources import Sources
 from aerobee.store.inspect.state import read_marks, was_left_open
 from aerobee.store.log.encoding import crc_checks
-from aerobee.store.queues.consume_queue import ENTRY, PRE_BLANK_SIZE
 from aerobee.store.queues.consume_queue_ext import is_address
+from aerobee.store.queues.queue_view import ENTRY, PRE_BLANK_SIZE, names_record
+from aerobee.store.scan.log_scanner import Batch
 from aerobee.store.scan.sequence import Gap
+from aerobee.store.scan.sources import Sources
 
 _FOREVER = (1 << 63) - 1
 # Times of messages next to each other may go back a little; segments are left out with care.
@@ -142,10 +142,9 @@ class Dump:
         self._sizes = find_sizes(files, self._layout, settings, given)
         self._sources = Sources(files)
         segment_bytes = self._sizes.segment_bytes
-        self._segments = [file for file in self._layout.segments if file.start % segment_bytes == 0]
-        self._records = RecordsByPlace(self._sources, self._segments, segment_bytes)
+        self._log = LogFiles(self._sources, self._layout.segments, segment_bytes)
         self._queues = QueueSet(
-            self._sources, self._layout.queues, self._sizes.queue_bytes, self._records
+            self._sources, self._layout.queues, self._sizes.queue_bytes, self._log
         )
         self._extensions = Extensions(self._sources, self._layout, self._sizes.extension_bytes)
         marks = read_marks(files, self._layout.root)
@@ -162,18 +161,15 @@ class Dump:
     def messages(self, wanted: Wanted) -> Iterator[DumpedMessage | Gap]:
         """Records that are wanted, and the damaged ranges between them."""
         start, end = self._log_range(wanted)
-        scan = LogScan(
-            self._sources,
-            [file for file in self._segments if file.start < end],
-            self._sizes.segment_bytes,
-            named_after=self._queues.next_named,
-            known_end=self._known_end,
+        scan, reporter = self._log.scanner(
+            self._queues.boundaries,
+            self._known_end,
+            self._check_crc,
             torn_above=self._torn_above,
-            check_crc=self._check_crc,
+            below=end,
         )
         shown = 0
-        for record, data in scan.records(start):
-            log_offset = record[0]
+        for log_offset, data in _each(scan.batches(start)):
             for gap in scan.gaps[shown:]:
                 if gap.end > wanted.log_start:
                     yield gap
@@ -186,14 +182,14 @@ class Dump:
             if wanted.takes(message):
                 yield DumpedMessage(message, _kind(message))
         yield from scan.gaps[shown:]
-        for file, position, high in scan.tail:
+        for file, position, high in reporter.tail:
             reason = f"behind the log's end {scan.end}: {scan.end_reason}"
             yield Gap(file.start + position, file.start + high, reason)
 
     def _log_range(self, wanted: Wanted) -> tuple[int, int]:
         """Where a record begins at or before all that is wanted, and where to stop."""
         start, end = 0, wanted.log_end
-        for file, following in zip_longest(self._segments, self._segments[1:]):
+        for file, following in zip_longest(self._log.files, self._log.files[1:]):
             if file.start + self._sizes.segment_bytes <= wanted.log_start:
                 start = file.start + self._sizes.segment_bytes
             elif following is not None and wanted.begin_ms:
@@ -209,28 +205,31 @@ class Dump:
             end = end if last is None else min(end, last)
         return start, end
 
-    def _place_of(self, queue: QueueReader, offset: int) -> int | None:
+    def _place_of(self, queue: QueueFiles, offset: int) -> int | None:
         """Log offset of the message in a slot, if entry and record agree on it."""
-        entry = queue.entry(offset) if 0 <= offset < queue.top else None
+        entry = queue.entry(offset) if 0 <= offset < queue.max_offset else None
         if entry is None or not names_record(entry[0], entry[1]):
             return None
-        sound = self._records.problem(queue, offset, entry[0], entry[1]) is None
+        sound = self._log.problem(queue, offset, entry[0], entry[1]) is None
         return entry[0] if sound else None
 
     def _first_ms(self, file: FoundFile) -> int:
-        return first_store_ms(self._sources, file, self._sizes.segment_bytes)
+        return self._log.first_store_ms(file)
 
     # --- consume queues ---------------------------------------------------------------------
 
     def queues(self, wanted: Wanted) -> Iterator[DumpedQueue]:
         """One line for each queue."""
         for queue in self._wanted_queues(wanted):
-            first, last = queue.first_named(queue.first, queue.top), queue.last_named(queue.top)
+            first, last = (
+                queue.first_named(queue.first_offset, queue.max_offset),
+                queue.last_named(queue.max_offset),
+            )
             yield DumpedQueue(
                 queue.topic,
                 queue.queue_id,
-                queue.first,
-                queue.top,
+                queue.first_offset,
+                queue.max_offset,
                 len(queue.files),
                 None if first is None else first[1],
                 None if last is None else last[1],
@@ -238,7 +237,7 @@ class Dump:
 
     def queue_entries(self, wanted: Wanted) -> Iterator[DumpedQueueEntry]:
         """Every slot, held against the record it names."""
-        log_min = self._segments[0].start if self._segments else 0
+        log_min = self._log.files[0].start if self._log.files else 0
         for queue in self._wanted_queues(wanted):
             for first, data in queue.chunks():
                 for offset, entry in enumerate(ENTRY.iter_unpack(data), first):
@@ -250,10 +249,16 @@ class Dump:
                         if is_address(tags_code):
                             tags_code, state = self._resolved(queue, tags_code, state)
                         yield DumpedQueueEntry(
-                            queue.topic, queue.queue_id, offset, log_offset, size, tags_code, state
+                            queue.topic,
+                            queue.queue_id,
+                            offset,
+                            log_offset,
+                            size,
+                            tags_code,
+                            state,
                         )
 
-    def _resolved(self, queue: QueueReader, address: int, state: str) -> tuple[int, str]:
+    def _resolved(self, queue: QueueFiles, address: int, state: str) -> tuple[int, str]:
         """Tags code and state of an entry with an extension entry."""
         key, delayed = (queue.topic, queue.queue_id), queue.topic == SCHEDULE_TOPIC
         found = self._extensions.tags_code(key, address, delayed=delayed)
@@ -261,13 +266,13 @@ class Dump:
             return found, state
         return address, "its extension unit is missing" if state == "message" else state
 
-    def _wanted_queues(self, wanted: Wanted) -> Iterator[QueueReader]:
+    def _wanted_queues(self, wanted: Wanted) -> Iterator[QueueFiles]:
         for (topic, queue_id), queue in sorted(self._queues.queues.items()):
             if wanted.topic in (None, topic) and wanted.queue_id in (None, queue_id):
                 yield queue
 
     def _state(
-        self, queue: QueueReader, offset: int, log_offset: int, size: int, log_min: int
+        self, queue: QueueFiles, offset: int, log_offset: int, size: int, log_min: int
     ) -> str:
         if size == PRE_BLANK_SIZE:
             return "lost"
@@ -275,7 +280,7 @@ class Dump:
             return "empty"
         if log_offset < log_min:
             return "deleted"
-        return self._records.problem(queue, offset, log_offset, size) or "message"
+        return self._log.problem(queue, offset, log_offset, size) or "message"
 
     # --- index ------------------------------------------------------------------------------
 
@@ -321,6 +326,15 @@ class Dump:
                 yield DumpedEntry(
                     header.path, number, key_hash, slot, log_offset, time_ms, previous, state
                 )
+
+
+def _each(batches: Iterable[Batch]) -> Iterator[tuple[int, bytes]]:
+    """Records one by one: where each is, and its bytes."""
+    for batch in batches:
+        shift = batch.at - batch.records[0][0]
+        for log_offset, size, *_ in batch.records:
+            at = log_offset + shift
+            yield log_offset, bytes(batch.buffer[at : at + size])
 
 
 def _kind(message: Message) -> str:

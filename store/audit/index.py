@@ -15,8 +15,8 @@ from aerobee.store.index.file import I32_MAX, INDEX_ENTRY_BYTES, slot_hash
 from aerobee.store.inspect.index_file import Entry, IndexFileAudit
 from aerobee.store.inspect.layout import FoundFile
 from aerobee.store.inspect.report import Counts, Findings, Sizes
-from aerobee.store.inspect.sources import Sources
 from aerobee.store.scan.sequence import Gap
+from aerobee.store.scan.sources import Sources
 
 _PREFIXES_KEPT = 4096
 

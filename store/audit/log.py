@@ -18,11 +18,11 @@ from aerobee.protocol.message.properties import (
     further_queues,
     index_keys,
 )
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record_check import Checked
+from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
-    Checked,
 )
 from aerobee.protocol.message.record_seal import SEAL_BYTES, is_intact
 from aerobee.protocol.names import SCHEDULE_TOPIC
@@ -30,11 +30,12 @@ from aerobee.store.audit.queue_pass import LostByGap
 from aerobee.store.audit.queues import Claims
 from aerobee.store.inspect.filler import is_filler
 from aerobee.store.inspect.layout import FoundFile
+from aerobee.store.inspect.log_files import FileReporter
 from aerobee.store.inspect.report import Counts, Findings
-from aerobee.store.inspect.scan import Batch, LogScan
 from aerobee.store.inspect.state import KnownMarks
-from aerobee.store.queues.consume_queue import ENTRY
 from aerobee.store.queues.delay_levels import DelayLevels
+from aerobee.store.queues.queue_view import ENTRY
+from aerobee.store.scan.log_scanner import Batch, LogScanner
 from aerobee.store.segments.mapped_file import segment_name
 
 _pack_entry = ENTRY.pack
@@ -56,7 +57,8 @@ class LogAudit:
     def __init__(
         self,
         directory: str,
-        scan: LogScan,
+        scan: LogScanner,
+        reporter: FileReporter,
         files: Sequence[FoundFile],
         segment_bytes: int,
         levels: DelayLevels,
@@ -66,6 +68,7 @@ class LogAudit:
     ) -> None:
         self._directory = directory
         self._scan = scan
+        self._reporter = reporter
         self._segment_bytes = segment_bytes
         self._files = {file.start // segment_bytes: file for file in files}
         self._levels = levels
@@ -91,14 +94,14 @@ class LogAudit:
         """Read it all. Fillers go to `filled`, after every batch `progress` is told where."""
         scan, counts = self._scan, self._counts
         progress(scan.end)
-        for batch in scan.batches():
+        for batch in scan.batches(0):
             if len(scan.gaps) > len(self.times):
                 self.note_times()
             self._check_times(batch)
             claims: Claims = {}
             for record in batch.records:
                 self._take(record, claims, keyed, filled)
-            if _SEAL in batch.buffer:
+            if _SEAL in bytes(batch.buffer):
                 self._check_seals(batch)
             claimed(claims)
             counts.records += len(batch.records)
@@ -170,7 +173,7 @@ class LogAudit:
         for record in batch.records:
             end = record[0] + record[1] + shift
             if batch.buffer[end - SEAL_BYTES : end - SEAL_BYTES + len(_SEAL)] == _SEAL:
-                data = batch.buffer[record[0] + shift : end]
+                data = bytes(batch.buffer[record[0] + shift : end])
                 if not is_intact(data):
                     self._say(
                         "record-seal",
@@ -194,8 +197,8 @@ class LogAudit:
     def judge(self, lost: LostByGap, marks: KnownMarks, *, clean_stop: bool) -> None:
         """Findings about gaps and about the end; `lost` says which messages entries name there."""
         scan = self._scan
-        misplaced = {file.start: own for file, own in scan.misplaced}
-        for file, own in scan.misplaced:
+        misplaced = {file.start: own for file, own in self._reporter.misplaced}
+        for file, own in self._reporter.misplaced:
             self._findings.add(
                 "segment-misplaced",
                 file.path,
@@ -215,13 +218,13 @@ class LogAudit:
                 f"{_names(lost.named.get(gap.start, []))}"
                 f"{'; known to the broker' if marks.knows_gap(gap.start, gap.end) else ''}",
             )
-        for file in scan.not_closed:
+        for file in self._reporter.not_closed_files:
             self._findings.add(
                 "segment-not-closed", file.path, None, "its last record goes up to its end"
             )
-        for file in scan.spare:
+        for file in self._reporter.spare:
             self._findings.add("segment-spare", file.path, None, "holds nothing but zeros")
-        for file, position, high in scan.tail:
+        for file, position, high in self._reporter.tail:
             if file.start not in misplaced:
                 self._say(
                     "log-trailing" if clean_stop else "log-torn",

@@ -7,9 +7,16 @@ that records claim but do not have; those are reported there.
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from aerobee.store.inspect.queue_files import QueueReader, RecordsByPlace, names_record
+from aerobee.store.inspect.log_files import LogFiles
+from aerobee.store.inspect.queue_files import QueueFiles
 from aerobee.store.inspect.report import Counts, Findings
-from aerobee.store.queues.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK, PRE_BLANK_SIZE
+from aerobee.store.queues.queue_view import (
+    ENTRY,
+    ENTRY_BYTES,
+    PRE_BLANK,
+    PRE_BLANK_SIZE,
+    names_record,
+)
 from aerobee.store.scan.sequence import Gap
 
 #: Slots [first, end).
@@ -51,7 +58,7 @@ class QueuePass:
 
     def __init__(
         self,
-        queue: QueueReader,
+        queue: QueueFiles,
         findings: Findings,
         counts: Counts,
         lost: LostByGap,
@@ -109,7 +116,7 @@ class QueuePass:
         self._counts.units += entries
         self.named += named
 
-    def ask(self, records: RecordsByPlace, log_start: int, log_end: int) -> None:
+    def ask(self, records: LogFiles, log_start: int, log_end: int) -> None:
         """What does each entry point to? For queues whose count is not right."""
         queue = self.queue
         for first, data in queue.chunks():

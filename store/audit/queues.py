@@ -21,14 +21,17 @@ from typing import NamedTuple, TypeAlias
 from aerobee.protocol.names import LMQ_PREFIX, SCHEDULE_TOPIC
 from aerobee.store.audit.queue_pass import LostByGap, QueuePass
 from aerobee.store.inspect.ext import Extensions
-from aerobee.store.inspect.queue_files import QueueReader, QueueSet, RecordsByPlace, names_record
+from aerobee.store.inspect.log_files import LogFiles
+from aerobee.store.inspect.queue_files import QueueFiles, QueueSet
 from aerobee.store.inspect.report import Counts, Findings
-from aerobee.store.queues.consume_queue import EMPTY, ENTRY, ENTRY_BYTES, PRE_BLANK
 from aerobee.store.queues.consume_queue_ext import is_address
+from aerobee.store.queues.queue_view import EMPTY, ENTRY, ENTRY_BYTES, PRE_BLANK, names_record
 from aerobee.store.scan.sequence import Run, runs_of
 
 _I32_MAX = (1 << 31) - 1
 _RUNS_MOST = 10_000
+# An entry that names a record more segments than this behind the log's end is damaged.
+_MISSING_MOST = 1000
 
 
 class Claim(NamedTuple):
@@ -88,7 +91,7 @@ class QueueAudit:
         self,
         directory: str,
         queues: QueueSet,
-        records: RecordsByPlace,
+        records: LogFiles,
         findings: Findings,
         counts: Counts,
         known_topics: frozenset[str] | None,
@@ -122,9 +125,9 @@ class QueueAudit:
             for run in runs_of(offsets, b"".join(entries)):
                 self._run(queue, state, run)
 
-    def _run(self, queue: QueueReader | None, state: _State, run: Run) -> None:
+    def _run(self, queue: QueueFiles | None, state: _State, run: Run) -> None:
         first, wanted = run
-        there = b"" if queue is None else _read_run(queue, first, run.length)
+        there = b"" if queue is None else queue.read_over_files(first, run.end)
         # One damaged record may claim any number; a new beginning has its entries, or no queue.
         believed = queue is None or there[:ENTRY_BYTES] == wanted[:ENTRY_BYTES]
         if state.expected is not None and first < state.expected and believed:
@@ -156,9 +159,7 @@ class QueueAudit:
                 kept.append(run)
         state.runs = kept
 
-    def _differs(
-        self, queue: QueueReader | None, state: _State, claim: Claim, entry: bytes
-    ) -> None:
+    def _differs(self, queue: QueueFiles | None, state: _State, claim: Claim, entry: bytes) -> None:
         taken = False
         if entry and entry != EMPTY and entry != PRE_BLANK:
             log_offset, size, tags_code = ENTRY.unpack(entry)
@@ -177,7 +178,7 @@ class QueueAudit:
         else:
             state.runs_left_out += 1
 
-    def _other_tags(self, queue: QueueReader, claim: Claim, tags_code: int) -> None:
+    def _other_tags(self, queue: QueueFiles, claim: Claim, tags_code: int) -> None:
         delayed = queue.topic == SCHEDULE_TOPIC
         kind, whose = "unit-tags", "unit"
         if self._extensions is not None and is_address(tags_code):
@@ -212,10 +213,12 @@ class QueueAudit:
         best = log_end
         for key, queue in self._queues.items():
             state = self._states.get(key) or _State()
-            named = queue.last_named(queue.top)
+            named = queue.last_named(queue.max_offset)
             while named is not None and named[1] >= best:
                 offset, log_offset, size = named
-                if not state.claims(offset) and self._records.may_be(log_offset, size, log_end):
+                if not state.claims(offset) and self._records.may_be(
+                    log_offset, size, log_end, _MISSING_MOST
+                ):
                     best = log_offset + size
                     break
                 named = queue.last_named(offset)
@@ -241,7 +244,7 @@ class QueueAudit:
         progress(total, total)
 
     def _finish_queue(
-        self, queue: QueueReader, state: _State, log_start: int, log_end: int, lost: LostByGap
+        self, queue: QueueFiles, state: _State, log_start: int, log_end: int, lost: LostByGap
     ) -> None:
         self._counts.queues += 1
         if state.superseded:
@@ -301,7 +304,7 @@ class QueueAudit:
             queue_offset=first,
         )
 
-    def _say_ext_missing(self, queue: QueueReader, count: int, first: int) -> None:
+    def _say_ext_missing(self, queue: QueueFiles, count: int, first: int) -> None:
         path, position = queue.place(first)
         self._findings.add(
             "ext-missing",
@@ -312,7 +315,7 @@ class QueueAudit:
             queue_offset=first,
         )
 
-    def _judge_run(self, queue: QueueReader, run: _Run) -> None:
+    def _judge_run(self, queue: QueueFiles, run: _Run) -> None:
         names = f"message {run.first} of {queue.name}"
         where = f"the record at {run.first_log}"
         if run.count > 1:
@@ -321,10 +324,10 @@ class QueueAudit:
         kind, what = "unit-missing", f"{where}, {names}, not in the queue"
         if run.taken:
             kind, what = self._judge_taken(queue, run, where, names)
-        elif run.first > queue.top:
+        elif run.first > queue.max_offset:
             kind = "record-stray"
-            what = f"{where} should be {names}, which ends before message {queue.top}"
-        elif run.first == queue.top and not self._clean_stop:
+            what = f"{where} should be {names}, which ends before message {queue.max_offset}"
+        elif run.first == queue.max_offset and not self._clean_stop:
             kind, what = "queue-behind", f"{where}, {names}, not in the queue yet"
         if kind == "record-stray" and run.count == 1:
             self.strays.append(run.first_log)
@@ -333,9 +336,7 @@ class QueueAudit:
             kind, path, position, what, log_offset=run.first_log, queue_offset=run.first
         )
 
-    def _judge_taken(
-        self, queue: QueueReader, run: _Run, where: str, names: str
-    ) -> tuple[str, str]:
+    def _judge_taken(self, queue: QueueFiles, run: _Run, where: str, names: str) -> tuple[str, str]:
         """Whose is the slot? If its entry names a record that names it back, it is that one's."""
         entry = queue.entry(run.first)
         assert entry is not None
@@ -343,17 +344,3 @@ class QueueAudit:
         if problem is None:
             return "record-stray", f"{where} should be {names}, but so should that at {entry[0]}"
         return "unit-wrong", f"{where}, {names}, not in the queue; the unit there: {problem}"
-
-
-def _read_run(queue: QueueReader, first: int, count: int) -> bytes:
-    """The entries of a run, read over the ends of files. Slots in a missing file are empty; behind
-    the queue's end there are fewer."""
-    parts: list[bytes] = []
-    offset, end = first, min(first + count, queue.top)
-    while offset < end:
-        data = queue.read(offset, end - offset)
-        if not data:
-            data = EMPTY * (queue.file_end(offset, end) - offset)
-        parts.append(data)
-        offset += len(data) // ENTRY_BYTES
-    return b"".join(parts)

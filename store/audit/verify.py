@@ -21,7 +21,6 @@ import os
 from collections.abc import Callable, Collection
 
 from aerobee.config.model import Settings
-from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.names import is_light
 from aerobee.store.audit.index import IndexAudit
 from aerobee.store.audit.log import LogAudit
@@ -33,12 +32,10 @@ from aerobee.store.inspect.config import Tables
 from aerobee.store.inspect.ext import Extensions
 from aerobee.store.inspect.kinds import Level
 from aerobee.store.inspect.layout import Layout, check_segments, check_strays, survey
-from aerobee.store.inspect.queue_files import QueueSet, RecordsByPlace
-from aerobee.store.inspect.reader import SegmentReader
+from aerobee.store.inspect.log_files import LogFiles
+from aerobee.store.inspect.queue_files import QueueSet
 from aerobee.store.inspect.report import NO_FACTS, Counts, Findings, LogFacts, Report, Sizes
-from aerobee.store.inspect.scan import LogScan
 from aerobee.store.inspect.sizes import find_sizes
-from aerobee.store.inspect.sources import Sources, Window
 from aerobee.store.inspect.state import (
     check_abort,
     check_checkpoint,
@@ -50,6 +47,7 @@ from aerobee.store.inspect.state import (
 from aerobee.store.log.encoding import crc_checks
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.recovery.report import Progress
+from aerobee.store.scan.sources import Sources
 
 
 def verify(
@@ -112,20 +110,16 @@ class _Audit:
         self.facts = NO_FACTS
         self.sources = Sources(files)
         self.clean_stop = not was_left_open(files, layout.root)
-        # A file that is in no multiple of the size cannot be read as a segment.
-        self._segments = [file for file in layout.segments if file.start % sizes.segment_bytes == 0]
-        self._records = RecordsByPlace(self.sources, self._segments, sizes.segment_bytes)
-        self._queues = QueueSet(self.sources, layout.queues, sizes.queue_bytes, self._records)
+        self._log = LogFiles(self.sources, layout.segments, sizes.segment_bytes)
+        self._segments = self._log.files
+        self._queues = QueueSet(self.sources, layout.queues, sizes.queue_bytes, self._log)
         self._marks = read_marks(files, layout.root)
         self._tables = Tables(files, layout, self.findings, self.counts)
-        self.scan = LogScan(
-            self.sources,
-            self._segments,
-            sizes.segment_bytes,
-            named_after=self._queues.next_named,
-            known_end=max(self._queues.named_end(), self._last_sound_start(), self._marks.flushed),
+        self.scan, self.files_scanned = self._log.scanner(
+            self._queues.boundaries,
+            max(self._queues.named_end(), self._log.last_sound_start(), self._marks.flushed),
+            crc_checks(verify_property_crc=settings.verify_property_crc),
             torn_above=not self.clean_stop and not self._marks.nothing_lost,
-            check_crc=crc_checks(verify_property_crc=settings.verify_property_crc),
         )
 
     def run(self) -> None:
@@ -136,11 +130,11 @@ class _Audit:
         log_start = scan.end
         if self._segments:
             self._read(log_start)
-        misplaced = {file.path for file, _ in scan.misplaced}
+        misplaced = {file.path for file, _ in self.files_scanned.misplaced}
         check_segments(self._layout, self._sizes.segment_bytes, findings, misplaced)
         counts.segments = len(self._layout.segments)
         counts.messages = counts.records - counts.half_messages - counts.rollbacks - counts.fillers
-        counts.log_start, counts.blanks = log_start, scan.blanks
+        counts.log_start, counts.blanks = log_start, self.files_scanned.blanks
         ends = [file.start + self._sizes.segment_bytes for file in self._segments[-1:]]
         counts.log_end = min([scan.end, *ends])
         self._tables.check_offsets(self._max_offset)
@@ -149,7 +143,7 @@ class _Audit:
         check_lock(self._files, root, findings)
         check_marks(self._marks, root, log_start, scan.end, findings)
         # The newest message may be among those that are lost.
-        newest_ms = 0 if scan.gaps or scan.tail else counts.last_store_ms
+        newest_ms = 0 if scan.gaps or self.files_scanned.tail else counts.last_store_ms
         check_checkpoint(self._files, root, newest_ms, findings)
 
     def _read(self, log_start: int) -> None:
@@ -159,7 +153,7 @@ class _Audit:
         queues = QueueAudit(
             os.path.join(root, "consumequeue"),
             self._queues,
-            self._records,
+            self._log,
             findings,
             counts,
             self._tables.topics(),
@@ -182,6 +176,7 @@ class _Audit:
         log = LogAudit(
             self._layout.log_directories[0],
             scan,
+            self.files_scanned,
             self._segments,
             self._sizes.segment_bytes,
             levels,
@@ -202,9 +197,9 @@ class _Audit:
             scan.gaps,
             lost.named,
             log.times,
-            [(file.path, position, high) for file, position, high in scan.tail],
-            [(file.path, file.start, own) for file, own in scan.misplaced],
-            [(file.path, file.start) for file in scan.spare],
+            [(file.path, position, high) for file, position, high in self.files_scanned.tail],
+            [(file.path, file.start, own) for file, own in self.files_scanned.misplaced],
+            [(file.path, file.start) for file in self.files_scanned.spare],
             queues.strays,
             scan.end,
         )
@@ -216,10 +211,21 @@ class _Audit:
         makes a file shorter, or gives it another's name.
         """
         scan, marks, size = self.scan, self._marks, self._sizes.segment_bytes
-        was_changed = bool(scan.misplaced) or any(file.size < size for file in self._segments)
+        was_changed = bool(self.files_scanned.misplaced) or any(
+            file.size < size for file in self._segments
+        )
         if self.clean_stop or marks.nothing_lost or was_changed:
-            scan.lose_all_up_to(queues.named_end(scan.end))
-        scan.lose_all_up_to(marks.flushed)
+            self._lose_up_to(queues.named_end(scan.end))
+        self._lose_up_to(marks.flushed)
+
+    def _lose_up_to(self, known: int) -> None:
+        """The log is known to have gone on to `known`, behind its last file too.
+
+        What is lost of the files and what is lost with missing ones are two gaps.
+        """
+        end = self._segments[-1].start + self._sizes.segment_bytes
+        self.scan.lose_up_to(min(known, end))
+        self.scan.lose_up_to(known)
 
     def _check_queue_files(self) -> None:
         for found in self._layout.queues:
@@ -252,22 +258,9 @@ class _Audit:
         known = [key for key in keys if key in self._queues.queues]
         return known[0] if known else keys[0] if settings.multi_dispatch else None
 
-    def _last_sound_start(self) -> int:
-        """Where the last segment begins that begins with a sound record or blank; 0 if none."""
-        for file in reversed(self._segments):
-            source = self.sources.own(file.path)
-            try:
-                SegmentReader(file, self._sizes.segment_bytes, Window(source)).head_at(0, False)
-            except CorruptRecord:
-                continue
-            finally:
-                self.sources.give_back(source)
-            return file.start
-        return 0
-
     def _max_offset(self, key: tuple[str, int]) -> int | None:
         queue = self._queues.queues.get(key)
-        return None if queue is None else queue.top
+        return None if queue is None else queue.max_offset
 
     def say_unreadable(self) -> None:
         """What the disk refused; known when all files are closed."""

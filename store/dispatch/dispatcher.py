@@ -10,17 +10,18 @@ from collections.abc import Iterable
 
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.message.properties import decode_properties, tags_and_keys
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record_check import Checked
+from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
-    Checked,
 )
 from aerobee.store.errors import MessageIllegal
 from aerobee.store.index.service import IndexService
 from aerobee.store.log.commit_log import Appended
-from aerobee.store.queues.consume_queue import ENTRY, ConsumeQueue
+from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
+from aerobee.store.queues.queue_view import ENTRY
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.scan.sequence import Sequences
 

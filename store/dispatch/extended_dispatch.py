@@ -15,8 +15,9 @@ from aerobee.store.dispatch.dispatcher import Dispatcher
 from aerobee.store.dispatch.multi_dispatch import MultiDispatcher
 from aerobee.store.dispatch.reput import Reput
 from aerobee.store.log.commit_log import Appended
-from aerobee.store.queues.consume_queue import ENTRY, ConsumeQueue
+from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.extended_queue import ExtendedQueue
+from aerobee.store.queues.queue_view import ENTRY
 from aerobee.store.scan.sequence import Lagging, Sequences
 from aerobee.store.segments.results import Arrival
 

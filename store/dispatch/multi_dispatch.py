@@ -28,7 +28,9 @@ from aerobee.protocol.message.properties import (
     further_queues,
     split_list,
 )
-from aerobee.protocol.message.record import SYS_TRANSACTION_PREPARED, Checked, StoreMessage
+from aerobee.protocol.message.record import StoreMessage
+from aerobee.protocol.message.record_check import Checked
+from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
 from aerobee.protocol.names import DLQ_PREFIX, NO_SEND_TOPICS, RETRY_PREFIX
 from aerobee.store.dispatch.dispatcher import Dispatcher
 from aerobee.store.errors import MessageIllegal, StoreError

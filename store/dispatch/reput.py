@@ -18,7 +18,7 @@ Threads: the store's caller only; `dispatched` and `dispatched_ms` are read by t
 from collections.abc import Callable, Iterator
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record_check import (
     BLANK,
     CHECK_NOTHING,
     Checked,
@@ -30,7 +30,8 @@ from aerobee.store.disk.health import DISK_FULL, Health
 from aerobee.store.dispatch.dispatcher import Dispatcher
 from aerobee.store.index.service import IndexService
 from aerobee.store.log.commit_log import Appended, CommitLog
-from aerobee.store.queues.consume_queue import ENTRY, ConsumeQueue
+from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.queue_view import ENTRY
 from aerobee.store.scan.sequence import Sequences, nothing_is_sound
 from aerobee.store.segments.results import Arrival
 from aerobee.store.stats import StoreStats

@@ -19,7 +19,7 @@ from aerobee.store.index.file import (
 )
 from aerobee.store.inspect.layout import FoundFile
 from aerobee.store.inspect.report import Findings
-from aerobee.store.inspect.sources import Sources
+from aerobee.store.scan.sources import Sources
 
 ENTRIES = Struct(">iqii")
 _CHUNK_ENTRIES = 50_000

@@ -9,64 +9,39 @@ explains the other file too: the segment it would be is not in its own place eit
 """
 
 from collections import Counter
-from collections.abc import Iterator
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import (
-    CHECK_BODY,
-    LOG_OFFSET_POSITION,
-    MAGIC_POSITION,
-    MESSAGE_MAGIC,
-    RECORD,
-    RecordHead,
-)
+from aerobee.protocol.message.record_check import CHECK_BODY, RECORD, RecordHead
 from aerobee.store.inspect.layout import FoundFile
-from aerobee.store.inspect.reader import SegmentReader
-from aerobee.store.inspect.sources import Sources, Window
+from aerobee.store.scan.segment_reader import FileReader, SegmentReader
+from aerobee.store.scan.sources import Sources, Window
 
-MAGIC_BYTES = MESSAGE_MAGIC.to_bytes(4, "big")
-_SEARCH_BYTES = 4 << 20
 # Records that are asked, and bytes that are searched for them where they are damaged.
 _VOTERS = 16
 _ELECTION_BYTES = 64 << 20
 
 
-def magic_places(reader: SegmentReader, start: int, end: int) -> Iterator[int]:
-    """Positions in [start, end) that have a record's magic in its place."""
-    source = reader.window.source
-    position = start + MAGIC_POSITION
-    while position < end:
-        data = source.read(position, min(_SEARCH_BYTES, end - position) + len(MAGIC_BYTES) - 1)
-        found = data.find(MAGIC_BYTES)
-        while found >= 0:
-            yield position + found - MAGIC_POSITION
-            found = data.find(MAGIC_BYTES, found + 1)
-        if len(data) < len(MAGIC_BYTES):
-            return
-        position += min(_SEARCH_BYTES, end - position)
-
-
 def own_start(
-    sources: Sources, reader: SegmentReader, others: dict[int, FoundFile], nonzero: int
+    sources: Sources, reader: FileReader, others: dict[int, FoundFile], written: int
 ) -> int:
     """Where the segment begins that the records of a file belong to; the file's own start if most
-    of them do, or if none says anything. `nonzero` is how far the file was written.
+    of them do, or if none says anything. `written` is how far the file was written.
 
     Raises OSError.
     """
     votes: Counter[int] = Counter()
-    behind, limit = 0, min(nonzero, _ELECTION_BYTES)
-    for position in magic_places(reader, 0, limit):
-        if position < behind:
+    behind = reader.start
+    for place in reader.magics(reader.start, reader.start + min(written, _ELECTION_BYTES)):
+        if place is None or place < behind:
             continue  # in the body of a record
-        start = _told_start(reader, position)
+        start = _claimed_start(reader, place)
         if start is None:
             continue
-        head = _head(reader, start, position)
+        head = _head(reader.moved_to(start), place - reader.start)
         if head is None:
             continue
         votes[start] += 1
-        behind = position + head.size
+        behind = place + head.size
         if votes.total() == _VOTERS:
             break
     if not votes:
@@ -80,42 +55,33 @@ def own_start(
     return winner
 
 
-def _told_start(reader: SegmentReader, position: int) -> int | None:
-    """Where the file begins by the log offset in the record at `position`, if that can be."""
-    window = reader.window
-    index = window.locate(position, LOG_OFFSET_POSITION + 8)
-    field = window.buffer[index + LOG_OFFSET_POSITION : index + LOG_OFFSET_POSITION + 8]
-    if len(field) < 8:
-        return None
-    start = int.from_bytes(field, "big", signed=True) - position
-    return start if start >= 0 and start % (reader.end - reader.start) == 0 else None
+def _claimed_start(reader: FileReader, place: int) -> int | None:
+    """Where the file begins by the log offset in the record at `place`, if that can be."""
+    own = reader.own_place(place)
+    start = -1 if own is None else own - (place - reader.start)
+    return start if start >= 0 and start % reader.size == 0 else None
 
 
-def _head(reader: SegmentReader, start: int, position: int) -> RecordHead | None:
-    """The sound record at `position`, were the file's start `start`."""
-    moved = FoundFile(reader.path, start, reader.limit)
-    size = reader.end - reader.start
+def _head(reader: SegmentReader, position: int) -> RecordHead | None:
+    """The sound record at a position of the file, None if there is none."""
     try:
-        head, _ = SegmentReader(moved, size, reader.window).head_at(position, CHECK_BODY)
+        head = reader.head(reader.start + position, CHECK_BODY)
     except CorruptRecord:
         return None
     return head if head.kind == RECORD else None
 
 
-def _explains(sources: Sources, reader: SegmentReader, start: int, other: FoundFile | None) -> bool:
+def _explains(sources: Sources, reader: FileReader, start: int, other: FoundFile | None) -> bool:
     """Whether the file of `start` is the same file again, or has lost its place as well."""
     if other is None:
         return False
-    size = reader.end - reader.start
     source = sources.own(other.path)
     try:
-        there = SegmentReader(other, size, Window(source))
-        head = _head(there, start, 0)
+        there = FileReader(other.path, start, reader.size, other.size, Window(source))
+        head = _head(there, 0)
         if head is None:
             return True
-        index = there.window.locate(0, head.size)
-        mine = reader.window.locate(0, head.size)
-        one = there.window.buffer[index : index + head.size]
-        return one == reader.window.buffer[mine : mine + head.size]
+        (one, at), (mine, mine_at) = there.at(0, head.size), reader.at(0, head.size)
+        return one[at : at + head.size] == mine[mine_at : mine_at + head.size]
     finally:
         sources.give_back(source)

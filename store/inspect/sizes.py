@@ -21,8 +21,8 @@ from aerobee.store.index.file import (
 )
 from aerobee.store.inspect.layout import FoundFile, Layout
 from aerobee.store.inspect.report import Sizes
-from aerobee.store.inspect.sources import Source
 from aerobee.store.inspect.state import read_marks
+from aerobee.store.scan.sources import Source
 
 GIVEN, NOTED, FOUND, ASSUMED = "given", "noted by the broker", "found", "assumed"
 _ENTRY_BYTES = 20

@@ -7,7 +7,7 @@ from aerobee.store.disk.checkpoint import CHECKPOINT_BYTES, TIMES
 from aerobee.store.disk.files import Files
 from aerobee.store.disk.offsets_file import NAME, Offsets, OffsetsFile, decode
 from aerobee.store.inspect.report import Findings
-from aerobee.store.inspect.sources import Source
+from aerobee.store.scan.sources import Source
 
 LOCK_CONTENT = b"lock"
 

@@ -26,13 +26,12 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from aerobee.protocol.message.properties import decode_properties
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record import StoreMessage, encode_blank
+from aerobee.protocol.message.record_layout import (
     BLANK_BYTES,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
-    StoreMessage,
-    encode_blank,
 )
 from aerobee.store.disk.files import Clock
 from aerobee.store.disk.health import Health

@@ -13,16 +13,10 @@ length of batches to 16 bits).
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from aerobee.protocol.message.record import (
-    CHECK_BODY,
-    CHECK_NOTHING,
-    CHECK_WHOLE,
-    MAX_PROPERTIES_BYTES,
-    SYS_TRANSACTION_MASK,
-    StoreMessage,
-    encode_record,
-    encode_sealed_record,
-)
+from aerobee.protocol.message.properties import MAX_PROPERTIES_BYTES
+from aerobee.protocol.message.record import StoreMessage, encode_record, encode_sealed_record
+from aerobee.protocol.message.record_check import CHECK_BODY, CHECK_NOTHING, CHECK_WHOLE
+from aerobee.protocol.message.record_layout import SYS_TRANSACTION_MASK
 from aerobee.protocol.message.record_seal import MOST_SEALED_PROPERTIES, SEAL_BYTES, sealable
 from aerobee.store.errors import MessageIllegal, PropertiesTooLarge, StoreError
 from aerobee.store.queues.table import check_topic

@@ -1,12 +1,7 @@
-"""A consume queue: for each message of one (topic, queue id) where it lies in the commit log.
+"""A consume queue of a running broker: what `queue_view.py` says, and how it is written.
 
-Entries of 20 bytes: log offset i64, record size i32, tags code i64. The entry of queue offset k is
-at byte k x 20 of the queue, always (docs/reliability.md B16): a slot that has no message is filled
-with a pre-blank entry (0, 2147483647, 0), never closed up. Files are of fixed length, sparse, and
-written with pwrite, so a full disk is an error here and no fault.
-
-Which entries count, learned from the reference's defects (store/FORMAT.md 8.6): a size <= 0 is an
-empty slot, wherever it stands; a pre-blank holds its slot but names no record.
+Files are of fixed length, sparse, and written with pwrite, so a full disk is an error here and no
+fault.
 
 Offsets here are queue offsets (in entries) unless a name says bytes or log. `max_offset` moves
 last, after the entry is in the file; `next_offset` is the numbering and belongs to the put lock.
@@ -16,30 +11,28 @@ Threads: the store's caller only; the flush thread syncs files through the Descr
 
 import os
 import re
-import struct
 
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreLayoutError
+from aerobee.store.queues.queue_view import (
+    BLANK_CHUNK,
+    CHUNK_ENTRIES,
+    ENTRY_BYTES,
+    PRE_BLANK,
+    QueueView,
+)
 from aerobee.store.segments.mapped_file import segment_name
 from aerobee.store.segments.mapped_file_queue import check_file_size, check_is_file
 
-ENTRY_BYTES = 20
-ENTRY = struct.Struct(">qiq")
-PRE_BLANK_SIZE = 0x7FFFFFFF
-PRE_BLANK = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
-EMPTY = bytes(ENTRY_BYTES)
-
 _SIZE_KEYS = "consume_queue_segment_bytes (mappedFileSizeConsumeQueue)"
 _SEGMENT_NAME = re.compile(r"[0-9]{20}", re.ASCII)
-_CHUNK_ENTRIES = 3200
 # Missing files are made again; more of them than this in a row are a matter for a person.
 _MISSING_MOST = 1000
-_BLANK_CHUNK = PRE_BLANK * _CHUNK_ENTRIES
 
 
-class ConsumeQueue:
+class ConsumeQueue(QueueView):
     """One queue. Made in memory by the first put; its files come with the first dispatch."""
 
     __slots__ = (
@@ -119,8 +112,8 @@ class ConsumeQueue:
         if first < self.first_offset:
             self._extend_front(first)
         while self.max_offset < first:
-            blanks = min(first - self.max_offset, _CHUNK_ENTRIES)
-            self._write_split(self.max_offset, _BLANK_CHUNK[: blanks * ENTRY_BYTES])
+            blanks = min(first - self.max_offset, CHUNK_ENTRIES)
+            self._write_split(self.max_offset, BLANK_CHUNK[: blanks * ENTRY_BYTES])
         self._write_split(first, data)
 
     def _write_split(self, first: int, data: bytes) -> None:
@@ -143,8 +136,8 @@ class ConsumeQueue:
             self._create(file_start)
         self.segments += kept
         self._tail = kept[-1]
-        for slot in range(start // ENTRY_BYTES, first, _CHUNK_ENTRIES):
-            self._write_split(slot, _BLANK_CHUNK[: (first - slot) * ENTRY_BYTES])
+        for slot in range(start // ENTRY_BYTES, first, CHUNK_ENTRIES):
+            self._write_split(slot, BLANK_CHUNK[: (first - slot) * ENTRY_BYTES])
 
     def _create(self, start: int) -> QueueFile:
         self.new_directories += self._files.make_directories(self.directory)
@@ -207,56 +200,6 @@ class ConsumeQueue:
 
     #: As `read_entries`, with tags codes in the place of what says where they are.
     read_coded = read_entries
-
-    def entry(self, offset: int) -> tuple[int, int, int] | None:
-        """(log offset, size, tags code) of a slot, None where it is empty, blank or absent."""
-        data = self.read_entries(offset, 1)
-        if len(data) < ENTRY_BYTES:
-            return None
-        entry: tuple[int, int, int] = ENTRY.unpack(data)
-        return entry if 0 < entry[1] < PRE_BLANK_SIZE and entry[0] >= 0 else None
-
-    def is_pre_blank(self, offset: int) -> bool:
-        """Whether the slot is held by an entry that names no record."""
-        return self.read_entries(offset, 1) == PRE_BLANK
-
-    def next_file_offset(self, offset: int) -> int:
-        """First queue offset of the file behind the one that holds `offset`."""
-        entries = self.segment_bytes // ENTRY_BYTES
-        return (offset // entries + 1) * entries
-
-    def first_named(self, start: int, end: int) -> tuple[int, int, int] | None:
-        """(queue offset, log offset, size) of the first entry of [start, end) naming a record."""
-        chunk = 8  # most often the very first one names a record
-        while start < end:
-            data = self.read_entries(start, min(chunk, end - start))
-            if not data:
-                start = self.next_file_offset(start)
-                continue
-            chunk = _CHUNK_ENTRIES
-            count = len(data) // ENTRY_BYTES
-            if data != _BLANK_CHUNK[: len(data)] and data.count(0) != len(data):
-                for index, (log_offset, size, _) in enumerate(ENTRY.iter_unpack(data)):
-                    if 0 < size < PRE_BLANK_SIZE and log_offset >= 0:
-                        return start + index, log_offset, size
-            start += count
-        return None
-
-    def first_at(self, log_offset: int) -> int:
-        """Queue offset of the first entry that names a record at or above `log_offset`.
-
-        `max_offset` if there is none. Log offsets grow along a queue, so this is a binary search.
-        """
-        low, high = self.first_offset, self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            found = self.first_named(middle, high)
-            if found is not None and found[1] < log_offset:
-                low = found[0] + 1
-            else:
-                high = middle
-        found = self.first_named(low, self.max_offset)
-        return self.max_offset if found is None else found[0]
 
     def entries_below(self, log_offset: int) -> int:
         """What `max_offset` was when the records below `log_offset` had been dispatched."""

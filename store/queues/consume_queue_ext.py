@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
 from aerobee.store.disk.files import Files
-from aerobee.store.queues.consume_queue import ENTRY, ENTRY_BYTES
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
 from aerobee.store.segments.mapped_file import segment_name
 from aerobee.store.segments.mapped_file_queue import check_file_size, check_is_file
 

@@ -7,8 +7,9 @@ import os
 
 from aerobee.store.disk.descriptors import DescriptorCache
 from aerobee.store.disk.files import Files
-from aerobee.store.queues.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue
+from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.consume_queue_ext import ConsumeQueueExt, ExtEntry, is_address
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
 from aerobee.store.queues.table import ConsumeQueueTable, take_directories
 
 _pack_entry = ENTRY.pack

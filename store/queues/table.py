@@ -22,7 +22,8 @@ from aerobee.protocol.names import is_light
 from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import LmqConsumeQueueNumExceeded, MessageIllegal, StoreLayoutError
-from aerobee.store.queues.consume_queue import ENTRY_BYTES, ConsumeQueue
+from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.queue_view import ENTRY_BYTES
 
 log = logging.getLogger("aerobee.store")
 

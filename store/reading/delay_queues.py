@@ -20,8 +20,9 @@ from typing import NamedTuple
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record import Message, StoreMessage, decode_record
 from aerobee.protocol.names import SCHEDULE_TOPIC
-from aerobee.store.queues.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, ConsumeQueue
+from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.reading.delayed_messages import due_form
 from aerobee.store.reading.reader import Reader

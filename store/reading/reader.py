@@ -25,16 +25,12 @@ from dataclasses import dataclass
 
 from aerobee.config.model import Settings
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import (
-    CHECK_NOTHING,
-    MESSAGE_MAGIC,
-    RECORD,
-    RecordHead,
-    check_record,
-)
+from aerobee.protocol.message.record_check import CHECK_NOTHING, RECORD, RecordHead, check_record
+from aerobee.protocol.message.record_layout import MESSAGE_MAGIC
 from aerobee.store.log.commit_log import CommitLog, CommitMark
-from aerobee.store.queues.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, ConsumeQueue
+from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.consume_queue_ext import MOST_ADDRESS
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.reading.damage import DamageReports
 from aerobee.store.segments.mapped_file import MappedFile

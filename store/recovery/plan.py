@@ -6,7 +6,7 @@ elsewhere: from the last segment whose first record is older than what the check
 synced, earlier where a queue has a hole. If that broker was killed since the machine came up, all
 it stored is there, and the last entry of its queues tells more than the checkpoint.
 
-The floor (`LogWalk`): by offset it is the flushed mark, and if the machine did not go down since
+The floor (`LogScanner`): by offset it is the flushed mark, and if the machine did not go down since
 also every record that a queue names, as all that was stored is there. By time it is the end of the
 last record that a queue entry names and that names the entry back, or the beginning of the last
 segment that begins with a sound record.
@@ -23,6 +23,7 @@ from aerobee.store.disk.offsets_file import Identity, Offsets
 from aerobee.store.index.service import IndexService
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.recovery.soundness import Soundness
+from aerobee.store.scan.log_scanner import Tail
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
 log = logging.getLogger("aerobee.store.recovery")
@@ -68,8 +69,8 @@ class RecoveryPlan:
     start: int
     dispatch_from: int
     floor: int
-    #: Whether a bad record above the floor that a sound one follows is damage, too.
-    lenient: bool
+    #: What a bad record above the floor is.
+    tail: Tail
     #: Store time of the last record below `start` as far as known, else 0.
     last_store_ms: int
     why: str
@@ -146,7 +147,7 @@ class Planner:
             offsets.flushed,
             marks.log_offset,
             floor,
-            nothing_lost,
+            Tail.FOLLOWED if nothing_lost else Tail.TORN,
             store_ms,
             "the offsets file",
         )
@@ -208,7 +209,7 @@ class Planner:
             start,
             start,
             max(named_end, soundness.last_sound_start()),
-            False,
+            Tail.TORN,
             store_ms,
             "a clean stop" if clean else "the last units" if trusted else "the checkpoint",
         )

@@ -8,26 +8,26 @@ What still names no message keeps its slot only, so that its number is not given
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.recovery.report import RecoveryReport
 from aerobee.store.recovery.soundness import Soundness
-from aerobee.store.scan.log_walk import LogWalk
+from aerobee.store.scan.log_scanner import LogScanner
 from aerobee.store.scan.sequence import Gap
 
 
 def settle(
     queue: ConsumeQueue,
-    walk: LogWalk,
+    scan: LogScanner,
     log_start: int,
     soundness: Soundness,
     report: RecoveryReport,
 ) -> None:
     """Cut the queue where the log ends, blank what is damaged, set its numbers. Raises OSError."""
-    for gap in walk.gaps:
+    for gap in scan.gaps:
         _blank_gap(queue, gap, report)
     end = queue.max_offset
     while end > queue.first_offset:
         entry = queue.entry(end - 1)
         if entry is None and queue.is_pre_blank(end - 1):
             break
-        if entry is not None and entry[0] + entry[1] <= walk.end:
+        if entry is not None and entry[0] + entry[1] <= scan.end:
             break
         end -= 1
     if end < queue.max_offset:

@@ -2,7 +2,8 @@
 
 1. Judge what the last run left (`recovery/plan.py`): by our offsets file where it speaks of this
    directory, otherwise as the reference does, by the checkpoint's times. The answer is where to
-   begin reading, and a floor: a bad record below is damage, above it a torn tail (`log_walk.py`).
+   begin reading, and a floor: a bad record below is damage, above it a torn tail
+   (`scan/resynchronise.py`).
 2. If more is to be made again than the files on disk admit to be missing, let them say so first.
 3. Walk. Each sound record goes to the queues and the index, which compare before they write.
 4. Cut, the log first: segments behind the end go, the rest of the last one is zeroed, so are queue
@@ -23,6 +24,7 @@ import os
 
 import msgspec
 
+from aerobee.protocol.message.record_check import CHECK_NOTHING
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.offsets_file import MOST_GAPS, ClockNote, DerivedMarks, Offsets, OffsetsFile
@@ -34,7 +36,7 @@ from aerobee.store.recovery.plan import Planner, RecoveryPlan, known_of
 from aerobee.store.recovery.queue_settling import settle
 from aerobee.store.recovery.report import Progress, RecoveryReport
 from aerobee.store.recovery.soundness import Soundness
-from aerobee.store.scan.log_walk import LogWalk
+from aerobee.store.scan.log_scanner import LogScanner, MappedSegments
 from aerobee.store.scan.sequence import Lagging, Sequences
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
@@ -121,13 +123,13 @@ class Recovery:
         self._set_back_marks(plan)
         self._distrust_segments(plan.start)
         self.last_store_ms = plan.last_store_ms
-        walk = self._walk(plan)
-        report.log_end = walk.end
-        report.gaps = walk.gaps
-        self._cut_log(walk)
-        self._cut_index(walk.end)
+        scan = self._scan(plan)
+        report.log_end = scan.end
+        report.gaps = scan.gaps
+        self._cut_log(scan)
+        self._cut_index(scan.end)
         for queue in self._queues:
-            settle(queue, walk, self._segments.min_offset, self._soundness, report)
+            settle(queue, scan, self._segments.min_offset, self._soundness, report)
         self._finish()
         report.seconds = self._clock.monotonic() - self._began
         report.write_log()
@@ -163,20 +165,20 @@ class Recovery:
                 )
             )
 
-    def _walk(self, plan: RecoveryPlan) -> LogWalk:
+    def _scan(self, plan: RecoveryPlan) -> LogScanner:
         start, dispatch_from = plan.start, plan.dispatch_from
         while True:
-            walk = LogWalk(
-                self._segments,
+            scan = LogScanner(
+                MappedSegments(self._segments),
                 plan.floor,
-                self._soundness.next_named,
+                self._soundness.boundaries,
                 self._check_crc,
-                lenient=plan.lenient,
+                tail=plan.tail,
             )
             self.report.read_from = start
             self.report.records_read = 0
             try:
-                self._dispatch(walk, start, dispatch_from, plan.floor)
+                self._dispatch(scan, start, dispatch_from, plan.floor)
             except Lagging as lag:
                 log.info("queue lags behind, reading again from=%d", lag.log_offset)
                 start = dispatch_from = lag.log_offset
@@ -190,7 +192,7 @@ class Recovery:
             if self._check_crc:
                 # Below `dispatch_from` the records were read, but not compared with their entries.
                 self._segments.note_checked_from(dispatch_from)
-            return walk
+            return scan
 
     def _beginning_is_gone(self) -> bool:
         """Whether queues miss first files that nobody deleted; where nothing was noted, whether the
@@ -200,52 +202,54 @@ class Recovery:
             return self._queues.beginnings() > known.queues_begin
         return any(self._soundness.begins_late(queue) for queue in self._queues)
 
-    def _dispatch(self, walk: LogWalk, start: int, dispatch_from: int, expected_end: int) -> None:
+    def _dispatch(
+        self, scan: LogScanner, start: int, dispatch_from: int, expected_end: int
+    ) -> None:
         soundness = self._soundness
         sequences = Sequences(
             dispatch_from, self._segments.min_offset, soundness.is_sound, soundness.is_own
         )
         next_report = start + _PROGRESS_BYTES
         gaps_seen = 0
-        for batch in walk.batches(start):
+        for batch, *_ in scan.batches(start):
             self.report.records_read += len(batch)
             self.last_store_ms = batch[-1][5]
-            if len(walk.gaps) > gaps_seen:
-                sequences.lost += sum([gap.records for gap in walk.gaps[gaps_seen:]])
-                gaps_seen = len(walk.gaps)
+            if len(scan.gaps) > gaps_seen:
+                sequences.lost += sum([gap.records for gap in scan.gaps[gaps_seen:]])
+                gaps_seen = len(scan.gaps)
             if batch[0][0] < dispatch_from:
                 batch = [record for record in batch if record[0] >= dispatch_from]
             unusable = self._dispatcher.unusable
             entries = self._dispatcher.entries(batch)
             sequences.lost += self._dispatcher.unusable - unusable
             self._dispatcher.merge(entries, sequences)
-            log_offset = walk.position
+            log_offset = scan.end
             if log_offset >= next_report:
                 next_report = log_offset + _PROGRESS_BYTES
                 # Segments are reserved to their ends; the floor is where records are known to be.
                 total = max(expected_end, log_offset) - start
                 self._tell("reading the commit log", log_offset - start, total)
         sequences.finish()
-        walk.gaps += sequences.strays
+        scan.gaps += sequences.strays
         self.report.further_strays = sequences.further_strays
         self.report.entries_written += sequences.written
         self.report.entry_conflicts += sequences.conflicts
 
     # --- cutting ----------------------------------------------------------------------------
 
-    def _cut_log(self, walk: LogWalk) -> None:
+    def _cut_log(self, scan: LogScanner) -> None:
         segments = self._segments
-        removed = segments.unfinished + segments.drop_from(walk.end)
+        removed = segments.unfinished + segments.drop_from(scan.end)
         for path in segments.unfinished:
             self._files.remove(path)
         for directory in sorted({os.path.dirname(path) for path in removed}):
             self._files.sync_directory(directory)
         last = segments.last
-        if last is not None and last.end > walk.end:
-            last.wrote = max(0, walk.end - last.start)
+        if last is not None and last.end > scan.end:
+            last.wrote = max(0, scan.end - last.start)
             self.report.torn_bytes = last.zero_from(last.wrote)
             if self.report.torn_bytes:
-                self.report.torn_reason = walk.end_reason
+                self.report.torn_reason = scan.end_reason
         self.report.segments_removed = removed
 
     def _cut_index(self, end: int) -> None:
@@ -260,8 +264,9 @@ class Recovery:
         start = self._segments.min_offset
         if index.files:
             start = self._soundness.boundary_at(index.files[-1].end_offset)
-        walk = LogWalk(self._segments, end, self._soundness.next_named, False)
-        for batch in walk.batches(start):
+        boundaries = self._soundness.boundaries
+        scan = LogScanner(MappedSegments(self._segments), end, boundaries, CHECK_NOTHING)
+        for batch, *_ in scan.batches(start):
             self._dispatcher.reindex(self._dispatcher.entries(batch))
 
     # --- the rest ---------------------------------------------------------------------------

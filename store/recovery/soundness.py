@@ -2,19 +2,19 @@
 
 The log and the consume queues vouch for each other: a record is sound if a queue entry names it and
 it names the entry back (place, size, topic, queue, offset). A segment's beginning is a boundary
-too. Where neither log nor queue can be believed alone, `recovery/plan.py` and `log_walk.py` ask
-here.
+too. Where neither log nor queue can be believed alone, `recovery/plan.py` and the scanner ask here.
 """
 
 from collections.abc import Iterator, Sequence
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import CHECK_BODY, RECORD, RecordHead, told_sizes
+from aerobee.protocol.message.record_check import CHECK_BODY, CHECK_NOTHING, RECORD, RecordHead
 from aerobee.store.disk.checkpoint import Checkpoint
-from aerobee.store.queues.consume_queue import EMPTY, ENTRY, ENTRY_BYTES, ConsumeQueue
-from aerobee.store.queues.slots import names_slot
+from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.queue_view import EMPTY, ENTRY, ENTRY_BYTES, QueueView
 from aerobee.store.queues.table import ConsumeQueueTable
-from aerobee.store.scan.log_walk import check_at
+from aerobee.store.scan.boundaries import Boundaries, last_boundary, named_back
+from aerobee.store.scan.segment_reader import MappedReader
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
 _CHUNK_ENTRIES = 3200
@@ -28,38 +28,26 @@ class Soundness:
     def __init__(self, segments: MappedFileQueue, queues: ConsumeQueueTable) -> None:
         self._segments = segments
         self._queues = queues
+        self.boundaries = Boundaries(lambda: self._queues, self._names_back)
 
     def last_named_end(self) -> tuple[int, int]:
         """(log offset behind the last record that an entry names and that names it back, its time).
 
         The time is that record's store time in milliseconds, 0 if there is no such record.
         """
-        best, store_ms = self._segments.min_offset, 0
-        last_entries: list[tuple[int, ConsumeQueue, int]] = []
-        for queue in self._queues:
-            offset = _last_named(queue, queue.max_offset)
-            entry = None if offset is None else queue.entry(offset)
-            if entry is not None and offset is not None:
-                last_entries.append((entry[0], queue, offset))
-        # Youngest first: the first sound one mostly decides.
-        for log_offset, queue, last in sorted(last_entries, key=lambda item: -item[0]):
-            if log_offset < best:
-                break
-            before: int | None = last
-            while before is not None:
-                entry = queue.entry(before)
-                if entry is None or entry[0] < best:
-                    break
-                head = self.named_back(queue, before, entry)
-                if head is not None:
-                    best = entry[0] + entry[1]
-                    store_ms = head.store_timestamp_ms
-                    break
-                before = _last_named(queue, before)
-        return best, store_ms
+        end, last = last_boundary(self._queues, self._names_back, self._segments.min_offset)
+        head = None
+        if last is not None:
+            queue, offset = last
+            entry = queue.entry(offset)
+            head = None if entry is None else self.named_back(queue, offset, entry)
+        return end, 0 if head is None else head.store_timestamp_ms
+
+    def _names_back(self, queue: QueueView, offset: int, log_offset: int, size: int) -> bool:
+        return self.named_back(queue, offset, (log_offset, size, 0)) is not None
 
     def named_back(
-        self, queue: ConsumeQueue, offset: int, entry: tuple[int, int, int]
+        self, queue: QueueView, offset: int, entry: tuple[int, int, int]
     ) -> RecordHead | None:
         """The record an entry names, if it is that queue's message of that offset and size."""
         log_offset, size, _ = entry
@@ -67,21 +55,15 @@ class Soundness:
         if segment is None:
             return None
         try:
-            head = check_at(segment, log_offset, check_crc=False)
+            return named_back(MappedReader(segment), queue, offset, log_offset, size)
         except CorruptRecord:
             return None
-        if head.kind != RECORD or head.size != size:
-            return None
-        position = log_offset - segment.start
-        topic, queue_id = queue.topic, queue.queue_id
-        same = names_slot(segment.view, position, head, topic, queue_id, offset)
-        return head if same else None
 
     def last_sound_start(self) -> int:
         """Beginning of the last segment that begins with a sound record; the first one counts."""
         for segment in reversed(self._segments.segments):
             try:
-                check_at(segment, segment.start, check_crc=False)
+                MappedReader(segment).head(segment.start, CHECK_NOTHING)
             except CorruptRecord:
                 continue
             return segment.start
@@ -91,7 +73,7 @@ class Soundness:
         """The last segment whose first record's time the checkpoint has passed (FORMAT.md 8.4)."""
         for segment in reversed(self._segments.segments):
             try:
-                head = check_at(segment, segment.start, check_crc=False)
+                head = MappedReader(segment).head(segment.start, CHECK_NOTHING)
             except CorruptRecord:
                 continue
             if 0 < head.store_timestamp_ms <= checkpoint.min_ms:
@@ -104,9 +86,8 @@ class Soundness:
         Slots below the queue offset `first` are not looked at.
         """
         for hole in _holes(queue, queue.first_offset if first is None else first):
-            before = _last_named(queue, hole)
-            entry = None if before is None else queue.entry(before)
-            return 0 if entry is None else entry[0]
+            before = queue.last_named(hole)
+            return 0 if before is None else before[1]
         return start
 
     def is_anothers(self, queue: ConsumeQueue, looks: int, gaps: Sequence[tuple[int, int]]) -> bool:
@@ -136,7 +117,7 @@ class Soundness:
         if segment is None or self.is_sound(queue, offset, entry):
             return False
         try:
-            return check_at(segment, entry[0], check_crc=False).kind == RECORD
+            return MappedReader(segment).head(entry[0], CHECK_NOTHING).kind == RECORD
         except CorruptRecord:
             return False
 
@@ -152,9 +133,8 @@ class Soundness:
     def before_unmade(self, queue: ConsumeQueue) -> int:
         """The record before the first slot of the queue's first file that is gone."""
         first = min(file.start for file in queue.unmade) // ENTRY_BYTES
-        before = _last_named(queue, first)
-        entry = None if before is None else queue.entry(before)
-        return 0 if entry is None else entry[0]
+        before = queue.last_named(first)
+        return 0 if before is None else before[1]
 
     def before_unsound_end(self, queue: ConsumeQueue, start: int) -> int:
         """The last record below the queue's last entry that an entry of it names and that names the
@@ -183,11 +163,12 @@ class Soundness:
         segment = None if entry is None else self._segments.find(entry[0])
         if entry is None or segment is None or self.is_sound(queue, offset, entry):
             return False
-        told = told_sizes(segment.view, entry[0] - segment.start, entry[0], segment.size)
+        reader = MappedReader(segment)
+        claimed = reader.claimed_sizes(entry[0], segment.end)
         try:
-            check_at(segment, entry[0], check_crc=CHECK_BODY)
+            reader.head(entry[0], CHECK_BODY)
         except CorruptRecord:
-            return entry[1] in (told.by_field, told.by_parts)
+            return entry[1] in (claimed.by_field, claimed.by_parts)
         return False
 
     def boundary_at(self, log_offset: int) -> int:
@@ -196,7 +177,7 @@ class Soundness:
         if segment is None:
             return self._segments.min_offset
         try:
-            check_at(segment, log_offset, check_crc=False)
+            MappedReader(segment).head(log_offset, CHECK_NOTHING)
         except CorruptRecord:
             return segment.start
         return log_offset
@@ -209,23 +190,8 @@ class Soundness:
         """Whether the sound record at `log_offset` is the queue's own, not one dispatched to it."""
         segment = self._segments.find(log_offset)
         assert segment is not None
-        head = check_at(segment, log_offset, check_crc=False)
+        head = MappedReader(segment).head(log_offset, CHECK_NOTHING)
         return head.topic == queue.topic and head.queue_id == queue.queue_id
-
-    def next_named(self, log_offset: int, limit: int) -> int:
-        """The next record in (log_offset, limit) that an entry names and that names it back."""
-        nearest = limit
-        for queue in self._queues:
-            offset = queue.first_at(log_offset + 1)
-            while offset < queue.max_offset:
-                entry = queue.entry(offset)
-                if entry is not None and entry[0] >= nearest:
-                    break
-                if entry is not None and self.named_back(queue, offset, entry) is not None:
-                    nearest = entry[0]
-                    break
-                offset += 1
-        return nearest
 
 
 def _holes(queue: ConsumeQueue, first: int) -> Iterator[int]:
@@ -241,11 +207,3 @@ def _holes(queue: ConsumeQueue, first: int) -> Iterator[int]:
                     yield offset + index
                     break
         offset += max(1, len(data) // ENTRY_BYTES)
-
-
-def _last_named(queue: ConsumeQueue, end: int) -> int | None:
-    """The last queue offset below `end` whose entry names a record."""
-    for offset in range(end - 1, queue.first_offset - 1, -1):
-        if queue.entry(offset) is not None:
-            return offset
-    return None

@@ -23,18 +23,20 @@ from aerobee.store.disk.offsets_file import MOST_GAPS, DerivedMarks, Offsets, Of
 from aerobee.store.errors import MessageIllegal, StoreLayoutError
 from aerobee.store.inspect.config import Tables
 from aerobee.store.inspect.layout import REBUILD
-from aerobee.store.inspect.queue_files import QueueSet, RecordsByPlace
+from aerobee.store.inspect.log_files import LogFiles
+from aerobee.store.inspect.queue_files import QueueSet
 from aerobee.store.inspect.report import Counts, Findings
-from aerobee.store.inspect.sources import Sources
 from aerobee.store.log.commit_log import Appended
 from aerobee.store.log.encoding import crc_checks
 from aerobee.store.opening import LOG_SIZE_KEYS, StoreParts, make_parts
-from aerobee.store.queues.consume_queue import ENTRY, PRE_BLANK, ConsumeQueue
+from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.queue_view import ENTRY, PRE_BLANK
 from aerobee.store.recovery.report import Progress
 from aerobee.store.recovery.soundness import Soundness
 from aerobee.store.repair.at_rest import StoreAtRest
-from aerobee.store.scan.log_walk import LogWalk
+from aerobee.store.scan.log_scanner import LogScanner, MappedSegments, Tail
 from aerobee.store.scan.sequence import Gap, Sequences
+from aerobee.store.scan.sources import Sources
 
 log = logging.getLogger("aerobee.store")
 
@@ -171,15 +173,12 @@ class Build:
         self._parts = parts
         self._report = report
         self._with_queues = queues
-        segments = [
-            file for file in rest.layout.segments if not file.start % rest.sizes.segment_bytes
-        ]
-        self._records = RecordsByPlace(sources, segments, rest.sizes.segment_bytes)
-        self._old = QueueSet(sources, rest.layout.queues, rest.sizes.queue_bytes, self._records)
+        self._log = LogFiles(sources, rest.layout.segments, rest.sizes.segment_bytes)
+        self._old = QueueSet(sources, rest.layout.queues, rest.sizes.queue_bytes, self._log)
         tables = Tables(rest.files, rest.layout, Findings(), Counts())
         self._topics = tables.topics()
         self._last_store_ms = 0
-        self._walk: LogWalk
+        self._scan: LogScanner
 
     def run(self, progress: Progress | None) -> None:
         """Read the log and write queues and index."""
@@ -191,30 +190,31 @@ class Build:
                 segment.sync_and_drop_cache()
         soundness = Soundness(segments, parts.queues)
         floor = max(self._old.named_end(), rest.marks.flushed, soundness.last_sound_start())
-        self._walk = LogWalk(
-            segments,
+        lasting = rest.marks.nothing_lost or not rest.was_left_open
+        self._scan = LogScanner(
+            MappedSegments(segments),
             min(floor, segments.max_offset),
-            self._old.next_named,
+            self._old.boundaries,
             crc_checks(verify_property_crc=rest.settings.verify_property_crc),
-            lenient=rest.marks.nothing_lost or not rest.was_left_open,
+            tail=Tail.FOLLOWED if lasting else Tail.TORN,
         )
         start = segments.min_offset
         sequences = Sequences(start, start, soundness.is_sound, soundness.is_own)
         gaps_seen = 0
-        for batch in self._walk.batches(start):
+        for batch, *_ in self._scan.batches(start):
             self._report.records += len(batch)
             self._last_store_ms = batch[-1][5]
-            sequences.lost += sum([gap.records for gap in self._walk.gaps[gaps_seen:]])
-            gaps_seen = len(self._walk.gaps)
+            sequences.lost += sum([gap.records for gap in self._scan.gaps[gaps_seen:]])
+            gaps_seen = len(self._scan.gaps)
             unusable = parts.dispatcher.unusable
             entries = parts.dispatcher.entries(batch)
             sequences.lost += parts.dispatcher.unusable - unusable
             entries = [self._taken(entry) for entry in entries]
             parts.dispatcher.merge(entries, sequences)
             if progress is not None:
-                progress("reading the log", self._walk.position - start, floor - start)
+                progress("reading the log", self._scan.end - start, floor - start)
         sequences.finish()
-        self._report.gaps = self._walk.gaps + sequences.strays
+        self._report.gaps = self._scan.gaps + sequences.strays
         if self._with_queues:
             self._keep_numbers()
 
@@ -246,10 +246,10 @@ class Build:
 
     def _keep_numbers(self) -> None:
         """No queue ends lower than it did; what a power cut may take back does not count."""
-        end = self._walk.end
+        end = self._scan.end
         lasting = self._rest.marks.nothing_lost or not self._rest.was_left_open
         for key, old in self._old.queues.items():
-            top = old.top if lasting else old.first_at(end)
+            top = old.max_offset if lasting else old.first_at(end)
             if not top:
                 continue
             try:
@@ -274,10 +274,10 @@ class Build:
         for (topic, queue_id), old in self._old.queues.items():
             queue = self._parts.queues.get(topic, queue_id)
             made = queue is not None and queue.first_named(0, queue.max_offset) is not None
-            first = old.first_named(old.first_at(start), old.top)
+            first = old.first_named(old.first_at(start), old.max_offset)
             if made or first is None:
                 continue
-            if self._records.problem(old, *first) is None:
+            if self._log.problem(old, *first) is None:
                 raise StoreLayoutError(
                     f"the queue {old.name} would be gone: its messages are listed in other "
                     "queues' messages (enableMultiDispatch). Give the broker's configuration "
@@ -316,13 +316,15 @@ class Build:
 
     def offsets(self) -> Offsets:
         """What the offsets file is to say once all is in place."""
-        rest, parts, end = self._rest, self._parts, self._walk.end
+        rest, parts, end = self._rest, self._parts, self._scan.end
         known = rest.marks.offsets if rest.marks.ours else None
         derived = DerivedMarks(0, 0)
         if self._with_queues:
             derived = DerivedMarks(end, parts.queues.entries())
         elif not rest.was_left_open:
-            derived = DerivedMarks(end, sum(queue.top for queue in self._old.queues.values()))
+            derived = DerivedMarks(
+                end, sum(queue.max_offset for queue in self._old.queues.values())
+            )
         elif known is not None:
             derived = known.synced
         indexed = -1

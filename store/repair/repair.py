@@ -17,15 +17,16 @@ write to a disk that refuses to be read.
 
 from aerobee.store.audit.verify import verify
 from aerobee.store.inspect.config import Tables
-from aerobee.store.inspect.queue_files import QueueSet, RecordsByPlace
+from aerobee.store.inspect.log_files import LogFiles
+from aerobee.store.inspect.queue_files import QueueSet
 from aerobee.store.inspect.report import Counts, Findings
-from aerobee.store.inspect.sources import Sources
 from aerobee.store.recovery.report import Progress
 from aerobee.store.repair.at_rest import StoreAtRest
 from aerobee.store.repair.model import Plan
 from aerobee.store.repair.plan import Planner
 from aerobee.store.repair.rebuild import rebuild
 from aerobee.store.repair.truncate import SaveTable
+from aerobee.store.scan.sources import Sources
 
 
 def plan_repair(rest: StoreAtRest, progress: Progress | None = None) -> Plan:
@@ -64,13 +65,13 @@ def _set_back(rest: StoreAtRest, save_table: SaveTable) -> None:
     """No group stands behind the end of its queue."""
     sources = Sources(rest.files)
     try:
-        records = RecordsByPlace(sources, rest.layout.segments, rest.sizes.segment_bytes)
-        queues = QueueSet(sources, rest.layout.queues, rest.sizes.queue_bytes, records).queues
+        log = LogFiles(sources, rest.layout.segments, rest.sizes.segment_bytes)
+        queues = QueueSet(sources, rest.layout.queues, rest.sizes.queue_bytes, log).queues
         tables = Tables(rest.files, rest.layout, Findings(), Counts())
 
         def end(key: tuple[str, int]) -> int | None:
             queue = queues.get(key)
-            return None if queue is None else queue.top
+            return None if queue is None else queue.max_offset
 
         for path, content in tables.set_back(end):
             save_table(path, content)

@@ -4,25 +4,19 @@ Every function can be broken off and done again: it leaves a file that is right 
 it overwrites it has copied to lost+found before.
 """
 
-import contextlib
 import os
 from collections.abc import Sequence
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import (
-    BLANK_BYTES,
-    CHECK_BODY,
-    RECORD,
-    RecordHead,
-    encode_blank,
-)
+from aerobee.protocol.message.record import encode_blank
+from aerobee.protocol.message.record_check import CHECK_BODY, CHECK_NOTHING, RecordHead
+from aerobee.protocol.message.record_layout import BLANK_BYTES
 from aerobee.store.disk.files import Files
 from aerobee.store.inspect.filler import SMALLEST, fillers
 from aerobee.store.inspect.layout import FoundFile
-from aerobee.store.inspect.places import magic_places
-from aerobee.store.inspect.reader import SegmentReader
-from aerobee.store.inspect.sources import Source, Window
+from aerobee.store.inspect.log_files import reader_of
 from aerobee.store.repair.at_rest import StoreAtRest
+from aerobee.store.scan.sources import Source, Window
 from aerobee.store.segments.mapped_file import segment_name
 
 
@@ -156,7 +150,8 @@ def head_at(files: Files, file: FoundFile, segment_bytes: int, position: int) ->
     """The head of the record or blank there, None if there is none."""
     source = Source(files, file.path)
     try:
-        return SegmentReader(file, segment_bytes, Window(source)).head_at(position, False)[0]
+        reader = reader_of(file, segment_bytes, Window(source))
+        return reader.head(file.start + position, CHECK_NOTHING)
     except CorruptRecord:
         return None
     finally:
@@ -167,13 +162,12 @@ def holds_records_from(files: Files, file: FoundFile, position: int) -> bool:
     """Whether a sound record begins at or behind `position`, were the segment the whole file."""
     source = Source(files, file.path)
     try:
-        reader = SegmentReader(file, file.size, Window(source))
-        nonzero = source.last_nonzero(position, file.size)
-        for place in magic_places(reader, position, nonzero):
-            with contextlib.suppress(CorruptRecord):
-                if reader.head_at(place, CHECK_BODY)[0].kind == RECORD:
-                    return True
-        return False
+        reader = reader_of(file, file.size, Window(source))
+        written = file.start + reader.written_end(position)
+        return any(
+            place is not None and reader.is_sound(place, CHECK_BODY)
+            for place in reader.magics(file.start + position, written)
+        )
     finally:
         source.close()
 

@@ -15,18 +15,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aerobee.protocol.message.record import SYS_TRANSACTION_PREPARED
+from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
 from aerobee.store.disk.offsets_file import DerivedMarks, Offsets, OffsetsFile
 from aerobee.store.errors import NoSuchPlace
 from aerobee.store.inspect.config import Tables
-from aerobee.store.inspect.queue_files import QueueSet, RecordsByPlace
+from aerobee.store.inspect.log_files import LogFiles
+from aerobee.store.inspect.queue_files import QueueSet
 from aerobee.store.inspect.report import Counts, Findings
-from aerobee.store.inspect.scan import LogScan, first_store_ms
-from aerobee.store.inspect.sources import Sources
 from aerobee.store.log.encoding import crc_checks
 from aerobee.store.opening import make_parts
 from aerobee.store.recovery.report import Progress
 from aerobee.store.repair.at_rest import StoreAtRest
+from aerobee.store.scan.log_scanner import LogScanner
+from aerobee.store.scan.sources import Sources
 
 # Segments are passed over by their first record's time, with this much care: a clock may have been
 # set back.
@@ -86,12 +87,11 @@ class _Planner:
 
     def __init__(self, rest: StoreAtRest, sources: Sources, progress: Progress | None) -> None:
         self._rest = rest
-        self._sources = sources
         self._progress = progress
         self._segments = rest.layout.segments
         self._segment_bytes = rest.sizes.segment_bytes
-        records = RecordsByPlace(sources, self._segments, self._segment_bytes)
-        self._queues = QueueSet(sources, rest.layout.queues, rest.sizes.queue_bytes, records)
+        self._log = LogFiles(sources, self._segments, self._segment_bytes)
+        self._queues = QueueSet(sources, rest.layout.queues, rest.sizes.queue_bytes, self._log)
         self._known_end = max(self._queues.named_end(), rest.marks.flushed)
         self._start = self._segments[0].start if self._segments else 0
 
@@ -105,17 +105,14 @@ class _Planner:
         self._count(cut)
         return cut
 
-    def _scan(self) -> LogScan:
+    def _scan(self) -> LogScanner:
         rest = self._rest
-        return LogScan(
-            self._sources,
-            self._segments,
-            self._segment_bytes,
-            named_after=self._queues.next_named,
-            known_end=self._known_end,
+        return self._log.scanner(
+            self._queues.boundaries,
+            self._known_end,
+            crc_checks(verify_property_crc=rest.settings.verify_property_crc),
             torn_above=rest.was_left_open and not rest.marks.nothing_lost,
-            check_crc=crc_checks(verify_property_crc=rest.settings.verify_property_crc),
-        )
+        )[0]
 
     def _at(self, at: int) -> Cut:
         """The cut at a log offset, which must be where a record begins or ends."""
@@ -126,7 +123,7 @@ class _Planner:
         begin = max(self._start, (known - 1) // self._segment_bytes * self._segment_bytes)
         scan = self._scan()
         below, end, last_ms = begin, begin, 0
-        for record, _ in scan.records(begin):
+        for record in scan.records(begin):
             log_offset = record[0]
             if log_offset >= at:
                 return self._exactly(at, below, end, log_offset, last_ms)
@@ -147,12 +144,12 @@ class _Planner:
         """The cut before the first record that was stored later."""
         begin = self._start
         for file in self._segments:
-            first_ms = first_store_ms(self._sources, file, self._segment_bytes)
+            first_ms = self._log.first_store_ms(file)
             if 0 < first_ms <= after_ms - _TIME_SLACK_MS:
                 begin = file.start
         scan = self._scan()
         last_ms = 0
-        for record, _ in scan.records(begin):
+        for record in scan.records(begin):
             if record[5] > after_ms:
                 return Cut(record[0], last_kept_ms=last_ms)
             last_ms = record[5]
@@ -179,7 +176,7 @@ class _Planner:
         ]
         for key, queue in self._queues.queues.items():
             end = queue.first_at(cut.log_offset)
-            if end < queue.top:
+            if end < queue.max_offset:
                 cut.queue_ends[key] = end
         cut.offsets = sum(1 for _ in self._tables().beyond(cut.queue_ends.get))
 

@@ -32,7 +32,8 @@ from aerobee.store.disk.owner import OnOwner
 from aerobee.store.errors import StoreClosed
 from aerobee.store.flush.offsets_keeper import OffsetsKeeper
 from aerobee.store.log.commit_log import CommitLog
-from aerobee.store.queues.consume_queue import ENTRY_BYTES, ConsumeQueue
+from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.queue_view import ENTRY_BYTES
 from aerobee.store.queues.snapshot import snapshot
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.retention.disposal import Removal

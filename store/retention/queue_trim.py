@@ -22,7 +22,8 @@ from aerobee.store.disk.descriptors import QueueFile
 from aerobee.store.disk.files import Files
 from aerobee.store.index.file import IndexFile
 from aerobee.store.index.service import IndexService
-from aerobee.store.queues.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, ConsumeQueue
+from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
 from aerobee.store.queues.snapshot import snapshot
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.retention.disposal import DeletionCounts, Removal

@@ -12,20 +12,25 @@ Threads: the scrub's own. Queues are read through copies and descriptors of its 
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.message.properties import PROPERTY_TAGS, decode_properties, further_queues
-from aerobee.protocol.message.record import SYS_TRANSACTION_PREPARED, Checked
+from aerobee.protocol.message.record_check import Checked
+from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
 from aerobee.store.disk.descriptors import DescriptorCache
 from aerobee.store.disk.files import Files
-from aerobee.store.queues.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, ConsumeQueue
+from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueView
 from aerobee.store.queues.slots import OFFSETS_MARK
 from aerobee.store.queues.snapshot import copy_of
 from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.scan.boundaries import Boundaries, named_back
+from aerobee.store.scan.segment_reader import SegmentReader
 
 log = logging.getLogger("aerobee.store.scrub")
 
@@ -235,18 +240,19 @@ class EntryCheck:
             high >= copy.max_offset or (after is not None and after[0] >= self._end)
         )
 
-    def is_named(self, record: Checked) -> bool:
-        """Whether a record's own slot names it. False if that cannot be read."""
-        queue = self._queues.get(record[6], record[2])
-        if queue is None:
-            return False
-        copy = self._copy(queue)
-        try:
-            entry = copy.entry(record[3])
-        except OSError as error:
-            self._failed(copy, error)
-            return False
-        return entry is not None and entry[:2] == record[:2]
+    def boundaries(self, reader: SegmentReader) -> Boundaries:
+        """Where records begin in the segment by what the queues name. What cannot be read of them
+        names nothing."""
+
+        def names_back(queue: QueueView, offset: int, log_offset: int, size: int) -> bool:
+            try:
+                named_back(reader, queue, offset, log_offset, size)
+            except CorruptRecord:
+                return False
+            return True
+
+        copies = [_Readable(self._copy(queue), self._failed) for queue in self._queues]
+        return Boundaries(lambda: copies, names_back)
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -276,6 +282,28 @@ class EntryCheck:
             return  # trimmed, or the topic was deleted
         self.complete = False
         log.warning("queue not readable path=%s %s", copy.directory, error)
+
+
+class _Readable(QueueView):
+    """A copy of a queue whose files may be gone, or not be readable: nothing is in them then."""
+
+    def __init__(self, copy: ConsumeQueue, failed: Callable[[ConsumeQueue, OSError], None]) -> None:
+        self._copy = copy
+        self._failed = failed
+        self.topic, self.queue_id = copy.topic, copy.queue_id
+        self.directory, self.segment_bytes = copy.directory, copy.segment_bytes
+        self.max_offset = copy.max_offset
+
+    @property
+    def first_offset(self) -> int:
+        return self._copy.first_offset
+
+    def read_entries(self, first: int, count: int) -> bytes:
+        try:
+            return self._copy.read_entries(first, count)
+        except OSError as error:
+            self._failed(self._copy, error)
+            return b""
 
 
 def _tags_code(properties: bytes) -> int:

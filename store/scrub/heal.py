@@ -22,13 +22,8 @@ from typing import NamedTuple
 
 from aerobee.store.disk.files import Clock, is_full
 from aerobee.store.disk.health import Health
-from aerobee.store.queues.consume_queue import (
-    ENTRY,
-    ENTRY_BYTES,
-    PRE_BLANK,
-    PRE_BLANK_SIZE,
-    ConsumeQueue,
-)
+from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK, PRE_BLANK_SIZE
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.reading.damage import DamageReports, Kind, Verdict
 from aerobee.store.scan.sequence import Gap

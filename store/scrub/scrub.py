@@ -2,10 +2,10 @@
 
 A start reads the log from where the last run ended, so damage before that is not known. The scrub
 reads it, oldest segment first, and again every `scrub_interval_hours`; a segment that a read has
-found damage in comes first. It verifies records (`scrub/log.py`) and compares them with the consume
-queues (`scrub/entries.py`); a pass ends with the index files (`scrub/index.py`). A segment in which
-all is in order needs no checks when it is read (`MappedFile.unchecked_below`); where it is not,
-records are reported and remembered as gaps, and what differs in the queues goes to their owner
+found damage in comes first. It verifies records (`scan/log_scanner.py`) and compares them with the
+consume queues (`scrub/entries.py`); a pass ends with the index files (`scrub/index.py`). A segment
+in which all is in order needs no checks when it is read (`MappedFile.unchecked_below`); where it is
+not, records are reported and remembered as gaps, and what differs in the queues goes to their owner
 (`heal.py`).
 
 Only what is durable and dispatched is read. The bytes come by pread on descriptors of its own, and
@@ -20,7 +20,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.health import Health
@@ -28,12 +28,13 @@ from aerobee.store.index.service import IndexService
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.reading.damage import DamageReports, Kind, Verdict
-from aerobee.store.scan.pieces import LogPieces
+from aerobee.store.scan.log_scanner import LogScanner, OneSegment
+from aerobee.store.scan.segment_reader import FileReader
 from aerobee.store.scan.sequence import Gap
+from aerobee.store.scan.sources import Source, Window, ranges_of
 from aerobee.store.scrub.entries import EntryCheck
 from aerobee.store.scrub.heal import Findings, Healer
 from aerobee.store.scrub.index import IndexFileCheck
-from aerobee.store.scrub.log import SegmentCheck
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.stats import StoreStats
@@ -46,6 +47,10 @@ _IDLE_S = 1.0
 # Work between two waits, and the least such wait: enough for others to take the interpreter.
 _STEP_NS = 300_000
 _LEAST_WAIT_S = 0.0002
+# Bytes of the log read at a time, and those of records checked in one step: the smallest records
+# (91 bytes) of so many take half a millisecond.
+_PIECE_BYTES = 64 << 10
+_STEP_BYTES = 32 << 10
 # Pages of segments that old are given back as they are read: they were not in memory before.
 _FORGET_BYTES = 16 << 20
 
@@ -247,7 +252,7 @@ class Scrub:
         in_pass = self._pass is not None
         unchecked_below = segment.unchecked_below
         try:
-            pieces = LogPieces(self._files, segment.path, segment.size)
+            source = Source(self._files, segment.path, segment.size)
         except FileNotFoundError:
             return  # deleted
         except OSError as error:
@@ -256,13 +261,19 @@ class Scrub:
         entries = EntryCheck(
             self._files, self._queues, self._levels, segment.start, segment.start + limit
         )
-        check = SegmentCheck(
-            pieces, segment.start, segment.size, limit, self._crc_check, entries.is_named
+        window = Window(source, _PIECE_BYTES)
+        reader = FileReader(
+            segment.path, segment.start, segment.size, segment.size, window, _STEP_BYTES
+        )
+        boundaries = entries.boundaries(reader)
+        end = segment.start + limit
+        scan = LogScanner(
+            OneSegment(reader), end, boundaries, self._crc_check, until=end, step_bytes=_STEP_BYTES
         )
         try:
-            done = self._paced(segment, self._work(check, entries), pieces)
+            done = self._paced(segment, self._work(scan, entries), source)
         finally:
-            pieces.close()
+            source.close()
             entries.close()
         self._stats.scrub_left_bytes = sum([waiting.size for waiting in self._pass or ()])
         if done:
@@ -271,41 +282,43 @@ class Scrub:
                 unchecked_below,
                 entries.runs,
                 entries.orphans,
-                check.gaps,
+                _with_reasons(scan.gaps, segment.start, ranges_of(source.unreadable)),
                 entries.complete,
                 in_pass,
             )
-            self._conclude(findings, pieces)
+            self._conclude(findings, source)
 
-    def _work(self, check: SegmentCheck, entries: EntryCheck) -> Iterator[None]:
+    def _work(self, scan: LogScanner, entries: EntryCheck) -> Iterator[None]:
         """All that is to be done for one segment, in steps."""
-        for batch in check.batches():
+        for batch in scan.steps(scan.end):
             yield
-            entries.feed(batch)
+            if batch is None:
+                continue
+            entries.feed(batch.records)
             yield
             yield from entries.compare()
         yield from entries.compare(all_of_them=True)
         yield from entries.look_for_orphans()
 
-    def _paced(self, segment: MappedFile, work: Iterator[None], pieces: LogPieces) -> bool:
+    def _paced(self, segment: MappedFile, work: Iterator[None], source: Source) -> bool:
         """Do the work at the rate; False when the segment is gone, or the store is closed."""
         read = forgotten = 0
         began = time.thread_time_ns()
         for _ in work:
             spent = time.thread_time_ns() - began
-            fresh = pieces.bytes_read - read
+            fresh = source.bytes_read - read
             if spent < _STEP_NS and not fresh:
                 continue
             self._stats.scrub_steps.add(spent)
             read += fresh
             self._stats.scrub_bytes += fresh
-            if pieces.bytes_read - forgotten >= _FORGET_BYTES:
-                forgotten = pieces.bytes_read
-                self._forget(segment, pieces)
+            if source.bytes_read - forgotten >= _FORGET_BYTES:
+                forgotten = source.bytes_read
+                self._forget(segment, source)
             if self._wait(fresh) or self._segments.find(segment.start) is not segment:
                 return False
             began = time.thread_time_ns()
-        self._forget(segment, pieces)
+        self._forget(segment, source)
         return True
 
     def _wait(self, fresh: int) -> bool:
@@ -314,13 +327,13 @@ class Scrub:
         self._free_at = max(now, self._free_at) + fresh / self._bytes_per_second
         return self._stopping.wait(max(_LEAST_WAIT_S, self._free_at - now))
 
-    def _forget(self, segment: MappedFile, pieces: LogPieces) -> None:
+    def _forget(self, segment: MappedFile, source: Source) -> None:
         if segment.end <= self._recent_from():
-            pieces.forget_cached()
+            source.forget_cached()
 
-    def _conclude(self, findings: Findings, pieces: LogPieces) -> None:
+    def _conclude(self, findings: Findings, source: Source) -> None:
         segment = findings.segment
-        segment.unreadable = tuple(pieces.unreadable)
+        segment.unreadable = tuple(ranges_of(source.unreadable))
         if findings.gaps:
             self._pass_damaged += 1
             self._report(findings)
@@ -351,3 +364,15 @@ class Scrub:
             if gap.start <= entry[0] < gap.end:
                 return queue.topic, queue.queue_id, queue_offset
         return None
+
+
+def _with_reasons(
+    gaps: Sequence[Gap], start: int, unreadable: Sequence[tuple[int, int]]
+) -> list[Gap]:
+    """The gaps of the segment that begins at `start`, saying where the disk is the reason."""
+    return [
+        gap._replace(reason=f"the disk cannot read it ({gap.reason})")
+        if any(start + low < gap.end and gap.start < start + high for low, high in unreadable)
+        else gap
+        for gap in gaps
+    ]

@@ -19,7 +19,7 @@ from aerobee.store.disk.files import Files
 from aerobee.store.disk.steady_time import SteadyTime
 from aerobee.store.flush.services import CommitLogSync
 from aerobee.store.message_store import MessageStore
-from aerobee.store.scan.log_walk import LogWalk
+from aerobee.store.scan.log_scanner import LogScanner
 from aerobee.store.segments.mapped_file import MappedFile
 
 
@@ -92,11 +92,11 @@ def offsets_file_ahead_of_sync() -> None:
 def bad_crc_accepted() -> None:
     """A record whose lengths add up is taken, whatever its body holds (docs/reliability.md B6)."""
 
-    def init(walk: Any, *arguments: Any, **named: Any) -> None:
-        old_init(walk, *arguments, **named)
-        replace(walk, "_check_crc", CHECK_NOTHING)
+    def init(scanner: Any, *arguments: Any, **named: Any) -> None:
+        old_init(scanner, *arguments, **named)
+        replace(scanner, "_check_crc", CHECK_NOTHING)
 
-    old_init = replace(LogWalk, "__init__", init)
+    old_init = replace(LogScanner, "__init__", init)
 
 
 def no_zeroing_after_a_cut() -> None:

@@ -14,6 +14,7 @@ import random
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,6 +80,16 @@ def run_child(*arguments: str, strace: tuple[str, ...] = ()) -> Said:
 def at_call(call: str, nth: int) -> tuple[str, ...]:
     """strace's options for a SIGKILL at a thread's n-th such call."""
     return ("-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={nth}")
+
+
+def calls_made(call: str, trace: Path, *arguments: str) -> int:
+    """How many of the calls the busiest thread of a child makes that nobody kills."""
+    said = run_child(*arguments, strace=("-e", f"trace={call}", "-o", str(trace)))
+    assert said.done
+    of_threads = Counter(
+        line.split()[0] for line in trace.read_text().splitlines() if f" {call}(" in line
+    )
+    return max(of_threads.values())
 
 
 def lines(functions: tuple[str, ...], rng: random.Random) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.scan.log_walk import LogWalk
+from aerobee.store.scan.log_scanner import LogScanner, Tail
 from aerobee.store.segments.mapped_file import MappedFile
 from tests.sim.plans import plan_named
 from tests.sim.recorded_files import RecordedFiles
@@ -56,14 +56,14 @@ def _sync_failures_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def _any_crc_accepted(patch: pytest.MonkeyPatch) -> None:
-    original = LogWalk.__init__
+    original = LogScanner.__init__
 
     def without_crc(
-        walk: LogWalk, segments: Any, floor: int, named: Any, _crc: int, **more: Any
+        scanner: LogScanner, segments: Any, floor: int, named: Any, _crc: int, **more: Any
     ) -> None:
-        original(walk, segments, floor, named, 0, **more)
+        original(scanner, segments, floor, named, 0, **more)
 
-    patch.setattr(LogWalk, "__init__", without_crc)
+    patch.setattr(LogScanner, "__init__", without_crc)
 
 
 def _dispatch_to_written(patch: pytest.MonkeyPatch) -> None:
@@ -76,12 +76,14 @@ def _cuts_not_zeroed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_resynchronising(patch: pytest.MonkeyPatch) -> None:
-    original = LogWalk.__init__
+    original = LogScanner.__init__
 
-    def without_floor(walk: LogWalk, segments: Any, _floor: int, *rest: Any, **more: Any) -> None:
-        original(walk, segments, 0, *rest, **(more | {"lenient": False}))
+    def without_floor(
+        scanner: LogScanner, segments: Any, _floor: int, *rest: Any, **more: Any
+    ) -> None:
+        original(scanner, segments, 0, *rest, **(more | {"tail": Tail.TORN}))
 
-    patch.setattr(LogWalk, "__init__", without_floor)
+    patch.setattr(LogScanner, "__init__", without_floor)
 
 
 def _offsets_ahead(patch: pytest.MonkeyPatch) -> None:

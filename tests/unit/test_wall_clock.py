@@ -10,10 +10,10 @@ ALLOWED = {
     "store/repair/at_rest.py": "names what it puts aside",
     "store/log/commit_log.py": "store times; how long the put lock is held (FORMAT.md 3.2)",
     "store/disk/files.py": "the clock itself",
-    "store/index/names.py": "names of index files",
+    "store/index/service.py": "names of index files",
     "store/retention/retention.py": "the hour of deletion",
     "store/retention/forecast.py": "the hour of deletion",
-    "store/stats_service.py": "the day that totals are of",
+    "store/stats.py": "the day that totals are of",
     "store/disk/steady_time.py": "what messages expire by, held against the monotonic clock",
     "broker/requests/runtime.py": "shown to people",
     "broker/requests/stats.py": "shown to people",
@@ -21,7 +21,7 @@ ALLOWED = {
     "broker/core.py": "versions of tables, as the reference",
     "broker/monitoring/health.py": "shown to people",
     "broker/monitoring/store_metrics.py": "ages of messages",
-    "broker/messages/offset_moved.py": "the time in a message",
+    "broker/messages/pull.py": "the time in a message about an offset that moved",
     "broker/stats.py": "shown to people",
 }
 

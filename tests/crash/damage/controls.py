@@ -15,7 +15,7 @@ from aerobee.store.disk.lock import StoreLock
 from aerobee.store.index import service as index_service
 from aerobee.store.recovery import recovery
 from aerobee.store.recovery.soundness import Soundness
-from aerobee.store.scan import log_walk
+from aerobee.store.scan.resynchronise import Resynchroniser
 from aerobee.store.scrub import entries as scrub_units
 from aerobee.store.segments import mapped_file_queue
 from aerobee.store.segments.mapped_file import MappedFile
@@ -46,8 +46,9 @@ def _always(*_args: Any, **_named: Any) -> bool:
     return True
 
 
-def _no_resynchronisation(walk: Any, segment: MappedFile, bad: int) -> int:
-    return min(walk._floor, segment.end)
+def _no_resynchronisation(_: Any, _bad: int, limit: int) -> Iterator[None]:
+    yield from ()
+    return limit
 
 
 def _believed(data: bytes) -> Any:
@@ -55,7 +56,7 @@ def _believed(data: bytes) -> Any:
     line = data.partition(b"\n")[0]
     try:
         return msgspec.json.decode(line, type=offsets_file.Offsets)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
@@ -83,7 +84,7 @@ def _default_for_damaged(load: Callable[..., Any]) -> Callable[..., Any]:
 
 RULES: dict[str, Broken] = {
     "resynchronisation": Broken(
-        "log: bit of", log_walk.LogWalk, "_resynchronise", _no_resynchronisation
+        "log: bit of", Resynchroniser, "below_floor", _no_resynchronisation
     ),
     "a record has its CRC": Broken(
         "log: bit of", message_store, "crc_checks", lambda **_named: CHECK_NOTHING

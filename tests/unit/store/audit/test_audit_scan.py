@@ -2,19 +2,21 @@
 
 import random
 import shutil
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import NotAStore, StoreSizeMismatch
-from aerobee.store.inspect import sources
 from aerobee.store.inspect.layout import survey
-from aerobee.store.inspect.queue_files import QueueSet, RecordsByPlace, names_record
+from aerobee.store.inspect.log_files import LogFiles
+from aerobee.store.inspect.queue_files import QueueSet
 from aerobee.store.inspect.sizes import FOUND, GIVEN, NOTED
-from aerobee.store.inspect.sources import Sources
 from aerobee.store.message_store import MessageStore
-from aerobee.store.queues.consume_queue import ENTRY
+from aerobee.store.queues.queue_view import ENTRY, names_record
+from aerobee.store.scan import sources
+from aerobee.store.scan.sources import Sources
 from tests.faulty_files import FaultyFiles
 from tests.golden import make_store
 from tests.unit.store import audit_support as at
@@ -145,6 +147,15 @@ def test_a_record_forged_in_a_body_is_not_believed(tmp_path: Path) -> None:
     assert report.counts.records == 6
 
 
+def result_of(steps: Generator[None, None, int]) -> int:
+    """What a generator of steps returns at last."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return int(end.value)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_next_record_that_units_name_is_that_of_all_units(root: Path, seed: int) -> None:
     """However it is asked: place after place, and back again; wrong units are passed over."""
@@ -161,7 +172,7 @@ def test_the_next_record_that_units_name_is_that_of_all_units(root: Path, seed: 
     settings = small_settings(root)
     layout = survey(Files(), settings)
     sources = Sources(Files())
-    records = RecordsByPlace(sources, layout.segments, SEGMENT)
+    records = LogFiles(sources, layout.segments, SEGMENT)
     queues = QueueSet(sources, layout.queues, 200, records)
     named = sorted(
         log_offset
@@ -178,7 +189,7 @@ def test_the_next_record_that_units_name_is_that_of_all_units(root: Path, seed: 
         for place in asked:
             limit = min(end, place + chance.choice([1, 200, SEGMENT, end]))
             wanted = next((one for one in named if place < one < limit), limit)
-            assert queues.next_named(place, limit) == wanted, (seed, place, limit)
+            assert result_of(queues.boundaries.after(place, limit)) == wanted, (seed, place, limit)
     sources.close()
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from aerobee.protocol.message.record import StoreMessage, decode_record, pack_host, record_size
+from aerobee.protocol.message.record import StoreMessage, decode_record, record_size
+from aerobee.protocol.message.record_layout import pack_host
 from aerobee.store.errors import (
     MessageIllegal,
     PageCacheBusy,

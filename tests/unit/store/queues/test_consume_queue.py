@@ -10,7 +10,8 @@ import pytest
 from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreSizeMismatch
-from aerobee.store.queues.consume_queue import PRE_BLANK, ConsumeQueue
+from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.queue_view import PRE_BLANK
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.recovery.soundness import _holes
 from tests.faulty_files import FaultyFiles

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.store.message_store import MessageStore
-from aerobee.store.queues.consume_queue import EMPTY, ENTRY, ENTRY_BYTES, PRE_BLANK
+from aerobee.store.queues.queue_view import EMPTY, ENTRY, ENTRY_BYTES, PRE_BLANK
 from aerobee.store.retention import queue_trim, retention
 from aerobee.store.segments.results import GetStatus
 from tests.faulty_files import FaultyFiles

@@ -1,0 +1,181 @@
+"""A commit log as files in whatever state: some missing, cut short, too long, or another's.
+
+`scan/log_scanner.py` reads it; here are the files as its segments, and the reporter that keeps what
+an audit wants to know besides the gaps: where each file ends, and whose it is.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.message.record_check import CHECK_NOTHING
+from aerobee.store.inspect.layout import FoundFile
+from aerobee.store.inspect.places import own_start
+from aerobee.store.queues.queue_view import QueueView
+from aerobee.store.scan.boundaries import Boundaries, named_back
+from aerobee.store.scan.log_scanner import LogScanner, Reporter, Tail
+from aerobee.store.scan.segment_reader import FileReader, SegmentReader
+from aerobee.store.scan.sequence import Gap
+from aerobee.store.scan.sources import Sources, Window
+
+# Single records are scattered, and only as long as their entries say.
+_NARROW_BYTES = 512
+
+
+class FileSegments:
+    """The segment files of a log, `segment_bytes` each."""
+
+    def __init__(self, sources: Sources, files: Sequence[FoundFile], segment_bytes: int) -> None:
+        self._sources = sources
+        self._files = files
+        self._segment_bytes = segment_bytes
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        files = self._files
+        return (files[0].start, files[-1].start + self._segment_bytes) if files else (0, 0)
+
+    def readers(self, start: int) -> Iterator[SegmentReader]:
+        for file in self._files:
+            if file.start + self._segment_bytes > start:
+                source = self._sources.own(file.path)
+                try:
+                    yield reader_of(file, self._segment_bytes, Window(source))
+                finally:
+                    self._sources.give_back(source)
+
+
+def reader_of(file: FoundFile, segment_bytes: int, window: Window) -> FileReader:
+    """The file as a segment of that length."""
+    return FileReader(file.path, file.start, segment_bytes, file.size, window)
+
+
+class FileReporter(Reporter):
+    """Keeps what a scan of files tells."""
+
+    def __init__(self, sources: Sources, files: Sequence[FoundFile], segment_bytes: int) -> None:
+        self._sources = sources
+        self._segment_bytes = segment_bytes
+        self._by_path = {file.path: file for file in files}
+        self.blanks = 0
+        # Segments that hold nothing but zeros, behind the end.
+        self.spare: list[FoundFile] = []
+        # Behind the end: (file, first position, position behind the last byte that is not zero).
+        self.tail: list[tuple[FoundFile, int, int]] = []
+        # Segments whose last record is not followed by a blank.
+        self.not_closed_files: list[FoundFile] = []
+        # (file, where it belongs) of files that hold another place's records.
+        self.misplaced: list[tuple[FoundFile, int]] = []
+
+    def is_other(self, reader: SegmentReader) -> bool:
+        assert isinstance(reader, FileReader)
+        written = reader.written_end(0)
+        others = {file.start: file for file in self._by_path.values() if file.path != reader.path}
+        own = own_start(self._sources, reader, others, written) if written else reader.start
+        if own == reader.start:
+            return False
+        self.misplaced.append((self._by_path[reader.path], own))
+        return True
+
+    def gap(self, gap: Gap) -> None:
+        self.tail = [
+            (file, max(position, gap.end - file.start), written)
+            for file, position, written in self.tail
+            if file.start + written > gap.end
+        ]
+        self.spare = [file for file in self.spare if file.start >= gap.end]
+
+    def blank(self) -> None:
+        self.blanks += 1
+
+    def not_closed(self, reader: SegmentReader) -> None:
+        self.not_closed_files.append(self._by_path[reader.path])
+
+    def nothing_behind(self, reader: SegmentReader, log_offset: int) -> None:
+        position = log_offset - reader.start
+        written = reader.written_end(position)
+        if written > position:
+            self.tail.append((self._by_path[reader.path], position, written))
+        elif position == 0:
+            self.spare.append(self._by_path[reader.path])
+
+
+class LogFiles:
+    """The files of one log, to be scanned or asked for single records."""
+
+    def __init__(self, sources: Sources, files: Sequence[FoundFile], segment_bytes: int) -> None:
+        self._sources = sources
+        self._segment_bytes = segment_bytes
+        # A file that begins at no multiple of the size cannot be read as a segment.
+        self.files = [file for file in files if file.start % segment_bytes == 0]
+        self._by_number = {file.start // segment_bytes: file for file in self.files}
+
+    def scanner(
+        self,
+        boundaries: Boundaries,
+        known_end: int,
+        check_crc: int,
+        *,
+        torn_above: bool,
+        below: int = 1 << 63,
+    ) -> tuple[LogScanner, FileReporter]:
+        """A scan of the files that begin `below` a log offset, and its reporter.
+
+        Up to `known_end` the log is known to reach. With `torn_above` a bad record from there on is
+        a torn tail, as recovery takes it after a crash; otherwise anything sound behind it counts.
+        """
+        files = [file for file in self.files if file.start < below]
+        reporter = FileReporter(self._sources, files, self._segment_bytes)
+        scanner = LogScanner(
+            FileSegments(self._sources, files, self._segment_bytes),
+            known_end,
+            boundaries,
+            check_crc,
+            tail=Tail.TORN if torn_above else Tail.SEARCHED,
+            to_the_last=True,
+            reporter=reporter,
+        )
+        return scanner, reporter
+
+    def last_sound_start(self) -> int:
+        """Where the last segment begins that begins with a sound record or blank; 0 if none."""
+        for file in reversed(self.files):
+            if self._reader(file).is_sound(file.start, CHECK_NOTHING):
+                return file.start
+        return 0
+
+    def first_store_ms(self, file: FoundFile) -> int:
+        """Store time of a segment's first record, 0 if it does not begin with a sound one."""
+        try:
+            return self._reader(file).head(file.start, CHECK_NOTHING).store_timestamp_ms
+        except CorruptRecord:
+            return 0
+
+    # --- single records, for entries that want to know what stands where they point ----------
+
+    def has_file(self, log_offset: int) -> bool:
+        """Whether there is a file for that part of the log."""
+        return log_offset // self._segment_bytes in self._by_number
+
+    def may_be(self, log_offset: int, size: int, log_end: int, segments: int) -> bool:
+        """Whether a record could lie there, in a log that goes on `segments` behind `log_end`."""
+        room = self._segment_bytes - log_offset % self._segment_bytes
+        return size <= room and log_offset < log_end + segments * self._segment_bytes
+
+    def problem(self, queue: QueueView, offset: int, log_offset: int, size: int) -> str | None:
+        """Why the record an entry names is not that queue's message; None if it is."""
+        file = self._by_number.get(log_offset // self._segment_bytes)
+        if file is None:
+            return f"the log has no file for log offset {log_offset}"
+        try:
+            named_back(self._reader(file), queue, offset, log_offset, size)
+        except CorruptRecord as error:
+            return str(error)
+        return None
+
+    def names_back(self, queue: QueueView, offset: int, log_offset: int, size: int) -> bool:
+        """Whether the record an entry names is there and is that queue's message."""
+        return self.problem(queue, offset, log_offset, size) is None
+
+    def _reader(self, file: FoundFile) -> FileReader:
+        window = Window(self._sources.get(file.path), _NARROW_BYTES)
+        return reader_of(file, self._segment_bytes, window)

@@ -1,0 +1,144 @@
+"""What a consume queue says: for each message of one (topic, queue id) where it lies in the log.
+
+Entries (RocketMQ: entries) of 20 bytes: log offset i64, record size i32, tags code i64. The entry
+of queue offset k is at byte k x 20 of the queue, always (docs/reliability.md B16): a queue offset
+that has no message is filled with a pre-blank entry (0, 2147483647, 0), never closed up.
+
+Which entries count, learned from the reference's defects (store/FORMAT.md 8.6): a size <= 0 is an
+empty slot, wherever it stands; a pre-blank holds its slot but names no record.
+
+`QueueView` is reading, the same over a running broker's queue (`consume_queue.py`) and over files
+in whatever state they are in (`inspect/queue_files.py`). Offsets are queue offsets unless a name
+says bytes or log.
+"""
+
+import struct
+from collections.abc import Iterator
+
+ENTRY_BYTES = 20
+ENTRY = struct.Struct(">qiq")
+PRE_BLANK_SIZE = 0x7FFFFFFF
+PRE_BLANK = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
+EMPTY = bytes(ENTRY_BYTES)
+
+CHUNK_ENTRIES = 3200
+BLANK_CHUNK = PRE_BLANK * CHUNK_ENTRIES
+# Entries read at a time on the way back from an end, where most often the very last one is asked.
+_BACK_ENTRIES = 64
+
+
+def names_record(log_offset: int, size: int) -> bool:
+    """Whether an entry with these fields names a record: it is neither empty nor pre-blank."""
+    return 0 < size < PRE_BLANK_SIZE and log_offset >= 0
+
+
+class QueueView:
+    """Reading of one queue, whose slots go from `first_offset` to `max_offset`. A subclass gives
+    the bytes with `read_entries`."""
+
+    __slots__ = ()
+
+    directory: str
+    topic: str
+    queue_id: int
+    segment_bytes: int
+    max_offset: int
+
+    @property
+    def first_offset(self) -> int:
+        """First slot that has a file."""
+        raise NotImplementedError
+
+    def read_entries(self, first: int, count: int) -> bytes:
+        """Up to `count` entries from `first` on, within one file; empty where there is none."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """The queue as people write it."""
+        return f"{self.topic}/{self.queue_id}"
+
+    def entry(self, offset: int) -> tuple[int, int, int] | None:
+        """(log offset, size, tags code) of a slot, None where it is empty, blank or absent."""
+        data = self.read_entries(offset, 1)
+        if len(data) < ENTRY_BYTES:
+            return None
+        entry: tuple[int, int, int] = ENTRY.unpack(data)
+        return entry if 0 < entry[1] < PRE_BLANK_SIZE and entry[0] >= 0 else None
+
+    def is_pre_blank(self, offset: int) -> bool:
+        """Whether the slot is held by an entry that names no record."""
+        return self.read_entries(offset, 1) == PRE_BLANK
+
+    def next_file_offset(self, offset: int) -> int:
+        """First queue offset of the file behind the one that holds `offset`, or would hold it."""
+        entries = self.segment_bytes // ENTRY_BYTES
+        return (offset // entries + 1) * entries
+
+    def read_over_files(self, first: int, end: int) -> bytes:
+        """The entries of [first, end); slots without a file are empty. Fewer behind the end."""
+        parts: list[bytes] = []
+        end = min(end, self.max_offset)
+        while first < end:
+            data = self.read_entries(first, end - first)
+            if not data:
+                data = EMPTY * (min(self.next_file_offset(first), end) - first)
+            parts.append(data)
+            first += len(data) // ENTRY_BYTES
+        return b"".join(parts)
+
+    def chunks(self) -> Iterator[tuple[int, bytes]]:
+        """(first slot, entries) of all that the files hold, in order."""
+        offset = self.first_offset
+        while offset < self.max_offset:
+            data = self.read_entries(offset, min(CHUNK_ENTRIES, self.max_offset - offset))
+            if data:
+                yield offset, data
+                offset += len(data) // ENTRY_BYTES
+            else:
+                offset = self.next_file_offset(offset)
+
+    def first_named(self, start: int, end: int) -> tuple[int, int, int] | None:
+        """(queue offset, log offset, size) of the first entry of [start, end) naming a record."""
+        chunk = 8  # most often the very first one names a record
+        while start < end:
+            data = self.read_entries(start, min(chunk, end - start))
+            if not data:
+                start = self.next_file_offset(start)
+                continue
+            chunk = CHUNK_ENTRIES
+            if data != BLANK_CHUNK[: len(data)] and data.count(0) != len(data):
+                for index, (log_offset, size, _) in enumerate(ENTRY.iter_unpack(data)):
+                    if 0 < size < PRE_BLANK_SIZE and log_offset >= 0:
+                        return start + index, log_offset, size
+            start += len(data) // ENTRY_BYTES
+        return None
+
+    def last_named(self, end: int) -> tuple[int, int, int] | None:
+        """The same of the last entry below `end`."""
+        entries = self.segment_bytes // ENTRY_BYTES
+        while end > self.first_offset:
+            start = max(self.first_offset, end - _BACK_ENTRIES, (end - 1) // entries * entries)
+            data = self.read_entries(start, end - start)
+            for index in range(len(data) // ENTRY_BYTES - 1, -1, -1):
+                log_offset, size, _ = ENTRY.unpack_from(data, index * ENTRY_BYTES)
+                if names_record(log_offset, size):
+                    return start + index, log_offset, size
+            end = start
+        return None
+
+    def first_at(self, log_offset: int) -> int:
+        """Queue offset of the first entry that names a record at or above `log_offset`.
+
+        `max_offset` if there is none. Log offsets grow along a queue, so this is a binary search.
+        """
+        low, high = self.first_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            found = self.first_named(middle, high)
+            if found is not None and found[1] < log_offset:
+                low = found[0] + 1
+            else:
+                high = middle
+        found = self.first_named(low, self.max_offset)
+        return self.max_offset if found is None else found[0]
