@@ -115,7 +115,7 @@ def make(root: Path, chance: random.Random, **changes: object) -> None:
     put_some(store, clock, chance, 40)
     for number in range(4):
         store.put(message(b"not dispatched", unique=f"N{number}"))
-    store.commits.wake()
+    store.request_flush()
     deadline = time.monotonic() + 20
     while store.committed < store.written:
         assert time.monotonic() < deadline
@@ -329,17 +329,17 @@ def start(name: str, root: Path, clock: ManualClock, **changes: object) -> None:
         say(name, root, "refused", error)
         return
     recovery = vars(store.recovery) | {"seconds": 0}
-    say(name, root, list(recovery.values()))
-    worker, healer = store.checks._scrub, store.checks._healer
+    say(name, root, sorted(recovery.items()))
+    worker, healer = store._scrub, store._healer
     assert worker is not None
     while True:
         quiet = worker.idle and store.stats.scrub_passes > 0
-        store.checks.heal()
+        store.repair_queues()
         if quiet and worker.idle and healer._work is None and not healer._findings:
             break
         time.sleep(0.001)
-    say(name, root, store.stats.mended_entries, store.stats.damage_found, store.known_gaps)
-    say(name, root, "unchecked", store.checks.unchecked_bytes)
+    say(name, root, store.stats.repaired_entries, store.stats.damage_found, store.known_gaps)
+    say(name, root, "unchecked", store.unchecked_bytes)
     for topic, queue_id in sorted(store.queues()):
         found = [one.log_offset for one in read_all(store, topic, queue_id)]
         say(name, root, topic, queue_id, found)
