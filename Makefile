@@ -7,14 +7,19 @@ ARGS ?=
 PYTHON_IN_VENV := .venv/bin/python
 # With bytecode, even where the machine says to write none: the tests start thousands of Pythons.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(PYTHON_IN_VENV) -m pytest
+# More than cores, because most tests wait for something; tests/schedule.py says which share one.
+WORKERS ?= $(shell expr 3 '*' $$(nproc 2>/dev/null || echo 2))
+PARALLEL := --numprocesses $(WORKERS)
 # Suites beside the unit tests; `make crash` runs tests/crash, and so on.
 SUITES := contract interop crash sim fuzz service
+FIGURES := .run/figures.jsonl
 
-.PHONY: help setup run test check lint types unit peers monitors spark bench bench-spark pair manual clean $(SUITES)
+.PHONY: help setup run test campaign check lint types unit bring peers spark bench bench-spark pair manual clean $(SUITES)
 
 help:
 	@echo 'make run     a broker with its name server, ready to send and pull (STORE=DIR, ARGS="--port 10911")'
 	@echo 'make test    everything, with the real clients of other languages (brings them first)'
+	@echo 'make campaign  the same with nothing left to chance, for an hour; refreshes docs/reliability.md'
 	@echo 'make check   ruff, types, unit and contract tests: about two minutes, before each commit'
 	@echo 'make bench   benchmarks; bench-spark: Spark reading from us and from Kafka'
 	@echo 'make pair    BASE=COMMIT: the working tree against that state, in turns (PAIRS=15, LOADS=P2,P5)'
@@ -26,13 +31,24 @@ setup:
 run: setup
 	exec .venv/bin/aerobee serve --store "$(STORE)" $(ARGS)
 
-# One pytest run over all suites, so that its closing line speaks for all of them.
-test: setup lint types peers
-	$(PYTEST) tests --durations=20 $(ARGS)
+# One pytest run over all suites, so that its closing line speaks for all of them. What they need is
+# brought meanwhile; a test waits for the part it needs. Sizes are the quick ones of tests/campaign.py.
+test: bring
+	@$(MAKE) --no-print-directory lint types
+	$(PYTEST) tests $(PARALLEL) --durations=20 $(ARGS)
+	@$(PYTHON_IN_VENV) -m tests.parts wait
 
-# On all cores: these suites measure nothing, and share nothing but the code.
+# Before a change to store/, remoting/ or a recovery is done: all suites in full. The figures of those
+# that ran go into docs/reliability.md; ARGS="-k NAME" runs some.
+campaign: bring
+	@mkdir -p .run && rm -f $(FIGURES)
+	AEROBEE_CAMPAIGN=full AEROBEE_FIGURES=$(CURDIR)/$(FIGURES) \
+	  $(PYTEST) tests $(PARALLEL) -o faulthandler_timeout=3600 --durations=20 $(ARGS)
+	@$(PYTHON_IN_VENV) -m tests.parts wait
+	$(PYTHON_IN_VENV) -m tests.campaign report --write $(FIGURES)
+
 check: lint types
-	$(PYTEST) tests/unit tests/test_layers.py tests/contract --numprocesses auto --dist worksteal $(ARGS)
+	$(PYTEST) tests/unit tests/test_layers.py tests/contract $(PARALLEL) $(ARGS)
 
 lint: setup
 	.venv/bin/ruff check .
@@ -42,30 +58,19 @@ types: setup
 	.venv/bin/mypy -p aerobee
 
 unit: setup
-	$(PYTEST) tests/unit tests/test_layers.py --durations=5 $(ARGS)
+	$(PYTEST) tests/unit tests/test_layers.py $(PARALLEL) --durations=5 $(ARGS)
 
-peers: setup monitors
-	@if [ -x tests/interop/setup.sh ]; then tests/interop/setup.sh; fi
-	@tests/spark/setup.sh
+# Clients of other languages, the Java broker, PySpark, Prometheus: in the background.
+bring: setup
+	@$(PYTHON_IN_VENV) -m tests.parts start
 
-# Prometheus, for the tests of /metrics.
-monitors:
-	@tests/service/setup.sh
+peers: bring
+	@$(PYTHON_IN_VENV) -m tests.parts wait
 
-interop: peers
+interop service spark: bring
 
-service: monitors
-
-# Drivers of two versions of PySpark against our daemon and the real Java broker.
-spark: setup
-	@tests/spark/setup.sh
-	@tests/interop/setup.sh java
-	$(PYTEST) tests/spark --durations=10 $(ARGS)
-
-# A suite that does not exist yet is said, not failed.
-$(SUITES): setup
-	@if [ -d tests/$@ ]; then $(PYTEST) tests/$@ --durations=10 $(ARGS); \
-	else echo "tests/$@: no such suite yet"; fi
+$(SUITES) spark: setup
+	$(PYTEST) tests/$@ $(PARALLEL) --durations=10 $(ARGS)
 
 bench: setup
 	tests/interop/setup.sh java

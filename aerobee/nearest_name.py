@@ -1,4 +1,4 @@
-"""The name that somebody probably meant who gave one that nobody knows."""
+"""The known name that was probably meant by one that is not known."""
 
 from __future__ import annotations
 

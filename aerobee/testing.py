@@ -29,9 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from aerobee.broker.daemon import Daemon
+from aerobee.client.loop_thread import new_loop
 from aerobee.config.model import Settings
 
-# Starting takes a tenth of a second; a machine under load gets patience instead of a false alarm.
+# Starting takes a tenth of a second; a machine under load gets time instead of a false alarm.
 _START_TIMEOUT_S = 60.0
 
 SMALL: dict[str, Any] = {
@@ -105,7 +106,7 @@ class _DaemonThread:
 
     def _main(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=_new_loop) as runner:
+            with asyncio.Runner(loop_factory=new_loop) as runner:
                 runner.run(self._serve())
         except BaseException as error:  # noqa: BLE001  handed to the thread that waits
             if not self._started.done():
@@ -139,15 +140,6 @@ class _DaemonThread:
             await stop.wait()
         finally:
             await daemon.stop()
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
 
 
 try:

@@ -1,4 +1,4 @@
-"""The daemon: builds everything, starts it in order, stops it in reverse.
+"""The daemon: starts one broker with its ports and its name server in order, stops it in reverse.
 
 Start: HTTP (so that probes see the recovery), store (lock, recovery, in a thread), broker core,
 embedded name server, client ports, first registration, READY. Stop: no more connections, leave the
@@ -11,28 +11,26 @@ starting is undone in reverse and raised; the command line turns it into one lin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from aerobee.broker.core import BrokerCore, Identity
-from aerobee.broker.free_ports import ReservedPorts
-from aerobee.broker.housekeeping import Housekeeping
+from aerobee.broker.core import BrokerCore
 from aerobee.broker.metrics_setup import add_broker, add_http, add_network, metrics_of_process
 from aerobee.broker.monitoring.health import (
-    Health,
+    HealthChecks,
+    LoopMonitor,
     disk_probe,
     health_routes,
     registered_probe,
-    store_probe,
 )
 from aerobee.broker.monitoring.http import HttpLimits, HttpServer
-from aerobee.broker.monitoring.loop_monitor import LoopMonitor
-from aerobee.broker.monitoring.notify import Notifier
-from aerobee.broker.monitoring.supervision import Supervision
-from aerobee.broker.registration.addresses import decide_advertised
+from aerobee.broker.monitoring.metrics import Metrics
+from aerobee.broker.monitoring.systemd import Notifier, Supervision
+from aerobee.broker.registration.addresses import Identity, ReservedPorts, decide_advertised
 from aerobee.broker.registration.registration import Registrar
+from aerobee.broker.scheduler import Scheduler
 from aerobee.broker.stats import BrokerStats
 from aerobee.config.limits import Limits
 from aerobee.config.model import Settings
@@ -53,7 +51,7 @@ _DRAIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """What clients are told and where the parts listen; empty text for a part that is off."""
+    """The addresses that clients get and those of the parts; empty text for a part that is off."""
 
     broker: str
     vip: str
@@ -71,27 +69,27 @@ class Daemon:
 
     def __init__(self, settings: Settings, notifier: Notifier | None = None) -> None:
         self.settings = settings
-        self.stats = BrokerStats()
-        self.health = Health()
+        self.stats = BrokerStats(light=settings.lmq_enabled)
+        self.health = HealthChecks()
         limits = Limits.of(settings)
         self._limits = remoting_limits(limits)
         self._notifier = notifier or Notifier({})
         self._supervision = Supervision(self._notifier, self.health)
-        self._undo: list[tuple[str, Callable[[], Awaitable[None]]]] = []
+        # What stops the parts that have been started, with their names.
+        self._undo: list[tuple[str, Callable[[], Awaitable[None] | None]]] = []
         self._serving = False
         self._stop_asked = False
-        self._release_ports: Callable[[], None] = lambda: None
         self.health.add(
             "serving",
             lambda: None if self._serving else "the broker is starting or stopping",
             "wait; the log shows how far it is",
         )
+        self.warnings: tuple[str, ...] = limits.warnings
+        # There from `start` on.
         self.store: MessageStore
         self.core: BrokerCore
-        self.registrar: Registrar | None = None
-        self._name_server: NameServer | None = None
+        self.registrar: Registrar
         self.addresses: Addresses
-        self.warnings: tuple[str, ...] = limits.warnings
 
     async def start(self) -> None:
         """Start everything. What fails is undone and raised: `StoreError`, `RemotingListenError`,
@@ -123,7 +121,9 @@ class Daemon:
         while self._undo:
             what, undo = self._undo.pop()
             try:
-                await undo()
+                stopping = undo()
+                if stopping is not None:
+                    await stopping
             except Exception as error:
                 log.exception("stop failed what=%s", what)
                 failures.append(error)
@@ -136,67 +136,68 @@ class Daemon:
         check_ports(settings)
         # Of two daemons on one directory the ports are in the way, too: this says more.
         StoreLock(Files(), settings.store_path).probe()
-        self._housekeeping = Housekeeping(loop)
-        self._undo.append(("timers", self._housekeeping.stop))
-        self._loop_monitor = LoopMonitor(loop)
-        self._loop_monitor.start()
-        self._undo.append(("loop monitor", self._stop_loop_monitor))
-        http = await self._start_http()
+        scheduler = Scheduler(loop)
+        self._undo.append(("timers", scheduler.stop))
+        monitor = LoopMonitor(loop)
+        monitor.start()
+        self._undo.append(("loop monitor", monitor.stop))
+        metrics = metrics_of_process(settings, self.stats, self.health, monitor)
+        self._undo.append(("metrics", metrics.close))
+        http = await self._start_http(metrics, monitor)
         advertised = decide_advertised(settings.advertised_host, settings.listen_host)
         self.warnings += advertised.warnings
         self.store = await self._open_store(loop)
         self._undo.append(("store", self._close_store))
-        self._go_on()
-        port = settings.listen_port or self._reserve_port()
-        self.core = BrokerCore(settings, self.store, Identity(advertised, port), self.stats, loop)
-        self._undo.append(("broker core", self._close_core))
-        self.core.topics.report_lost(self.store.queues())
-        add_broker(self._metrics, settings, self.store, self.core, self.stats)
-        name_server = await self._start_name_server()
-        vip = await self._start_client_ports(port)
-        self._release_ports()
-        await self._register(name_server)
-        self.addresses = Addresses(
-            advertised.endpoint(port),
-            advertised.endpoint(vip) if vip else "",
-            name_server,
-            self._name_servers(name_server),
-            http,
+        self._check_not_abandoned()
+        with contextlib.ExitStack() as reserved:
+            port = settings.listen_port or self._reserve_port(reserved)
+            identity = Identity(advertised, port)
+            self.core = BrokerCore(settings, self.store, identity, self.stats, loop)
+            self._undo.append(("broker core", self.core.close))
+            self.core.topics.report_lost(self.store.queues())
+            add_broker(metrics, settings, self.store, self.core, self.stats)
+            name_server = await self._start_name_server()
+            vip = await self._start_client_ports(port)
+        embedded = (
+            f"{_reachable(settings.nameserver_host)}:{name_server.port}" if name_server else ""
         )
-        self.core.start_duties(self._housekeeping)
-        self._start_watch()
-        self._go_on()
+        servers = settings.name_server_list or ((embedded,) if embedded else ())
+        self.registrar = Registrar(settings, identity, self.core.topics, servers)
+        self._undo.append(("registration", self.registrar.stop))
+        ports = {"broker": self.main_server.stats, "vip": self.vip_server.stats}
+        add_network(metrics, ports, self.registrar.registered, name_server)
+        await self.registrar.start()
+        self.addresses = Addresses(
+            identity.endpoint, advertised.endpoint(vip) if vip else "", embedded, servers, http
+        )
+        self.core.start_tasks(scheduler)
+        self._start_checks(scheduler)
+        self._check_not_abandoned()
         self._serving = True
 
-    def _go_on(self) -> None:
+    def _check_not_abandoned(self) -> None:
         if self._stop_asked:
             raise StartAbandoned("asked to stop while starting")
 
-    async def _start_http(self) -> str:
-        settings, monitor = self.settings, self._loop_monitor
-        self._metrics = metrics_of_process(settings, self.stats, self.health, monitor)
+    async def _start_http(self, metrics: Metrics, monitor: LoopMonitor) -> str:
+        settings = self.settings
         if not settings.http_enabled or not settings.http_port:
             return ""
         routes = {
             **health_routes(self.health, monitor.stuck_s),
-            "/metrics": self._metrics.route,
+            "/metrics": metrics.route,
         }
         limits = HttpLimits(connections=settings.http_connections)
         server = HttpServer(settings.http_host, settings.http_port, routes, limits)
         await server.start()
         self._undo.append(("http", server.close))
-        add_http(self._metrics, server)
-        self._undo.append(("metrics", self._close_metrics))
+        add_http(metrics, server)
         return f"{settings.http_host}:{server.port}"
 
-    def _reserve_port(self) -> int:
-        reserved = ReservedPorts(_reachable(self.settings.listen_host))
-        self._release_ports = reserved.release
-        self._undo.append(("reserved ports", self._give_ports_back))
-        return reserved.port
-
-    async def _give_ports_back(self) -> None:
-        self._release_ports()
+    def _reserve_port(self, reserved: contextlib.ExitStack) -> int:
+        ports = ReservedPorts(_reachable(self.settings.listen_host))
+        reserved.callback(ports.release)
+        return ports.port
 
     async def _open_store(self, loop: asyncio.AbstractEventLoop) -> MessageStore:
         """Open and recover on a thread; the supervisor hears how far it is."""
@@ -208,18 +209,14 @@ class Daemon:
         store.make_segment_ahead()
         return store
 
-    async def _start_name_server(self) -> str:
+    async def _start_name_server(self) -> NameServer | None:
         settings = self.settings
         if not settings.nameserver_enabled:
-            return ""
-        kv_path = settings.nameserver_kv_path or os.path.join(
-            settings.store_path, "namesrv", "kvConfig.json"
-        )
-        server = NameServer(settings.nameserver_host, settings.nameserver_port, kv_path)
+            return None
+        server = NameServer(settings.nameserver_host, settings.nameserver_port, settings.kv_file)
         await server.start()
         self._undo.append(("name server", server.close))
-        self._name_server = server
-        return f"{_reachable(settings.nameserver_host)}:{server.port}"
+        return server
 
     async def _start_client_ports(self, port: int) -> int:
         settings, limits = self.settings, self._limits
@@ -232,7 +229,7 @@ class Daemon:
         return await self.vip_server.start(settings.listen_host, port - VIP_BELOW)
 
     async def _close_client_ports(self) -> None:
-        """Admit nobody more, answer who waits, then end the connections."""
+        """Accept no more connections, answer what waits, then end the connections."""
         await self.main_server.stop_listening()
         await self.vip_server.stop_listening()
         self.core.held.release_all()
@@ -240,30 +237,13 @@ class Daemon:
         await self.main_server.close()
         await self.vip_server.close()
 
-    def _name_servers(self, embedded: str) -> tuple[str, ...]:
-        return self.settings.name_server_list or ((embedded,) if embedded else ())
-
-    async def _register(self, embedded: str) -> None:
-        servers = self._name_servers(embedded)
-        self.registrar = Registrar(self.settings, self.core, servers)
-        self._undo.append(("registration", self.registrar.stop))
-        self.core.topics.on_change = self.registrar.topics_changed
-        add_network(
-            self._metrics,
-            {"broker": self.main_server.stats, "vip": self.vip_server.stats},
-            self.registrar.registered,
-            self._name_server,
-        )
-        await self.registrar.start()
-
-    def _start_watch(self) -> None:
+    def _start_checks(self, scheduler: Scheduler) -> None:
         settings = self.settings
         self.health.add(
             "store",
-            store_probe(self.store),
+            self.store.not_writable_reason,
             "the reason says which file or disk; a full disk needs room, a failed one a restart",
         )
-        assert self.registrar is not None
         self.health.add(
             "registered",
             registered_probe(self.registrar.registered),
@@ -278,18 +258,9 @@ class Daemon:
             ),
             "free space, or lower fileReservedTime; aerobee store retention says what would go",
         )
-        self._housekeeping.every(1.0, "health", self.health.look)
+        scheduler.every(1.0, "health", self.health.run)
         store = self.store
-        self._supervision.watch(self._housekeeping, store.threads_alive, store.stats_service.rates)
-
-    async def _stop_loop_monitor(self) -> None:
-        self._loop_monitor.stop()
-
-    async def _close_metrics(self) -> None:
-        self._metrics.close()
-
-    async def _close_core(self) -> None:
-        self.core.close()
+        self._supervision.watch(scheduler, store.threads_alive, store.stats_service.rates)
 
     async def _close_store(self) -> None:
         # Closing flushes; on its own thread the loop goes on answering probes meanwhile.

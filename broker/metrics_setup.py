@@ -14,21 +14,18 @@ from aerobee import __version__
 from aerobee.broker.core import BrokerCore
 from aerobee.broker.monitoring.broker_metrics import (
     Connections,
-    Figure,
-    Figures,
+    Delays,
     Requests,
     Runtime,
+    SimpleMetric,
+    SimpleMetrics,
     Traffic,
 )
 from aerobee.broker.monitoring.client_metrics import Clients, HttpPort, NameServers
-from aerobee.broker.monitoring.delay_metrics import Delays
-from aerobee.broker.monitoring.families import MetricsOptions
-from aerobee.broker.monitoring.health import Health
+from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.http import HttpServer
-from aerobee.broker.monitoring.loop_monitor import LoopMonitor
-from aerobee.broker.monitoring.page import Metrics
-from aerobee.broker.monitoring.retention_metrics import Deletions
-from aerobee.broker.monitoring.store_metrics import Lag, Store
+from aerobee.broker.monitoring.metrics import Metrics, MetricsOptions
+from aerobee.broker.monitoring.store_metrics import Deletions, Lag, Store
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.stats import BrokerStats
 from aerobee.config.model import Settings
@@ -43,7 +40,7 @@ _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 
 
 def metrics_of_process(
-    settings: Settings, stats: BrokerStats, health: Health, loop: LoopMonitor
+    settings: Settings, stats: BrokerStats, health: HealthChecks, loop: LoopMonitor
 ) -> Metrics:
     """What is there before the store is: version, start, checks, loop."""
     metrics = Metrics(
@@ -82,7 +79,7 @@ def add_broker(
         *_scrub(store),
         *_staging(core.staging),
     ]
-    metrics.add("figures", Figures(figures))
+    metrics.add("figures", SimpleMetrics(figures))
     metrics.add("clients", Clients(core.clients))
     metrics.add("lag", Lag(core.offsets, store, stats.pulled, _read_queues(core), topics.is_system))
 
@@ -108,29 +105,31 @@ def add_network(
     )
 
 
-def _figures(settings: Settings, core: BrokerCore) -> list[Figure]:
+def _figures(settings: Settings, core: BrokerCore) -> list[SimpleMetric]:
     return [
-        Figure(
+        SimpleMetric(
             "rocketmq_broker_permission",
             "Registered permission, 2 write + 4 read",
             lambda: settings.broker_permission,
         ),
-        Figure("rocketmq_topic_number", "Topics, system topics included", core.topics.__len__),
-        Figure("rocketmq_consumer_group_number", "Consumer groups", core.groups.__len__),
-        Figure("aerobee_clients", "Connections that are in some group", core.clients.__len__),
-        Figure("aerobee_held_pulls", "Pulls waiting for a message", core.held.__len__),
-        Figure("aerobee_waiting_acks", "Sends waiting for their sync", core.acks.__len__),
-        Figure(
+        SimpleMetric(
+            "rocketmq_topic_number", "Topics, system topics included", core.topics.__len__
+        ),
+        SimpleMetric("rocketmq_consumer_group_number", "Consumer groups", core.groups.__len__),
+        SimpleMetric("aerobee_clients", "Connections that are in some group", core.clients.__len__),
+        SimpleMetric("aerobee_held_pulls", "Pulls waiting for a message", core.held.__len__),
+        SimpleMetric("aerobee_waiting_acks", "Sends waiting for their sync", core.acks.__len__),
+        SimpleMetric(
             "aerobee_flush_timeouts_total",
             "Sends answered before their sync, because it took too long",
             lambda: core.acks.timed_out,
         ),
-        Figure(
+        SimpleMetric(
             "aerobee_topics_created_on_send_total",
             "Topics made by the first send to them",
             lambda: core.topics.created_on_send,
         ),
-        Figure(
+        SimpleMetric(
             "aerobee_offsets_refused_total",
             "Committed offsets beyond the end of their queue",
             lambda: core.offsets.refused,
@@ -138,24 +137,24 @@ def _figures(settings: Settings, core: BrokerCore) -> list[Figure]:
     ]
 
 
-def _recovery(report: RecoveryReport) -> list[Figure]:
+def _recovery(report: RecoveryReport) -> list[SimpleMetric]:
     return [
-        Figure(
+        SimpleMetric(
             "aerobee_recovery_seconds",
             "Time the last start took to recover",
             lambda: report.seconds,
         ),
-        Figure(
+        SimpleMetric(
             "aerobee_recovery_read_records",
             "Records read by the last recovery",
             lambda: report.records_read,
         ),
-        Figure(
+        SimpleMetric(
             "aerobee_recovery_torn_bytes",
             "Bytes cut off the end of the log by the last recovery",
             lambda: report.torn_bytes,
         ),
-        Figure(
+        SimpleMetric(
             "aerobee_recovery_gaps",
             "Damaged places in the log that the last recovery went around",
             lambda: len(report.gaps),
@@ -163,35 +162,35 @@ def _recovery(report: RecoveryReport) -> list[Figure]:
     ]
 
 
-def _scrub(store: MessageStore) -> list[Figure]:
+def _scrub(store: MessageStore) -> list[SimpleMetric]:
     stats = store.stats
     return [
-        Figure(
+        SimpleMetric(
             "aerobee_scrub_read_bytes_total",
             "Bytes of the log that the scrub has read",
             lambda: stats.scrub_bytes,
         ),
-        Figure(
+        SimpleMetric(
             "aerobee_scrub_passes_total",
             "Times the scrub has come to the end of the log",
             lambda: stats.scrub_passes,
         ),
-        Figure(
+        SimpleMetric(
             "aerobee_scrub_left_bytes",
             "Bytes that the scrub's pass under way has still to read",
             lambda: stats.scrub_left_bytes,
         ),
-        Figure(
+        SimpleMetric(
             "aerobee_scrub_unchecked_bytes",
             "Bytes of the log not checked since the start, or in a damaged segment",
             lambda: store.checks.unchecked_bytes,
         ),
-        Figure(
+        SimpleMetric(
             "aerobee_scrub_longest_step_seconds",
             "Processor time of the scrub's longest piece of work without a wait",
             lambda: stats.scrub_steps.max_s,
         ),
-        Figure(
+        SimpleMetric(
             "aerobee_store_mended_units_total",
             "Wrong consume queue units that were made right from the log",
             lambda: stats.mended_entries,
@@ -199,25 +198,25 @@ def _scrub(store: MessageStore) -> list[Figure]:
     ]
 
 
-def _staging(staging: Staging) -> list[Figure]:
+def _staging(staging: Staging) -> list[SimpleMetric]:
     table, publisher = staging.table, staging.publisher
     return [
-        Figure(
+        SimpleMetric(
             "aerobee_staged_bytes",
             "Bytes of batches from jobs that are not published yet, decided or not",
             lambda: table.staged_bytes,
         ),
-        Figure(
+        SimpleMetric(
             "aerobee_staged_batches_open",
             "Batches that are decided and not yet published whole",
             lambda: len(table.open),
         ),
-        Figure(
+        SimpleMetric(
             "aerobee_staged_rows_published_total",
             "Rows of decided batches put into their topics",
             lambda: publisher.published_rows,
         ),
-        Figure(
+        SimpleMetric(
             "aerobee_staged_rows_lost_total",
             "Rows of decided batches that could not be published; the log names them",
             lambda: publisher.lost_rows,

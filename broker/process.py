@@ -20,7 +20,7 @@ import time
 
 from aerobee import __version__
 from aerobee.broker.daemon import Daemon, StartAbandoned
-from aerobee.broker.monitoring.notify import Notifier
+from aerobee.broker.monitoring.systemd import Notifier
 from aerobee.broker.registration.addresses import AddressError
 from aerobee.broker.tables.state_file import StateFileError
 from aerobee.config.errors import ConfigError
@@ -38,7 +38,7 @@ EXIT_CONFIG = 78
 
 
 def run(loaded: Loaded) -> int:
-    """Run the daemon until it is told to stop; returns the process's exit code."""
+    """Run the daemon until a signal stops it; returns the process's exit code."""
     faulthandler.enable()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(loaded))
@@ -85,21 +85,21 @@ async def _start(daemon: Daemon) -> int | None:
         log.info("stopped before it was ready")
         return 0
     except RemotingListenError as error:
-        return _say(error, EXIT_PORT_IN_USE)
+        return _exit_with(error, EXIT_PORT_IN_USE)
     except (AddressError, ConfigError) as error:
-        return _say(error, EXIT_CONFIG)
+        return _exit_with(error, EXIT_CONFIG)
     except (StoreError, StateFileError, KvFileDamaged, OSError) as error:
-        return _say(error, EXIT_FAILED)
+        return _exit_with(error, EXIT_FAILED)
     return None
 
 
-def _say(error: Exception, code: int) -> int:
+def _exit_with(error: Exception, code: int) -> int:
     print(f"aerobee: cannot start: {error}", file=sys.stderr, flush=True)
     return code
 
 
 def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, daemon: Daemon) -> None:
-    def asked(number: signal.Signals) -> None:
+    def stop_asked(number: signal.Signals) -> None:
         if stop.is_set():
             # The second one: leave now. What was acknowledged is in the files; `abort` stays.
             print(f"aerobee: second {number.name}, leaving at once", file=sys.stderr, flush=True)
@@ -114,7 +114,7 @@ def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, daemon: Da
             daemon.abandon_start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked, number)
+        loop.add_signal_handler(number, stop_asked, number)
 
 
 def process_age_s() -> float:
@@ -130,7 +130,7 @@ def process_age_s() -> float:
 
 
 def banner(daemon: Daemon, seconds: float) -> list[str]:
-    """What the daemon says at its start: who it is, what clients are told, where the store is."""
+    """What the daemon prints at its start: its names, its addresses for clients, its store."""
     settings, addresses = daemon.settings, daemon.addresses
     lines = [
         f"aerobee {__version__}  broker {settings.broker_name}  cluster {settings.cluster_name}  "
@@ -140,12 +140,12 @@ def banner(daemon: Daemon, seconds: float) -> list[str]:
     if addresses.vip:
         lines.append(f"  vip port          {addresses.vip}")
     if addresses.name_servers:
-        registered = daemon.registrar.registered if daemon.registrar else {}
-        told = [
+        registered = daemon.registrar.registered
+        listed = [
             server + ("" if registered.get(server) else " (not registered yet)")
             for server in addresses.name_servers
         ]
-        lines.append(f"  name servers      {'; '.join(told)}")
+        lines.append(f"  name servers      {'; '.join(listed)}")
     if addresses.http:
         lines.append(f"  metrics, health   http://{addresses.http}/metrics /live /ready")
     lines.append(f"  store             {settings.store_path}")
@@ -160,8 +160,8 @@ def banner(daemon: Daemon, seconds: float) -> list[str]:
 
 
 def _registered(daemon: Daemon) -> bool:
-    """Whether clients can find the broker; one that was given no name server is found directly."""
-    registered = daemon.registrar.registered if daemon.registrar else {}
+    """Whether clients can find the broker; without any name server they know its address."""
+    registered = daemon.registrar.registered
     return not registered or any(registered.values())
 
 
@@ -170,7 +170,7 @@ def _state(daemon: Daemon) -> str:
 
 
 def _unregistered(settings: Settings) -> list[str]:
-    """Why clients cannot find the broker, and what mends it."""
+    """Why clients cannot find the broker, and what to do."""
     lines = [
         "no name server has accepted the registration, so clients cannot find this broker "
         "(it goes on trying)"

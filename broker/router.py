@@ -2,16 +2,16 @@
 
 One router per port: the main port serves everything, the VIP port everything but pulls
 (protocol/WIRE.md 1.9). Handlers are plain functions `(connection, command) -> bytes | None`; None
-means "answered later, or never" (a held pull, a send that waits for its sync, a oneway request);
-who answers later counts the request then, with the time it took. The answers to all commands of one
-socket read leave in one write.
+means "answered later, or never" (a held pull, a send that waits for its sync, a oneway request).
+The code that answers later counts the request then, with the time it took. The answers to all
+commands of one socket read leave in one write.
 
-Errors have owners: `BadRequest` is the peer's fault and carries its own code; a
-`StoreError` is the store's state and has its code in the table below; anything else is our bug. It
-is logged with its traceback, answered with SYSTEM_ERROR so that the client does not wait for its
-time-out, and counted in `stats.handler_failures`, which an alert watches. Who answers later asks
-`refusal` too, for each request by itself, so that an answer does not depend on when it is given and
-no request pays for another one's fault.
+Errors have owners: `BadRequest` is the peer's fault and carries its own code; a `StoreError` is the
+store's state and has its code in the table below; anything else is our bug. It is logged with its
+traceback, answered with SYSTEM_ERROR so that the client does not wait for its time-out, and counted
+in `stats.handler_failures`, which an alert watches. The code that answers later uses `refusal` too,
+for each request by itself, so that an answer does not depend on when it is given, and one request's
+error does not become another's.
 """
 
 from __future__ import annotations

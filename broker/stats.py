@@ -1,7 +1,7 @@
 """The broker's own counters: plain ints that the request path adds to, read once a scrape.
 
 Nothing here knows Prometheus. `send.py` and `pull.py` keep the small objects handed out by
-`BrokerStats.topic` and `BrokerStats.consumer` and add to them; `monitoring/page.py` turns
+`BrokerStats.topic` and `BrokerStats.consumer` and add to them; `monitoring/metrics.py` turns
 everything into families when somebody scrapes. A plain add costs 30 ns, a labelled Prometheus
 counter 1.7 us: at 100,000 sends a second that is the difference between 0.3 % and 17 % of a
 core. What the store counts (messages appended and read, their bytes) is not counted here again;
@@ -15,7 +15,7 @@ Invariants
   REQUEST_CODE_NOT_SUPPORTED and counted under `UNKNOWN_CODE`, so hostile codes add no series.
 
 Threads: all writing happens on the broker's event loop. Readers on other threads get a snapshot
-taken on the loop (`monitoring/page.py`); nothing here locks.
+taken on the loop (`monitoring/metrics.py`); nothing here locks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STAGE_BOUNDS: tuple[float, ...] = (
 
 MESSAGE_NORMAL = "normal"
 MESSAGE_FIFO = "fifo"  # carries a sharding key
-MESSAGE_DELAY = "delay"  # waiting for its time, and where it was given out
+MESSAGE_DELAY = "delay"  # counted where it waits, and where it is delivered
 
 RESULT_SUCCESS = "success"
 
@@ -146,14 +146,19 @@ class BrokerStats:
     """All counters of one broker. `wall_clock` gives seconds since 1970."""
 
     __slots__ = (
-        "_consumers", "_limit", "_requests", "_served", "_topics", "events",
+        "_consumers", "_light", "_limit", "_requests", "_served", "_topics", "events",
         "failures_without_topic", "get_found", "get_missed", "get_time_max_s", "group_warnings",
-        "handler_failures", "light", "overflowed", "put_failures", "started_ms",
+        "handler_failures", "overflowed", "put_failures", "started_ms",
     )  # fmt: skip
 
     def __init__(
-        self, wall_clock: Callable[[], float] = time.time, series_limit: int = 50_000
+        self,
+        wall_clock: Callable[[], float] = time.time,
+        series_limit: int = 50_000,
+        *,
+        light: bool = False,
     ) -> None:
+        """With `light`, light queues and groups are counted together, under their prefix."""
         self._limit = series_limit
         self._topics: dict[tuple[str, str], TopicStats] = {}
         self._consumers: dict[tuple[str, str], ConsumerStats] = {}
@@ -166,8 +171,7 @@ class BrokerStats:
         self.handler_failures = 0
         self.get_time_max_s = 0.0  # longest read of the store for a pull
         self.group_warnings = Tally()  # by kind: mixed subscriptions, shared clientId, ...
-        # Whether light queues and groups are counted together, under their common prefix.
-        self.light = False
+        self._light = light
         self.events = Tally()  # anything else worth a counter
         self.overflowed = Tally()  # look-ups that ended at __other__, by table
 
@@ -261,7 +265,7 @@ class BrokerStats:
             del self._consumers[pair]
 
     def _new_topic(self, topic: str, message_type: str) -> TopicStats:
-        if self.light:
+        if self._light:
             topic = _common_name(topic)
         if len(self._topics) >= self._limit and (topic, message_type) not in self._topics:
             self.overflowed.bump("topic")
@@ -270,7 +274,7 @@ class BrokerStats:
         return self._topics.setdefault(key, TopicStats(topic, message_type))
 
     def _new_consumer(self, group: str, topic: str) -> ConsumerStats:
-        if self.light:
+        if self._light:
             group, topic = _common_name(group), _common_name(topic)
         if len(self._consumers) >= self._limit and (group, topic) not in self._consumers:
             self.overflowed.bump("consumer")

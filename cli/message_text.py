@@ -6,6 +6,7 @@ from typing import Any, Final
 from aerobee.cli.output import body_fields, body_text, print_json, print_pairs, printable
 from aerobee.cli.times import time_text
 from aerobee.client.message import ReceivedMessage
+from aerobee.remoting.peers import address_text
 
 _BODY_SHOWN: Final = 200
 
@@ -53,8 +54,8 @@ def full_fields(message: ReceivedMessage) -> dict[str, object]:
         "broker's id": message.offset_msg_id,
         "tag": message.tags,
         "keys": " ".join(message.keys),
-        "born": f"{time_text(message.born_timestamp_ms)} at {host_text(message.born_host)}",
-        "stored": f"{time_text(message.store_timestamp_ms)} at {host_text(message.store_host)}",
+        "born": f"{time_text(message.born_timestamp_ms)} at {address_text(message.born_host)}",
+        "stored": f"{time_text(message.store_timestamp_ms)} at {address_text(message.store_host)}",
         "redelivered": message.reconsume_times,
         "record bytes": message.size,
     }
@@ -76,18 +77,12 @@ def json_fields(message: ReceivedMessage) -> dict[str, Any]:
         "keys": list(message.keys),
         "properties": message.properties,
         "born_timestamp_ms": message.born_timestamp_ms,
-        "born_host": host_text(message.born_host),
+        "born_host": address_text(message.born_host),
         "store_timestamp_ms": message.store_timestamp_ms,
-        "store_host": host_text(message.store_host),
+        "store_host": address_text(message.store_host),
         "reconsume_times": message.reconsume_times,
         "flag": message.flag,
         "record_bytes": message.size,
         "compressed": message.compressed,
         **body_fields(message.body),
     }
-
-
-def host_text(host: tuple[str, int]) -> str:
-    """`ip:port`, an IPv6 address in brackets."""
-    address, port = host
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

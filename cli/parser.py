@@ -4,10 +4,10 @@ import argparse
 from typing import TYPE_CHECKING, Any, Final
 
 from aerobee import __version__
-from aerobee.cli.parser_pipeline import add_pipeline
 from aerobee.cli.parser_types import count, number, port, seconds
 from aerobee.cli.store.parser import add_store
 from aerobee.nearest_name import nearest_name
+from aerobee.pipeline.jobs.arguments import add_jobs
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -52,7 +52,12 @@ def build_parser() -> argparse.ArgumentParser:
     _add_message(commands)
     _add_broker(commands)
     add_store(commands)
-    add_pipeline(commands)
+    text = (
+        "jobs on Spark over a store's files: audit, rebuild, archive, replay, traffic, retention, "
+        "dlq"
+    )
+    pipeline = commands.add_parser("pipeline", help=text, description=text)
+    add_jobs(pipeline.add_subparsers(metavar="JOB", required=True))
     return parser
 
 

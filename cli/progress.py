@@ -6,7 +6,6 @@ when there is a terminal to draw on.
 
 import sys
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from aerobee.cli.output import say
@@ -35,9 +34,7 @@ class Progress:
             self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

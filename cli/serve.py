@@ -1,20 +1,30 @@
 """`aerobee serve` and `aerobee nameserver`: settings, logging, then the daemon until it ends."""
 
 import argparse
+import asyncio
 import dataclasses
 import logging
 import shutil
+import signal
 import socket
 import tempfile
 from collections.abc import Callable
+from typing import Any
 
+from aerobee import __version__
 from aerobee.cli.configs import print_as_broker_conf
-from aerobee.config.limits import raise_open_files
+from aerobee.cli.output import CANNOT_CONNECT, CONFIGURATION, CommandFailed, say
+from aerobee.config.limits import Limits, raise_open_files
 from aerobee.config.load import Loaded, load_settings
 from aerobee.config.logs import Logging
 from aerobee.config.model import Settings
+from aerobee.nameserver.kv import KvFileDamaged
+from aerobee.nameserver.server import NameServer
+from aerobee.remoting.errors import RemotingListenError
+from aerobee.remoting.peers import address_text
 
 log = logging.getLogger("aerobee.config")
+names_log = logging.getLogger("aerobee.nameserver")
 
 _DEV_SEGMENT_BYTES = 64 * 1024 * 1024
 _DEV_INDEX = {"index_slots": 100_000, "index_entries": 400_000}
@@ -49,13 +59,35 @@ def nameserver(parsed: argparse.Namespace) -> int:
     if parsed.port is not None:
         settings = loaded.settings.with_changes(nameserver_port=parsed.port)
         loaded = dataclasses.replace(loaded, settings=settings)
+    return _with_logging(loaded, lambda: _run_name_server(loaded.settings))
 
-    def run() -> int:
-        from aerobee.cli.nameserver import run_name_server
 
-        return run_name_server(loaded.settings)
+def _run_name_server(settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT; returns the exit code."""
+    raise_open_files(settings.connections + settings.reserved_files)
+    for warning in Limits.of(settings).warnings:
+        names_log.warning("%s", warning)
+    return asyncio.run(_serve_routes(settings))
 
-    return _with_logging(loaded, run)
+
+async def _serve_routes(settings: Settings) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        server = NameServer(settings.nameserver_host, settings.nameserver_port, settings.kv_file)
+        await server.start()
+    except RemotingListenError as error:
+        raise CommandFailed(f"cannot start: {error}", CANNOT_CONNECT) from error
+    except (KvFileDamaged, OSError) as error:
+        raise CommandFailed(f"cannot start: {error}", CONFIGURATION) from error
+    where = address_text((settings.nameserver_host, server.port))
+    say(f"aerobee {__version__}  name server at {where}")
+    say("ready")
+    await stop.wait()
+    await server.close()
+    return 0
 
 
 def _load(parsed: argparse.Namespace, **flags: object) -> Loaded:
@@ -91,23 +123,19 @@ def _with_logging(loaded: Loaded, run: Callable[[], int]) -> int:
 
 
 def _for_development(loaded: Loaded, directory: str) -> Loaded:
-    """What nobody asked for otherwise: a store of its own, small, and ports nobody else has."""
-    wanted: dict[str, object] = {
+    """Settings for development: a small store of its own and free ports, where none are given."""
+    small: dict[str, Any] = {
         "store_path": directory,
         "listen_port": 0,
         "commit_log_segment_bytes": _DEV_SEGMENT_BYTES,
         **_DEV_INDEX,
     }
     for name in ("nameserver_port", "http_port"):
-        wanted[name] = _free_port(loaded.settings.listen_host)
+        small[name] = _free_port(loaded.settings.listen_host)
     changes = {
-        name: value for name, value in wanted.items() if loaded.origins[name].source == "default"
+        name: value for name, value in small.items() if loaded.origins[name].source == "default"
     }
-    return dataclasses.replace(loaded, settings=_changed(loaded.settings, changes))
-
-
-def _changed(settings: Settings, changes: dict[str, object]) -> Settings:
-    return settings.with_changes(**changes)
+    return dataclasses.replace(loaded, settings=loaded.settings.with_changes(**changes))
 
 
 def _free_port(host: str) -> int:

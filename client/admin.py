@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
-from aerobee.client.connections.route import MASTER_ID
+from aerobee.client.connections.role import Role
+from aerobee.client.connections.routes import MASTER_ID
 from aerobee.client.connections.session import Session
-from aerobee.client.errors import CallerError, ClientError, NoRoute, reading
+from aerobee.client.errors import ClientError, NoRoute, checking_arguments, reading
 from aerobee.client.message import MessageQueue, ReceivedMessage, received
 from aerobee.client.options import Addresses, ClientOptions
 from aerobee.protocol.bodies.common import parse_kv_table, parse_topic_list
@@ -28,7 +28,6 @@ from aerobee.protocol.bodies.stats import (
 )
 from aerobee.protocol.bodies.topics import TopicData, parse_topic_table
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.headers.admin import (
     ConsumeStatsHeader,
     CreateTopicHeader,
@@ -43,36 +42,17 @@ from aerobee.protocol.headers.client import (
 from aerobee.protocol.message.ids import parse_offset_msg_id
 from aerobee.protocol.message.record import decode_record, decode_records
 from aerobee.protocol.names import check_topic_name, retry_topic
+from aerobee.remoting.peers import address_text
 
 FAR_FUTURE_MS: Final = 2**63 - 1
 _TEMPLATE_TOPIC: Final = "TBW102"
 
 
-class Admin:
+class Admin(Role):
     """Administers brokers and looks into them. Belongs to the loop it was started on."""
 
     def __init__(self, name_servers: Addresses, options: ClientOptions | None = None) -> None:
-        self._session = Session(name_servers, options or ClientOptions())
-
-    async def __aenter__(self) -> Self:
-        self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    def start(self) -> None:
-        """Get ready; connections are made by the first call."""
-        self._session.start()
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._session.close()
+        super().__init__(Session(name_servers, options or ClientOptions()))
 
     # Clusters and topics
 
@@ -110,10 +90,8 @@ class Admin:
         Returns when the brokers have it; the name servers hear of it from them, a moment later.
         `perm` adds up 4 read, 2 write, 1 inherit.
         """
-        try:
+        with checking_arguments():
             check_topic_name(topic)
-        except BadRequest as error:
-            raise CallerError(error.remark) from error
         settings = TopicData(topic, queues, queues, perm)
         for address in _masters(await self.cluster(), cluster, broker).values():
             await self._put_topic(address, settings)
@@ -139,15 +117,15 @@ class Admin:
         `expired_log` lets them delete expired segments now instead of at the hour; the other two
         remove queues without messages, and queues of topics that are not there any more.
         """
-        wanted = (
+        chosen = (
             (expired_log, RequestCode.DELETE_EXPIRED_COMMITLOG),
             (expired_queues, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE),
             (unused_topics, RequestCode.CLEAN_UNUSED_TOPIC),
         )
         masters = _masters(await self.cluster(), None, broker)
         for address in masters.values():
-            for is_wanted, code in wanted:
-                if is_wanted:
+            for is_chosen, code in chosen:
+                if is_chosen:
                     await self._session.call(address, code)
         return sorted(masters)
 
@@ -289,11 +267,9 @@ class Admin:
         Raises CallerError for what is no such id, PeerFailed when no message is there (any more).
         """
         self._session.check_running()
-        try:
+        with checking_arguments():
             host, port, log_offset = parse_offset_msg_id(offset_msg_id)
-        except BadRequest as error:
-            raise CallerError(error.remark) from error
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = address_text((host, port))
         ext = ViewMessageHeader(log_offset).to_ext()
         answer = await self._session.call(address, RequestCode.VIEW_MESSAGE_BY_ID, ext)
         with reading(address):

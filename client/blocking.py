@@ -12,8 +12,7 @@ names, whose docstrings say more.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Sequence
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from aerobee.client import admin as asyncio_admin
 from aerobee.client.consuming import pull_consumer as asyncio_pull_consumer
@@ -39,37 +38,35 @@ class _AsyncRole(Protocol):
     async def close(self) -> None: ...
 
 
-class _Role:
+RoleT = TypeVar("RoleT", bound=_AsyncRole)
+
+
+class _Role(Generic[RoleT]):
     """Start, stop and calls of one role; `_wrapped` is the asyncio one."""
 
-    def __init__(self, wrapped: _AsyncRole) -> None:
-        self._wrapped_role = wrapped
+    def __init__(self, wrapped: RoleT) -> None:
+        self._wrapped = wrapped
         self._thread: LoopThread | None = None
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start(self) -> None:
         """Start the client; `close` must follow."""
         assert self._thread is None, "a client is started once"
         self._thread = LoopThread.acquire()
-        self._run(self._wrapped_role.__aenter__())
+        self._run(self._wrapped.__aenter__())
 
     def close(self) -> None:
         """Close the client; twice does no harm."""
         if self._thread is None:
             return
         try:
-            self._run(self._wrapped_role.close())
+            self._run(self._wrapped.close())
         finally:
             thread, self._thread = self._thread, None
             thread.release()
@@ -81,7 +78,7 @@ class _Role:
         return self._thread.run(work)
 
 
-class Producer(_Role):
+class Producer(_Role[asyncio_producer.Producer]):
     """Sends messages."""
 
     def __init__(
@@ -90,8 +87,7 @@ class Producer(_Role):
         group: str = "DEFAULT_PRODUCER",
         options: ProducerOptions | None = None,
     ) -> None:
-        self._wrapped = asyncio_producer.Producer(name_servers, group, options)
-        super().__init__(self._wrapped)
+        super().__init__(asyncio_producer.Producer(name_servers, group, options))
 
     def send(
         self,
@@ -140,7 +136,7 @@ class Producer(_Role):
         return self._run(self._wrapped.queues(topic))
 
 
-class PullConsumer(_Role):
+class PullConsumer(_Role[asyncio_pull_consumer.PullConsumer]):
     """Reads queues on demand."""
 
     def __init__(
@@ -149,8 +145,7 @@ class PullConsumer(_Role):
         group: str = "TOOLS_CONSUMER",
         options: ClientOptions | None = None,
     ) -> None:
-        self._wrapped = asyncio_pull_consumer.PullConsumer(name_servers, group, options)
-        super().__init__(self._wrapped)
+        super().__init__(asyncio_pull_consumer.PullConsumer(name_servers, group, options))
 
     def queues(self, topic: str, *, refresh: bool = False) -> list[MessageQueue]:
         """The readable queues of a topic, sorted."""
@@ -196,7 +191,7 @@ class PullConsumer(_Role):
         self._run(self._wrapped.send_back(message, delay_level))
 
 
-class PushConsumer(_Role):
+class PushConsumer(_Role[asyncio_push_consumer.PushConsumer]):
     """One member of a consumer group; the listener is called in background threads."""
 
     def __init__(
@@ -206,8 +201,7 @@ class PushConsumer(_Role):
         listener: Listener,
         options: PushOptions | None = None,
     ) -> None:
-        self._wrapped = asyncio_push_consumer.PushConsumer(name_servers, group, listener, options)
-        super().__init__(self._wrapped)
+        super().__init__(asyncio_push_consumer.PushConsumer(name_servers, group, listener, options))
 
     @property
     def client_id(self) -> str:
@@ -228,12 +222,11 @@ class PushConsumer(_Role):
         self._run(self._wrapped.unsubscribe(topic))
 
 
-class Admin(_Role):
+class Admin(_Role[asyncio_admin.Admin]):
     """Administers brokers and looks into them."""
 
     def __init__(self, name_servers: Addresses, options: ClientOptions | None = None) -> None:
-        self._wrapped = asyncio_admin.Admin(name_servers, options)
-        super().__init__(self._wrapped)
+        super().__init__(asyncio_admin.Admin(name_servers, options))
 
     def cluster(self) -> ClusterInfo:
         """All brokers by name, and the clusters they form."""

@@ -32,7 +32,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from aerobee.protocol.codes import ResponseCode
-from aerobee.protocol.errors import ProtocolError
+from aerobee.protocol.errors import BadRequest, ProtocolError
 from aerobee.protocol.frames.command import Command
 
 
@@ -144,6 +144,15 @@ def reading(address: str) -> Iterator[None]:
     except (ProtocolError, ValueError, LookupError, TypeError, AttributeError) as error:
         text = f"the answer of {address} cannot be read: {type(error).__name__}: {error}"
         raise BadAnswer(text) from error
+
+
+@contextmanager
+def checking_arguments() -> Iterator[None]:
+    """Around checks of what the program gave: what breaks a rule is the program's fault."""
+    try:
+        yield
+    except BadRequest as error:
+        raise CallerError(error.remark) from error
 
 
 def code_name(code: int) -> str:

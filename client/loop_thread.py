@@ -2,8 +2,8 @@
 
 It starts with the first client and ends with the last; `run` hands a coroutine over and waits for
 its result. The only place of the client where threads meet the loop, and what it promises:
-coroutines handed over by one thread start in that order; one that is still running when its caller
-gives up (a key press) is cancelled; a call from the loop's own thread is refused, since it would
+coroutines of one thread start in the order of their calls; a coroutine is cancelled when its caller
+gives up (a key press) before it ended; a call from the loop's own thread is refused, since it would
 wait for itself.
 """
 
@@ -20,7 +20,8 @@ from aerobee.client.errors import CallerError
 T = TypeVar("T")
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's loop where it is installed, else asyncio's own."""
     try:
         import uvloop  # a good deal faster, and optional
     except ImportError:
@@ -37,7 +38,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._users = 0
-        self._loop = _new_loop()
+        self._loop = new_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="aerobee-client", daemon=True
         )

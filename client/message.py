@@ -17,8 +17,14 @@ from aerobee.client.errors import BadMessage
 from aerobee.protocol.bodies.common import MessageQueue as MessageQueue
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.message import properties as names
-from aerobee.protocol.message import record
 from aerobee.protocol.message.ids import offset_msg_id
+from aerobee.protocol.message.record import Message as StoredMessage
+from aerobee.protocol.message.record_layout import (
+    SYS_COMPRESSED,
+    SYS_COMPRESSION_MASK,
+    SYS_COMPRESSION_ZLIB,
+    pack_host,
+)
 from aerobee.protocol.names import check_topic_name
 
 COMPRESS_FROM_BYTES: Final = 4096
@@ -27,7 +33,7 @@ MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_INFLATED_BYTES: Final = 64 * 1024 * 1024
 MAX_DELAY_LEVEL: Final = 18
 
-_ZLIB_TYPES: Final = frozenset({0, record.SYS_COMPRESSION_ZLIB})
+_ZLIB_TYPES: Final = frozenset({0, SYS_COMPRESSION_ZLIB})
 _COMPRESS_LEVEL: Final = 5
 
 
@@ -114,12 +120,12 @@ def compress_body(body: bytes) -> tuple[bytes, int]:
     if len(body) < COMPRESS_FROM_BYTES:
         return body, 0
     packed = zlib.compress(body, _COMPRESS_LEVEL)
-    return (packed, record.SYS_COMPRESSED) if len(packed) < len(body) else (body, 0)
+    return (packed, SYS_COMPRESSED) if len(packed) < len(body) else (body, 0)
 
 
 def inflate_body(body: bytes, sys_flag: int) -> bytes | None:
     """The plain body, or None when this build cannot inflate it within the bound."""
-    if sys_flag & record.SYS_COMPRESSION_MASK not in _ZLIB_TYPES:
+    if sys_flag & SYS_COMPRESSION_MASK not in _ZLIB_TYPES:
         return None
     stream = zlib.decompressobj()
     try:
@@ -162,12 +168,12 @@ class ReceivedMessage:
     @property
     def offset_msg_id(self) -> str:
         """The id by which the broker itself knows the message (protocol/WIRE.md 6.6)."""
-        return offset_msg_id(record.pack_host(*self.store_host), self.log_offset)
+        return offset_msg_id(pack_host(*self.store_host), self.log_offset)
 
 
-def received(stored: record.Message, broker_name: str) -> ReceivedMessage:
+def received(stored: StoredMessage, broker_name: str) -> ReceivedMessage:
     """A decoded record as the program sees it; `broker_name` is where it was read."""
-    body, compressed = stored.body, bool(stored.sys_flag & record.SYS_COMPRESSED)
+    body, compressed = stored.body, bool(stored.sys_flag & SYS_COMPRESSED)
     if compressed and (plain := inflate_body(body, stored.sys_flag)) is not None:
         body, compressed = plain, False
     properties = stored.properties

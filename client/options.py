@@ -1,4 +1,4 @@
-"""What a client may be told: one frozen object per role, every value with unit and reason.
+"""The options of a client: one frozen object per role, every value with unit and reason.
 
 The defaults are RocketMQ's own where it has one, so that a group of mixed clients behaves alike.
 """

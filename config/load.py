@@ -62,7 +62,7 @@ class Loaded:
     format: FileFormat | None
 
     def given(self) -> list[tuple[Setting, Value, Origin]]:
-        """Every setting that somebody gave or that a rule changed, in the model's order."""
+        """Every setting that was given or that a rule changed, in the model's order."""
         return [
             (setting, self.settings.value_of(setting), self.origins[setting.name])
             for setting in SETTINGS

@@ -23,7 +23,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Final, Self, TextIO
 
 _BURST: Final = 20
@@ -81,12 +80,7 @@ class Logging:
         self._writer.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         root = logging.getLogger()
         handlers, level = self._previous
         root.handlers[:] = handlers

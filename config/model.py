@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
 from aerobee.config.settings.broker import BrokerSettings, TopicSettings
-from aerobee.config.settings.delivery import DeliverySettings
+from aerobee.config.settings.delivery import DeliverySettings, StageSettings
 from aerobee.config.settings.later import AccessSettings, ReplicationSettings
 from aerobee.config.settings.legacy import LegacySettings
 from aerobee.config.settings.limits import LimitSettings
-from aerobee.config.settings.retention import RetentionSettings
-from aerobee.config.settings.scrub import ScrubSettings
+from aerobee.config.settings.retention import RetentionSettings, ScrubSettings
 from aerobee.config.settings.service import (
     HttpSettings,
     LogSettings,
@@ -29,30 +28,11 @@ from aerobee.config.settings.service import (
     NameServerSettings,
 )
 from aerobee.config.settings.setting import Setting, Value, settings_of
-from aerobee.config.settings.stages import StageSettings
 from aerobee.config.settings.store import RECORD_OVERHEAD_BYTES, StoreSettings
-
-SECTIONS: Final[tuple[type[Any], ...]] = (
-    BrokerSettings,
-    TopicSettings,
-    StoreSettings,
-    NameServerSettings,
-    HttpSettings,
-    MetricsSettings,
-    LogSettings,
-    LimitSettings,
-    RetentionSettings,
-    ScrubSettings,
-    StageSettings,
-    DeliverySettings,
-    ReplicationSettings,
-    AccessSettings,
-    LegacySettings,
-)
 
 # Consume queue units are 20 bytes, so their files are too (store/FORMAT.md 1.2).
 _UNIT_BYTES: Final = 20
-# An empty address would mean "every interface" to the sockets below; nobody gets that by omission.
+# An empty address would mean "every interface" to the sockets below; an omission must not do that.
 _LOOPBACK: Final = "127.0.0.1"
 _NOT_IN_A_NAME: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
 
@@ -119,6 +99,12 @@ class Settings(
         return tuple(part.strip() for part in self.name_servers.split(";") if part.strip())
 
     @property
+    def kv_file(self) -> str:
+        """The file of the name server's key-value table; below the store unless a path is set."""
+        default = os.path.join(self.store_path, "namesrv", "kvConfig.json")
+        return self.nameserver_kv_path or default
+
+    @property
     def commit_log_directories(self) -> tuple[str, ...]:
         """The directories of `commit_log_path`; commitlog below the store when it is empty."""
         return _parts(self.commit_log_path) or (os.path.join(self.store_path, "commitlog"),)
@@ -144,6 +130,7 @@ class Settings(
         return value
 
 
+SECTIONS: Final[tuple[type[Any], ...]] = Settings.__bases__
 SETTINGS: Final[tuple[Setting, ...]] = tuple(
     setting for section in SECTIONS for setting in settings_of(section)
 )

@@ -1,6 +1,6 @@
-"""Whether the parts of one broker would take each other's ports: told before any is taken.
+"""Checks, before any port is taken, that no two parts of a broker want the same one.
 
-Left to the system, such a clash reads as if a stranger had the port ("is another broker running?").
+The system's own error reads as if another process had the port ("is another broker running?").
 The check is made by the daemon, on the settings it starts with: the command line may have changed
 ports after they were loaded. Ports that are off, or 0 (any free one), cannot clash.
 """

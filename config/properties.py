@@ -5,7 +5,7 @@ by `=`, `:` or a blank; a backslash at the end of a line joins it with the next 
 blanks go; `\\t \\n \\r \\f \\uXXXX` are escapes and any other escaped character is itself. Java
 reads ISO-8859-1; a file that is valid UTF-8 is read as UTF-8, with a note.
 
-Java keeps trailing blanks of a value, which nobody has ever meant: they are kept here too, and the
+Java keeps trailing blanks of a value, which is never meant: they are kept here too, and the
 loader trims them with a warning.
 """
 
@@ -50,7 +50,7 @@ def parse_properties(data: bytes) -> Properties:
 
 
 def _decode(data: bytes) -> tuple[str, str]:
-    """Text and encoding: "ASCII" when the two candidates cannot be told apart, nor need be."""
+    """Text and encoding: "ASCII" when both candidates read the bytes alike."""
     if data.isascii():
         return data.decode("ascii"), "ASCII"
     try:

@@ -168,14 +168,14 @@ def _broker_name(values: Values) -> list[str]:
 
 
 def _listening(values: Values, origins: Mapping[str, Origin]) -> list[str]:
-    """Told to everybody, reachable by nobody: the commonest first mistake after a takeover."""
-    told = values["advertised_host"]
-    if not told or _is_loopback(told) or not _is_loopback(values["listen_host"] or "127.0.0.1"):
+    """A warning when clients cannot reach the address they get, the commonest first mistake."""
+    given = values["advertised_host"]
+    if not given or _is_loopback(given) or not _is_loopback(values["listen_host"] or "127.0.0.1"):
         return []
     if origins.get("listen_host", DEFAULT).source != "default":
         return []
     return [
-        f"clients are told {told}, but the broker listens on {values['listen_host']} only: set "
+        f"clients are told {given}, but the broker listens on {values['listen_host']} only: set "
         "bindAddress (broker.listen_host), 0.0.0.0 for every interface"
     ]
 

@@ -30,7 +30,7 @@ _FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class Given(NamedTuple):
-    """One value somebody gave. `value` is text unless the syntax has types (TOML, flags)."""
+    """One given value. `value` is text unless the syntax has types (TOML, flags)."""
 
     key: str
     value: object

@@ -1,8 +1,8 @@
 """Bodies the name server reads and writes (protocol/WIRE.md 4.5, 5.2, 5.3).
 
-Registrations come from our broker, from Java's and from strangers: JSON in fastjson's dialect, or
+Registrations come from our broker, from Java's and from others: JSON in fastjson's dialect, or
 the compressed form, which is inflated within a bound. What they hold is checked entry by entry, so
-that one topic nobody understands does not keep a broker from registering.
+that one topic without sense does not keep a broker from registering.
 
 Answers are standard JSON with sorted members and quoted numeric keys, which clients of every
 generation read (4.1).

@@ -112,7 +112,7 @@ class Requests:
         return code in self._handlers
 
     def handle(self, owner: object, command: Command) -> bytes | None:
-        """The encoded answer, None when none is wanted. Bad input never raises."""
+        """The encoded answer, None to a oneway request. Bad input never raises."""
         handler = self._handlers.get(command.code)
         try:
             if handler is None:
@@ -240,7 +240,7 @@ class Requests:
         return _ok(command, body=topic_list_body(self._routes.topics_with_flags(UNIT_SUB)))
 
     def _unit_sub_only_topics(self, _owner: object, command: Command) -> bytes:
-        topics = self._routes.topics_with_flags(UNIT_SUB, unwanted=UNIT)
+        topics = self._routes.topics_with_flags(UNIT_SUB, lacking=UNIT)
         return _ok(command, body=topic_list_body(topics))
 
     def _delete_topic(self, _owner: object, command: Command) -> bytes:

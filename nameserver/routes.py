@@ -1,10 +1,10 @@
-"""Who serves what: brokers, clusters, topics and their queues. Pure; the clock is given.
+"""The route table: brokers, clusters, topics and their queues. Pure; the clock is given.
 
 A broker registers every 30 s with its whole topic table (protocol/WIRE.md 5.2). It is dropped when
 the connection it registered on closes, when it has been silent for two minutes, or when it says so.
 With the last address of a broker name go the name, its place in the cluster and its queues; topics
-that lose their last broker this way are remembered for a while, so that a client asking for one can
-be told why it has no route.
+that lose their last broker this way are remembered for a while, so that the answer to a client can
+say why there is no route.
 
 Topics missing from a registration stay: one registration may carry a single changed topic. Slaves
 never change queues. All tables are bounded; a registration that would pass a bound changes nothing.
@@ -65,7 +65,7 @@ class Registration(NamedTuple):
 
 
 class Master(NamedTuple):
-    """What a slave is told of its master."""
+    """What a slave learns of its master."""
 
     address: str
     ha_address: str
@@ -257,12 +257,12 @@ class RouteTable:
         names = self.clusters.get(cluster, set())
         return [topic for topic, queues in self.topics.items() if not names.isdisjoint(queues)]
 
-    def topics_with_flags(self, wanted: int, unwanted: int = 0) -> list[str]:
-        """Topics one of whose brokers has all of `wanted` and none of `unwanted` in sysFlag."""
+    def topics_with_flags(self, having: int, lacking: int = 0) -> list[str]:
+        """Topics one of whose brokers has all flags of `having` and none of `lacking`."""
         found = []
         for topic, queues in self.topics.items():
             flags = next(iter(queues.values())).sys_flag
-            if flags & wanted == wanted and not flags & unwanted:
+            if flags & having == having and not flags & lacking:
                 found.append(topic)
         return found
 

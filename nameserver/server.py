@@ -148,7 +148,7 @@ class NameServer:
     def _serve(self, connection: Connection, command: Command) -> bytes | None:
         counts = self._request_counts
         known = self._requests.handles(command.code)
-        # Codes nobody knows are counted together: a stranger must not grow the table.
+        # Unknown codes are counted together: peers must not grow the table.
         code = command.code if known else -1
         counts[code] = counts.get(code, 0) + 1
         before = self._kv.changes

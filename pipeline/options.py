@@ -1,78 +1,175 @@
-"""The options that the topic source and the topic sink share: where the name servers are, who asks.
+"""Options as Spark hands them over, made into typed values.
 
-Parsing is in `option_parsing.py`. All options may be written with the prefix `rocketmq.` as well,
-as users of RocketMQ's own connector are used to; `rocketmq.namesrv.addr` is nameServer.
+Spark gives every option as text, under a name whose case does not count. An option nobody knows is
+refused by name, with the nearest one that is known: a misspelt filter that is silently ignored
+reads the wrong messages. An error names the option and says what it may be; the value of a secret
+is in none of them.
+
+Imports nothing heavy: this runs in the short process in which Spark asks a source for its schema.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
-from aerobee.pipeline.option_parsing import OptionError, OptionMap
-from aerobee.remoting.blocking import Manner
-from aerobee.remoting.tls import client_context
+from aerobee.nearest_name import nearest_name
+from aerobee.pipeline.decode.columns import MAP_TYPE, PROPERTIES, Column, choose
+from aerobee.pipeline.errors import OptionError, known_names
 
-ACCESS_OPTIONS: Final = (
-    "nameServer", "accessKey", "secretKey", "useTls", "trustStore",
-)  # fmt: skip
-_SECRETS: Final = ("accessKey", "secretKey")
-_PREFIX: Final = "rocketmq."
+_TRUE: Final = frozenset({"true", "yes", "on", "1"})
+_FALSE: Final = frozenset({"false", "no", "off", "0"})
+_SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_SHIFT: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+_INTEGER: Final = re.compile(r"[+-]?\d+")
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """Name servers in the order given, and how a peer is to be talked to.
+class OptionMap:
+    """The options of one `format(...)`, looked up without regard to case.
 
-    It travels to the executors inside pickled readers and writers; its text has no secrets.
+    `known` are all names there are, as they are documented; `aliases` maps further names to those;
+    the values of `secrets` are never shown. Raises OptionError for what is unknown or there twice.
     """
 
-    name_servers: tuple[str, ...]
-    manner: Manner
+    def __init__(
+        self,
+        given: Mapping[str, str],
+        known: Iterable[str],
+        *,
+        aliases: Mapping[str, str] | None = None,
+        secrets: Collection[str] = (),
+    ) -> None:
+        self._names = list(known)
+        self._secrets = {name.lower() for name in secrets}
+        by_lower = {name.lower(): name for name in self._names}
+        for alias, name in (aliases or {}).items():
+            by_lower[alias.lower()] = name
+        self._values: dict[str, str] = {}
+        for written, value in given.items():
+            known_as = by_lower.get(written.lower())
+            if known_as is not None:
+                if self._values.get(known_as, value) != value:
+                    raise OptionError(f"option {known_as} is given twice, with different values")
+                self._values[known_as] = value
+            else:
+                raise OptionError(f"unknown option {written!r}{known_names(written, self._names)}")
+
+    def __contains__(self, name: str) -> bool:
+        return self._values.get(name) is not None
+
+    def given(self, names: Iterable[str]) -> list[str]:
+        """Those of `names` that are given, in that order."""
+        return [name for name in names if name in self]
+
+    def required(self, name: str) -> str:
+        """The text of an option that must be there and not be empty."""
+        value = (self.text(name) or "").strip()
+        if not value:
+            raise OptionError(f"option {name} is required")
+        return value
+
+    def text(self, name: str, default: str | None = None) -> str | None:
+        """As it was given."""
+        assert name in self._names, name
+        return self._values.get(name, default)
+
+    def boolean(self, name: str, default: bool) -> bool:
+        """true or false, also yes/no, on/off, 1/0."""
+        text = self._stripped(name)
+        if text is None:
+            return default
+        if text.lower() in _TRUE:
+            return True
+        if text.lower() in _FALSE:
+            return False
+        raise self.wrong(name, "is neither true nor false")
+
+    def integer(
+        self, name: str, default: int | None, minimum: int = 0, maximum: int = (1 << 63) - 1
+    ) -> int | None:
+        """A whole number of that range."""
+        text = self._stripped(name)
+        if text is None:
+            return default
+        if not _INTEGER.fullmatch(text):
+            raise self.wrong(name, "is no whole number")
+        return self._in_range(name, int(text), minimum, maximum)
+
+    def size(self, name: str, default: int, minimum: int = 1, maximum: int = (1 << 63) - 1) -> int:
+        """Bytes: a number, or one with an entry of 1024: `128m`, `128MB`, `1g`."""
+        text = self._stripped(name)
+        if text is None:
+            return default
+        match = _SIZE.fullmatch(text)
+        if match is None:
+            raise self.wrong(name, "is no size: a number of bytes, or one with k, m or g")
+        return self._in_range(name, int(match[1]) << _SHIFT[match[2].lower()], minimum, maximum)
+
+    def timestamp_ms(self, name: str) -> int | None:
+        """Milliseconds since 1970, given so or as ISO 8601; a time without a zone is UTC."""
+        text = self._stripped(name)
+        if text is None:
+            return None
+        if _INTEGER.fullmatch(text):
+            return self._in_range(name, int(text), 0, (1 << 63) - 1)
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise self.wrong(
+                name, "is no time: milliseconds since 1970, or like 2026-11-21T10:00:00Z"
+            ) from None
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return round(moment.timestamp() * 1000)
+
+    def choice(self, name: str, choices: Collection[str], default: str) -> str:
+        """One of `choices`, in their spelling, whatever case it was given in."""
+        text = self._stripped(name)
+        if text is None:
+            return default
+        for one in choices:
+            if one.lower() == text.lower():
+                return one
+        meant = nearest_name(text, choices)
+        hint = f"; did you mean {meant!r}?" if meant else ""
+        raise self.wrong(name, f"is none of {', '.join(choices)}{hint}")
+
+    def names(self, name: str) -> tuple[str, ...] | None:
+        """A comma list without its blanks; None if it is not given. Empty places are refused."""
+        text = self._stripped(name)
+        if text is None:
+            return None
+        found = tuple(part.strip() for part in text.split(","))
+        if not all(found):
+            raise self.wrong(name, "has an empty place in its list")
+        return found
+
+    def wrong(self, name: str, what: str) -> OptionError:
+        """The error of an option that is given and cannot be: names it and what it is."""
+        shown = "" if name.lower() in self._secrets else f" {self._values.get(name, '')!r}"
+        return OptionError(f"option {name}:{shown} {what}")
+
+    def _stripped(self, name: str) -> str | None:
+        value = self.text(name)
+        return None if value is None else str(value).strip()
+
+    def _in_range(self, name: str, value: int, minimum: int, maximum: int) -> int:
+        if value < minimum:
+            raise self.wrong(name, f"is less than {minimum}")
+        if value > maximum:
+            raise self.wrong(name, f"is more than {maximum}")
+        return value
 
 
-def topic_options(given: Mapping[str, str], known: Iterable[str]) -> OptionMap:
-    """The options given to `format("rocketmq")`; OptionError for one that is not known."""
-    names = list(known)
-    aliases = {_PREFIX + name: name for name in names} | {_PREFIX + "namesrv.addr": "nameServer"}
-    return OptionMap(given, names, aliases=aliases, secrets=_SECRETS)
-
-
-def read_access(options: OptionMap, timeout_s: float = 3.0) -> Access:
-    """What ACCESS_OPTIONS say; `timeout_s` is for one request."""
-    name_servers = _addresses(options)
-    access_key, secret_key = options.text("accessKey"), options.text("secretKey")
-    if (access_key is None) != (secret_key is None):
-        raise OptionError("options accessKey and secretKey belong together; only one is given")
-    use_tls = options.boolean("useTls", False)
-    if "trustStore" in options and not use_tls:
-        raise OptionError("option trustStore is for useTls=true")
-    _check_trust_store(options)
-    manner = Manner(timeout_s, use_tls, options.text("trustStore"), access_key, secret_key)
-    return Access(name_servers, manner)
-
-
-def _check_trust_store(options: OptionMap) -> None:
-    """Read here once, so that a wrong path is told by the option's name and not by a connection."""
-    path = options.text("trustStore")
-    if path is None:
-        return
+def read_columns(
+    options: OptionMap, known: Sequence[Column], properties_format: str
+) -> tuple[Column, ...]:
+    """What the option columns asks for; the properties are text unless their format is map."""
+    text = MAP_TYPE if properties_format == "map" else "string"
+    typed = [one._replace(type=text) if one.name == PROPERTIES else one for one in known]
     try:
-        client_context(path)
-    except OSError as error:
-        raise options.wrong(
-            "trustStore", f"cannot be read as a PEM file of certificates: {error}"
-        ) from error
-
-
-def _addresses(options: OptionMap) -> tuple[str, ...]:
-    text = options.required("nameServer").replace(",", ";")
-    found = tuple(dict.fromkeys(one.strip() for one in text.split(";") if one.strip()))
-    for address in found:
-        host, _, port = address.rpartition(":")
-        if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-            raise options.wrong("nameServer", "is not host:port, several joined by ; or ,")
-    if not found:
-        raise options.wrong("nameServer", "names no address")
-    return found
+        return choose(typed, options.names("columns"))
+    except ValueError as error:
+        raise OptionError(f"option columns: {error}") from error

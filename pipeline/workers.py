@@ -10,18 +10,18 @@ import gc
 import sys
 
 _DAEMON = "pyspark.daemon"
-_settled = False
+_frozen = False
 
 
-def settle() -> None:
+def freeze_imports() -> None:
     """Leave what is there by now out of all later collections, once in a worker of Spark's daemon.
 
     To be called when everything heavy is imported. Elsewhere nothing happens: a program of its own
     decides on its own collections.
     """
-    global _settled
-    if not _settled and _is_worker():
-        _settled = True
+    global _frozen
+    if not _frozen and _is_worker():
+        _frozen = True
         gc.freeze()
 
 

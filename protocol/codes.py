@@ -233,11 +233,6 @@ def request_name(code: int) -> str:
     return _REQUEST_NAMES.get(code, "unknown")
 
 
-def language_name(code: int) -> LanguageName:
-    """The name of a language byte; `OTHER` for a byte that no table lists."""
-    return LANGUAGES[code] if 0 <= code < len(LANGUAGES) else UNKNOWN_LANGUAGE
-
-
 def version_name(ordinal: int) -> str:
     """Text such as `V4_9_8` for a version ordinal, as mqadmin shows it (protocol/WIRE.md 1.5)."""
     if not 213 <= ordinal < 612:

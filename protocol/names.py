@@ -135,8 +135,3 @@ def is_retry_topic(topic: str) -> bool:
 def is_light(name: str) -> bool:
     """Whether that is the name of a light queue, or of a group that reads such."""
     return name.startswith(LMQ_PREFIX)
-
-
-def reply_topic(cluster: str) -> str:
-    """The topic that stores replies of the request-reply pattern."""
-    return cluster + REPLY_TOPIC_SUFFIX

@@ -3,7 +3,7 @@
 For Spark's workers, which do one thing at a time: requests may be sent ahead, and answers are
 taken as they come, each with its `opaque`. A body is read straight into the bytes that the caller
 gets, so an answer of several MiB is copied once. What a peer asks of us (brokers tell groups about
-changes) is passed over: nobody here is a member of a group.
+changes) is passed over: these programs are members of no group.
 
 An error leaves the connection unusable; it is closed, and the caller makes another.
 One thread at a time.
@@ -16,7 +16,6 @@ import ssl
 import struct
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 from aerobee.protocol.errors import BadFrame
@@ -34,8 +33,8 @@ _BUFFER_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
-    """How to talk to a peer. `timeout_s` is for connecting, and for a peer that stays silent."""
+class ConnectOptions:
+    """How a peer is talked to. `timeout_s` bounds connecting, and the silence of a peer."""
 
     timeout_s: float = 3.0
     use_tls: bool = False
@@ -47,14 +46,14 @@ class Manner:
 class BlockingCaller:
     """One connection. Raises RemotingConnectError when it cannot be made."""
 
-    def __init__(self, address: str, manner: Manner) -> None:
+    def __init__(self, address: str, options: ConnectOptions) -> None:
         self.address = address
-        self._manner = manner
+        self._options = options
         host, _, port = address.rpartition(":")
         try:
-            plain = socket.create_connection((host.strip("[]"), int(port)), manner.timeout_s)
+            plain = socket.create_connection((host.strip("[]"), int(port)), options.timeout_s)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket = _secured(plain, manner) if manner.use_tls else plain
+            self._socket = _secured(plain, options) if options.use_tls else plain
         except (OSError, ValueError) as error:
             raise RemotingConnectError(f"cannot connect to {address}: {error}") from error
         self._input = self._socket.makefile("rb", buffering=_BUFFER_BYTES)
@@ -62,19 +61,14 @@ class BlockingCaller:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def send(self, command: Command) -> int:
         """Send a request, signed where there is a key for it; the opaque of its answer."""
-        manner = self._manner
-        if manner.access_key is not None and manner.secret_key is not None:
-            command.ext = signed(command.ext, command.body, manner.access_key, manner.secret_key)
+        options = self._options
+        if options.access_key is not None and options.secret_key is not None:
+            command.ext = signed(command.ext, command.body, options.access_key, options.secret_key)
         try:
             self._socket.sendall(command.encode())
         except OSError as error:
@@ -133,7 +127,7 @@ class BlockingCaller:
     def _failed(self, error: Exception) -> RemotingClosed | RemotingTimeout:
         self.close()
         if isinstance(error, TimeoutError):
-            return RemotingTimeout(f"{self.address}: no answer in {self._manner.timeout_s:g} s")
+            return RemotingTimeout(f"{self.address}: no answer in {self._options.timeout_s:g} s")
         return RemotingClosed(f"the connection with {self.address} broke: {error}")
 
     def _not_the_protocol(self, what: str) -> RemotingClosed:
@@ -141,5 +135,5 @@ class BlockingCaller:
         return RemotingClosed(f"{self.address} does not speak the protocol: {what}")
 
 
-def _secured(plain: socket.socket, manner: Manner) -> ssl.SSLSocket:
-    return client_context(manner.trust_store).wrap_socket(plain)
+def _secured(plain: socket.socket, options: ConnectOptions) -> ssl.SSLSocket:
+    return client_context(options.trust_store).wrap_socket(plain)

@@ -1,7 +1,7 @@
 """Memory that unfinished frames may hold, all connections together.
 
 A frame of up to 16 MiB is kept until it is whole, so a few hundred peers could fill the machine
-with frames they never finish. Below the limit nobody is touched. Above it:
+with frames they never finish. Below the limit no connection is touched. Above it:
 - a connection whose unfinished frame is big stops being read, except the one that started first.
   That one can always finish, so honest uploads go on, one after another;
 - if the one being read does not move either, it is closed (`close_stalled`), and the next goes on;

@@ -45,7 +45,7 @@ class PendingCalls:
         return future
 
     def answer(self, command: Command) -> bool:
-        """Give an answer to whoever waits for it; False when nobody does (dropped, 1.9)."""
+        """Give an answer to the call that waits for it; False when none does, and it is dropped."""
         waiting = self._waiting.pop(command.opaque, None)
         if waiting is None:
             return False

@@ -21,11 +21,11 @@ from typing import Any, Protocol, cast
 
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.frame import FrameDecoder
-from aerobee.protocol.message.record import pack_host
+from aerobee.protocol.message.record_layout import pack_host
 from aerobee.remoting.calls import PendingCalls
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.errors import RemotingClosed
-from aerobee.remoting.peers import address_text, plain_address, stranger
+from aerobee.remoting.peers import address_text, foreign_protocol, plain_address
 from aerobee.remoting.stats import CloseReason
 
 log = logging.getLogger("aerobee.remoting")
@@ -162,10 +162,6 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.last_active = shared.now
         self._transport.write(data)
-
-    def writelines(self, chunks: list[bytes | memoryview]) -> None:
-        """Send chunks as one; they may be reused or released as soon as this returns."""
-        self.write(b"".join(chunks))
 
     def push(self, command: Command) -> None:
         """Send a request that wants no answer."""
@@ -419,7 +415,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refuse(self, why: str, head: bytes) -> None:
         """End a connection whose bytes are no frames; what was good before is still answered."""
-        reason = stranger(head) if not self._commands_in else CloseReason.BAD_FRAME
+        reason = foreign_protocol(head) if not self._commands_in else CloseReason.BAD_FRAME
         self._shared.stats.bad_frames += 1
         text = 'connection closed %s reason=%s detail="%s"'
         self._shared.log_violation(text, self, reason, why.replace('"', "'"))

@@ -1,4 +1,4 @@
-"""Who is at the other end: addresses in one form, and guesses at strangers that speak otherwise."""
+"""Addresses of the other end in one form, and guesses at the protocol of one that is no client."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def address_text(address: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def stranger(head: bytes) -> CloseReason:
+def foreign_protocol(head: bytes) -> CloseReason:
     """What a connection speaks whose first bytes are no frame of ours."""
     if head.startswith(_HTTP_METHODS):
         return CloseReason.HTTP

@@ -85,7 +85,6 @@ class StoreStats:
         "append_times",
         "appended_bytes",
         "appended_messages",
-        "appends",
         "commit_log_sync_times",
         "damage_found",
         "damaged_reads",
@@ -106,7 +105,6 @@ class StoreStats:
     )
 
     def __init__(self, *, waits_for_flush: bool = False) -> None:
-        self.appends = 0
         self.appended_messages = 0
         self.appended_bytes = 0
         self.append_times = Histogram()
@@ -130,6 +128,11 @@ class StoreStats:
         self.scrub_steps = Histogram()
         self.segments_created = 0
         self.index_files_created = 0
+
+    @property
+    def appends(self) -> int:
+        """Puts that appended something, a batch being one."""
+        return self.append_times.count
 
     def put_failed(self, kind: str) -> None:
         """Count a refused or failed put by the name of its error."""

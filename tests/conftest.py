@@ -1,11 +1,14 @@
-"""One seed for everything random in a run of the tests, printed first, given back to repeat it; and
-how long each suite took, printed last."""
+"""One seed for everything random in a run of the tests, printed first and last, given back to
+repeat it; the drawn part of parametrised tests; and how long each suite took."""
 
 import os
 import random
-from collections import Counter
+from collections import Counter, defaultdict
+from typing import Any
 
 import pytest
+
+from tests import campaign, schedule
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -14,17 +17,67 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--seed") is None:
-        config.option.seed = int(os.environ.get("AEROBEE_SEED") or random.randrange(10**9))
+    """The seed: the one of the process that has started this worker, the asked one, or any."""
+    config.addinivalue_line(
+        "markers", "drawn(name): of the parameter sets the part that tests/campaign.py draws"
+    )
+    config.pluginmanager.register(schedule)
+    seed = getattr(config, "workerinput", {}).get("seed", config.getoption("--seed"))
+    if seed is None:
+        seed = int(os.environ.get(campaign.SEED_VARIABLE) or random.randrange(10**9))
+    config.option.seed = seed
+    campaign.set_seed(seed)
+    if config.getoption("hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = str(seed)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """A worker of xdist is about to start: it gets the seed of all."""
+    node.workerinput["seed"] = node.config.getoption("--seed")
+
+
+def _headline(config: pytest.Config) -> str:
+    sizes = "full" if campaign.is_full() else "quick"
+    seed = config.getoption("--seed")
+    return f"{sizes} sizes, seed {seed}: repeat this run with --seed or {campaign.SEED_VARIABLE}"
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return f"seed {config.getoption('--seed')}: repeat this run with --seed or AEROBEE_SEED"
+    return _headline(config)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Where the time of a whole run goes."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of tests marked `drawn` a part of the parameter sets stays."""
+    groups: dict[tuple[str, str], list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        mark = item.get_closest_marker("drawn")
+        if mark is not None:
+            assert isinstance(item, pytest.Function)
+            what = item.nodeid.removesuffix(item.name) + item.originalname
+            groups[mark.args[0], what].append(item)
+    left_out: set[pytest.Item] = set()
+    for (name, what), group in groups.items():
+        sets = [_values(item) for item in group]
+        stays = set(campaign.cover(name, sets, what))
+        left_out.update(item for number, item in enumerate(group) if number not in stays)
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _values(item: pytest.Function) -> dict[str, int]:
+    """Which value of each parameter it has. By identity: values need not be hashable, and what the
+    decorator was given is the same object in all of a test's parameter sets."""
+    return {name: id(value) for name, value in item.callspec.params.items()}
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Where the time of a whole run goes, and how it is repeated."""
     times: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for one in reports:
@@ -35,6 +88,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for suite, seconds in times.most_common():
             minutes, rest = divmod(round(seconds), 60)
             terminalreporter.write_line(f"{minutes:3}:{rest:02} {suite}")
+    terminalreporter.write_line(_headline(config))
 
 
 @pytest.fixture(scope="session")

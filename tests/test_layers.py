@@ -57,8 +57,8 @@ ORDER: dict[str, tuple[str, ...]] = {
     ),
     "nameserver": ("kv", "routes", "bodies", "requests", "server"),
     "broker": (
-        *("free_ports", "housekeeping", "loop_calls", "retention_duty", "stats", "router"),
-        *("tables", "registration", "delay", "messages", "staging", "monitoring", "requests"),
+        *("stats", "router", "workers", "scheduler", "tables", "registration", "delay"),
+        *("messages", "staging", "monitoring", "requests"),
         *("core", "metrics_setup", "daemon", "process"),
     ),
     "client": (
@@ -66,12 +66,12 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("queue_offsets", "producing", "consuming", "admin", "blocking"),
     ),
     "pipeline": (
-        *("workers", "decode", "option_parsing", "options", "brokers"),
+        *("workers", "errors", "decode", "options", "brokers"),
         *("files", "sink", "source", "jobs"),
     ),
     "cli": (
-        *("output", "parser_types", "parser_pipeline", "times", "progress", "message_text"),
-        *("configs", "nameserver", "serve", "pipeline", "cluster", "store", "parser", "main"),
+        *("output", "parser_types", "times", "progress", "message_text"),
+        *("configs", "serve", "pipeline", "cluster", "store", "parser", "main"),
         "__main__",
     ),
 }

@@ -1,13 +1,14 @@
-"""How far each delay level has been given out (`config/delayOffset.json`, store/FORMAT.md 11.2).
+"""How far each delay level has been delivered (`config/delayOffset.json`, store/FORMAT.md 11.2).
 
-Level (from 1) -> the next queue offset of that level's queue. What is given out is stored a second
+Level (from 1) -> the next queue offset of that level's queue. What is delivered is stored a second
 time without anybody waiting for its sync, so the file never says more than what is durable: a
-level's place is written when the log is synced behind the last message that was given out before
+level's place is written when the log is synced behind the last message that was delivered before
 it. The reference writes it at once, and a power cut then loses the messages that the file calls
-delivered. A stop or kill in between gives the last ones out twice, none gets lost.
+delivered. A stop or kill in between delivers the last ones twice; none gets lost.
 
-Two places a level: the one that is known to be durable, and the next one, which waits for the
-durable mark. A third does not fit in; the newest follows when the waiting one is settled.
+A level keeps two earlier places beside the present one: the last that is known to be durable, and
+one that waits for the durable mark. The present place takes the waiting one's turn when that has
+become durable.
 
 Loop thread only, but for `save`, which may run on any.
 """
@@ -25,23 +26,23 @@ from aerobee.protocol.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 class _Place:
     """One level: `offset` is where it is, with all before it below the log offset `end`."""
 
-    __slots__ = ("end", "offset", "settled", "settling", "settling_end")
+    __slots__ = ("durable_offset", "end", "offset", "pending", "pending_end")
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
         self.end = 0
-        self.settled = self.settling = offset
-        self.settling_end = 0
+        self.durable_offset = self.pending = offset
+        self.pending_end = 0
 
-    def settle(self, durable: int) -> int:
+    def advance(self, durable: int) -> int:
         """The newest place known to be durable."""
         if self.end <= durable:
-            self.settled = self.settling = self.offset
+            self.durable_offset = self.pending = self.offset
             return self.offset
-        if self.settling_end <= durable:
-            self.settled = self.settling
-            self.settling, self.settling_end = self.offset, self.end
-        return self.settled
+        if self.pending_end <= durable:
+            self.durable_offset = self.pending
+            self.pending, self.pending_end = self.offset, self.end
+        return self.durable_offset
 
 
 class DelayProgress:
@@ -64,14 +65,14 @@ class DelayProgress:
         return None if place is None else place.offset
 
     def moved(self, level: int, offset: int, end: int | None = None) -> None:
-        """A level has come to `offset`; what was given out last ends at the log offset `end`."""
+        """A level has come to `offset`; what was delivered last ends at the log offset `end`."""
         place = self._places.get(level)
         if place is None:
             place = self._places[level] = _Place(0)
         place.offset = offset
         if end is not None:
             place.end = end
-        place.settle(self._durable())
+        place.advance(self._durable())
 
     def table(self) -> dict[int, int]:
         """The place of each level, durable or not."""
@@ -85,11 +86,11 @@ class DelayProgress:
     def take_changes(self) -> str | None:
         """The file's new text when it has changed since the last call, else None."""
         durable = self._durable()
-        settled = {level: place.settle(durable) for level, place in sorted(self._places.items())}
-        if settled == self._saved:
+        offsets = {level: place.advance(durable) for level, place in sorted(self._places.items())}
+        if offsets == self._saved:
             return None
-        self._saved = settled
-        self._newest = pretty({"offsetTable": settled})
+        self._saved = offsets
+        self._newest = pretty({"offsetTable": offsets})
         return self._newest
 
     def save(self, text: str) -> None:

@@ -19,14 +19,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from aerobee.broker.router import refusal
 from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.headers.client import SendReply
 from aerobee.remoting.connection import Connection
 from aerobee.store.errors import StoreBroken
+from aerobee.store.message_store import MessageStore
 from aerobee.store.stats import Histogram
 
 # A stalled disk must not turn into all memory: a waiting send costs about 1 KB, so 50 MB here.
@@ -35,29 +37,7 @@ MAX_WAITING = 50_000
 _DRAIN_POLL_S = 0.005
 
 
-class Answer(Protocol):
-    """Encodes the answer to one waiting send: (request, code, msg id, queue, offset, remark)."""
-
-    def __call__(
-        self,
-        request: Command,
-        code: int,
-        msg_id: str,
-        queue_id: int,
-        queue_offset: int,
-        remark: str | None = None,
-    ) -> bytes: ...
-
-
-class DurableMark(Protocol):
-    """The part of a store that acks look at."""
-
-    @property
-    def durable(self) -> int: ...
-    def request_flush(self) -> None: ...
-
-
-class Waiting(NamedTuple):
+class WaitingSend(NamedTuple):
     end: int
     deadline: float
     connection: Connection
@@ -73,8 +53,8 @@ class Acks:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        store: DurableMark,
-        answer: Answer,
+        store: MessageStore,
+        reply: SendReply,
         after_durable: Callable[[], None],
         timeout_s: float,
         stats: BrokerStats,
@@ -82,12 +62,12 @@ class Acks:
     ) -> None:
         self._loop = loop
         self._store = store
-        self._answer = answer
+        self._answer = reply.encode
         self._after_durable = after_durable
         self._timeout_s = timeout_s
         self._stats = stats
         self._put_times = put_times
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[WaitingSend] = deque()
         self._flush_wanted = False
         self._wake_pending = False
         self._broken: str | None = None
@@ -116,7 +96,7 @@ class Acks:
         request.body = b""
         request.ext = {}
         self._waiting.append(
-            Waiting(end, deadline, connection, request, msg_id, queue_id, queue_offset)
+            WaitingSend(end, deadline, connection, request, msg_id, queue_id, queue_offset)
         )
         if not self._flush_wanted:
             # One wake-up for everything read in this turn of the loop.
@@ -208,7 +188,7 @@ class Acks:
             self._send(self._waiting.popleft(), ResponseCode.SERVICE_NOT_AVAILABLE, remark)
         self._after_durable()
 
-    def _send(self, item: Waiting, code: int, remark: str | None) -> None:
+    def _send(self, item: WaitingSend, code: int, remark: str | None) -> None:
         _, deadline, connection, request, msg_id, queue_id, queue_offset = item
         waited_s = self._loop.time() + self._timeout_s - deadline
         try:

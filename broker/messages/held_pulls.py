@@ -32,6 +32,7 @@ class HeldPull(NamedTuple):
     request: Command
     header: PullMessageHeader
     codes: frozenset[int] | None
+    replay: Callable[[HeldPull], None]
 
 
 class HeldPulls:
@@ -42,8 +43,6 @@ class HeldPulls:
         self._limit = limit
         self._held: dict[tuple[str, int], list[HeldPull]] = {}
         self._count = 0
-        # Must not raise: the pulls behind it have left the table already.
-        self.replay: Callable[[HeldPull], None] = _no_replay
 
     def __len__(self) -> int:
         return self._count
@@ -55,12 +54,18 @@ class HeldPulls:
         header: PullMessageHeader,
         codes: frozenset[int] | None,
         hold_s: float,
+        replay: Callable[[HeldPull], None],
     ) -> bool:
-        """Keep a pull for up to `hold_s` seconds; False when there is no room for it."""
+        """Keep a pull for up to `hold_s` seconds; False when there is no room for it.
+
+        `replay` answers it when it leaves, and must not raise: the pulls that leave with it have
+        left the table already.
+        """
         if self._count >= self._limit:
             return False
         now = self._clock()
-        held = HeldPull(now, now + min(hold_s, MAX_HOLD_S), connection, request, header, codes)
+        deadline = now + min(hold_s, MAX_HOLD_S)
+        held = HeldPull(now, deadline, connection, request, header, codes, replay)
         self._held.setdefault((header.topic, header.queue_id), []).append(held)
         self._count += 1
         return True
@@ -83,7 +88,7 @@ class HeldPulls:
             self._leave(key, partial(_answered_by, messages))
 
     def sweep(self) -> None:
-        """Replay what has waited long enough; forget what nobody waits for any more."""
+        """Replay what has waited long enough; forget those of closed connections."""
         if not self._count:
             return
         now = self._clock()
@@ -110,7 +115,7 @@ class HeldPulls:
         self._count -= len(going)
         for pull in going:
             if not pull.connection.closed:
-                self.replay(pull)
+                pull.replay(pull)
 
 
 def _answered_by(messages: list[tuple[int, int]], pull: HeldPull) -> bool:
@@ -120,7 +125,3 @@ def _answered_by(messages: list[tuple[int, int]], pull: HeldPull) -> bool:
         if queue_offset >= wanted_offset and (codes is None or tags_code in codes):
             return True
     return False
-
-
-def _no_replay(_pull: HeldPull) -> None:
-    raise RuntimeError("a held pull left before the pull handler was wired to HeldPulls.replay")

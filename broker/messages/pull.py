@@ -1,15 +1,16 @@
 """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): protocol/WIRE.md 3.2, store/FORMAT.md 5.7.
 
 Checks the group, the topic, the queue and the subscription; asks the store; answers with messages,
-with "ask again from there", or not yet: an empty pull that wants to wait is handed to
-`held_pulls.py` and comes back through `replay` when a message arrives or its time is over. The
-replay neither waits again nor commits the offset again. What it raises has the same answer as at
-the first try (`refusal` in `router.py`), so that the other pulls of a batch get theirs.
+with "ask again from there", or not yet: an empty pull that asks to wait is handed to
+`held_pulls.py` and comes back to `_replay` when a message arrives or its time is over. The replay
+neither waits again nor commits the offset again. What it raises has the same answer as at the first
+try (`refusal` in `router.py`), so that the other pulls of a batch get theirs.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
@@ -21,10 +22,12 @@ from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.topics import PERM_READ, TopicConfig, TopicTable
+from aerobee.protocol.bodies.common import MessageQueue, dumps
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import Subscription, tag_codes
 from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.headers.client import (
     PULL_CLASS_FILTER,
     PULL_COMMIT_OFFSET,
@@ -33,12 +36,21 @@ from aerobee.protocol.headers.client import (
     PullMessageHeader,
     PullMessageResponse,
 )
+from aerobee.protocol.message.properties import (
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_WAIT,
+    encode_properties,
+)
+from aerobee.protocol.message.record import StoreMessage
+from aerobee.protocol.names import OFFSET_MOVED_TOPIC
 from aerobee.remoting.connection import Connection
+from aerobee.store.errors import StoreError
 from aerobee.store.message_store import MessageStore
 from aerobee.store.reading.reader import ReadLimits
 from aerobee.store.segments.results import GetResult, GetStatus
 
-log = logging.getLogger("aerobee.broker.pull")
+log = logging.getLogger("aerobee.broker")
 
 _MAX_MESSAGES = 1_024
 
@@ -57,6 +69,8 @@ _ANSWER_CODES: dict[GetStatus, int] = {
 class PullOptions:
     """What pulls need to know of the broker."""
 
+    broker_name: str
+    store_host: bytes
     advertised: str
     readable: bool
     long_polling: bool
@@ -66,7 +80,7 @@ class PullOptions:
 
 
 class PullProcessor:
-    """Serves consumers. Loop thread only."""
+    """Serves consumers; `appended` is called after a put. Loop thread only."""
 
     def __init__(
         self,
@@ -78,7 +92,7 @@ class PullProcessor:
         offsets: ConsumerOffsets,
         held: HeldPulls,
         stats: BrokerStats,
-        on_offset_moved: Callable[[PullMessageHeader, int], None],
+        appended: Callable[[], None],
     ) -> None:
         self._options = options
         self._store = store
@@ -88,8 +102,7 @@ class PullProcessor:
         self._offsets = offsets
         self._held = held
         self._stats = stats
-        self._on_offset_moved = on_offset_moved
-        held.replay = self.replay
+        self._appended = appended
 
     def handle(self, connection: Connection, command: Command) -> bytes | None:
         """Serve one pull; None when it is held. Raises `BadRequest` for the checks of 3.2."""
@@ -101,7 +114,7 @@ class PullProcessor:
                 "[OVERLOAD]system busy, unsent answers fill the broker's memory, try again later",
             )
         group = self._check(header)
-        codes = self._wanted_tags(header, group)
+        codes = self._tag_codes(header, group)
         result = self._get(header, codes)
         code = _answer_code(result.status, header.queue_offset)
         if header.sys_flag & PULL_COMMIT_OFFSET:
@@ -115,11 +128,11 @@ class PullProcessor:
                 if options.long_polling
                 else options.short_polling_s
             )
-            if self._held.hold(connection, command, header, codes, hold_s):
+            if self._held.hold(connection, command, header, codes, hold_s, self._replay):
                 return None
         return self._answer(command, header, group, result, code)
 
-    def replay(self, pull: HeldPull) -> None:
+    def _replay(self, pull: HeldPull) -> None:
         """Answer a pull that was held, with whatever there is now. Does not raise."""
         header, request, stats = pull.header, pull.request, self._stats
         code: int
@@ -191,7 +204,7 @@ class PullProcessor:
                 f"{topic.read_queues} read queues",
             )
 
-    def _wanted_tags(self, header: PullMessageHeader, group: GroupConfig) -> frozenset[int] | None:
+    def _tag_codes(self, header: PullMessageHeader, group: GroupConfig) -> frozenset[int] | None:
         """Tag codes to serve, None for all."""
         if header.sys_flag & PULL_SUBSCRIPTION:
             _check_expression_type(header.expression_type)
@@ -255,9 +268,53 @@ class PullProcessor:
         else:
             stats.get_missed += 1
             if code == ResponseCode.PULL_OFFSET_MOVED:
-                self._on_offset_moved(header, result.next_offset)
+                self._store_offset_moved(header, result.next_offset)
             body = b""
         return encode_response(command, code, result.status.name, fields.to_ext(), body)
+
+    def _store_offset_moved(self, header: PullMessageHeader, new_offset: int) -> None:
+        """Store the event in OFFSET_MOVED_EVENT, where operators see it."""
+        options = self._options
+        message = offset_moved_message(header, new_offset, options.broker_name, options.store_host)
+        try:
+            self._store.put(message)
+        except StoreError as error:
+            log.warning("offset moved event not stored why=%s", error)
+            return
+        self._appended()
+
+
+def offset_moved_message(
+    header: PullMessageHeader, new_offset: int, broker_name: str, store_host: bytes
+) -> StoreMessage:
+    """The event of one moved offset (protocol/WIRE.md 4.12): which group was sent from where to
+    where."""
+    group = header.consumer_group
+    queue = MessageQueue(header.topic, broker_name, header.queue_id)
+    body = dumps(
+        {
+            "consumerGroup": group,
+            "messageQueue": queue,
+            "offsetNew": new_offset,
+            "offsetRequest": header.queue_offset,
+        }
+    )
+    properties = {PROPERTY_KEYS: group, PROPERTY_TAGS: group, PROPERTY_WAIT: "false"}
+    return StoreMessage(
+        OFFSET_MOVED_TOPIC,
+        0,
+        0,
+        0,
+        time.time_ns() // 1_000_000,
+        store_host,
+        store_host,
+        0,
+        0,
+        body,
+        encode_properties(properties).encode(),
+        tag_code(group),
+        (group,),
+    )
 
 
 def _answer_code(status: GetStatus, asked_offset: int) -> int:

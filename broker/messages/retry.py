@@ -3,16 +3,21 @@
 The message is stored again, in `%RETRY%group` after a delay that grows with each try unless the
 consumer names one, or in `%DLQ%group` at once when it was tried often enough or the consumer says
 so (delayLevel < 0).
+
+A message that a group failed on comes two ways: a consumer gives it back here, or, when that
+request failed, sends it to the group's retry topic itself (`send.py`). `FailedMessages` counts and
+logs both. Loop thread only.
 """
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from aerobee.broker.messages.failed_messages import FailedMessages
-from aerobee.broker.messages.intake import OF_ONE_RECORD
+from aerobee.broker.messages.properties import OF_ONE_RECORD
 from aerobee.broker.router import Handler
+from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.topics import PERM_READ_WRITE, PERM_WRITE, TopicTable
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -29,11 +34,44 @@ from aerobee.protocol.message.properties import (
     encode_properties,
     index_keys,
 )
-from aerobee.protocol.message.record import Message, StoreMessage, decode_record, pack_host
+from aerobee.protocol.message.record import Message, StoreMessage, decode_record
+from aerobee.protocol.message.record_layout import pack_host
 from aerobee.protocol.names import dlq_topic, retry_topic
 from aerobee.remoting.connection import Connection
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import PutResult
+
+log = logging.getLogger("aerobee.broker.retry")
+
+
+class FailedMessages:
+    """Counts retries and dead letters, and logs the latter."""
+
+    def __init__(self, topics: TopicTable, stats: BrokerStats) -> None:
+        self._topics = topics
+        self._stats = stats
+
+    def sent_back(self, group: str, topic: str, properties: Mapping[str, str]) -> None:
+        """A consumer of `group` gave back a message it had from `topic`."""
+        self._stats.consumer(group, self._original(topic, properties)).sent_back += 1
+
+    def dead_lettered(self, group: str, topic: str, properties: Mapping[str, str]) -> None:
+        """A message that the group had from `topic` was stored as a dead letter."""
+        original = self._original(topic, properties)
+        self._stats.consumer(group, original).sent_to_dlq += 1
+        log.warning(
+            "message went to the dead letter topic group=%s topic=%s dead_letters=%s",
+            group,
+            original,
+            dlq_topic(group),
+        )
+
+    def _original(self, topic: str, properties: Mapping[str, str]) -> str:
+        """The topic the message was first sent to. The property is a client's: it only counts
+        when there is such a topic, so that nobody can make series of other names.
+        """
+        original = properties.get(PROPERTY_RETRY_TOPIC, "")
+        return original if self._topics.get(original) is not None else topic
 
 
 class RetryProcessor:
@@ -82,7 +120,7 @@ class RetryProcessor:
         self._appended()
         self._failed.sent_back(header.group, message.topic, message.properties)
         if topic == dlq_topic(header.group):
-            self._failed.died(header.group, message.topic, message.properties)
+            self._failed.dead_lettered(header.group, message.topic, message.properties)
         return encode_response(command, ResponseCode.SUCCESS)
 
     def _target(

@@ -4,9 +4,9 @@ Checks the topic, the queue and what the message asks for; builds the record to 
 either answers at once (ASYNC_FLUSH, or `WAIT=false`) or leaves the answer to `acks.py`, which sends
 it when the message is durable. Refusals change nothing in the store.
 
-A message with a delay level is stored where it waits (`delay.py`), under the checks of its own
-topic; the answer names its own queue, and its place in the delay queue. Transactional messages are
-not served by this version, and refused rather than served wrongly: they would be visible before
+A message with a delay level is stored where it waits (`delay/service.py`), under the checks of its
+own topic; the answer names its own queue, and its place in the delay queue. Transactional messages
+are not served by this version, and refused rather than served wrongly: they would be visible before
 their commit.
 """
 
@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from aerobee.broker.messages.acks import Acks
-from aerobee.broker.messages.failed_messages import FailedMessages
-from aerobee.broker.messages.intake import Intake, take_in, without_own
+from aerobee.broker.messages.properties import StoredProperties, stored_properties, without_own
+from aerobee.broker.messages.retry import FailedMessages
+from aerobee.broker.router import Handler
 from aerobee.broker.stats import MESSAGE_FIFO, MESSAGE_NORMAL, BrokerStats
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.topics import PERM_READ_WRITE, TopicConfig, TopicTable
@@ -30,11 +31,11 @@ from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.headers.client import SendMessageHeader, SendReply
 from aerobee.protocol.message.batch import decode_batch, join_properties
 from aerobee.protocol.message.properties import PROPERTY_TAGS, decode_properties, index_keys
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record import StoreMessage
+from aerobee.protocol.message.record_layout import (
     SYS_MULTI_TAGS,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
-    StoreMessage,
 )
 from aerobee.protocol.names import (
     NO_SEND_TOPICS,
@@ -44,6 +45,7 @@ from aerobee.protocol.names import (
     dlq_topic,
 )
 from aerobee.remoting.connection import Connection
+from aerobee.store.log.commits import Commits
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import PutResult
 
@@ -65,15 +67,15 @@ class SendOptions:
     advertised: str
 
 
-class Special(NamedTuple):
-    """What becomes of a message that asks for more than to be stored.
+class Destination(NamedTuple):
+    """Where a message goes that asks for more than to be stored.
 
     `delayed`: it waits first. `dead`: it was tried often enough and is a dead letter.
     """
 
     topic: str
     queue_id: int
-    intake: Intake
+    properties: StoredProperties
     delayed: bool
     dead: bool
 
@@ -195,12 +197,17 @@ class SendProcessor:
         topic: TopicConfig,
         queue_id: int,
     ) -> bytes | None:
-        intake = take_in(header.properties, self._cluster)
+        properties = stored_properties(header.properties, self._cluster)
         topic_name = header.topic
-        special: Special | None = None
-        if intake.transactional or intake.delay_level > 0 or topic_name.startswith(RETRY_PREFIX):
-            special = self._special(command, header, intake, queue_id)
-            topic_name, queue_id, intake = special[:3]
+        destination: Destination | None = None
+        if (
+            properties.transactional
+            or properties.delay_level > 0
+            or topic_name.startswith(RETRY_PREFIX)
+        ):
+            destination = self._destination(command, header, properties, queue_id)
+            topic_name, queue_id = destination.topic, destination.queue_id
+            properties = destination.properties
         message = StoreMessage(
             topic_name,
             queue_id,
@@ -214,20 +221,20 @@ class SendProcessor:
             header.reconsume_times,
             0,
             command.body,
-            intake.stored,
-            intake.tags_code,
-            intake.keys,
+            properties.encoded,
+            properties.tags_code,
+            properties.keys,
         )
-        if special is not None and special.delayed:
+        if destination is not None and destination.delayed:
             result = self._put_delayed(message)
         else:
             result = self._store.put(message)
             kind = MESSAGE_FIFO if _SHARDING_KEY in header.properties else MESSAGE_NORMAL
             self._stats.stored(self._stats.topic(topic_name, kind), 1, result.size)
-            if special is not None and special.dead:
+            if destination is not None and destination.dead:
                 self._note_dead(header)
         msg_id = f"{self._msg_id_prefix}{result.log_offset:016X}"
-        return self._answer(connection, command, result, msg_id, queue_id, intake.wait)
+        return self._answer(connection, command, result, msg_id, queue_id, properties.wait)
 
     def _put_batch(
         self,
@@ -237,7 +244,7 @@ class SendProcessor:
         topic: TopicConfig,
         queue_id: int,
     ) -> bytes | None:
-        shared = take_in(header.properties, self._cluster, keep_wait=True)
+        shared = stored_properties(header.properties, self._cluster, keep_wait=True)
         if shared.delay_level > 0 or header.sys_flag & SYS_TRANSACTION_MASK or shared.transactional:
             raise BadRequest(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -265,16 +272,18 @@ class SendProcessor:
         connection: Connection,
         command: Command,
         header: SendMessageHeader,
-        shared: Intake,
+        shared: StoredProperties,
         queue_id: int,
     ) -> list[StoreMessage]:
         messages: list[StoreMessage] = []
         for flag, body, own in decode_batch(command.body):
-            intake = take_in(own.decode("utf-8", "replace"), self._cluster, keep_wait=True)
-            stored = join_properties(without_own(own), shared.stored)
-            tags_code, keys = intake.tags_code, intake.keys
+            properties = stored_properties(
+                own.decode("utf-8", "replace"), self._cluster, keep_wait=True
+            )
+            stored = join_properties(without_own(own), shared.encoded)
+            tags_code, keys = properties.tags_code, properties.keys
             if shared.tags_code or shared.keys:
-                # As whoever reads the record does: of two with one name the request's counts.
+                # Of two properties with one name readers of the record take the request's.
                 values = decode_properties(stored)
                 tags_code, keys = tag_code(values.get(PROPERTY_TAGS, "")), index_keys(values)
             messages.append(
@@ -316,11 +325,15 @@ class SendProcessor:
             self._store.request_flush()
         return self._reply(command, 0, msg_id, queue_id, result.queue_offset)
 
-    def _special(
-        self, command: Command, header: SendMessageHeader, intake: Intake, queue_id: int
-    ) -> Special:
-        """What becomes of a message that asks for more than to be stored."""
-        if intake.transactional:
+    def _destination(
+        self,
+        command: Command,
+        header: SendMessageHeader,
+        properties: StoredProperties,
+        queue_id: int,
+    ) -> Destination:
+        """Where a message goes that asks for more than to be stored."""
+        if properties.transactional:
             raise BadRequest(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._options.advertised}] sending transaction message is forbidden: "
@@ -330,12 +343,12 @@ class SendProcessor:
         if topic.startswith(RETRY_PREFIX) and self._is_dead(command, header):
             dead_letters = dlq_topic(topic[len(RETRY_PREFIX) :])
             self._topics.create_retry(dead_letters, 1, PERM_READ_WRITE)
-            return Special(dead_letters, 0, intake, delayed=False, dead=True)
-        delayed = intake.delay_level > 0 and not header.sys_flag & SYS_TRANSACTION_PREPARED
+            return Destination(dead_letters, 0, properties, delayed=False, dead=True)
+        delayed = properties.delay_level > 0 and not header.sys_flag & SYS_TRANSACTION_PREPARED
         if delayed:
             # As the reference: the text is made again from all properties, WAIT among them.
-            intake = take_in(header.properties, self._cluster, keep_wait=True)
-        return Special(topic, queue_id, intake, delayed, dead=False)
+            properties = stored_properties(header.properties, self._cluster, keep_wait=True)
+        return Destination(topic, queue_id, properties, delayed, dead=False)
 
     def _is_dead(self, command: Command, header: SendMessageHeader) -> bool:
         """Whether a retry that a consumer sends itself has had its tries."""
@@ -351,4 +364,28 @@ class SendProcessor:
 
     def _note_dead(self, header: SendMessageHeader) -> None:
         group = header.topic[len(RETRY_PREFIX) :]
-        self._failed.died(group, header.topic, decode_properties(header.properties))
+        self._failed.dead_lettered(group, header.topic, decode_properties(header.properties))
+
+
+def refused_without_buffer(handle: Handler, commits: Commits, stats: BrokerStats) -> Handler:
+    """`handle`, refused with SYSTEM_BUSY while the transient pool has no free buffer
+    (`fastFailIfNoBufferInStorePool`; store/FORMAT.md 3.5, protocol/WIRE.md 1.10).
+
+    The disk is then slower than what is sent; a producer that learns so tries another broker or
+    comes again, instead of waiting for a segment. RocketMQ refuses whenever its pool is empty,
+    whether or not that setting is on, although it would go on without a buffer; here the setting
+    decides. The check is put around a handler when the broker is built, so that sends to a store
+    without a pool pass nothing here.
+    """
+
+    def checked(connection: Connection, command: Command) -> bytes | None:
+        if not commits.free_buffers:
+            stats.failed()
+            raise BadRequest(
+                ResponseCode.SYSTEM_BUSY,
+                "[REJECTREQUEST]system busy, start flow control for a while: all buffers of the "
+                "transient pool wait to be written to the disk",
+            )
+        return handle(connection, command)
+
+    return checked

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from aerobee.broker.monitoring.families import Fill, Page
-from aerobee.broker.monitoring.health import Health
-from aerobee.broker.monitoring.loop_monitor import LoopMonitor
+from aerobee.broker.delay.service import LevelStats, ScheduleMessageService
+from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor
+from aerobee.broker.monitoring.metrics import Fill, Page
 from aerobee.broker.stats import BrokerStats, RequestStats
 from aerobee.broker.tables.groups import is_system_group
 from aerobee.protocol.codes import ResponseCode, request_name
@@ -49,7 +49,7 @@ class Traffic:
         self._stats = stats
         self._is_system_topic = is_system_topic
 
-    async def take(self) -> Fill:
+    async def snapshot(self) -> Fill:
         topics, consumers = self._stats.topics(), self._stats.consumers()
         totals = self._stats
         is_system_topic = self._is_system_topic
@@ -111,7 +111,7 @@ class Requests:
     def __init__(self, stats: BrokerStats) -> None:
         self._stats = stats
 
-    async def take(self) -> Fill:
+    async def snapshot(self) -> Fill:
         stats, requests = self._stats, self._stats.requests()
         tallies = [
             ("aerobee_group_warnings_total", "kind", dict(stats.group_warnings)),
@@ -168,13 +168,58 @@ def _response_name(code: int) -> str:
     return _RESPONSE_NAMES.get(code, "unknown")
 
 
+class Delays:
+    """Delayed messages by level: how many wait, were delivered, and how late."""
+
+    def __init__(self, service: ScheduleMessageService) -> None:
+        self._service = service
+
+    async def snapshot(self) -> Fill:
+        service = self._service
+        # All levels from the start: a rate needs the zero before.
+        levels = {
+            number: LevelStats(number, 0, 0, 0, 0, 0.0)
+            for number in range(1, service.highest_level + 1)
+        }
+        levels |= {figures.level: figures for figures in service.level_stats()}
+        failures = service.put_failures
+
+        def fill(page: Page) -> None:
+            waiting = page.gauge("aerobee_delayed_messages", "Messages that wait", ["level"])
+            late = page.gauge(
+                "aerobee_delayed_late_seconds",
+                "For how long the oldest message that waits has been due",
+                ["level"],
+            )
+            delivered = page.counter(
+                "aerobee_delayed_delivered_messages_total", "Messages given out", ["level"]
+            )
+            passed_over = page.counter(
+                "aerobee_delayed_passed_over_messages_total",
+                "Messages that cannot be read or given out",
+                ["level"],
+            )
+            for number, figures in sorted(levels.items()):
+                level = str(number)
+                waiting.add(figures.end - figures.offset, level)
+                late.add(figures.late_s, level)
+                delivered.add(figures.delivered, level)
+                passed_over.add(figures.passed_over, level)
+            page.counter(
+                "aerobee_delayed_put_failures_total",
+                "Times a due message could not be stored and was tried again",
+            ).add(failures)
+
+        return fill
+
+
 class Connections:
     """Connections and bytes of each remoting server, by its name."""
 
     def __init__(self, servers: Mapping[str, ServerStats]) -> None:
         self._servers = dict(servers)
 
-    async def take(self) -> Fill:
+    async def snapshot(self) -> Fill:
         closed = {name: dict(stats.closed) for name, stats in self._servers.items()}
 
         def fill(page: Page) -> None:
@@ -233,7 +278,7 @@ def _connection_figures(stats: ServerStats) -> list[tuple[str, str, str, int]]:
     ]
 
 
-class Figure(NamedTuple):
+class SimpleMetric(NamedTuple):
     """One number without labels: `read` is called on the loop; a name in `_total` is a counter."""
 
     name: str
@@ -241,13 +286,13 @@ class Figure(NamedTuple):
     read: Callable[[], float]
 
 
-class Figures:
+class SimpleMetrics:
     """Plain numbers of parts too small for a section of their own."""
 
-    def __init__(self, figures: Sequence[Figure]) -> None:
+    def __init__(self, figures: Sequence[SimpleMetric]) -> None:
         self._figures = tuple(figures)
 
-    async def take(self) -> Fill:
+    async def snapshot(self) -> Fill:
         values = [(figure, figure.read()) for figure in self._figures]
 
         def fill(page: Page) -> None:
@@ -261,14 +306,16 @@ class Figures:
 class Runtime:
     """The process itself: version, start, health, its loop."""
 
-    def __init__(self, version: str, started_s: float, health: Health, loop: LoopMonitor) -> None:
+    def __init__(
+        self, version: str, started_s: float, health: HealthChecks, loop: LoopMonitor
+    ) -> None:
         self._version = version
         self._started_s = started_s
         self._health = health
         self._loop = loop
 
-    async def take(self) -> Fill:
-        verdicts = self._health.look()
+    async def snapshot(self) -> Fill:
+        verdicts = self._health.run()
 
         def fill(page: Page) -> None:
             page.gauge(

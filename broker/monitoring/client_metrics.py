@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 from aerobee.broker.monitoring.broker_metrics import yes_no
-from aerobee.broker.monitoring.families import Fill, Page
-from aerobee.broker.tables.clients import ConsumerGroup, Member
+from aerobee.broker.monitoring.http import HttpServer
+from aerobee.broker.monitoring.metrics import Fill, Page
+from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Member
 from aerobee.broker.tables.groups import is_system_group
 from aerobee.nameserver.server import NameServerCounts
 from aerobee.protocol.codes import request_name, version_name
@@ -18,20 +18,13 @@ _PROTOCOL = "remoting"
 _VERSIONS = range(213, 612)
 
 
-class ConnectedClients(Protocol):
-    """The part of the client table that is counted."""
-
-    def producer_groups(self) -> Iterator[tuple[str, list[Member]]]: ...
-    def consumer_groups(self) -> list[ConsumerGroup]: ...
-
-
 class Clients:
     """Connections of producers, and of consumers by group; a connection counts once in each."""
 
-    def __init__(self, clients: ConnectedClients) -> None:
+    def __init__(self, clients: ClientTable) -> None:
         self._clients = clients
 
-    async def take(self) -> Fill:
+    async def snapshot(self) -> Fill:
         producers = {
             member.connection: member
             for _, members in self._clients.producer_groups()
@@ -85,7 +78,7 @@ class NameServers:
         self._registered = registered
         self._embedded = embedded
 
-    async def take(self) -> Fill:
+    async def snapshot(self) -> Fill:
         registered = dict(self._registered)
         counts = self._embedded() if self._embedded else None
 
@@ -113,23 +106,13 @@ def _fill_embedded(page: Page, counts: NameServerCounts) -> None:
         requests.add(count, request_name(code))
 
 
-class HttpCounts(Protocol):
-    """The counters of the HTTP port."""
-
-    refused: int
-    requests: dict[int, int]
-
-    @property
-    def open(self) -> int: ...
-
-
 class HttpPort:
     """The HTTP port itself."""
 
-    def __init__(self, server: HttpCounts) -> None:
+    def __init__(self, server: HttpServer) -> None:
         self._server = server
 
-    async def take(self) -> Fill:
+    async def snapshot(self) -> Fill:
         server, answers = self._server, dict(self._server.requests)
         opened = server.open
 

@@ -1,25 +1,29 @@
 """Is the broker alive, and should it get traffic? Named checks, each looking at the thing itself.
 
-Alive (`/live`): the event loop turns. That stays true while the store is poisoned, so that a
-supervisor does not restart away the evidence and reads go on. Ready (`/ready`): recovered, the
-store takes writes, a name server knows us, the disk is below the ratio at which sends are refused.
+Alive (`/live`): the event loop turns. That stays true while the store is read-only after a failed
+sync, so that a supervisor does not restart away the evidence and reads go on. A timer asks to be
+called every `interval_s` (`LoopMonitor`); how much later it comes is the loop's lag: the time a
+frame may wait before anybody looks at it. The histogram feeds /metrics, `stuck_s` feeds /live.
 
-A probe returns None when all is well, else a sentence saying what is wrong; it is called whenever
-somebody asks, on the loop, and must not block. "Since when" is when a change was first seen, so
-`Health.look` is also called from the daemon's one-second timer.
+Ready (`/ready`): recovered, the store takes writes, a name server knows us, the disk is below the
+ratio at which sends are refused. A probe returns None when all is well, else a sentence saying what
+is wrong; it is called whenever somebody asks, on the loop, and must not block. "Since when" is when
+a change was first seen, so `HealthChecks.run` is also called from the daemon's one-second timer.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec.json
 
 from aerobee.broker.monitoring.http import Request, Response, Route
+from aerobee.broker.stats import STAGE_BOUNDS, Buckets
 from aerobee.store.disk.disk_watch import full_directories, refusal_text
 from aerobee.store.disk.files import DiskSpace, Files
 
@@ -52,7 +56,42 @@ class _Check:
         self.ok: bool | None = None
 
 
-class Health:
+class LoopMonitor:
+    """Lag of one event loop. Started and stopped on that loop; `stuck_s` may be read anywhere."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, interval_s: float = 0.5) -> None:
+        self._loop = loop
+        self._interval_s = interval_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_turn = loop.time()
+        self.lag = Buckets(STAGE_BOUNDS)
+
+    def start(self) -> None:
+        self._last_turn = self._loop.time()
+        self._arm()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def stuck_s(self) -> float:
+        """Seconds by which the loop's timer is overdue now."""
+        return max(0.0, self._loop.time() - self._last_turn - self._interval_s)
+
+    def _arm(self) -> None:
+        due = self._last_turn + self._interval_s
+        self._timer = self._loop.call_at(due, self._turned, due)
+
+    def _turned(self, due: float) -> None:
+        now = self._loop.time()
+        self.lag.add(max(0.0, now - due))
+        # From now, not from `due`: after a stall the missed turns are not made up for.
+        self._last_turn = now
+        self._arm()
+
+
+class HealthChecks:
     """The named checks that make up readiness. Loop thread only."""
 
     def __init__(self, wall_clock: Callable[[], float] = time.time) -> None:
@@ -64,7 +103,7 @@ class Health:
         assert all(check.name != name for check in self._checks), f"check {name} added twice"
         self._checks.append(_Check(name, probe, remedy, self._wall_clock()))
 
-    def look(self) -> list[Verdict]:
+    def run(self) -> list[Verdict]:
         """Run all probes now, in the order they were added."""
         verdicts = []
         for check in self._checks:
@@ -77,21 +116,10 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        return all(verdict.ok for verdict in self.look())
+        return all(verdict.ok for verdict in self.run())
 
 
 # --- the probes ---------------------------------------------------------------------------------
-
-
-class WritableStore(Protocol):
-    """The part of a store that readiness looks at."""
-
-    def not_writable_reason(self) -> str | None: ...
-
-
-def store_probe(store: WritableStore) -> Probe:
-    """The store's own word on whether it takes writes."""
-    return store.not_writable_reason
 
 
 def registered_probe(registered: Mapping[str, bool]) -> Probe:
@@ -138,7 +166,7 @@ def used_ratio(disk: os.statvfs_result) -> float:
 
 
 def health_routes(
-    health: Health, loop_stuck_s: Callable[[], float], live_within_s: float = 10.0
+    health: HealthChecks, loop_stuck_s: Callable[[], float], live_within_s: float = 10.0
 ) -> dict[str, Route]:
     """Routes for /live and /ready with their aliases.
 
@@ -151,7 +179,7 @@ def health_routes(
         return _json(status, {"live": status == 200, "loop_overdue_s": round(stuck, 3)})
 
     async def ready(_request: Request) -> Response:
-        verdicts = health.look()
+        verdicts = health.run()
         is_ready = all(verdict.ok for verdict in verdicts)
         body = {"ready": is_ready, "checks": [_check_json(verdict) for verdict in verdicts]}
         return _json(200 if is_ready else 503, body)

@@ -173,43 +173,43 @@ class HttpServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # High water 0: drain() then means that the peer's kernel has taken everything.
         writer.transport.set_write_buffer_limits(high=0)
-        talk = _Talk(reader, writer, self._limits)
+        http = _HttpConnection(reader, writer, self._limits)
         try:
             # A new connection has to say something at once.
             async with asyncio.timeout(self._limits.head_timeout_s):
-                await talk.wait_data()
-            while await self._serve_one(talk):
-                await self._wait_idle(talk)
+                await http.wait_data()
+            while await self._serve_one(http):
+                await self._wait_idle(http)
         except (TimeoutError, OSError, h11.LocalProtocolError):
             pass  # a peer that is too slow, or gone: nothing is owed to it
         except Exception:
             log.exception("http connection failed")
         finally:
             # Not close(): that would wait for a peer that takes nothing.
-            writer.transport.abort() if talk.broken else writer.close()
+            writer.transport.abort() if http.broken else writer.close()
 
-    async def _wait_idle(self, talk: _Talk) -> None:
+    async def _wait_idle(self, http: _HttpConnection) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._idle[task] = None
         try:
             async with asyncio.timeout(self._limits.idle_timeout_s):
-                await talk.wait_data()
+                await http.wait_data()
         finally:
             self._idle.pop(task, None)
 
-    async def _serve_one(self, talk: _Talk) -> bool:
+    async def _serve_one(self, http: _HttpConnection) -> bool:
         """Serve one request; True when the connection can carry another."""
         try:
-            request = await talk.request()
+            request = await http.request()
         except _Refused as refusal:
-            await self._answer(talk, "GET", refusal.response, last=True)
+            await self._answer(http, "GET", refusal.response, last=True)
             return False
         if request is None:
             return False
         response = await self._respond(request)
-        await self._answer(talk, request.method, response, last=response.status == 500)
-        return talk.start_next()
+        await self._answer(http, request.method, response, last=response.status == 500)
+        return http.start_next()
 
     async def _respond(self, request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
@@ -224,12 +224,14 @@ class HttpServer:
             log.exception("http route failed path=%s", request.path)
             return Response(500, b"the broker failed on this request; see its log\n")
 
-    async def _answer(self, talk: _Talk, method: str, response: Response, last: bool) -> None:
+    async def _answer(
+        self, http: _HttpConnection, method: str, response: Response, last: bool
+    ) -> None:
         self.requests[response.status] = self.requests.get(response.status, 0) + 1
-        await talk.answer(method, response, last)
+        await http.answer(method, response, last)
 
 
-class _Talk:
+class _HttpConnection:
     """One connection's half-way state: h11's machine and the streams under it."""
 
     def __init__(
@@ -238,13 +240,13 @@ class _Talk:
         self._reader = reader
         self._writer = writer
         self._limits = limits
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
+        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
         self.broken = False
 
     async def wait_data(self) -> None:
         """Return when the peer has sent something, or has ended."""
-        if not self._http.trailing_data[0]:
-            self._http.receive_data(await self._reader.read(_READ_BYTES))
+        if not self._h11.trailing_data[0]:
+            self._h11.receive_data(await self._reader.read(_READ_BYTES))
 
     async def request(self) -> Request | None:
         """The next whole request, None at the end; raises _Refused for what is not served."""
@@ -260,9 +262,9 @@ class _Talk:
     async def _whole_request(self) -> Request | None:
         request: Request | None = None
         while True:
-            event = self._http.next_event()
+            event = self._h11.next_event()
             if event is h11.NEED_DATA:
-                self._http.receive_data(await self._reader.read(_READ_BYTES))
+                self._h11.receive_data(await self._reader.read(_READ_BYTES))
             elif isinstance(event, h11.Request):
                 request = _request(event)
             elif isinstance(event, h11.Data):
@@ -287,10 +289,10 @@ class _Talk:
             headers=headers,
             reason=_REASONS.get(response.status, b""),
         )
-        parts = [self._http.send(head)]
+        parts = [self._h11.send(head)]
         if method != "HEAD":
-            parts.append(self._http.send(h11.Data(data=response.body)))
-        parts.append(self._http.send(h11.EndOfMessage()))
+            parts.append(self._h11.send(h11.Data(data=response.body)))
+        parts.append(self._h11.send(h11.EndOfMessage()))
         # Not writelines(): asyncio's, in Python 3.12 and early 3.13, forgets to pause the writer.
         self._writer.write(b"".join([part for part in parts if part]))
         self.broken = True
@@ -300,9 +302,9 @@ class _Talk:
 
     def start_next(self) -> bool:
         """Ready the machine for the next request; False when this was the last."""
-        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+        if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
             return False
-        self._http.start_next_cycle()
+        self._h11.start_next_cycle()
         return True
 
 

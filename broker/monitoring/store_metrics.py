@@ -1,8 +1,9 @@
-"""Metric sections about the store: its marks, times and disk, and how far consumers are behind.
+"""Metric sections about the store: its marks, times and disk, what was deleted and why, and how far
+consumers are behind.
 
 Lag asks the store's queues, which only the loop may do. With many groups and queues that adds up to
-more than the loop should be held for, so `Lag.take` lets it turn every millisecond; the answer is
-then a picture taken over a few turns, which lag is anyway.
+more than the loop should be held for, so `Lag.snapshot` lets it turn every millisecond; the answer
+is then a picture taken over a few turns, which lag is anyway.
 """
 
 from __future__ import annotations
@@ -10,16 +11,22 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from aerobee.broker.monitoring.broker_metrics import error_word, yes_no
-from aerobee.broker.monitoring.families import Fill, Page
+from aerobee.broker.monitoring.metrics import Fill, Page
 from aerobee.broker.stats import Buckets
 from aerobee.broker.tables.groups import is_system_group
+from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.protocol.names import is_retry_topic
+from aerobee.store.disk.files import DiskSpace, Files
 from aerobee.store.log.commits import NO_POOL
+from aerobee.store.message_store import MessageStore
+from aerobee.store.retention.disposal import DeletionCounts
+from aerobee.store.retention.retention import Retention
+from aerobee.store.retention.rules import FORCED, MANUAL, SPACE, TIME
 from aerobee.store.stats import BOUNDS_S, Histogram, StoreStats
 
 _STORAGE_LABELS = ["storage_type", "storage_medium"]
@@ -31,40 +38,12 @@ _SIZE_KEPT_S = 60.0
 _BLOCK_BYTES = 512  # the unit of st_blocks on every file system
 
 
-class Buffers(Protocol):
-    """The part of a store's commits that is shown."""
-
-    @property
-    def free_buffers(self) -> int: ...
-
-
-class StoreSource(Protocol):
-    """The part of a store that its section reads."""
-
-    @property
-    def commits(self) -> Buffers: ...
-    @property
-    def written(self) -> int: ...
-    @property
-    def committed(self) -> int: ...
-    @property
-    def durable(self) -> int: ...
-    @property
-    def dispatched(self) -> int: ...
-    @property
-    def min_log_offset(self) -> int: ...
-    @property
-    def known_gaps(self) -> tuple[tuple[int, int], ...]: ...
-    @property
-    def stats(self) -> StoreStats: ...
-
-
 class Store:
     """Marks, counters and times of the store, and the size of its files below `path`."""
 
     def __init__(
         self,
-        store: StoreSource,
+        store: MessageStore,
         path: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,7 +52,7 @@ class Store:
         self._clock = clock
         self._size = (0, -_SIZE_KEPT_S)  # bytes, and when they were counted
 
-    async def take(self) -> Fill:
+    async def snapshot(self) -> Fill:
         store = self._store
         # The order matters: a mark read later may only be further on.
         dispatched, durable = store.dispatched, store.durable
@@ -185,24 +164,6 @@ def _tree_bytes(path: str) -> int:
     return total
 
 
-class CommittedOffsets(Protocol):
-    """The part of the offset table that lag reads."""
-
-    def pairs(self) -> list[tuple[str, str]]:
-        """All (topic, group) that have offsets."""
-        ...
-
-    def of(self, group: str, topic: str) -> Mapping[int, int]: ...
-
-
-class Queues(Protocol):
-    """The part of a store that lag asks."""
-
-    def min_offset(self, topic: str, queue_id: int) -> int: ...
-    def max_offset(self, topic: str, queue_id: int) -> int: ...
-    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int: ...
-
-
 class _Unread(NamedTuple):
     """One queue with messages that the group has not consumed."""
 
@@ -230,8 +191,8 @@ class Lag:
 
     def __init__(
         self,
-        offsets: CommittedOffsets,
-        queues: Queues,
+        offsets: ConsumerOffsets,
+        queues: MessageStore,
         pulled: Callable[[str, str], Mapping[int, int]],
         read_queues: Callable[[str, str], int],
         is_system_topic: Callable[[str], bool],
@@ -244,7 +205,7 @@ class Lag:
         self._is_system_topic = is_system_topic
         self._wall_clock = wall_clock
 
-    async def take(self) -> Fill:
+    async def snapshot(self) -> Fill:
         behind: list[_Behind] = []
         reads_left = _TIME_READS
         turn_began = perf_counter()
@@ -309,3 +270,73 @@ class Lag:
         known = [stored_ms for stored_ms in times if stored_ms >= 0]
         oldest_ms = min(known) if known else (0 if not messages else None)
         return _Behind(topic, group, messages, inflight, oldest_ms)
+
+
+class Deletions:
+    """What was deleted and why, what hangs, and how full the disks of `directories` are."""
+
+    def __init__(
+        self,
+        retention: Retention,
+        directories: Sequence[str],
+        refusal_ratio: float,
+        disk_space: Callable[[str], DiskSpace] | None = None,
+    ) -> None:
+        self._retention = retention
+        self._directories = tuple(dict.fromkeys(directories))
+        self._refusal_ratio = refusal_ratio
+        self._disk_space = disk_space or Files().disk_space
+
+    async def snapshot(self) -> Fill:
+        counts, hanged = self._retention.counts, self._retention.hanged
+        # In order of the reasons, and all of them from the start: a rate needs the zero before.
+        segments = [(reason, counts.segments.get(reason, 0)) for reason in _REASONS]
+        sizes = [(reason, counts.segment_bytes.get(reason, 0)) for reason in _REASONS]
+
+        def fill(page: Page) -> None:
+            for name, help_text, by_reason in (
+                ("segments", "Log segments deleted", segments),
+                ("bytes", "Bytes of log segments deleted", sizes),
+            ):
+                family = page.counter(f"aerobee_store_deleted_{name}_total", help_text, ["reason"])
+                for reason, value in by_reason:
+                    family.add(value, reason)
+            _fill_counts(page, counts)
+            page.gauge(
+                "aerobee_store_hanged_segments",
+                "Deleted segments that are still there, because they are read or the disk refuses",
+            ).add(hanged)
+            self._fill_disks(page)
+
+        return fill
+
+    def _fill_disks(self, page: Page) -> None:
+        used = page.gauge("aerobee_disk_used_ratio", "Used share of a file system", ["path"])
+        free = page.gauge("aerobee_disk_free_bytes", "Bytes that can still be used", ["path"])
+        for path in self._directories:
+            try:
+                space = self._disk_space(path)
+            except OSError:
+                continue  # the disk check of /ready says so
+            used.add(space.used_ratio, path)
+            free.add(space.free_bytes, path)
+        page.gauge("aerobee_disk_refusal_ratio", "Used share above which sends are refused").add(
+            self._refusal_ratio
+        )
+
+
+_REASONS = (TIME, SPACE, MANUAL, FORCED)
+
+
+def _fill_counts(page: Page, counts: DeletionCounts) -> None:
+    for name, help_text, value in (
+        ("deleted_queue_files", "Consume queue files deleted", counts.queue_files),
+        ("deleted_index_files", "Index files deleted", counts.index_files),
+        (
+            "deleted_unconsumed_messages",
+            "Messages deleted that a group had not consumed, for each group",
+            counts.unconsumed,
+        ),
+        ("deletion_failures", "Removals that the system refused", counts.failures),
+    ):
+        page.counter(f"aerobee_store_{name}_total", help_text).add(value)

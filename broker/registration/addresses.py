@@ -1,6 +1,6 @@
-"""What clients are told to connect to, and what stands in the records as store host.
+"""The address that clients get, its port, and the store host that records carry.
 
-The first pain of RocketMQ's users is a broker that registers an address nobody can reach (a
+A frequent complaint of RocketMQ's users is a broker that registers an address nobody can reach (a
 container bridge, one of several cards). So: the address is decided in one place, printed at start,
 and a doubtful one is named with the setting that mends it. A host name is passed on as it is;
 records need numbers, so the name is resolved once here.
@@ -8,17 +8,22 @@ records need numbers, so the name is resolved once here.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import socket
 from dataclasses import dataclass
 
-from aerobee.protocol.message.record import pack_host
+from aerobee.config.ports import VIP_BELOW
+from aerobee.protocol.message.record_layout import pack_host
 
 _ANY = ("0.0.0.0", "::", "")
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 # Reserved for documentation (RFC 5737): asking the kernel for a route there sends nothing.
 _NOWHERE = ("192.0.2.1", 9)
+
+
+_TRIES = 50
 
 
 class AddressError(ValueError):
@@ -27,7 +32,7 @@ class AddressError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Advertised:
-    """`host` is what clients are told, `ip` what records carry; `warnings` are for people."""
+    """`host` is what clients get, `ip` what records carry; `warnings` are for people."""
 
     host: str
     ip: str
@@ -40,6 +45,22 @@ class Advertised:
     def packed(self, port: int) -> bytes:
         """The store host of records (protocol/WIRE.md 6.1)."""
         return pack_host(self.ip, port)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The address of this broker: `endpoint` for clients, `store_host` in the form of records."""
+
+    advertised: Advertised
+    port: int
+
+    @property
+    def endpoint(self) -> str:
+        return self.advertised.endpoint(self.port)
+
+    @property
+    def store_host(self) -> bytes:
+        return self.advertised.packed(self.port)
 
 
 def decide_advertised(asked: str, listen_host: str) -> Advertised:
@@ -97,3 +118,38 @@ def _doubts(asked: bool, host: str, ip: str, listen_host: str) -> list[str]:
             "keep its ports behind a firewall"
         )
     return doubts
+
+
+class ReservedPorts:
+    """A free port whose VIP neighbour (port - 2) is free as well, both kept from everybody who
+    lets the kernel choose a port: other parts of this process (the embedded name server, outgoing
+    connections) and other processes. A listener that sets SO_REUSEADDR can still bind them.
+    """
+
+    def __init__(self, host: str) -> None:
+        """Raises OSError if there is no such pair."""
+        self._kept = contextlib.ExitStack()
+        self.port = 0
+        for _ in range(_TRIES):
+            with contextlib.ExitStack() as kept:
+                port = _bound(kept, host, 0)
+                try:
+                    _bound(kept, host, port - VIP_BELOW)
+                except OSError:
+                    continue
+                self.port = port
+                self._kept = kept.pop_all()
+                return
+        raise OSError("no pair of free ports (port and port - 2) was found; name one with --port")
+
+    def release(self) -> None:
+        """Give both back; a listener that has bound one by now keeps it."""
+        self._kept.close()
+
+
+def _bound(kept: contextlib.ExitStack, host: str, port: int) -> int:
+    held = kept.enter_context(socket.socket())
+    # Without it a listener could not bind the port while it is kept.
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind((host, port))
+    return int(held.getsockname()[1])

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import msgspec
 
-from aerobee.broker.tables.data_version import DataVersion
+from aerobee.broker.tables.config_table import DataVersion
 from aerobee.broker.tables.topics import PERM_READ_WRITE, TopicConfig
 
 _CRC_MASK = 0x7FFFFFFF

@@ -167,7 +167,7 @@ class NameServerLink:
         return answer.code != ResponseCode.SUCCESS or answer.ext.get("changed") != "false"
 
     def _sent(self, answer: asyncio.Future[Command]) -> None:
-        """An incremental registration was answered; if not well, a whole one mends it."""
+        """An incremental registration was answered. If it failed, a whole one follows."""
         if answer.cancelled():
             return
         error = answer.exception()

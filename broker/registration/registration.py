@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from aerobee.broker.registration.addresses import Advertised
+from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.registration.body import body_crc, registration_body, version_body
 from aerobee.broker.registration.name_server_link import LinkOptions, NameServerLink
-from aerobee.broker.tables.data_version import DataVersion
+from aerobee.broker.tables.config_table import DataVersion
 from aerobee.broker.tables.topics import TopicConfig, TopicTable
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode
@@ -33,31 +33,16 @@ log = logging.getLogger("aerobee.broker.registration")
 _FIRST_TRY_S = 1.0
 
 
-class Identity(Protocol):
-    """Where clients and slaves find the broker."""
-
-    @property
-    def advertised(self) -> Advertised: ...
-    @property
-    def endpoint(self) -> str: ...
-
-
-class Broker(Protocol):
-    """What registration needs of the broker."""
-
-    @property
-    def identity(self) -> Identity: ...
-    @property
-    def topics(self) -> TopicTable: ...
-
-
 class Registrar:
     """Registers one broker with all its name servers. `start` once, `stop` once; loop only."""
 
-    def __init__(self, settings: Settings, broker: Broker, servers: Sequence[str]) -> None:
-        """`servers`: `host:port` each. Raises ValueError for one that is not."""
+    def __init__(
+        self, settings: Settings, identity: Identity, topics: TopicTable, servers: Sequence[str]
+    ) -> None:
+        """Observes `topics`; `servers`: `host:port` each, ValueError for one that is not."""
         self._settings = settings
-        self._broker = broker
+        self._identity = identity
+        self._topics = topics
         self._shared = caller_set(name="registration")
         options = LinkOptions(
             settings.register_interval_ms / 1000,
@@ -76,6 +61,7 @@ class Registrar:
         self._flush: asyncio.Handle | None = None
         # The whole table as last encoded, and its version.
         self._encoded: tuple[DataVersion, bytes] | None = None
+        topics.subscribe(self._topics_changed)
 
     async def start(self) -> None:
         """Begin to register; returns when every server was tried once, or after a second."""
@@ -104,7 +90,7 @@ class Registrar:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(link.close() for link in self._links))
 
-    def topics_changed(self, topics: list[TopicConfig]) -> None:
+    def _topics_changed(self, topics: list[TopicConfig]) -> None:
         """The topic table has changed: these topics, or (empty) something else about it.
 
         What changes in one turn of the loop is sent together, before the loop waits again; so a
@@ -122,7 +108,7 @@ class Registrar:
 
     def full(self) -> Command:
         """REGISTER_BROKER with every topic."""
-        topics = self._broker.topics
+        topics = self._topics
         version = topics.data_version
         if self._encoded is None or self._encoded[0] != version:
             self._encoded = (version, self._body(version, topics.all()))
@@ -132,20 +118,20 @@ class Registrar:
         """QUERY_DATA_VERSION."""
         return make_request(
             RequestCode.QUERY_DATA_VERSION,
-            self._identity().to_ext(),
-            version_body(self._broker.topics.data_version),
+            self._identity_header().to_ext(),
+            version_body(self._topics.data_version),
         )
 
     def unregister(self) -> Command:
         """UNREGISTER_BROKER."""
-        return make_request(RequestCode.UNREGISTER_BROKER, self._identity().to_ext())
+        return make_request(RequestCode.UNREGISTER_BROKER, self._identity_header().to_ext())
 
     # --- inside
 
     def _send_changed(self) -> None:
         self._flush = None
         changed, self._changed = self._changed, {}
-        table = self._broker.topics
+        table = self._topics
         # A topic may have gone again within the turn.
         topics = [topic for name in changed if (topic := table.get(name)) is not None]
         body = self._body(table.data_version, topics)
@@ -162,7 +148,7 @@ class Registrar:
         )
 
     def _registration(self, body: bytes) -> Command:
-        settings, identity = self._settings, self._broker.identity
+        settings, identity = self._settings, self._identity
         header = RegisterBrokerHeader(
             broker_name=settings.broker_name,
             broker_addr=identity.endpoint,
@@ -174,11 +160,11 @@ class Registrar:
         )
         return make_request(RequestCode.REGISTER_BROKER, header.to_ext(), body)
 
-    def _identity(self) -> BrokerIdentityHeader:
+    def _identity_header(self) -> BrokerIdentityHeader:
         settings = self._settings
         return BrokerIdentityHeader(
             broker_name=settings.broker_name,
-            broker_addr=self._broker.identity.endpoint,
+            broker_addr=self._identity.endpoint,
             cluster_name=settings.cluster_name,
             broker_id=settings.broker_id,
         )
@@ -197,7 +183,7 @@ class Registrar:
             log.warning("order topics unreadable name_server=%s why=%s", link.server, error)
             return
         try:
-            self._broker.topics.set_order_topics(names)
+            self._topics.set_order_topics(names)
         except OSError as error:
             log.error("order topics not saved why=%s", error)
 

@@ -1,4 +1,4 @@
-"""Administration of deletion: topics, queues nobody needs, messages that have expired.
+"""Administration of deletion: queues of unknown topics, empty queues, expired messages.
 
 Removing files takes longer than the loop can wait, so these requests are answered when a worker has
 done them. What decides (is the topic still unknown? is the queue in use?) is asked on the loop, in
@@ -10,50 +10,20 @@ DELETE_EXPIRED_COMMITLOG lets the next runs delete what has expired at any hour 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from typing import Protocol
 
+from aerobee.broker.router import Handler
 from aerobee.broker.tables.topics import TopicTable
+from aerobee.broker.workers import AnswerLater
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.names import is_light
 from aerobee.remoting.connection import Connection
 from aerobee.store.disk.owner import OnOwner
+from aerobee.store.message_store import MessageStore
+from aerobee.store.retention.queue_cleaning import QueueCleaner
+from aerobee.store.retention.retention import Retention
 
 log = logging.getLogger("aerobee.broker.admin")
-
-Handler = Callable[[Connection, Command], bytes | None]
-Later = Callable[[Connection, Command, Callable[[], object]], bytes | None]
-
-
-class Armed(Protocol):
-    """What is asked of the store's retention."""
-
-    def arm(self) -> None:
-        """Do not wait for the hour."""
-        ...
-
-
-class Cleaner(Protocol):
-    """What is asked of the store's cleaning, on worker threads."""
-
-    def remove_topics(
-        self, topics: Iterable[str], on_owner: OnOwner, confirm: Callable[[str], bool]
-    ) -> int:
-        """Remove the queues of topics that are confirmed when they leave."""
-        ...
-
-    def clean_expired(self, on_owner: OnOwner, in_use: Callable[[str, int], bool]) -> int:
-        """Free queues without a message left."""
-        ...
-
-
-class QueueNames(Protocol):
-    """What is asked of the store."""
-
-    def queues(self) -> Iterable[tuple[str, int]]:
-        """All queues that exist."""
-        ...
 
 
 class CleaningRequests:
@@ -61,12 +31,12 @@ class CleaningRequests:
 
     def __init__(
         self,
-        retention: Armed,
-        cleaner: Cleaner,
-        store: QueueNames,
+        retention: Retention,
+        cleaner: QueueCleaner,
+        store: MessageStore,
         topics: TopicTable,
         on_loop: OnOwner,
-        later: Later,
+        later: AnswerLater,
     ) -> None:
         self._retention = retention
         self._cleaner = cleaner

@@ -8,13 +8,12 @@ consumer, and its retry topic. Names are checked before anything is made of any 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Protocol
 
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.router import Handler
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Heartbeat
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.topics import PERM_READ_WRITE, TopicTable
+from aerobee.config.model import Settings
 from aerobee.protocol.bodies.clients import CheckClientConfig, HeartbeatData, encode_consumer_list
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
@@ -26,40 +25,21 @@ from aerobee.remoting.connection import Connection
 
 log = logging.getLogger("aerobee.broker.clients")
 
-Handler = Callable[[Connection, Command], bytes | None]
-
-
-class ClientSettings(Protocol):
-    """The settings used here."""
-
-    @property
-    def lmq_enabled(self) -> bool:
-        """Whether light groups are served."""
-        ...
-
-    @property
-    def notify_consumer_ids_changed(self) -> bool:
-        """Whether consumers are told that their group changed."""
-        ...
-
 
 class ClientRequests:
     """What clients say of themselves. Loop thread only."""
 
     def __init__(
         self,
-        settings: ClientSettings,
+        settings: Settings,
         clients: ClientTable,
         topics: TopicTable,
         groups: GroupTable,
-        stats: BrokerStats,
     ) -> None:
         self._settings = settings
         self._clients = clients
         self._topics = topics
         self._groups = groups
-        clients.on_change = self.notify
-        clients.on_warning = stats.group_warnings.bump
 
     def handlers(self) -> dict[int, Handler]:
         """The handlers by request code."""
@@ -71,14 +51,15 @@ class ClientRequests:
         }
 
     def heartbeat(self, connection: Connection, command: Command) -> bytes:
-        """Note what the client does. Members, the sender too, hear of a changed group first."""
+        """Record what the client does. Members of a changed group, the sender too, are notified
+        before the answer."""
         data = HeartbeatData.parse(command.body)
         _check_names(data)
         for consumer in data.consumers:
             self._prepare(consumer.group)
         heartbeat = Heartbeat(connection, command.language, command.version, data)
         for group in self._clients.heartbeat(heartbeat):
-            self.notify(group, False)
+            self._notify(group, force=False)
         return encode_response(command, ResponseCode.SUCCESS)
 
     def _prepare(self, name: str) -> None:
@@ -93,11 +74,13 @@ class ClientRequests:
     def unregister(self, connection: Connection, command: Command) -> bytes:
         """The client leaves its groups; never an error once the header is read."""
         header = UnregisterClientHeader.from_ext(command.ext)
-        self._clients.unregister(connection, header.producer_group, header.consumer_group)
+        left = self._clients.unregister(connection, header.producer_group, header.consumer_group)
+        if left is not None:
+            self._notify(left, force=False)
         return encode_response(command, ResponseCode.SUCCESS, None, {})
 
     def check_config(self, _connection: Connection, command: Command) -> bytes:
-        """Whether this broker can filter as a consumer wants; asked before it starts."""
+        """Whether this broker can filter as a consumer asks; consumers ask before they start."""
         if command.body:
             subscription = CheckClientConfig.parse(command.body).subscription
             if subscription is not None and subscription.type != TAG_TYPE:
@@ -117,7 +100,17 @@ class ClientRequests:
         body = encode_consumer_list(client_ids)
         return encode_response(command, ResponseCode.SUCCESS, None, None, body)
 
-    def notify(self, group: ConsumerGroup, force: bool) -> None:
+    def connection_closed(self, connection: Connection) -> None:
+        """The client has left all its groups."""
+        for group in self._clients.connection_closed(connection):
+            self._notify(group, force=True)
+
+    def expire(self) -> None:
+        """Clients that were silent too long have left. Called by a timer."""
+        for group in self._clients.expire():
+            self._notify(group, force=True)
+
+    def _notify(self, group: ConsumerGroup, *, force: bool) -> None:
         """Tell all members that the group changed, unless it or the broker is set not to.
 
         `force` passes over the group's own switch, as it does when a connection closed.

@@ -1,10 +1,17 @@
-"""LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: the requests around `order_locks.py` (WIRE.md 3.4)."""
+"""LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: which client may consume a queue in order
+(protocol/WIRE.md 3.4).
+
+A lock belongs to (group, queue) and one client id, for `lease_s` from its last renewal; clients
+renew every 20 s. A lock that has run out goes to the next client that asks. Locks are kept in
+memory alone. Loop thread only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
-from aerobee.broker.tables.order_locks import LockedQueue, OrderLocks
+from aerobee.broker.router import Handler
 from aerobee.protocol.bodies.clients import LockBatch, encode_locked_queues
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -12,11 +19,64 @@ from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.names import check_group_name, check_topic_name
 from aerobee.remoting.connection import Connection
 
-Handler = Callable[[Connection, Command], bytes | None]
+
+class _Lock(NamedTuple):
+    client_id: str
+    until: float
+
+
+class OrderLocks:
+    """Locks of all groups; `clock` is monotonic, in seconds."""
+
+    def __init__(self, lease_s: float, clock: Callable[[], float]) -> None:
+        self._lease_s = lease_s
+        self._clock = clock
+        self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
+
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue]
+    ) -> list[MessageQueue]:
+        """Lock or renew; returns those of `queues` that the client holds now."""
+        now = self._clock()
+        locks = self._locks.setdefault(group, {})
+        held: list[MessageQueue] = []
+        for queue in queues:
+            owner = locks.get(queue)
+            if owner is None or owner.client_id == client_id or owner.until <= now:
+                locks[queue] = _Lock(client_id, now + self._lease_s)
+                held.append(queue)
+        return held
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Give up the locks the client holds; others' stay."""
+        locks = self._locks.get(group)
+        if locks is None:
+            return
+        for queue in queues:
+            owner = locks.get(queue)
+            if owner is not None and owner.client_id == client_id:
+                del locks[queue]
+        if not locks:
+            del self._locks[group]
+
+    def owner(self, group: str, queue: MessageQueue) -> str | None:
+        """The client that holds a queue, None without one."""
+        owner = self._locks.get(group, {}).get(queue)
+        return owner.client_id if owner is not None and owner.until > self._clock() else None
+
+    def sweep(self) -> None:
+        """Forget locks that ran out long ago, so that gone groups leave nothing behind."""
+        now = self._clock()
+        for group in list(self._locks):
+            locks = self._locks[group]
+            for queue in [queue for queue, owner in locks.items() if owner.until <= now]:
+                del locks[queue]
+            if not locks:
+                del self._locks[group]
 
 
 class LockRequests:
-    """Serves orderly consumers. Loop thread only."""
+    """Serves orderly consumers."""
 
     def __init__(self, locks: OrderLocks) -> None:
         self._locks = locks
@@ -30,21 +90,21 @@ class LockRequests:
 
     def lock(self, _connection: Connection, command: Command) -> bytes:
         """Lock or renew; the answer holds only the queues that are the client's now."""
-        batch, queues = _read(command)
-        held = self._locks.lock(batch.group, batch.client_id, queues)
-        body = encode_locked_queues([MessageQueue(*queue) for queue in held])
+        batch = _read(command)
+        held = self._locks.lock(batch.group, batch.client_id, batch.queues)
+        body = encode_locked_queues(held)
         return encode_response(command, ResponseCode.SUCCESS, None, None, body)
 
     def unlock(self, _connection: Connection, command: Command) -> bytes:
         """Give up; queues held by others stay as they are."""
-        batch, queues = _read(command)
-        self._locks.unlock(batch.group, batch.client_id, queues)
+        batch = _read(command)
+        self._locks.unlock(batch.group, batch.client_id, batch.queues)
         return encode_response(command, ResponseCode.SUCCESS)
 
 
-def _read(command: Command) -> tuple[LockBatch, list[LockedQueue]]:
+def _read(command: Command) -> LockBatch:
     batch = LockBatch.parse(command.body)
     check_group_name(batch.group)
     for topic in {queue.topic for queue in batch.queues}:
         check_topic_name(topic)
-    return batch, [LockedQueue(*queue) for queue in batch.queues]
+    return batch

@@ -1,45 +1,36 @@
-"""QUERY_CONSUMER_OFFSET and UPDATE_CONSUMER_OFFSET (protocol/WIRE.md 3.3).
+"""Requests about offsets: those that groups have committed (protocol/WIRE.md 3.3), and where a
+queue begins, ends and was at a time (3.4).
 
-A group that never committed in a queue whose first message is still there, and still in memory (or
-that has no message yet), starts at 0: it is told so as if it had committed 0. Only when old
-messages are gone or on disk is the answer QUERY_NOT_FOUND, on which clients apply their own rule of
-where to begin.
+QUERY_CONSUMER_OFFSET and UPDATE_CONSUMER_OFFSET. A group that never committed an offset in a queue
+begins at 0 if the first message of the queue is still there and in memory, or if there is no
+message yet: the answer is then the same as if the group had committed 0. If old messages are gone,
+or only on disk, the answer is QUERY_NOT_FOUND, and the client applies its own rule of where to
+begin.
+
+GET_MIN_OFFSET, GET_MAX_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP and GET_EARLIEST_MSG_STORETIME. None of
+them fails for a queue that does not exist: it has offsets 0 and no earliest time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
-
+from aerobee.broker.router import Handler
 from aerobee.broker.tables.offsets import NO_OFFSET, ConsumerOffsets
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command, encode_response
-from aerobee.protocol.headers.client import QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
+from aerobee.protocol.headers.client import (
+    QueryConsumerOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    UpdateConsumerOffsetHeader,
+)
 from aerobee.remoting.connection import Connection
-
-Handler = Callable[[Connection, Command], bytes | None]
-
-
-class QueueStart(Protocol):
-    """What is asked of the store."""
-
-    def min_offset(self, topic: str, queue_id: int, /) -> int:
-        """The queue's first offset."""
-        ...
-
-    def max_offset(self, topic: str, queue_id: int, /) -> int:
-        """The offset the next message will get."""
-        ...
-
-    def is_in_memory(self, topic: str, queue_id: int, queue_offset: int, /) -> bool:
-        """Whether a message counts as not on disk alone."""
-        ...
+from aerobee.store.message_store import MessageStore
 
 
 class OffsetRequests:
-    """Serves consumers' offsets. Loop thread only."""
+    """Serves consumers. Loop thread only."""
 
-    def __init__(self, offsets: ConsumerOffsets, store: QueueStart) -> None:
+    def __init__(self, offsets: ConsumerOffsets, store: MessageStore) -> None:
         self._offsets = offsets
         self._store = store
 
@@ -48,6 +39,10 @@ class OffsetRequests:
         return {
             RequestCode.QUERY_CONSUMER_OFFSET: self.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
+            RequestCode.GET_MIN_OFFSET: self.min_offset,
+            RequestCode.GET_MAX_OFFSET: self.max_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
         }
 
     def query(self, _connection: Connection, command: Command) -> bytes:
@@ -82,3 +77,33 @@ class OffsetRequests:
             f"{header.queue_id} of {header.topic}"
         )
         return encode_response(command, ResponseCode.SYSTEM_ERROR, remark, {})
+
+    # --- queues
+
+    def min_offset(self, _connection: Connection, command: Command) -> bytes:
+        """The first offset of a queue."""
+        header = QueueHeader.from_ext(command.ext)
+        offset = self._store.min_offset(header.topic, header.queue_id)
+        return _answer(command, "offset", max(offset, 0))
+
+    def max_offset(self, _connection: Connection, command: Command) -> bytes:
+        """The offset the next message will get."""
+        header = QueueHeader.from_ext(command.ext)
+        offset = self._store.max_offset(header.topic, header.queue_id)
+        return _answer(command, "offset", max(offset, 0))
+
+    def search(self, _connection: Connection, command: Command) -> bytes:
+        """The offset nearest to a time."""
+        header = SearchOffsetHeader.from_ext(command.ext)
+        offset = self._store.offset_by_time(header.topic, header.queue_id, header.timestamp)
+        return _answer(command, "offset", max(offset, 0))
+
+    def earliest(self, _connection: Connection, command: Command) -> bytes:
+        """The store time of the first message, -1 without one."""
+        header = QueueHeader.from_ext(command.ext)
+        time_ms = self._store.earliest_store_time(header.topic, header.queue_id)
+        return _answer(command, "timestamp", time_ms)
+
+
+def _answer(command: Command, name: str, value: int) -> bytes:
+    return encode_response(command, ResponseCode.SUCCESS, None, {name: str(value)})

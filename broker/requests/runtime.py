@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
-from aerobee.broker.delay.delay import LevelFigures
+from aerobee.broker.delay.service import LevelStats
 from aerobee.broker.monitoring.health import used_ratio
+from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import SETTINGS, Settings
@@ -27,73 +27,14 @@ from aerobee.protocol.codes import (
 )
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.frames.fastjson import dumps, text_of
-from aerobee.protocol.message.record import SYS_FLAG_POSITION, store_timestamp_position
+from aerobee.protocol.message.record_layout import SYS_FLAG_POSITION, store_timestamp_position
 from aerobee.remoting.connection import Connection
 from aerobee.store.log.commits import NO_POOL
-from aerobee.store.stats import StoreStats
-from aerobee.store.stats_service import PUT_RANGES, StoreStatsService, rate_text
-
-Handler = Callable[[Connection, Command], bytes | None]
+from aerobee.store.message_store import MessageStore
+from aerobee.store.stats_service import PUT_RANGES, rate_text
 
 # Queues of thread pools that do not exist here, by the names their sizes have.
 _POOLS = ("sendThreadPool", "pullThreadPool", "queryThreadPool")
-
-
-class Buffers(Protocol):
-    """The part of a store's commits that is shown."""
-
-    @property
-    def free_buffers(self) -> int:
-        """Buffers of the transient pool that nobody has; NO_POOL without one."""
-        ...
-
-
-class RuntimeStore(Protocol):
-    """What is asked of the store."""
-
-    @property
-    def stats(self) -> StoreStats:
-        """Its counters."""
-        ...
-
-    @property
-    def stats_service(self) -> StoreStatsService:
-        """What they have done lately."""
-        ...
-
-    @property
-    def written(self) -> int:
-        """End of what was appended."""
-        ...
-
-    @property
-    def commits(self) -> Buffers:
-        """Its transient pool, if it has one."""
-        ...
-
-    @property
-    def committed(self) -> int:
-        """End of what is in the files."""
-        ...
-
-    @property
-    def durable(self) -> int:
-        """End of what was synced."""
-        ...
-
-    @property
-    def dispatched(self) -> int:
-        """End of what consume queues and index know."""
-        ...
-
-    @property
-    def min_log_offset(self) -> int:
-        """Start of the log."""
-        ...
-
-    def record_at(self, log_offset: int, /) -> bytes | None:
-        """A record of the log."""
-        ...
 
 
 class RuntimeRequests:
@@ -103,9 +44,9 @@ class RuntimeRequests:
         self,
         settings: Settings,
         topics: TopicTable,
-        store: RuntimeStore,
+        store: MessageStore,
         stats: BrokerStats,
-        delays: Callable[[], list[LevelFigures]],
+        delays: Callable[[], list[LevelStats]],
     ) -> None:
         self._settings = settings
         self._topics = topics

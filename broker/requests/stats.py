@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
+from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable, Member
 from aerobee.broker.tables.groups import GroupTable
@@ -36,27 +36,10 @@ from aerobee.protocol.headers.admin import (
 )
 from aerobee.protocol.headers.client import ConsumerListHeader
 from aerobee.remoting.connection import Connection
-
-Handler = Callable[[Connection, Command], bytes | None]
+from aerobee.store.message_store import MessageStore
 
 # Pairs of group and topic whose last rate is remembered; beyond it all are measured afresh.
 _MOST_RATES = 50_000
-
-
-class QueueTimes(Protocol):
-    """What is asked of the store."""
-
-    def min_offset(self, topic: str, queue_id: int, /) -> int:
-        """The queue's first offset."""
-        ...
-
-    def max_offset(self, topic: str, queue_id: int, /) -> int:
-        """The offset the next message will get."""
-        ...
-
-    def store_time(self, topic: str, queue_id: int, queue_offset: int, /) -> int:
-        """Store time in ms of a message, -1 when it is not there."""
-        ...
 
 
 class StatsRequests:
@@ -71,7 +54,7 @@ class StatsRequests:
         offsets: ConsumerOffsets,
         clients: ClientTable,
         stats: BrokerStats,
-        store: QueueTimes,
+        store: MessageStore,
     ) -> None:
         self._broker_name = broker_name
         self._endpoint = endpoint

@@ -8,14 +8,14 @@ its consume queues, while its groups' offsets stay, as upstream; it is answered 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from typing import Protocol
 
-from aerobee.broker.requests.cleaning import Later
+from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.topics import TopicConfig, TopicTable
+from aerobee.broker.workers import AnswerLater
+from aerobee.config.model import Settings
 from aerobee.protocol.bodies.common import encode_topic_list, parse_body
 from aerobee.protocol.bodies.topics import MULTI_TAG, SINGLE_TAG
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -34,48 +34,13 @@ from aerobee.protocol.names import (
 )
 from aerobee.remoting.connection import Connection
 from aerobee.store.disk.owner import OnOwner
+from aerobee.store.retention.queue_cleaning import QueueCleaner
 
 log = logging.getLogger("aerobee.broker.admin")
-
-Handler = Callable[[Connection, Command], bytes | None]
 
 _MAX_PERM = 0xF
 # Named as system topics whether they exist here or not (protocol/WIRE.md 3.5).
 _ALWAYS_SYSTEM = (HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, TRACE_TOPIC, AUTO_CREATE_TOPIC)
-
-
-class TableLimits(Protocol):
-    """The settings used here."""
-
-    @property
-    def max_topics(self) -> int:
-        """Most topics."""
-        ...
-
-    @property
-    def max_queues(self) -> int:
-        """Most queues of all topics."""
-        ...
-
-    @property
-    def max_queues_per_topic(self) -> int:
-        """Most queues of one topic."""
-        ...
-
-    @property
-    def max_groups(self) -> int:
-        """Most groups."""
-        ...
-
-
-class TopicCleaner(Protocol):
-    """What is asked of the store, on a worker thread."""
-
-    def remove_topics(
-        self, topics: Iterable[str], on_owner: OnOwner, confirm: Callable[[str], bool]
-    ) -> object:
-        """Remove topics' consume queues, those that are confirmed when they leave."""
-        ...
 
 
 class TopicRequests:
@@ -83,14 +48,14 @@ class TopicRequests:
 
     def __init__(
         self,
-        limits: TableLimits,
+        limits: Settings,
         topics: TopicTable,
         groups: GroupTable,
         offsets: ConsumerOffsets,
         stats: BrokerStats,
-        cleaner: TopicCleaner,
+        cleaner: QueueCleaner,
         on_loop: OnOwner,
-        later: Later,
+        later: AnswerLater,
     ) -> None:
         self._limits = limits
         self._topics = topics

@@ -2,9 +2,9 @@
 `mqadmin statsAll` shows it (protocol/WIRE.md 3.6, 4.7).
 
 The request path counts in `stats.py` and in the store. Here those counts are remembered every ten
-seconds, ten minutes and hour, four numbers each, so that differences can be told. A window ends now
-and begins at its oldest sample, one step before its length at most, or one step before a topic or
-group was first seen, as in the reference.
+seconds, ten minutes and hour, four numbers each, so that differences can be computed. A window ends
+now and begins at its oldest sample, one step before its length at most, or one step before a topic
+or group was first seen, as in the reference.
 
 Bounded: `_MOST_SERIES` topics and pairs of topic and group, about 1.5 KB each; others are answered
 like unknown ones. Loop thread only.
@@ -17,6 +17,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.bodies.stats import StatsWindow, encode_stats_data
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -26,7 +27,6 @@ from aerobee.protocol.headers.admin import StatsDataHeader
 from aerobee.remoting.connection import Connection
 from aerobee.store.stats_service import StoreStatsService
 
-Handler = Callable[[Connection, Command], bytes | None]
 #: Counts that only grow: messages, their bytes, messages sent back.
 Counts = tuple[int, int, int]
 

@@ -36,7 +36,8 @@ from aerobee.protocol.headers.stages import (
     encode_parts,
 )
 from aerobee.protocol.message.properties import decode_properties, encode_properties
-from aerobee.protocol.message.record import CHECK_NOTHING, StoreMessage, check_record
+from aerobee.protocol.message.record import StoreMessage
+from aerobee.protocol.message.record_check import CHECK_NOTHING, check_record
 from aerobee.protocol.names import STAGE_TOPIC
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import GetResult, PutResult
@@ -46,14 +47,14 @@ log = logging.getLogger("aerobee.broker.stages")
 CHUNK, INTENT, SLICE, DONE, DROP = "chunk", "intent", "slice", "done", "drop"
 _QUEUE = 0
 _AT_ONCE = 256
-# Records without a body exist, but nobody expects any.
+# A record may have no body, but readers do not expect that.
 _NO_BODY = b"-"
 
 
 class Event(NamedTuple):
     """One record of the stage log."""
 
-    slot: int
+    queue_offset: int
     log_offset: int
     end: int
     store_ms: int
@@ -178,11 +179,11 @@ class StageLog:
                     values["stage"],
                     int(values["chunk"]),
                     chunk,
-                    event.slot,
+                    event.queue_offset,
                     event.store_ms,
                 )
         elif kind == INTENT:
-            table.decide(event.key, decode_parts(event.body), event.slot, event.end)
+            table.decide(event.key, decode_parts(event.body), event.queue_offset, event.end)
         elif kind == SLICE:
             slice_ = Slice(event.end, int(values["first"]), int(values["rows"]))
             table.begin_slice(values["stage"], slice_)

@@ -1,13 +1,24 @@
 """Publishes what intents have decided: staged rows become messages of their topics, each once.
 
 Rows are put in slices. A slice is a record of the stage log ("rows 512 to 767 of this stage
-follow") and its rows right behind it, all in one turn of the loop, so that nobody else's records
-come between. That makes progress exact without a second write: a start counts what is in the log
-(`staging/count.py`) and goes on.
+follow") and its rows right behind it, all in one turn of the loop, so that no other records come
+between. That makes progress exact without a second write: a start counts what is in the log and
+goes on.
 
 One slice is one turn; queries take turns, batches of one query go in order. What the store does not
 take now (a full disk) is tried again; a row it will never take (the limits were lowered since it
 was staged) and a chunk that is damaged are passed over, named in the log and counted.
+
+At a start, how far publishing has got follows from the log alone. A kill or a power cut leaves a
+beginning of what was put: the records behind a stage's last slice mark are the rows that were put
+of that slice, as many as a kill has left, and all rows before the slice are in the log because the
+mark is.
+
+Where the log has been damaged since, records of some of those rows are no longer usable. Then every
+row is looked for from the first open intent on, and those that are not found are put again: no
+consumer can have got a damaged record. Recovery begins where all was synced, so this part of the
+log is checked once more. The store remembers its gaps, so the next start does the same, and nothing
+has to be noted meanwhile.
 
 Loop thread only.
 """
@@ -16,18 +27,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from aerobee.broker.staging.count import count_published, is_delayed
+from aerobee.broker.delay.service import ScheduleMessageService
 from aerobee.broker.staging.log import StageLog
-from aerobee.broker.staging.rows import publish_form, rows_of
+from aerobee.broker.staging.rows import DELAY_ENTRY, has_entry, publish_form, rows_of
 from aerobee.broker.staging.table import BatchKey, Chunk, Intent, Stage, StageTable
 from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.errors import BadRequest, CorruptRecord
-from aerobee.protocol.message.record import StoreMessage, decode_record
+from aerobee.protocol.message.properties import (
+    PROPERTY_DELAY,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_UNIQUE_KEY,
+    decode_properties,
+)
+from aerobee.protocol.message.record import Message, StoreMessage, decode_record
+from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.errors import (
     MessageIllegal,
     PropertiesTooLarge,
@@ -36,7 +55,7 @@ from aerobee.store.errors import (
     StoreError,
 )
 from aerobee.store.message_store import MessageStore
-from aerobee.store.segments.results import PutResult
+from aerobee.store.reading.delayed_messages import asked_level
 
 log = logging.getLogger("aerobee.broker.stages")
 
@@ -46,15 +65,7 @@ _SLICE_BYTES = 256 * 1024
 _RETRY_S = 0.2
 
 
-class Delays(Protocol):
-    """What holds messages back until they are due."""
-
-    def put(self, message: StoreMessage, /) -> PutResult:
-        """Store a message that has a delay level, where it waits."""
-        ...
-
-
-class OpenChunk(NamedTuple):
+class _OpenChunk(NamedTuple):
     """The chunk that rows are taken from."""
 
     log_offset: int
@@ -62,7 +73,8 @@ class OpenChunk(NamedTuple):
 
 
 class Publisher:
-    """Of one broker. `finished` is told of each done record: batch, log offset behind it."""
+    """The publisher of one broker. `finished` is called with each done record: batch, log offset
+    behind it."""
 
     def __init__(
         self,
@@ -75,7 +87,7 @@ class Publisher:
         cluster: str,
         store_host: bytes,
         finished: Callable[[BatchKey, int], None],
-        delays: Delays | None = None,
+        delays: ScheduleMessageService | None = None,
     ) -> None:
         self._loop = loop
         self._store = store
@@ -89,7 +101,7 @@ class Publisher:
         # Without it no chunk with a delayed row was taken.
         self._delays = delays
         self._turns: dict[str, deque[Intent]] = {}
-        self._chunk: OpenChunk | None = None
+        self._chunk: _OpenChunk | None = None
         self._timer: asyncio.Handle | None = None
         self._running = False
         self.published_rows = 0
@@ -240,11 +252,11 @@ class Publisher:
             rows.append(message)
         return rows
 
-    def _open(self, place: Chunk) -> OpenChunk | None:
+    def _open(self, place: Chunk) -> _OpenChunk | None:
         """The chunk that lies there; None if it cannot be read."""
         if self._chunk is None or self._chunk.log_offset != place.log_offset:
             messages = self._load(place)
-            self._chunk = None if messages is None else OpenChunk(place.log_offset, messages)
+            self._chunk = None if messages is None else _OpenChunk(place.log_offset, messages)
         return self._chunk
 
     def _load(self, place: Chunk) -> list[StoreMessage] | None:
@@ -288,3 +300,89 @@ class Publisher:
 
 def _run_of(message: StoreMessage) -> tuple[bool, str, int]:
     return is_delayed(message), message.topic, message.queue_id
+
+
+#: The messages of a chunk; None if it cannot be read.
+Load = Callable[[Chunk], list[StoreMessage] | None]
+
+#: Whether it waits, topic, queue, flag, body, unique id.
+RowIdentity = tuple[bool, str, str, int, bytes, str | None]
+
+
+def count_published(store: MessageStore, intents: Sequence[Intent], load: Load) -> None:
+    """Set `published` and `missing` of the stages of these intents, which are open."""
+    if not intents:
+        return
+    begin = min(intent.end for intent in intents)
+    store.checks.look_for_damage(begin)
+    gaps = [gap for gap in store.known_gaps if gap[1] > begin]
+    there = Counter(
+        hash(_identity_of(decode_record(record)))
+        for record in (store.records_from(begin, gaps) if gaps else ())
+    )
+    for intent in intents:
+        for stage in intent.stages:
+            if gaps:
+                _search_rows(stage, there, load)
+            else:
+                _count_last_slice(store, stage, load)
+
+
+def is_delayed(message: StoreMessage) -> bool:
+    """Whether it waits before it is delivered."""
+    if not has_entry(message.properties, DELAY_ENTRY):
+        return False
+    return asked_level(decode_properties(message.properties).get(PROPERTY_DELAY, "")) > 0
+
+
+def _count_last_slice(store: MessageStore, stage: Stage, load: Load) -> None:
+    slice_ = stage.last_slice
+    if slice_ is None or slice_.first >= stage.rows:
+        return
+    place, first = stage.chunk_at(slice_.first)
+    messages = load(place)
+    if messages is None:
+        return
+    start = slice_.first - first
+    expected = [_identity(message) for message in messages[start : start + slice_.rows]]
+    done = 0
+    for record in store.records_from(slice_.behind, ()):
+        if done == len(expected) or _identity_of(decode_record(record)) != expected[done]:
+            break
+        done += 1
+    stage.published = slice_.first + done
+
+
+def _search_rows(stage: Stage, there: Counter[int], load: Load) -> None:
+    """Take the stage's rows out of `there`, hashes of what is in the log by how often it is."""
+    number = stage.published = 0
+    missing: list[int] = []
+    for index in sorted(stage.chunks):
+        place = stage.chunks[index]
+        messages = load(place)
+        for row in range(place.rows):
+            one = None if messages is None else hash(_identity(messages[row]))
+            if one is not None and there[one] > 0:
+                there[one] -= 1
+                stage.published = number + 1
+            else:
+                missing.append(number)
+            number += 1
+    stage.missing = [row for row in missing if row < stage.published]
+
+
+def _identity(message: StoreMessage) -> RowIdentity:
+    """What identifies a row's record. For a delayed row it holds where the row goes, not its level:
+    the settings may have had other levels when it was put."""
+    unique = decode_properties(message.properties).get(PROPERTY_UNIQUE_KEY)
+    waits = is_delayed(message)
+    return waits, message.topic, str(message.queue_id), message.flag, message.body, unique
+
+
+def _identity_of(message: Message) -> RowIdentity:
+    properties = message.properties
+    waits = message.topic == SCHEDULE_TOPIC
+    place = message.topic, str(message.queue_id)
+    if waits:
+        place = properties.get(PROPERTY_REAL_TOPIC, ""), properties.get(PROPERTY_REAL_QUEUE_ID, "")
+    return waits, *place, message.flag, message.body, properties.get(PROPERTY_UNIQUE_KEY)

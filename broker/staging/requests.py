@@ -1,13 +1,19 @@
 """STAGE_CAPABILITY, _CHUNK, _INTENT, _STATUS, _ABORT (31000-31004): effectively once into topics.
 
 A job stages what its tasks write, its driver decides once, the broker publishes (decision 10; the
-client's side is `client/producing/staging.py`). Every request may be repeated, by whoever is
-unsure whether the last one arrived: a chunk that is there is not stored again, of
-two intents for one batch the first counts, an abort of what an intent names does nothing.
+client's side is `client/producing/staging.py`). Every request may be repeated by a client that is
+unsure whether the last one arrived: a chunk that is there is not stored again, of two intents for
+one batch the first counts, an abort of what an intent names does nothing.
 
 Rows for a batch that is decided are answered like any others and thrown away: a driver that was
 killed between its decision and its checkpoint has the whole batch computed again, and learns only
 at the end that it is there.
+
+A decision is answered when it is on the disk, not before, whatever the flush mode: the driver's
+next step is to write it into its own checkpoint. So the answers about intents and finished batches
+wait for the durable mark even under ASYNC_FLUSH, and ask the flush thread not to wait for its
+interval (`StageAnswers`). A batch that is not done when its time is over is answered OPEN, an
+intent that is not durable FLUSH_DISK_TIMEOUT, and both may be asked for again.
 
 Loop thread only.
 """
@@ -17,17 +23,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
+from typing import NamedTuple
 
-from aerobee.broker.router import Handler
+from aerobee.broker.router import Handler, refusal
 from aerobee.broker.staging.log import StageLog
 from aerobee.broker.staging.publish import Publisher
 from aerobee.broker.staging.rows import ChunkCheck
 from aerobee.broker.staging.table import BatchKey, Stage, StageTable
-from aerobee.broker.staging.waits import StageWaits
+from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.headers.stages import (
+    DONE,
     NONE,
     OPEN,
     STAGE_PROTOCOL,
@@ -35,18 +44,23 @@ from aerobee.protocol.headers.stages import (
     StageCapability,
     StageChunkHeader,
     StagePart,
+    StageState,
     check_batch,
     check_stage,
     chunk_crc,
     decode_names,
     decode_parts,
+    encode_parts,
 )
 from aerobee.remoting.connection import Connection
+from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger("aerobee.broker.stages")
 
 # A hundred bytes each: 100 MB.
 MAX_CHUNKS = 1_000_000
+# Drivers wait, one or two requests a query.
+MAX_WAITING = 10_000
 # A status request waits this long at most, whatever it asks for.
 _MAX_WAIT_S = 30.0
 
@@ -64,6 +78,123 @@ class StageOptions:
     clock_ms: Callable[[], int]
 
 
+class _WaitingAnswer(NamedTuple):
+    """One answer; `end` is the log offset its intent ends at, None if it waits for DONE."""
+
+    connection: Connection
+    command: Command
+    key: BatchKey
+    end: int | None
+    existed: bool
+    deadline: float
+    started: float
+
+
+class StageAnswers:
+    """Answers of one broker that wait; `clock` is monotonic, in seconds.
+
+    `send_ready` is called when the durable mark has moved, and by a timer for answers whose time is
+    over.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        table: StageTable,
+        stats: BrokerStats,
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._stats = stats
+        self._clock = clock
+        self._waiting: list[_WaitingAnswer] = []
+        # Log offsets behind done records that are not durable yet.
+        self._done_ends: dict[BatchKey, int] = {}
+
+    def finished(self, key: BatchKey, end: int) -> None:
+        """A done record ends at log offset `end`."""
+        self._done_ends[key] = end
+        self._store.sync_soon()
+
+    def wait(
+        self,
+        connection: Connection,
+        command: Command,
+        key: BatchKey,
+        end: int | None,
+        wait_s: float,
+        *,
+        existed: bool,
+    ) -> None:
+        """Answer when the intent ending at `end` is durable, or the batch done."""
+        if len(self._waiting) >= MAX_WAITING:
+            raise BadRequest(
+                ResponseCode.SYSTEM_BUSY, f"{len(self._waiting)} requests wait for batches"
+            )
+        command.body = b""
+        deadline = self._clock() + wait_s
+        self._waiting.append(
+            _WaitingAnswer(connection, command, key, end, existed, deadline, perf_counter())
+        )
+        self._store.sync_soon()
+        self.send_ready()
+
+    def state(self, key: BatchKey) -> str:
+        """As the table says; DONE not before that is durable."""
+        state = self._table.state(key)
+        return OPEN if state == DONE and key in self._done_ends else state
+
+    def send_ready(self) -> None:
+        """Send the answers that need not wait any longer."""
+        durable = self._store.durable
+        for key, end in list(self._done_ends.items()):
+            if end <= durable:
+                del self._done_ends[key]
+        if self._done_ends:
+            self._store.sync_soon()
+        if not self._waiting:
+            return
+        now = self._clock()
+        left: list[_WaitingAnswer] = []
+        for one in self._waiting:
+            is_done = self.state(one.key) != OPEN
+            over = is_done if one.end is None else one.end <= durable
+            if over:
+                self._send(one, ResponseCode.SUCCESS)
+            elif one.deadline <= now:
+                late = ResponseCode.FLUSH_DISK_TIMEOUT if one.end is not None else 0
+                self._send(one, late)
+            else:
+                left.append(one)
+        self._waiting = left
+        if any(one.end is not None for one in left):
+            self._store.sync_soon()
+
+    def answer(self, command: Command, key: BatchKey, code: int, *, existed: bool) -> bytes:
+        """The frame that tells how a batch stands."""
+        intent = self._table.open.get(key)
+        state = StageState(self.state(key), existed)
+        if intent is not None:
+            state.published, state.rows = intent.published, intent.rows
+        body = encode_parts(self._table.parts_of(key))
+        return encode_response(command, code, None, state.to_ext(), body)
+
+    def _send(self, one: _WaitingAnswer, code: int) -> None:
+        took_s = perf_counter() - one.started
+        try:
+            answer = self.answer(one.command, one.key, code, existed=one.existed)
+        except Exception as error:  # noqa: BLE001 - the top of a request; `refusal` logs bugs
+            code, remark = refusal(error, one.connection, one.command, self._stats)
+            answer = encode_response(one.command, code, remark)
+        if code:
+            self._stats.request_refused(one.command.code, code, took_s)
+        else:
+            self._stats.request_served(one.command.code, took_s)
+        if not one.connection.closed:
+            one.connection.write(answer)
+
+
 class StageRequests:
     """Serves jobs."""
 
@@ -74,7 +205,7 @@ class StageRequests:
         stages: StageLog,
         check: ChunkCheck,
         publisher: Publisher,
-        waits: StageWaits,
+        answers: StageAnswers,
         appended: Callable[[], None],
     ) -> None:
         self._options = options
@@ -82,7 +213,7 @@ class StageRequests:
         self._log = stages
         self._check = check
         self._publisher = publisher
-        self._waits = waits
+        self._answers = answers
         self._appended = appended
 
     def handlers(self) -> dict[int, Handler]:
@@ -97,7 +228,7 @@ class StageRequests:
     def capability(self, _connection: Connection, command: Command) -> bytes:
         """What this broker takes."""
         options = self._options
-        told = StageCapability(
+        capability = StageCapability(
             STAGE_PROTOCOL,
             options.broker_name,
             options.max_message_bytes,
@@ -105,7 +236,7 @@ class StageRequests:
             options.expiry_ms,
             options.delays,
         )
-        return encode_response(command, ResponseCode.SUCCESS, None, told.to_ext())
+        return encode_response(command, ResponseCode.SUCCESS, None, capability.to_ext())
 
     # --- chunks -----------------------------------------------------------------------------
 
@@ -175,7 +306,7 @@ class StageRequests:
             log.info("batch decided query=%s batch=%d stages=%d", *key, len(parts))
         intent = self._table.open.get(key)
         end = None if intent is None else intent.end
-        self._waits.wait(
+        self._answers.wait(
             connection, command, key, end, self._options.sync_timeout_s, existed=existed
         )
         return None
@@ -208,10 +339,10 @@ class StageRequests:
         """How a batch stands; waits for DONE as long as asked for."""
         header = StageBatchHeader.from_ext(command.ext)
         key = _key_of(command)
-        if header.wait_ms <= 0 or self._waits.state(key) != OPEN:
-            return self._waits.answer(command, key, ResponseCode.SUCCESS, existed=True)
+        if header.wait_ms <= 0 or self._answers.state(key) != OPEN:
+            return self._answers.answer(command, key, ResponseCode.SUCCESS, existed=True)
         wait_s = min(header.wait_ms / 1000, _MAX_WAIT_S)
-        self._waits.wait(connection, command, key, None, wait_s, existed=True)
+        self._answers.wait(connection, command, key, None, wait_s, existed=True)
         return None
 
     def abort(self, _connection: Connection, command: Command) -> bytes:
@@ -226,7 +357,7 @@ class StageRequests:
                     raise BadRequest.system_error(f"stage {name} is one of {stage.key}")
             self._log.drop(key, known)
             self._appended()
-        return self._waits.answer(
+        return self._answers.answer(
             command, key, ResponseCode.SUCCESS, existed=self._table.state(key) != NONE
         )
 

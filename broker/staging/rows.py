@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from aerobee.broker.messages.intake import take_in
+from aerobee.broker.messages.properties import stored_properties
 from aerobee.broker.tables.topics import PERM_WRITE, TopicConfig, TopicTable
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
@@ -20,7 +20,8 @@ from aerobee.protocol.message.properties import (
     PROPERTY_DELAY,
     PROPERTY_TRANSACTION_PREPARED,
 )
-from aerobee.protocol.message.record import Message, StoreMessage, pack_host
+from aerobee.protocol.message.record import Message, StoreMessage
+from aerobee.protocol.message.record_layout import pack_host
 from aerobee.protocol.message.record_seal import SEAL_BYTES
 from aerobee.protocol.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
 
@@ -51,7 +52,7 @@ def rows_of(body: bytes) -> list[Row]:
 
 def publish_form(row: Row, chunk: Message, cluster: str, store_host: bytes) -> StoreMessage:
     """The message a row becomes; `chunk` is its chunk's record. The same each time."""
-    intake = take_in(row.item.properties.decode(), cluster, keep_wait=True)
+    properties = stored_properties(row.item.properties.decode(), cluster, keep_wait=True)
     return StoreMessage(
         row.topic,
         row.queue_id,
@@ -63,9 +64,9 @@ def publish_form(row: Row, chunk: Message, cluster: str, store_host: bytes) -> S
         0,
         0,
         row.item.body,
-        intake.stored,
-        intake.tags_code,
-        intake.keys,
+        properties.encoded,
+        properties.tags_code,
+        properties.keys,
     )
 
 

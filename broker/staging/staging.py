@@ -1,6 +1,6 @@
 """Builds the parts of staging around a store, and runs them.
 
-    chunks, intents -> requests -> stage log -> table;  publisher -> topics;  memory -> stages.json
+    chunks, intents -> requests -> stage log -> table;  publisher -> topics;  table -> stages.json
 
 Loop thread only, but for the file's writing.
 """
@@ -11,15 +11,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from aerobee.broker.housekeeping import Housekeeping
+from aerobee.broker.delay.service import ScheduleMessageService
 from aerobee.broker.router import Handler
+from aerobee.broker.scheduler import Scheduler
 from aerobee.broker.staging.log import StageLog
-from aerobee.broker.staging.memory import StageMemory
-from aerobee.broker.staging.publish import Delays, Publisher
-from aerobee.broker.staging.requests import StageOptions, StageRequests
+from aerobee.broker.staging.publish import Publisher
+from aerobee.broker.staging.requests import StageAnswers, StageOptions, StageRequests
 from aerobee.broker.staging.rows import ChunkCheck
-from aerobee.broker.staging.table import StageTable
-from aerobee.broker.staging.waits import StageWaits
+from aerobee.broker.staging.table import StageFile, StageTable
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import PERM_WRITE, TopicTable
@@ -29,7 +28,7 @@ from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger("aerobee.broker.stages")
 
-_LOOK_S = 0.2
+_ANSWER_S = 0.2
 _SAVE_S = 5.0
 _EXPIRE_S = 30.0
 
@@ -48,15 +47,15 @@ class Staging:
         store_host: bytes,
         appended: Callable[[], None],
         clock_ms: Callable[[], int],
-        delays: Delays | None = None,
+        delays: ScheduleMessageService | None = None,
     ) -> None:
         self._loop = loop
         self._store = store
         self.table = StageTable(settings.broker_name)
         self._log = StageLog(store, self.table, store_host, clock_ms)
-        self._memory = StageMemory(file, self.table)
-        self._log.replay(self._memory.load(self._log.end))
-        self.waits = StageWaits(store, self.table, stats, loop.time)
+        self._file = StageFile(file, self.table)
+        self._log.replay(self._file.load(self._log.end))
+        self.answers = StageAnswers(store, self.table, stats, loop.time)
         self.publisher = Publisher(
             loop,
             store,
@@ -66,7 +65,7 @@ class Staging:
             appended,
             settings.cluster_name,
             store_host,
-            self.waits.finished,
+            self.answers.finished,
             delays,
         )
         self._requests = StageRequests(
@@ -88,7 +87,7 @@ class Staging:
                 delays=delays is not None,
             ),
             self.publisher,
-            self.waits,
+            self.answers,
             appended,
         )
 
@@ -96,12 +95,12 @@ class Staging:
         """The handlers by request code."""
         return self._requests.handlers()
 
-    def start_duties(self, housekeeping: Housekeeping) -> None:
+    def start_tasks(self, scheduler: Scheduler) -> None:
         """Publish what is open, and register what has to be done again and again."""
         self.publisher.start()
-        housekeeping.every(_LOOK_S, "waiting batches", self.waits.look)
-        housekeeping.every(_SAVE_S, "batches", self.save)
-        housekeeping.every(_EXPIRE_S, "expired stages", self._expire)
+        scheduler.every(_ANSWER_S, "waiting batches", self.answers.send_ready)
+        scheduler.every(_SAVE_S, "batches", self.save)
+        scheduler.every(_EXPIRE_S, "expired stages", self._expire)
 
     def close(self) -> None:
         """Publish nothing more."""
@@ -109,9 +108,9 @@ class Staging:
 
     def save(self) -> None:
         """Write the last batches of all queries, if they have changed and are durable."""
-        text = self._memory.take(self._log.end, self._store.written, self._store.durable)
+        text = self._file.take(self._log.end, self._store.written, self._store.durable)
         if text is not None:
-            saved = self._loop.run_in_executor(None, self._memory.save, text)
+            saved = self._loop.run_in_executor(None, self._file.save, text)
             saved.add_done_callback(_saved)
 
     def _expire(self) -> None:

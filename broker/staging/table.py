@@ -1,4 +1,5 @@
-"""What is staged and what was decided, in memory: the state that the stage log's records lead to.
+"""What is staged and what was decided: the state that the stage log's records lead to, and what of
+it is remembered for longer than the log.
 
 Each change is one record of the log (`staging/log.py`) and one method here, called with the same
 arguments when the record is put and when it is read again at a start. So the state after a start is
@@ -12,15 +13,27 @@ Of a batch that is done there remains the number, per query: a batch is committe
 query's last one. What an intent named on other brokers is kept with it, for a driver that was
 killed between two brokers.
 
-Loop thread only.
+The log forgets with its segments. That a batch was published must be remembered for longer, because
+a stream that was stopped begins by committing its last batch again. So `config/stages.json` holds
+each query's last batch, and from where a start reads the stage log (`StageFile`). Like the progress
+of delayed delivery the file says nothing that is not durable: a text is made of what is known now,
+and written when the durable mark has passed it. Without the file, or with one of another store, a
+start reads all of the stage log that there is.
+
+Loop thread only, but for `StageFile.save`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
+
+from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
+from aerobee.protocol.frames.fastjson import loads
 from aerobee.protocol.headers.stages import DONE, NONE, OPEN, StagePart, stage_checksum
 
 #: Queries whose last batch is remembered; of more the ones longest silent are forgotten.
@@ -56,7 +69,7 @@ class Stage:
     key: BatchKey
     partition: int
     name: str
-    slot: int
+    queue_offset: int
     touched_ms: int
     chunks: dict[int, Chunk] = field(default_factory=dict)
     rows: int = 0
@@ -98,7 +111,7 @@ class Intent:
     key: BatchKey
     parts: tuple[StagePart, ...]
     stages: tuple[Stage, ...]
-    slot: int
+    queue_offset: int
     end: int
     rows: int
 
@@ -137,13 +150,13 @@ class StageTable:
         name: str,
         number: int,
         chunk: Chunk,
-        slot: int,
+        queue_offset: int,
         now_ms: int,
     ) -> None:
-        """A chunk was stored; `slot` is its queue offset in the stage log."""
+        """A chunk was stored; `queue_offset` is its place in the stage log."""
         stage = self.stages.get(name)
         if stage is None:
-            stage = self.stages[name] = Stage(key, partition, name, slot, now_ms)
+            stage = self.stages[name] = Stage(key, partition, name, queue_offset, now_ms)
         if number in stage.chunks:
             return
         stage.chunks[number] = chunk
@@ -154,7 +167,7 @@ class StageTable:
         self.chunks += 1
 
     def decide(
-        self, key: BatchKey, parts: Sequence[StagePart], slot: int, end: int
+        self, key: BatchKey, parts: Sequence[StagePart], queue_offset: int, end: int
     ) -> Intent | None:
         """The intent of a batch was stored; None if the batch was decided before."""
         if self.state(key) != NONE:
@@ -162,10 +175,10 @@ class StageTable:
         own = [self.stages.get(part.stage) for part in parts if part.broker == self._broker]
         stages = tuple(stage for stage in own if stage is not None and stage.key == key)
         rows = sum(part.rows for part in parts if part.broker == self._broker)
-        intent = self.open[key] = Intent(key, tuple(parts), stages, slot, end, rows)
+        intent = self.open[key] = Intent(key, tuple(parts), stages, queue_offset, end, rows)
         for stage in stages:
             stage.named = True
-        # Tries of tasks that nobody will name any more.
+        # What failed tries of tasks have staged, which no intent will name any more.
         self.drop([stage.name for stage in self.stages.values() if stage.key == key])
         return intent
 
@@ -216,7 +229,7 @@ class StageTable:
         return DONE if last is not None and key[1] <= last.batch else NONE
 
     def parts_of(self, key: BatchKey) -> tuple[StagePart, ...]:
-        """The intent that counts for a batch; of one that is done only other brokers' stages."""
+        """The stages that a batch's intent names; of a finished batch, those of other brokers."""
         intent = self.open.get(key)
         if intent is not None:
             return intent.parts
@@ -235,8 +248,86 @@ class StageTable:
             if not stage.named and stage.touched_ms < before_ms
         ]
 
-    def oldest_slot(self, end: int) -> int:
+    def oldest_offset(self, end: int) -> int:
         """From where in the stage log a start has to read: the first record still needed."""
-        slots = [stage.slot for stage in self.stages.values()]
-        slots += [intent.slot for intent in self.open.values()]
-        return min(slots, default=end)
+        offsets = [stage.queue_offset for stage in self.stages.values()]
+        offsets += [intent.queue_offset for intent in self.open.values()]
+        return min(offsets, default=end)
+
+
+log = logging.getLogger("aerobee.broker.stages")
+
+
+class _Stored(NamedTuple):
+    """The file's content."""
+
+    replay_from: int
+    queries: dict[str, LastBatch]
+
+
+class StageFile:
+    """`config/stages.json` of one broker."""
+
+    def __init__(self, file: JsonStateFile, table: StageTable) -> None:
+        self._file = file
+        self._table = table
+        self._taken: tuple[str, int] | None = None
+        self._last = ""
+
+    def load(self, end: int) -> int:
+        """Take the last batches over; where reading is to begin, the stage log ending at `end`.
+
+        Raises StateFileError for a damaged file without a backup that helps.
+        """
+        found = self._file.load(_parse, _Stored(0, {}))
+        self._table.queries.update(found.queries)
+        if found.replay_from > end:
+            log.warning(
+                "the stage log is shorter than config/stages.json says, all of it is read "
+                "end=%d expected=%d", end, found.replay_from,
+            )  # fmt: skip
+            return 0
+        return found.replay_from
+
+    def take(self, stage_end: int, written: int, durable: int) -> str | None:
+        """The text to be saved now, if any: one taken when `durable` was still below what it says.
+
+        `stage_end`: the queue offset behind the stage log; `written`: the log offset behind all.
+        """
+        if self._taken is None:
+            text = self._text(stage_end)
+            if text != self._last:
+                self._taken = (text, written)
+        if self._taken is None or self._taken[1] > durable:
+            return None
+        text, self._taken = self._taken[0], None
+        return text
+
+    def save(self, text: str) -> None:
+        """Write a text of `take`. Any thread. Raises OSError."""
+        self._file.save(text)
+        self._last = text
+
+    def _text(self, stage_end: int) -> str:
+        document: Mapping[str, Any] = {
+            "queries": {
+                query: {
+                    "at": last.at_ms,
+                    "batch": last.batch,
+                    "others": msgspec.to_builtins(last.others),
+                }
+                for query, last in self._table.queries.items()
+            },
+            "replayFrom": self._table.oldest_offset(stage_end),
+        }
+        return pretty(document)
+
+
+def _parse(content: bytes) -> _Stored:
+    document = members(loads(content))
+    queries: dict[str, LastBatch] = {}
+    for query, value in members(document["queries"]).items():
+        last = members(value)
+        others = msgspec.convert(last.get("others", []), type=tuple[StagePart, ...])
+        queries[query] = LastBatch(int(last["batch"]), int(last["at"]), others)
+    return _Stored(int(document["replayFrom"]), queries)

@@ -6,7 +6,8 @@ rebalancing. Upstream does the same and says nothing; here it is logged and coun
 programs that use one client id, whose queues would be shared out wrongly.
 
 A member leaves when it says so, when its connection closes, or when it was silent for `expiry_s`.
-Whatever changes a group's members or topics is told to `on_change`, which tells the members.
+Each change returns the groups whose members or topics it has changed, for the caller to notify
+(`requests/clients.py`).
 
 Loop thread only. `clock` is monotonic, in seconds. Bounded: at most `limit` entries of a connection
 in a group.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
 from aerobee.protocol.codes import ResponseCode
@@ -50,6 +52,13 @@ class Member:
 
 
 Members = dict[Connection, Member]
+
+
+class _Groups(NamedTuple):
+    """The groups that one connection is in."""
+
+    producers: set[str]
+    consumers: set[str]
 
 
 @dataclass(slots=True, eq=False)
@@ -86,8 +95,14 @@ class ClientTable:
     """All live clients."""
 
     def __init__(
-        self, clock: Callable[[], float], expiry_s: float, *, limit: int = 200_000
+        self,
+        clock: Callable[[], float],
+        expiry_s: float,
+        on_warning: Callable[[str], None],
+        *,
+        limit: int = 200_000,
     ) -> None:
+        """`on_warning` counts groups that look set up wrongly, by kind."""
         self._clock = clock
         self._expiry_s = expiry_s
         self._limit = limit
@@ -95,18 +110,15 @@ class ClientTable:
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, Members] = {}
         # The groups of a connection, so that its end costs only what it had.
-        self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}
-        # Told the group whose members or topics changed; `force` when its own switch does not
-        # count (protocol/WIRE.md 3.8).
-        self.on_change: Callable[[ConsumerGroup, bool], None] = lambda _group, _force: None
-        self.on_warning: Callable[[str], None] = lambda _kind: None
+        self._groups_of: dict[Connection, _Groups] = {}
+        self._on_warning = on_warning
 
     # --- what clients say
 
     def heartbeat(self, heartbeat: Heartbeat) -> list[ConsumerGroup]:
         """Note all that a client says; returns the groups whose members or topics it changed.
 
-        `on_change` is not called for them. Raises `BadRequest` when the table is full.
+        Raises `BadRequest` when the table is full.
         """
         data = heartbeat.data
         if self._entries + len(data.consumers) + len(data.producer_groups) > self._limit:
@@ -121,35 +133,38 @@ class ClientTable:
 
     def unregister(
         self, connection: Connection, producer_group: str | None, consumer_group: str | None
-    ) -> None:
-        """A client leaves a group, or two; what it was not in does not matter."""
+    ) -> ConsumerGroup | None:
+        """A client leaves a group, or two; what it was not in does not matter. Returns the consumer
+        group that it left."""
         if producer_group:
             self._drop_producer(connection, producer_group)
-        if consumer_group and (group := self._drop_consumer(connection, consumer_group)):
-            self.on_change(group, False)
+        return self._drop_consumer(connection, consumer_group) if consumer_group else None
 
-    def connection_closed(self, connection: Connection) -> None:
-        """The connection leaves all its groups; the members that stay are told."""
-        producers, consumers = self._groups_of.get(connection, ((), ()))
+    def connection_closed(self, connection: Connection) -> list[ConsumerGroup]:
+        """The connection leaves all its groups; returns the consumer groups among them."""
+        producers, consumers = self._groups_of.get(connection, _Groups(set(), set()))
         for name in list(producers):
             self._drop_producer(connection, name)
-        for name in list(consumers):
-            if group := self._drop_consumer(connection, name):
-                self.on_change(group, True)
+        return [
+            group for name in list(consumers) if (group := self._drop_consumer(connection, name))
+        ]
 
-    def expire(self) -> None:
-        """Drop members that were silent too long, and connections that are in no group then."""
+    def expire(self) -> list[ConsumerGroup]:
+        """Drop members that were silent too long, and connections that are in no group then;
+        returns the consumer groups that have lost a member."""
+        changed: list[ConsumerGroup] = []
         oldest = self._clock() - self._expiry_s
         for connection, (producers, consumers) in list(self._groups_of.items()):
             for name in self._silent(producers, self._producers.get, connection, oldest):
                 self._drop_producer(connection, name)
             for name in self._silent(consumers, self._consumer_members, connection, oldest):
                 if group := self._drop_consumer(connection, name):
-                    self.on_change(group, True)
+                    changed.append(group)
             if connection not in self._groups_of:
                 host, port = connection.peer
                 log.info("client silent peer=%s:%d limit_s=%g", host, port, self._expiry_s)
                 connection.close("silent client")
+        return changed
 
     def _silent(
         self,
@@ -176,7 +191,7 @@ class ClientTable:
         return found.client_ids() if found else []
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
-        """What a live group wants of a topic."""
+        """The subscription of a live group to a topic."""
         found = self._consumers.get(group)
         return found.subscriptions.get(topic) if found else None
 
@@ -209,7 +224,7 @@ class ClientTable:
 
     def _check_room(self, heartbeat: Heartbeat) -> None:
         """Near the limit: refuse only what really adds beyond it."""
-        producers, consumers = self._groups_of.get(heartbeat.connection, (set(), set()))
+        producers, consumers = self._groups_of.get(heartbeat.connection, _Groups(set(), set()))
         added = sum(group not in producers for group in heartbeat.data.producer_groups)
         added += sum(consumer.group not in consumers for consumer in heartbeat.data.consumers)
         if added and self._entries + added > self._limit:
@@ -223,7 +238,7 @@ class ClientTable:
         if members is None:
             members = self._producers[name] = {}
         if self._note_member(heartbeat, members):
-            self._of(heartbeat.connection)[0].add(name)
+            self._of(heartbeat.connection).producers.add(name)
 
     def _note_consumer(self, heartbeat: Heartbeat, data: ConsumerData) -> bool:
         group = self._consumers.get(data.group)
@@ -234,7 +249,7 @@ class ClientTable:
         self._warn_of_shared_id(heartbeat, group)
         joined = self._note_member(heartbeat, group.members)
         if joined:
-            self._of(heartbeat.connection)[1].add(data.group)
+            self._of(heartbeat.connection).consumers.add(data.group)
             log.info(
                 "consumer joined group=%s client=%s members=%d",
                 data.group,
@@ -246,9 +261,9 @@ class ClientTable:
         group.consume_from_where = data.consume_from_where
         changed = _subscribe(group, data.subscriptions)
         member = group.members[heartbeat.connection]
-        spoken = {s.topic: s.expression for s in data.subscriptions}
-        if spoken != member.subscriptions:
-            member.subscriptions = spoken
+        stated = {s.topic: s.expression for s in data.subscriptions}
+        if stated != member.subscriptions:
+            member.subscriptions = stated
             self._warn_of_mixed(group, member)
         return joined or changed
 
@@ -285,7 +300,7 @@ class ClientTable:
                 and other.client_id == mine.client_id
                 and other.last_heartbeat > mine.last_heartbeat
             ):
-                self.on_warning(SHARED_CLIENT_ID)
+                self._on_warning(SHARED_CLIENT_ID)
                 log.warning(
                     "two clients share one id, their queues will be shared out wrongly; give each "
                     "an instance name of its own group=%s client=%s peers=%s,%s",
@@ -299,7 +314,7 @@ class ClientTable:
     def _warn_of_mixed(self, group: ConsumerGroup, member: Member) -> None:
         for other in group.members.values():
             if other is not member and other.subscriptions != member.subscriptions:
-                self.on_warning(MIXED_SUBSCRIPTIONS)
+                self._on_warning(MIXED_SUBSCRIPTIONS)
                 log.warning(
                     "members of a group subscribe differently, messages will be missed; they must "
                     "all subscribe alike group=%s clients=%s,%s topics=%s",
@@ -310,8 +325,8 @@ class ClientTable:
                 )
                 return
 
-    def _of(self, connection: Connection) -> tuple[set[str], set[str]]:
-        return self._groups_of.setdefault(connection, (set(), set()))
+    def _of(self, connection: Connection) -> _Groups:
+        return self._groups_of.setdefault(connection, _Groups(set(), set()))
 
     def _consumer_members(self, name: str) -> Members | None:
         group = self._consumers.get(name)
@@ -321,7 +336,7 @@ class ClientTable:
         members = self._producers.get(name)
         if members is None or members.pop(connection, None) is None:
             return
-        self._left(connection, 0, name)
+        self._left(connection, self._groups_of[connection].producers, name)
         if not members:
             del self._producers[name]
 
@@ -330,7 +345,7 @@ class ClientTable:
         group = self._consumers.get(name)
         if group is None or (member := group.members.pop(connection, None)) is None:
             return None
-        self._left(connection, 1, name)
+        self._left(connection, self._groups_of[connection].consumers, name)
         log.info(
             "consumer left group=%s client=%s members=%d",
             name,
@@ -341,31 +356,31 @@ class ClientTable:
             del self._consumers[name]
         return group
 
-    def _left(self, connection: Connection, kind: int, name: str) -> None:
+    def _left(self, connection: Connection, groups: set[str], name: str) -> None:
         self._entries -= 1
-        groups = self._groups_of[connection]
-        groups[kind].discard(name)
-        if not groups[0] and not groups[1]:
+        groups.discard(name)
+        if not any(self._groups_of[connection]):
             del self._groups_of[connection]
 
 
 def _subscribe(group: ConsumerGroup, subscriptions: tuple[Subscription, ...]) -> bool:
     """Make a heartbeat's subscriptions the group's; True when a topic came or went.
 
-    A known topic is replaced, without being told, by a newer version only (protocol/WIRE.md 3.3).
+    A newer version replaces the subscription of a known topic, which counts as no change; others
+    are ignored (protocol/WIRE.md 3.3).
     """
     changed = False
-    wanted = set()
+    named = set()
     for subscription in subscriptions:
         topic = subscription.topic
-        wanted.add(topic)
+        named.add(topic)
         known = group.subscriptions.get(topic)
         if known is None:
             changed = True
         elif subscription.version <= known.version:
             continue
         group.subscriptions[topic] = subscription
-    for topic in group.subscriptions.keys() - wanted:
+    for topic in group.subscriptions.keys() - named:
         del group.subscriptions[topic]
         changed = True
     return changed

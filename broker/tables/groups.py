@@ -1,6 +1,6 @@
 """Consumer group settings (`config/subscriptionGroup.json`, store/FORMAT.md 11.2).
 
-A group that nobody configured is made when a consumer first names it, if automatic creation is on
+A group that is not configured is made when a consumer first names it, if automatic creation is on
 (and always for the system's own groups). Every change is on disk before it is answered.
 """
 
@@ -9,11 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
-from aerobee.broker.tables.data_version import DataVersion
-from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
-from aerobee.protocol.frames.fastjson import loads
+from aerobee.broker.tables.config_table import ConfigTable
+from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.protocol.names import (
     BUILT_IN_GROUPS,
     SYSTEM_GROUP_PREFIX,
@@ -29,7 +28,7 @@ VERSION_WITH_MAX_RECONSUME = 121
 
 
 def is_system_group(name: str) -> bool:
-    """Groups of RocketMQ's own tools and parts, which nobody set up here."""
+    """Whether a group is one of RocketMQ's own tools and parts, which need no configuration."""
     return name.startswith(SYSTEM_GROUP_PREFIX) or name in BUILT_IN_GROUPS
 
 
@@ -91,10 +90,7 @@ _DEFAULTS: dict[str, bool | int] = {
 }
 
 
-_Stored: TypeAlias = tuple[DataVersion | None, dict[str, GroupConfig]]
-
-
-class GroupTable:
+class GroupTable(ConfigTable[GroupConfig]):
     """All groups of this broker. Loop thread only."""
 
     def __init__(
@@ -105,31 +101,28 @@ class GroupTable:
         limit: int,
         clock_ms: Callable[[], int],
     ) -> None:
-        self._file = file
+        super().__init__(
+            file,
+            "subscriptionGroupTable",
+            {name: GroupConfig(name) for name in BUILT_IN_GROUPS},
+            _parse,
+            clock_ms,
+        )
         self._auto_create = auto_create
         self._limit = limit
-        self._clock_ms = clock_ms
-        self._groups: dict[str, GroupConfig] = {name: GroupConfig(name) for name in BUILT_IN_GROUPS}
-        nothing: _Stored = (None, {})
-        version, stored = file.load(lambda content: _parse(content, clock_ms()), nothing)
-        self._groups.update(stored)
-        self.data_version = version or DataVersion(clock_ms(), 0)
-
-    def __len__(self) -> int:
-        return len(self._groups)
 
     def get(self, name: str) -> GroupConfig | None:
         """The group's settings, made now when that is allowed; None when there is no such group.
 
         Raises `BadRequest` for an illegal name.
         """
-        group = self._groups.get(name)
+        group = self._entries.get(name)
         if group is not None:
             return group
         check_group_name(name)
         if not self._auto_create and not name.startswith(SYSTEM_GROUP_PREFIX):
             return None
-        if len(self._groups) >= self._limit:
+        if len(self._entries) >= self._limit:
             log.warning("group not created name=%s reason=limit of %d groups", name, self._limit)
             return None
         log.info("group created name=%s", name)
@@ -137,54 +130,18 @@ class GroupTable:
         try:
             return self.update(group)
         except (OSError, StoreNotWritable) as error:
-            # A full disk keeps nobody from consuming. What is lost in a crash is made again, so.
+            # A full disk must not stop consumers. A group lost in a crash is made again like this.
             log.warning("group not written, the next change will name=%s why=%s", name, error)
-        self._groups[name] = group
+        self._entries[name] = group
         return group
 
     def find(self, name: str) -> GroupConfig | None:
         """The group's settings if it exists; never makes one."""
-        return self._groups.get(name)
-
-    def update(self, group: GroupConfig) -> GroupConfig:
-        """Store a group's settings. Raises StoreNotWritable when the disk is full, OSError; then
-        nothing has changed."""
-        self._change({**self._groups, group.name: group})
-        return group
-
-    def delete(self, name: str) -> bool:
-        """Remove a group; False when there was none. Raises as `update`."""
-        if name not in self._groups:
-            return False
-        self._change({known: one for known, one in self._groups.items() if known != name})
-        return True
-
-    def all(self) -> list[GroupConfig]:
-        return list(self._groups.values())
-
-    def to_json(self) -> dict[str, Any]:
-        """The table as the wire and the file have it."""
-        return _to_json(self._groups, self.data_version)
-
-    def _change(self, groups: dict[str, GroupConfig]) -> None:
-        version = self.data_version.next(self._clock_ms())
-        self._file.save_or_refuse(pretty(_to_json(groups, version)))
-        self._groups, self.data_version = groups, version
+        return self._entries.get(name)
 
 
-def _to_json(groups: Mapping[str, GroupConfig], version: DataVersion) -> dict[str, Any]:
-    return {
-        "dataVersion": version.to_json(),
-        "subscriptionGroupTable": {name: group.to_json() for name, group in groups.items()},
-    }
-
-
-def _parse(content: bytes, now_ms: int) -> _Stored:
-    document = loads(content)
-    groups: dict[str, GroupConfig] = {}
-    for name, value in members(members(document)["subscriptionGroupTable"]).items():
-        if not is_valid_group_name(name):
-            log.warning("group left out, its name is illegal name=%r", name)
-            continue
-        groups[name] = GroupConfig.from_json({**members(value), "groupName": name})
-    return DataVersion.from_json(document.get("dataVersion"), now_ms), groups
+def _parse(name: str, value: Mapping[str, Any]) -> GroupConfig | None:
+    if not is_valid_group_name(name):
+        log.warning("group left out, its name is illegal name=%r", name)
+        return None
+    return GroupConfig.from_json({**value, "groupName": name})

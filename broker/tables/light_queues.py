@@ -37,9 +37,9 @@ class LightTopicTable(TopicTable):
     def get(self, name: str) -> TopicConfig | None:
         return TopicConfig(name, 1, 1) if is_light(name) else super().get(name)
 
-    def update(self, topic: TopicConfig) -> TopicConfig:
+    def update(self, entry: TopicConfig) -> TopicConfig:
         """Store a topic, new or changed; a light one stays as it always is. Raises OSError."""
-        return topic if is_light(topic.name) else super().update(topic)
+        return entry if is_light(entry.name) else super().update(entry)
 
     def report_lost(self, queues: Iterable[tuple[str, int]]) -> None:
         """As TopicTable.report_lost; light topics are in no table and never lost."""
@@ -55,9 +55,9 @@ class LightGroupTable(GroupTable):
     def find(self, name: str) -> GroupConfig | None:
         return GroupConfig(name) if is_light(name) else super().find(name)
 
-    def update(self, group: GroupConfig) -> GroupConfig:
+    def update(self, entry: GroupConfig) -> GroupConfig:
         """Store a group's settings; a light one keeps the default ones. Raises OSError."""
-        return group if is_light(group.name) else super().update(group)
+        return entry if is_light(entry.name) else super().update(entry)
 
 
 LightOffsetTable = dict[tuple[str, str], int]

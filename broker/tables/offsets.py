@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
 from aerobee.protocol.frames.fastjson import loads
 from aerobee.protocol.names import START_GROUP_SUFFIX, check_group_name, check_topic_name
+from aerobee.store.disk.owner import OnOwner
+from aerobee.store.retention.plan import OffsetsByQueue
 
 log = logging.getLogger("aerobee.broker.offsets")
 
 NO_OFFSET = -1
-_BEYOND_NAMED = 20
+_BEYOND_LOGGED = 20
 _KEY_SEPARATOR = "@"
 
 OffsetTable = dict[tuple[str, str], dict[int, int]]
@@ -36,26 +38,26 @@ class ConsumerOffsets:
         self._table = self._load(file)
         self._dirty = False
         self.refused = 0
-        self._name_those_beyond()
+        self._warn_of_offsets_beyond()
 
-    def _name_those_beyond(self) -> None:
-        """Groups that wait for offsets their queues have not reached: after a loss, or a restored
-        store beside newer offsets. Nothing comes to them until the queue gets there."""
+    def _warn_of_offsets_beyond(self) -> None:
+        """Log the groups whose offsets their queues have not reached: after a loss of messages, or
+        with a restored store beside newer offsets. They get nothing until the queue gets there."""
         beyond = [
             (group, topic, queue_id, offset, end)
             for (topic, group), queues in self._table.items()
             for queue_id, offset in queues.items()
             if offset > (end := self._max_offset(topic, queue_id))
         ]
-        for one in beyond[:_BEYOND_NAMED]:
+        for one in beyond[:_BEYOND_LOGGED]:
             log.warning(
                 "consumer offset beyond its queue group=%s topic=%s queue=%d offset=%d "
                 "queue_end=%d advice=reset the group there, or it misses what comes up to it",
                 *one,
                 extra={"each": True},
             )
-        if len(beyond) > _BEYOND_NAMED:
-            log.warning("and more of them count=%d", len(beyond) - _BEYOND_NAMED)
+        if len(beyond) > _BEYOND_LOGGED:
+            log.warning("and more of them count=%d", len(beyond) - _BEYOND_LOGGED)
 
     def _load(self, file: JsonStateFile) -> OffsetTable:
         return file.load(lambda content: parse_table(loads(content)), {})
@@ -150,6 +152,27 @@ class ConsumerOffsets:
             offset,
             self._max_offset(topic, queue_id),
         )
+
+
+class OffsetTables(Protocol):
+    """Committed offsets, of consumer groups or of delay levels."""
+
+    def tables(self) -> list[tuple[tuple[str, str], Mapping[int, int]]]:
+        """((topic, group), offsets by queue id) of all."""
+        ...
+
+
+def committed_by_queue(on_loop: OnOwner, *tables: OffsetTables) -> OffsetsByQueue:
+    """Who has got how far in each queue, for retention to say which groups still need what is about
+    to be deleted. Worker thread; the tables are read on the loop."""
+    by_queue: dict[tuple[str, int], dict[str, int]] = {}
+    for (topic, group), offsets in on_loop(
+        lambda: [entry for table in tables for entry in table.tables()]
+    ):
+        # Copied at once: the loop may be changing it.
+        for queue_id, offset in dict(offsets).items():
+            by_queue.setdefault((topic, queue_id), {})[group] = offset
+    return by_queue
 
 
 def offset_key(topic: str, group: str) -> str:

@@ -1,9 +1,10 @@
 """Topics of this broker (`config/topics.json`, store/FORMAT.md 11.2 and 11.5).
 
-System topics exist from the start. A topic that nobody made is created by the first send to it,
-from a template topic that allows it (protocol/WIRE.md 3.1). Every change is on disk before it is
-answered, moves the data version, and is told to `on_change`, which registers it with the name
-servers. Automatic creation is bounded in number, because each new topic costs files.
+System topics exist from the start. Any other topic that does not exist is created by the first send
+to it, from a template topic that allows it (protocol/WIRE.md 3.1). Every change is on disk before
+it is answered, moves the data version, and is reported to the observers of the table, among them
+the registration at the name servers. Automatic creation is bounded in number, because each new
+topic costs files.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
-from aerobee.broker.tables.data_version import DataVersion
-from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
-from aerobee.protocol.frames.fastjson import loads
+from aerobee.broker.tables.config_table import ConfigTable
+from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.protocol.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
@@ -96,49 +96,36 @@ class TopicOptions:
     auto_create_per_minute: int
 
 
-_Stored: TypeAlias = tuple[DataVersion | None, dict[str, TopicConfig]]
-
-
-class TopicTable:
+class TopicTable(ConfigTable[TopicConfig]):
     """All topics of this broker. Loop thread only."""
 
     def __init__(
         self, options: TopicOptions, file: JsonStateFile, clock_ms: Callable[[], int]
     ) -> None:
         self._options = options
-        self._file = file
-        self._clock_ms = clock_ms
         built_in = _built_in(options)
         self._system = SYSTEM_TOPICS | {topic.name for topic in built_in}
-        self._topics = {topic.name: topic for topic in built_in}
-        nothing: _Stored = (None, {})
-        parsed: list[bool] = []
-
-        def parse(content: bytes) -> _Stored:
-            parsed.append(True)
-            return _parse(content, clock_ms())
-
-        present = file.path.is_file() and file.path.stat().st_size > 0
-        version, stored = file.load(parse, nothing)
+        super().__init__(
+            file, "topicConfigTable", {topic.name: topic for topic in built_in}, _parse, clock_ms
+        )
         # Whether the file itself was read; its backup is older, and without both there is nothing.
-        self.is_whole = present and len(parsed) == 1
-        self._topics.update(stored)
+        present = file.path.is_file() and file.path.stat().st_size > 0
+        self.is_whole = present and self._texts_read == 1
         if not options.auto_create:
             # A template left over from before must not go on creating topics.
-            self._topics.pop(AUTO_CREATE_TOPIC, None)
-        self.data_version = version or DataVersion(clock_ms(), 0)
-        self.on_change: Callable[[list[TopicConfig]], None] = lambda _topics: None
+            self._entries.pop(AUTO_CREATE_TOPIC, None)
+        self._observers: list[Callable[[list[TopicConfig]], None]] = []
         self.created_on_send = 0
+        # The minute of the last automatic creation, and how many there were in it.
         self._minute = (0, 0)
 
-    def __len__(self) -> int:
-        return len(self._topics)
+    def subscribe(self, observer: Callable[[list[TopicConfig]], None]) -> None:
+        """Call `observer` after each change: with the topics that are new or changed, or with an
+        empty list when something else about the table has changed."""
+        self._observers.append(observer)
 
     def get(self, name: str) -> TopicConfig | None:
-        return self._topics.get(name)
-
-    def all(self) -> list[TopicConfig]:
-        return list(self._topics.values())
+        return self._entries.get(name)
 
     def system_names(self) -> frozenset[str]:
         """Names that clients may not create, change or delete here."""
@@ -155,7 +142,7 @@ class TopicTable:
         Raises `BadRequest` for an illegal name, and as `update` when it cannot be written.
         """
         check_topic_name(name)
-        template = self._topics.get(template_name)
+        template = self._entries.get(template_name)
         if template is None or not template.perm & PERM_INHERIT:
             return None
         if not self._room_for_one_more(name):
@@ -178,7 +165,7 @@ class TopicTable:
         if minute != this_minute:
             created = 0
         reason = ""
-        if len(self._topics) >= self._options.limit:
+        if len(self._entries) >= self._options.limit:
             reason = f"there are {self._options.limit} topics, the limit"
         elif created >= self._options.auto_create_per_minute:
             reason = f"{created} topics were created in this minute, the limit"
@@ -189,23 +176,10 @@ class TopicTable:
 
     def create_retry(self, name: str, queues: int, perm: int) -> TopicConfig:
         """The retry or dead letter topic `name`, made when it is not there yet."""
-        topic = self._topics.get(name)
+        topic = self._entries.get(name)
         if topic is None:
             topic = self.update(TopicConfig(check_topic_name(name), queues, queues, perm))
         return topic
-
-    def update(self, topic: TopicConfig) -> TopicConfig:
-        """Store a topic, new or changed. Raises StoreNotWritable when the disk is full, OSError;
-        then nothing has changed."""
-        self._change({**self._topics, topic.name: topic}, [topic])
-        return topic
-
-    def delete(self, name: str) -> bool:
-        """Remove a topic; False when there was none. Raises as `update`."""
-        if name not in self._topics:
-            return False
-        self._change({known: one for known, one in self._topics.items() if known != name}, [])
-        return True
 
     def report_lost(self, queues: Iterable[tuple[str, int]]) -> None:
         """Log topics that have `queues` (topic, queue id) in the store but are not in the table.
@@ -215,7 +189,7 @@ class TopicTable:
         """
         lost: dict[str, int] = {}
         for name, queue_id in queues:
-            if name not in self._topics and name not in SYSTEM_TOPICS:
+            if name not in self._entries and name not in SYSTEM_TOPICS:
                 lost[name] = max(lost.get(name, 0), queue_id + 1)
         if not lost:
             return
@@ -235,29 +209,15 @@ class TopicTable:
         """Take the set of order topics from a name server's KV table (protocol/WIRE.md 5.4)."""
         topics = {
             name: topic if topic.order == (name in names) else replace(topic, order=name in names)
-            for name, topic in self._topics.items()
+            for name, topic in self._entries.items()
         }
-        if topics != self._topics:
+        if topics != self._entries:
             self._change(topics, [])
 
-    def to_json(self) -> dict[str, Any]:
-        """The table as the wire and the file have it."""
-        return _to_json(self._topics, self.data_version)
-
-    def _change(self, topics: dict[str, TopicConfig], told: list[TopicConfig]) -> None:
-        """Take `topics` as the table, once they are on the disk: a send to a topic that only memory
-        knows would be answered, and be in no topic after a restart."""
-        version = self.data_version.next(self._clock_ms())
-        self._file.save_or_refuse(pretty(_to_json(topics, version)))
-        self._topics, self.data_version = topics, version
-        self.on_change(told)
-
-
-def _to_json(topics: Mapping[str, TopicConfig], version: DataVersion) -> dict[str, Any]:
-    return {
-        "dataVersion": version.to_json(),
-        "topicConfigTable": {name: topic.to_json() for name, topic in topics.items()},
-    }
+    def _change(self, entries: dict[str, TopicConfig], changed: list[TopicConfig]) -> None:
+        super()._change(entries, changed)
+        for observer in self._observers:
+            observer(changed)
 
 
 def _built_in(options: TopicOptions) -> list[TopicConfig]:
@@ -285,12 +245,8 @@ def _built_in(options: TopicOptions) -> list[TopicConfig]:
     return topics
 
 
-def _parse(content: bytes, now_ms: int) -> _Stored:
-    document = loads(content)
-    topics: dict[str, TopicConfig] = {}
-    for name, value in members(members(document)["topicConfigTable"]).items():
-        if not is_valid_topic_name(name):
-            log.warning("topic left out, its name is illegal name=%r", name)
-            continue
-        topics[name] = TopicConfig.from_json(name, members(value))
-    return DataVersion.from_json(document.get("dataVersion"), now_ms), topics
+def _parse(name: str, value: Mapping[str, Any]) -> TopicConfig | None:
+    if not is_valid_topic_name(name):
+        log.warning("topic left out, its name is illegal name=%r", name)
+        return None
+    return TopicConfig.from_json(name, value)

@@ -1,4 +1,4 @@
-"""`aerobee topic create`: making a topic, and changing one only when told to.
+"""`aerobee topic create`: it makes a topic, and changes one only with --update.
 
 To a broker both are one request, which replaces whatever it has. A topic that loses queues loses
 their messages for every reader, so a change needs `--update`; what it would do is said first.
@@ -100,7 +100,7 @@ async def _unreadable(parsed: argparse.Namespace, steps: list[_Step]) -> int:
         try:
             await consumer.queues(parsed.topic)  # the consumer gets to know the brokers
         except NoRoute:
-            return 0  # so new that no name server knows it: nobody could send to it
+            return 0  # no name server knows the topic yet, so no producer could send to it
         for step in steps:
             before = step.before.read_queues if step.before else 0
             for number in range(step.after.read_queues, before):

@@ -107,7 +107,7 @@ async def _describe(parsed: argparse.Namespace) -> int:
 
 
 def _is_internal(name: str, cluster: ClusterInfo) -> bool:
-    """Topics nobody made on purpose: the system's, those of groups, those named like brokers."""
+    """Topics that no person made: the system's, those of groups, those named like brokers."""
     return (
         is_system_topic(name)
         or name.startswith((RETRY_PREFIX, DLQ_PREFIX))

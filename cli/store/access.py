@@ -25,7 +25,7 @@ COULD_NOT: Final = 3
 
 
 def settings_of(parsed: argparse.Namespace) -> tuple[Settings, frozenset[str]]:
-    """The settings for `DIR`, and the names of those that somebody gave."""
+    """The settings for `DIR`, and the names of those that are given."""
     loaded = load_settings(
         parsed.config,
         flags={"store_path": parsed.directory},

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from aerobee.cli.message_text import host_text
 from aerobee.cli.output import (
     OK,
     USAGE,
@@ -21,6 +20,7 @@ from aerobee.cli.store.access import below, locked_to_read, run_on_store, settin
 from aerobee.cli.times import parse_time, time_text
 from aerobee.config.model import Settings
 from aerobee.protocol.names import SCHEDULE_TOPIC
+from aerobee.remoting.peers import address_text
 from aerobee.store.audit.dump import (
     Dump,
     DumpedEntry,
@@ -213,9 +213,9 @@ def _message_fields(item: DumpedMessage, body: str) -> dict[str, Any]:
         "keys": list(message.keys),
         "properties": message.properties,
         "born_timestamp_ms": message.born_timestamp_ms,
-        "born_host": host_text(message.born_host),
+        "born_host": address_text(message.born_host),
         "store_timestamp_ms": message.store_timestamp_ms,
-        "store_host": host_text(message.store_host),
+        "store_host": address_text(message.store_host),
         "reconsume_times": message.reconsume_times,
         "prepared_transaction_offset": message.prepared_transaction_offset,
         "flag": message.flag,

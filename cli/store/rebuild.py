@@ -11,7 +11,7 @@ from aerobee.store.repair.rebuild import RebuildReport, rebuild
 
 
 def rebuild_store(parsed: argparse.Namespace) -> int:
-    """Make queues and index again, or the one that was asked for."""
+    """Make queues and index again, or only the part that is asked for."""
     return run_on_store(parsed, lambda: _rebuild(parsed))
 
 

@@ -25,7 +25,7 @@ from aerobee.store.retention.plan import MOST_A_RUN
 from aerobee.store.segments.segment_times import FILE
 
 _SHOWN: Final = 20
-# Who gave none of these may have forgotten that the broker has others.
+# Without any of these the broker's own settings were perhaps forgotten.
 _RULES: Final = frozenset(
     {
         "retention_hours", "delete_hours", "disk_max_used_percent", "disk_force_ratio",

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -84,7 +84,7 @@ async def wait_shared(task: asyncio.Task[T]) -> T:
         raise
 
 
-async def settle(tasks: Sequence[asyncio.Task[T]]) -> list[T]:
+async def wait_all(tasks: Sequence[asyncio.Task[T]]) -> list[T]:
     """The results of all tasks once every one has ended; the first error is raised then.
 
     When the waiting caller is cancelled, so are the tasks. ClientClosed as in `wait_shared`.
@@ -106,7 +106,7 @@ class Periodic:
     """Calls `work` every `interval_s` seconds, and at once when `wake()` is called.
 
     Wakes that come while `work` runs are folded into one further run. An exception of `work` is
-    logged and the rhythm goes on: the next round may find the network healed.
+    logged and the rhythm goes on: the next round may find the network working.
     """
 
     def __init__(self, interval_s: float, work: Callable[[], Awaitable[None]], name: str) -> None:
@@ -132,3 +132,30 @@ class Periodic:
                 await self._work()
             except Exception:  # top of a task: one failed round must not end the rhythm
                 log.exception("periodic work failed name=%s", self.name)
+
+
+class FirstAlone:
+    """For each key one turn ends, without an exception, before there are several at a time."""
+
+    def __init__(self) -> None:
+        self._done: set[Hashable] = set()
+        self._first: dict[Hashable, asyncio.Lock] = {}
+
+    def is_done(self, key: Hashable) -> bool:
+        """Whether a first turn has ended."""
+        return key in self._done
+
+    def skip(self, key: Hashable) -> None:
+        """The first turn has been had elsewhere, so no turn has to wait for it."""
+        self._done.add(key)
+
+    @asynccontextmanager
+    async def turn(self, key: Hashable) -> AsyncIterator[None]:
+        """A turn; it waits for the first one, or is it."""
+        if key not in self._done:
+            async with self._first.setdefault(key, asyncio.Lock()):
+                if key not in self._done:
+                    yield
+                    self._done.add(key)
+                    return
+        yield

@@ -1,9 +1,14 @@
-"""The route cache of one client: asks name servers, remembers, refreshes.
+"""The routes of one client's topics: asked of name servers, remembered, refreshed.
 
 Name servers know everything alike, so one is asked until it fails, then the next. A topic that no
 name server knows may still be sent to: the route of the template topic (TBW102) is assumed, and the
 broker makes the topic with the first message. Refreshing replaces the assumption by the real route;
 what a refresh cannot learn stays as it was, since the brokers may well be up.
+
+Which queues of a route a client may use is in protocol/WIRE.md 5.3: a producer uses only brokers
+that have a master and the write right, a consumer every broker with the read right; an order
+topic's queues are those its configuration names. Both lists come out sorted, which the average
+assignment depends on.
 """
 
 from __future__ import annotations
@@ -11,16 +16,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec.structs import replace
 
 from aerobee.client.connections.background import TaskOwner, wait_shared
 from aerobee.client.connections.pool import ConnectionPool
-from aerobee.client.connections.route import (
-    MASTER_ID,
-    brokers_by_name,
-    read_queues,
-    route_by_template,
-    write_queues,
-)
 from aerobee.client.errors import (
     ClientError,
     NetworkError,
@@ -36,6 +37,10 @@ from aerobee.protocol.frames.command import Command
 from aerobee.protocol.names import is_retry_topic
 
 log = logging.getLogger(__name__)
+
+MASTER_ID: Final = 0
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
 
 MakeCommand = Callable[[RequestCode, dict[str, str]], Command]
 
@@ -185,3 +190,50 @@ class RouteCache:
             return None
         addresses = broker.addresses
         return addresses.get(preferred_id) or addresses[min(addresses)]
+
+
+def write_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
+    """The queues a producer may send to, sorted."""
+    if route.order_conf:
+        return sorted(_ordered_queues(topic, route.order_conf))
+    with_master = {broker.name for broker in route.brokers if MASTER_ID in broker.addresses}
+    return sorted(
+        MessageQueue(topic, span.broker_name, number)
+        for span in route.queues
+        if span.perm & PERM_WRITE and span.broker_name in with_master
+        for number in range(span.write_queues)
+    )
+
+
+def read_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
+    """The queues a consumer may read from, sorted; a slave alone is enough."""
+    return sorted(
+        MessageQueue(topic, span.broker_name, number)
+        for span in route.queues
+        if span.perm & PERM_READ
+        for number in range(span.read_queues)
+    )
+
+
+def _ordered_queues(topic: str, order_conf: str) -> list[MessageQueue]:
+    """`name:queues;name:queues`; parts that are neither are passed over."""
+    queues = []
+    for part in order_conf.split(";"):
+        name, _, count = part.partition(":")
+        if name and count.isdecimal():
+            queues += [MessageQueue(topic, name, number) for number in range(int(count))]
+    return queues
+
+
+def route_by_template(template: TopicRoute, queues: int) -> TopicRoute:
+    """The route to assume for a topic that its first message will make (protocol/WIRE.md 5.3)."""
+    spans = []
+    for span in template.queues:
+        count = min(queues, span.read_queues)
+        spans.append(replace(span, read_queues=count, write_queues=count))
+    return TopicRoute(tuple(spans), template.brokers)
+
+
+def brokers_by_name(routes: dict[str, TopicRoute]) -> dict[str, BrokerRoute]:
+    """Every broker that one of these routes mentions."""
+    return {broker.name: broker for route in routes.values() for broker in route.brokers}

@@ -7,21 +7,22 @@ a member asks, and on every new connection before it is used otherwise.
 
 Requests that a broker sends to us are answered by the member whose group they name, each in a task
 of its own; what no member knows is refused with code 3, a failing member answers code 1.
+
+Signatures and TLS are for brokers that ask for them, as Apache RocketMQ's can (protocol/WIRE.md 7);
+ours ignore signatures and take no TLS. Both are chosen once, when the session is made.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+import ssl
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
-from aerobee.client.connections.background import Periodic, TaskOwner
-from aerobee.client.connections.first_alone import FirstAlone
+from aerobee.client.connections.background import FirstAlone, Periodic, TaskOwner
 from aerobee.client.connections.pool import ConnectionPool
-from aerobee.client.connections.route import MASTER_ID
-from aerobee.client.connections.routes import RouteCache
-from aerobee.client.connections.security import make_signer, make_tls
+from aerobee.client.connections.routes import MASTER_ID, RouteCache
 from aerobee.client.errors import (
     CallerError,
     ClientClosed,
@@ -40,8 +41,10 @@ from aerobee.client.options import (
 from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command, make_request, make_response
+from aerobee.protocol.frames.signature import signed
 from aerobee.remoting.caller import Caller
 from aerobee.remoting.errors import RemotingError
+from aerobee.remoting.tls import client_context
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +52,9 @@ _SUSPECT_INTERVAL_S: Final = 1.0
 _SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
 # What `call` asks of name servers; everything else is for brokers.
 _OF_NAME_SERVERS: Final = frozenset({RequestCode.DELETE_TOPIC_IN_NAMESRV})
+
+
+Signer = Callable[[Mapping[str, str], bytes], dict[str, str]]
 
 
 class Member(Protocol):
@@ -79,14 +85,14 @@ class Session:
         self.client_id = make_client_id(options, self.local_ip)
         self.tasks = TaskOwner(self.client_id)
         self.pool = ConnectionPool(
-            self.tasks, options.connect_timeout_s, self._greet, self._on_request, make_tls(options)
+            self.tasks, options.connect_timeout_s, self._greet, self._on_request, _make_tls(options)
         )
         self.routes = RouteCache(
             self.pool, self.tasks, self.name_servers, options.call_timeout_s, self.command
         )
         #: Commits of offsets, by broker, group and topic.
         self.commits = FirstAlone()
-        self._signed = make_signer(options)
+        self._signed = _make_signer(options)
         self._members: dict[str, Member] = {}
         self._heartbeats = Periodic(options.heartbeat_interval_s, self.heartbeat, "heartbeat")
         self._refreshes = Periodic(options.route_refresh_interval_s, self._refresh_routes, "routes")
@@ -126,7 +132,7 @@ class Session:
         *,
         oneway: bool = False,
     ) -> Command:
-        """A request in the header form this client was told to use, signed if it has a key."""
+        """A request in the header form of the options, signed if there is a key."""
         form = self.options.header_form
         if self._signed is not None:
             ext = self._signed(ext or {}, body)
@@ -176,7 +182,7 @@ class Session:
         self._members[member.group] = member
 
     def leave(self, member: Member) -> None:
-        """Stop naming the group; the brokers are told by `close`."""
+        """Stop naming the group; `close` unregisters it at the brokers."""
         self._members.pop(member.group, None)
 
     def wake_heartbeat(self) -> None:
@@ -240,7 +246,7 @@ class Session:
             # The closing connection tells the broker the same.
             log.info("unregister failed address=%s error=%s", address, error)
 
-    def suspect_routes(self) -> None:
+    def refresh_routes_soon(self) -> None:
         """A broker could not be reached: ask the name servers soon, at most once a second.
 
         They forget a broker the moment its connection breaks, long before our next refresh.
@@ -265,7 +271,7 @@ class Session:
         answer: Command | None = None
         try:
             answer = None if member is None else await member.answer(command)
-        except Exception as error:  # top of a task; the broker is told that it went wrong
+        except Exception as error:  # top of a task; the broker gets code 1
             log.exception("broker request failed address=%s code=%d", address, command.code)
             answer = make_response(command, ResponseCode.SYSTEM_ERROR, repr(error))
         if command.is_oneway or caller.closed:
@@ -274,3 +280,28 @@ class Session:
             remark = f"request code {command.code} for group {group!r} is not supported"
             answer = make_response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
         caller.reply(answer.encode())
+
+
+def _make_signer(options: ClientOptions) -> Signer | None:
+    """Adds access key and signature to a request's fields, given its body; None without keys."""
+    access_key, secret_key = options.access_key, options.secret_key
+    if access_key is None and secret_key is None:
+        return None
+    if access_key is None or secret_key is None:
+        raise CallerError("access_key and secret_key belong together; only one is given")
+    return lambda ext, body: signed(ext, body, access_key, secret_key)
+
+
+def _make_tls(options: ClientOptions) -> ssl.SSLContext | None:
+    """What connections are made with; None for plain ones. CallerError for a bad trust store."""
+    if not options.use_tls:
+        if options.trust_store is not None:
+            raise CallerError("trust_store is for use_tls=True")
+        return None
+    try:
+        return client_context(options.trust_store)
+    except OSError as error:
+        raise CallerError(
+            f"trust store {options.trust_store!r} cannot be read as a PEM file of certificates: "
+            f"{error.strerror or error}"
+        ) from error

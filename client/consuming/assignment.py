@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from aerobee.client import queue_offsets
+from aerobee.client.connections.background import Periodic
 from aerobee.client.connections.session import Session
-from aerobee.client.consuming.consuming import Consuming, Dispatcher
+from aerobee.client.consuming.consumer_state import ConsumerState
 from aerobee.client.consuming.order_lock import OrderLocks
-from aerobee.client.consuming.process_queue import AssignedQueue
-from aerobee.client.consuming.queue_puller import QueuePuller
+from aerobee.client.consuming.process_queue import ProcessQueue
 from aerobee.client.message import MessageQueue, queue_text
 from aerobee.client.options import ConsumeFrom
 from aerobee.protocol.names import is_retry_topic
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 _HAND_OVER_S: Final = 1.0
 _ORDERLY_HAND_OVER_S: Final = 30.0
 
+PullLoop = Callable[[ProcessQueue], Coroutine[Any, Any, None]]
+
 
 class Assignment:
     """Held queues by name, each with its pull loop."""
@@ -37,25 +39,23 @@ class Assignment:
     def __init__(
         self,
         session: Session,
-        consuming: Consuming,
-        dispatcher: Dispatcher,
+        state: ConsumerState,
         locks: OrderLocks | None,
-        on_released: Callable[[], None],
+        rebalances: Periodic,
     ) -> None:
         self._session = session
-        self._consuming = consuming
-        self._dispatcher = dispatcher
+        self._state = state
         self._locks = locks
-        self._on_released = on_released
-        self._held: dict[MessageQueue, AssignedQueue] = {}
-        self._loops: dict[AssignedQueue, asyncio.Task[None]] = {}
+        self._rebalances = rebalances
+        self._held: dict[MessageQueue, ProcessQueue] = {}
+        self._loops: dict[ProcessQueue, asyncio.Task[None]] = {}
         self._releasing: dict[MessageQueue, asyncio.Task[None]] = {}
 
-    def held(self) -> list[AssignedQueue]:
+    def held(self) -> list[ProcessQueue]:
         """The queues consumed now."""
         return list(self._held.values())
 
-    def get(self, queue: MessageQueue) -> AssignedQueue | None:
+    def get(self, queue: MessageQueue) -> ProcessQueue | None:
         """One held queue, by name."""
         return self._held.get(queue)
 
@@ -64,32 +64,33 @@ class Assignment:
         return self._held.keys() | self._releasing.keys()
 
     async def add(
-        self, queue: MessageQueue, puller: QueuePuller, locked_at: float | None = None
+        self, queue: MessageQueue, pull: PullLoop, locked_at: float | None = None
     ) -> None:
-        """Take up a queue at its stored offset; raises ClientError when that cannot be learnt."""
+        """Take up a queue at its stored offset and run `pull` for it.
+
+        Raises ClientError when the offset cannot be learnt.
+        """
         assert queue not in self.busy()
         offset = await self._start_offset(queue)
-        assigned = AssignedQueue(queue, offset)
+        assigned = ProcessQueue(queue, offset)
         assigned.locked_at = locked_at
         self._held[queue] = assigned
-        self._dispatcher.queue_added(assigned)
-        self._loops[assigned] = self._consuming.tasks.spawn(
-            puller.run(assigned), f"pull {queue_text(queue)}"
-        )
+        self._loops[assigned] = self._state.tasks.spawn(pull(assigned), f"pull {queue_text(queue)}")
         log.info("queue taken queue=%s offset=%d", queue_text(queue), offset)
 
     async def _start_offset(self, queue: MessageQueue) -> int:
-        stored = await self._consuming.offsets.read(queue)
+        stored = await self._state.offsets.read(queue)
         if stored is not None:
             return stored
         offset = await self._first_offset(queue)
-        # Stored even if nothing ever comes: else a restart would decide anew, and skip messages.
-        self._consuming.offsets.update(queue, offset, only_forward=False)
-        await self._consuming.offsets.persist([queue])
+        # Stored even if no message ever comes: otherwise a restart would choose a later offset and
+        # skip messages.
+        self._state.offsets.update(queue, offset, only_forward=False)
+        await self._state.offsets.persist([queue])
         return offset
 
     async def _first_offset(self, queue: MessageQueue) -> int:
-        options = self._consuming.options
+        options = self._state.options
         # A group's own failed messages are never skipped, whatever the policy for the topic.
         if is_retry_topic(queue.topic) or options.consume_from is ConsumeFrom.FIRST:
             return await queue_offsets.min_offset(self._session, queue)
@@ -99,13 +100,13 @@ class Assignment:
 
     def release(
         self,
-        assigned: AssignedQueue,
+        assigned: ProcessQueue,
         *,
         reset_to: int | None = None,
         lost: bool = False,
         wait_s: float | None = None,
     ) -> None:
-        """Give a queue away, or drop it to be taken up anew at `reset_to`; ends in background.
+        """Give a queue away, or drop it and take it up again at `reset_to`; ends in background.
 
         `lost` says that somebody else may hold it already: our offset must not overwrite theirs.
         """
@@ -116,15 +117,15 @@ class Assignment:
         self._loops.pop(assigned).cancel()
         if wait_s is None:
             wait_s = _HAND_OVER_S if self._locks is None else _ORDERLY_HAND_OVER_S
-        self._releasing[assigned.queue] = self._consuming.tasks.spawn(
+        self._releasing[assigned.queue] = self._state.tasks.spawn(
             self._finish_release(assigned, reset_to, lost, wait_s),
             f"release {queue_text(assigned.queue)}",
         )
 
     async def _finish_release(
-        self, assigned: AssignedQueue, reset_to: int | None, lost: bool, wait_s: float
+        self, assigned: ProcessQueue, reset_to: int | None, lost: bool, wait_s: float
     ) -> None:
-        queue, offsets = assigned.queue, self._consuming.offsets
+        queue, offsets = assigned.queue, self._state.offsets
         try:
             idle = await assigned.wait_idle(wait_s)
             assigned.released = True
@@ -140,7 +141,7 @@ class Assignment:
             log.info("queue released queue=%s", queue_text(queue))
         finally:
             del self._releasing[queue]
-            self._on_released()
+            self._rebalances.wake()
 
     async def release_all(self, wait_s: float) -> None:
         """Give every queue away and wait until that is done."""

@@ -11,14 +11,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
+from aerobee.client.connections.background import Periodic
 from aerobee.client.connections.session import Session
 from aerobee.client.consuming.assignment import Assignment
-from aerobee.client.consuming.consuming import Consuming, TopicCounters, restore_topics
+from aerobee.client.consuming.consumer_state import ConsumerState, TopicCounters, restore_topics
 from aerobee.client.consuming.listener import Consumed
-from aerobee.client.consuming.process_queue import AssignedQueue
+from aerobee.client.consuming.process_queue import ProcessQueue
 from aerobee.client.message import received
 from aerobee.protocol.bodies.clients import subscription_members
 from aerobee.protocol.bodies.common import parse_offset_table
@@ -37,23 +38,23 @@ class ConsumerRequests:
     def __init__(
         self,
         session: Session,
-        consuming: Consuming,
+        state: ConsumerState,
         assignment: Assignment,
-        subscriptions: Callable[[], list[Subscription]],
-        wake_rebalance: Callable[[], None],
+        subscriptions: Mapping[str, Subscription],
+        rebalances: Periodic,
     ) -> None:
         self._session = session
-        self._consuming = consuming
+        self._state = state
         self._assignment = assignment
         self._subscriptions = subscriptions
-        self._wake_rebalance = wake_rebalance
+        self._rebalances = rebalances
         self._started_ms = int(time.time() * 1000)
 
     async def answer(self, command: Command) -> Command | None:
         """The answer, or None for a oneway or an unknown request."""
         code = command.code
         if code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            self._wake_rebalance()
+            self._rebalances.wake()
         elif code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
             self._reset(command)
         elif code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
@@ -83,9 +84,9 @@ class ConsumerRequests:
         return {"consumerTable": {}, "messageQueueTable": offsets}
 
     def _running_info(self, with_stacks: bool) -> dict[str, Any]:
-        options = self._consuming.options
+        options = self._state.options
         running_s = max(time.time() - self._started_ms / 1000, 1.0)
-        counters = self._consuming.counters
+        counters = self._state.counters
         return {
             "jstack": _stacks() if with_stacks else None,
             "mqTable": {a.queue: _queue_info(a) for a in self._assignment.held()},
@@ -100,27 +101,29 @@ class ConsumerRequests:
             "statusTable": {
                 topic: _topic_status(counter, running_s) for topic, counter in counters.items()
             },
-            "subscriptionSet": [subscription_members(item) for item in self._subscriptions()],
+            "subscriptionSet": [
+                subscription_members(item) for item in self._subscriptions.values()
+            ],
         }
 
     async def _consume_directly(self, command: Command) -> dict[str, Any]:
         """Give one message to the listener, past all queues and offsets, and say how it went."""
         name = command.ext.get("brokerName", "")
         messages = [received(decode_record(command.body), name)]
-        restore_topics(self._consuming.group, messages)
+        restore_topics(self._state.group, messages)
         started = time.monotonic()
-        consumed, error = await self._consuming.listener.outcome(messages)
+        consumed, error = await self._state.listener.outcome(messages)
         result = "CR_SUCCESS" if consumed is Consumed.SUCCESS else "CR_LATER"
         return {
             "autoCommit": True,
             "consumeResult": result if error is None else "CR_THROW_EXCEPTION",
-            "order": self._consuming.options.orderly,
+            "order": self._state.options.orderly,
             "remark": None if error is None else repr(error),
             "spentTimeMills": int((time.monotonic() - started) * 1000),
         }
 
 
-def _queue_info(assigned: AssignedQueue) -> dict[str, Any]:
+def _queue_info(assigned: ProcessQueue) -> dict[str, Any]:
     return {
         "cachedMsgCount": assigned.cached_count,
         "cachedMsgMaxOffset": assigned.newest_offset,

@@ -138,7 +138,7 @@ class LocalOffsets:
         return self._offsets.get(queue)
 
     def to_carry(self, queue: MessageQueue) -> int | None:
-        """Nothing: they are nobody else's."""
+        """Nothing: no broker keeps these offsets."""
         return None
 
     def update(self, queue: MessageQueue, offset: int, *, only_forward: bool) -> None:
@@ -162,7 +162,7 @@ class LocalOffsets:
                 log.warning("offsets not stored file=%s error=%s", self._path, error)
 
     def forget(self, queue: MessageQueue) -> None:
-        """Nothing: these offsets are nobody else's."""
+        """Nothing: no other consumer uses these offsets."""
 
     def close(self) -> None:
         """Unlock the file, if it is locked."""
@@ -192,5 +192,5 @@ def _read_offsets(path: Path) -> dict[MessageQueue, int]:
     try:
         return parse_offset_table(text)
     except BadRequest as error:
-        # Starting anew in silence would skip or repeat messages: a person must decide.
+        # An empty table would skip or repeat messages in silence: a person must decide.
         raise CallerError(f"{path} is not an offset file: {error}") from error

@@ -1,7 +1,7 @@
 """The locks that make orderly consumption safe: one client at a time holds a queue at its broker.
 
 The broker's lease is 60 s, renewed by asking again; we ask each 20 s and trust a lock for 30 s, so
-that we stop before the broker lets somebody else in, whatever our clocks say (WIRE.md 3.4).
+that we stop before the broker lets another client in, whatever our clocks say (WIRE.md 3.4).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Collection
-from typing import Final
+from typing import Final, NamedTuple
 
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import ClientError, reading
@@ -23,6 +23,13 @@ log = logging.getLogger(__name__)
 LOCK_TRUST_S: Final = 30.0
 
 
+class LockResult(NamedTuple):
+    """The queues that this client holds now, and those that another one does."""
+
+    held: set[MessageQueue]
+    refused: set[MessageQueue]
+
+
 class OrderLocks:
     """Locks and unlocks queues of one group for this client."""
 
@@ -30,10 +37,8 @@ class OrderLocks:
         self._session = session
         self._group = group
 
-    async def lock(
-        self, queues: Collection[MessageQueue]
-    ) -> tuple[set[MessageQueue], set[MessageQueue]]:
-        """(now held, refused); the queues of a broker that did not answer are in neither."""
+    async def lock(self, queues: Collection[MessageQueue]) -> LockResult:
+        """Ask for all these; the queues of a broker that did not answer are in neither set."""
         held: set[MessageQueue] = set()
         refused: set[MessageQueue] = set()
         parts = _by_broker(queues)
@@ -42,7 +47,7 @@ class OrderLocks:
             if answer is not None:
                 held |= answer & set(part)
                 refused |= set(part) - answer
-        return held, refused
+        return LockResult(held, refused)
 
     async def unlock(self, queues: Collection[MessageQueue]) -> None:
         """Give locks up at once; a failure is logged, the lease ends by itself."""

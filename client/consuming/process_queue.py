@@ -1,6 +1,6 @@
 """One assigned queue of a push consumer: what was pulled, what is done, what may be committed.
 
-Life of an `AssignedQueue`: made by a rebalance with the offset to start at, filled by its puller,
+Life of an `ProcessQueue`: made by a rebalance with the offset to start at, filled by its puller,
 emptied by the listeners, `dropped` by a later rebalance. Invariants:
 
 - Offsets come in rising order (one puller) and finish in any order (many listeners). What may be
@@ -21,7 +21,7 @@ from contextlib import suppress
 from aerobee.client.message import MessageQueue, ReceivedMessage
 
 
-class AssignedQueue:
+class ProcessQueue:
     """Bookkeeping of one assigned queue; see the module's text."""
 
     def __init__(self, queue: MessageQueue, start_offset: int) -> None:

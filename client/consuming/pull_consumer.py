@@ -7,23 +7,19 @@ which queue to read and keeps, or commits, its own offsets. Suits jobs, tools an
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
 from aerobee.client import queue_offsets
+from aerobee.client.connections.role import Role
 from aerobee.client.connections.session import Session
-from aerobee.client.consuming.puller import Pull, Puller, PullResult
+from aerobee.client.consuming.puller import Pull, Puller, PullResult, make_subscription
 from aerobee.client.consuming.send_back import send_back
-from aerobee.client.consuming.subscriptions import make_subscription
-from aerobee.client.errors import CallerError
+from aerobee.client.errors import checking_arguments
 from aerobee.client.message import MessageQueue, ReceivedMessage
 from aerobee.client.options import Addresses, ClientOptions
-from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import Subscription
 from aerobee.protocol.names import check_group_name
 
 
-class PullConsumer:
+class PullConsumer(Role):
     """Reads queues on demand. Belongs to the loop it was started on."""
 
     def __init__(
@@ -32,33 +28,11 @@ class PullConsumer:
         group: str = "TOOLS_CONSUMER",
         options: ClientOptions | None = None,
     ) -> None:
-        try:
+        with checking_arguments():
             self.group = check_group_name(group)
-        except BadRequest as error:
-            raise CallerError(error.remark) from error
-        self._session = Session(name_servers, options or ClientOptions())
+        super().__init__(Session(name_servers, options or ClientOptions()))
         self._puller = Puller(self._session, group)
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
-
-    async def __aenter__(self) -> Self:
-        self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    def start(self) -> None:
-        """Get ready; connections are made by the first call."""
-        self._session.start()
-
-    async def close(self) -> None:
-        """Close the connections; pulls still waiting fail."""
-        await self._session.close()
 
     async def queues(self, topic: str, *, refresh: bool = False) -> list[MessageQueue]:
         """The readable queues of a topic, sorted; raises NoRoute for an unknown topic."""

@@ -7,14 +7,15 @@ tag equality: brokers filter by hash only, and two tags may share one (protocol/
 from __future__ import annotations
 
 import enum
+import time
 from dataclasses import dataclass
 
-from aerobee.client.connections.route import MASTER_ID
+from aerobee.client.connections.routes import MASTER_ID
 from aerobee.client.connections.session import Session
-from aerobee.client.errors import NetworkError, NoRoute, peer_error, reading
+from aerobee.client.errors import NetworkError, NoRoute, checking_arguments, peer_error, reading
 from aerobee.client.message import MessageQueue, ReceivedMessage, received
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.filters.subscription import Subscription
+from aerobee.protocol.filters.subscription import Subscription, parse_tag_expression
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.headers.client import (
     PULL_COMMIT_OFFSET,
@@ -24,9 +25,20 @@ from aerobee.protocol.headers.client import (
     PullMessageResponse,
 )
 from aerobee.protocol.message.record import decode_records
+from aerobee.protocol.names import check_topic_name
 
 # A broker looks at parked pulls every 5 s, so an answer may come that much after the suspend time.
 _GRACE_S = 15.0
+
+
+def make_subscription(topic: str, expression: str = "*") -> Subscription:
+    """A tag subscription; its version, the time in ms, tells the broker which of two is newer.
+
+    Raises CallerError for what no broker would take.
+    """
+    with checking_arguments():
+        check_topic_name(topic)
+        return parse_tag_expression(topic, expression, time.time_ns() // 1_000_000)
 
 
 class PullStatus(enum.Enum):

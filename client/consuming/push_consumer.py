@@ -21,29 +21,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from types import TracebackType
 from typing import Self
 
 from aerobee.client.connections.background import Periodic
 from aerobee.client.connections.session import Session
 from aerobee.client.consuming.assignment import Assignment
-from aerobee.client.consuming.concurrent import ConcurrentDispatcher
+from aerobee.client.consuming.concurrent import ConcurrentConsumeService
 from aerobee.client.consuming.consumer_requests import ConsumerRequests
-from aerobee.client.consuming.consuming import Consuming, Dispatcher
+from aerobee.client.consuming.consumer_state import ConsumerState, ConsumeService
 from aerobee.client.consuming.listener import Listener, ListenerCall
 from aerobee.client.consuming.offset_store import BrokerOffsets, LocalOffsets, OffsetStore
 from aerobee.client.consuming.order_lock import OrderLocks
-from aerobee.client.consuming.orderly import OrderlyDispatcher
-from aerobee.client.consuming.puller import Puller
+from aerobee.client.consuming.orderly import OrderlyConsumeService
+from aerobee.client.consuming.puller import make_subscription
 from aerobee.client.consuming.queue_puller import QueuePuller
 from aerobee.client.consuming.rebalance import Rebalancer
 from aerobee.client.consuming.send_back import SendBack
-from aerobee.client.consuming.subscriptions import make_subscription
-from aerobee.client.errors import CallerError
+from aerobee.client.errors import checking_arguments
 from aerobee.client.message import MessageQueue
 from aerobee.client.options import Addresses, Model, PushOptions
 from aerobee.protocol.bodies.clients import CONSUME_PASSIVELY, ConsumerData
-from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import Subscription
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.names import check_group_name, retry_topic
@@ -61,10 +58,8 @@ class PushConsumer:
         listener: Listener,
         options: PushOptions | None = None,
     ) -> None:
-        try:
+        with checking_arguments():
             self.group = check_group_name(group)
-        except BadRequest as error:
-            raise CallerError(error.remark) from error
         self.options = options or PushOptions()
         self._session = Session(name_servers, self.options)
         self._listener = ListenerCall(listener, self.options.concurrency)
@@ -87,7 +82,7 @@ class PushConsumer:
     def _build(self) -> None:
         session, options = self._session, self.options
         clustering = options.model is Model.CLUSTERING
-        self._consuming = Consuming(
+        self._state = ConsumerState(
             group=self.group,
             options=options,
             tasks=session.tasks,
@@ -96,57 +91,38 @@ class PushConsumer:
             give_back=SendBack(session, self.group, options.max_reconsume),
         )
         locks = OrderLocks(session, self.group) if options.orderly and clustering else None
-        dispatcher: Dispatcher
-        self._orderly: OrderlyDispatcher | None = None
+        self._assignment = Assignment(session, self._state, locks, self._rebalances)
+        service: ConsumeService
+        self._orderly: OrderlyConsumeService | None = None
         if options.orderly:
-            dispatcher = self._orderly = OrderlyDispatcher(
-                self._consuming,
-                locks,
-                lambda: self._assignment.held(),
-                lambda assigned: self._assignment.release(assigned, lost=True),
-            )
+            service = OrderlyConsumeService(self._state, locks, self._assignment)
+            self._orderly = service
         else:
-            dispatcher = ConcurrentDispatcher(self._consuming)
-        self._dispatcher = dispatcher
-        self._assignment = Assignment(
-            session, self._consuming, dispatcher, locks, self._rebalances.wake
-        )
-        puller = QueuePuller(
-            self._consuming,
-            Puller(session, self.group),
-            dispatcher,
-            self._subscriptions.get,
-            lambda assigned, offset: self._assignment.release(assigned, reset_to=offset),
-            session.wake_heartbeat,
-            session.suspect_routes,
-        )
+            service = ConcurrentConsumeService(self._state)
+        self._service = service
+        puller = QueuePuller(session, self._state, service, self._assignment, self._subscriptions)
         self._rebalancer = Rebalancer(
             session,
-            self._consuming,
+            self._state,
             self._assignment,
             puller,
             locks,
-            lambda: sorted(self._subscriptions),
-            self._rebalances.wake,
+            self._subscriptions,
+            self._rebalances,
         )
         self._requests = ConsumerRequests(
             session,
-            self._consuming,
+            self._state,
             self._assignment,
-            lambda: list(self._subscriptions.values()),
-            self._rebalances.wake,
+            self._subscriptions,
+            self._rebalances,
         )
 
     async def __aenter__(self) -> Self:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # Member of the session
@@ -212,7 +188,7 @@ class PushConsumer:
     async def _start(self) -> None:
         self._session.join(self)
         self._session.start()
-        self._dispatcher.start()
+        self._service.start()
         tasks, options = self._session.tasks, self.options
         persist = Periodic(options.offset_store_interval_s, self._persist, "offsets")
         tasks.spawn(persist.run(), persist.name)

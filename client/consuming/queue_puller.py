@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Final
 
-from aerobee.client.consuming.consuming import Consuming, Dispatcher
-from aerobee.client.consuming.process_queue import AssignedQueue
+from aerobee.client.connections.session import Session
+from aerobee.client.consuming.assignment import Assignment
+from aerobee.client.consuming.consumer_state import ConsumerState, ConsumeService
+from aerobee.client.consuming.process_queue import ProcessQueue
 from aerobee.client.consuming.puller import Pull, Puller, PullResult, PullStatus
 from aerobee.client.errors import ClientError, NetworkError
 from aerobee.client.message import queue_text
@@ -23,7 +25,7 @@ from aerobee.protocol.filters.subscription import Subscription
 log = logging.getLogger(__name__)
 
 _FLOW_CONTROL_DELAY_S: Final = 0.02
-# The broker does not know our subscription: it is told anew, which takes a round trip.
+# The broker does not know our subscription: the next heartbeat, sent at once, carries it.
 _UNKNOWN_SUBSCRIPTION: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
@@ -31,37 +33,31 @@ _SUBSCRIPTION_DELAY_S: Final = 1.0
 # A broker that answers "nothing" at once instead of holding the pull is not asked in a tight loop.
 _EMPTY_ANSWER_S: Final = 0.1
 
-SubscriptionOf = Callable[[str], Subscription | None]
-ResetQueue = Callable[[AssignedQueue, int], None]
-"""Told the offset at which a queue must be taken up again."""
-
 
 class QueuePuller:
     """Runs pull loops for a push consumer."""
 
     def __init__(
         self,
-        consuming: Consuming,
-        puller: Puller,
-        dispatcher: Dispatcher,
-        subscription_of: SubscriptionOf,
-        reset: ResetQueue,
-        wake_heartbeat: Callable[[], None],
-        suspect_routes: Callable[[], None],
+        session: Session,
+        state: ConsumerState,
+        service: ConsumeService,
+        assignment: Assignment,
+        subscriptions: Mapping[str, Subscription],
     ) -> None:
-        self._consuming = consuming
-        self._puller = puller
-        self._dispatcher = dispatcher
-        self._subscription_of = subscription_of
-        self._reset = reset
-        self._wake_heartbeat = wake_heartbeat
-        self._suspect_routes = suspect_routes
+        self._session = session
+        self._state = state
+        self._puller = Puller(session, state.group)
+        self._service = service
+        self._assignment = assignment
+        self._subscriptions = subscriptions
 
-    async def run(self, assigned: AssignedQueue) -> None:
+    async def run(self, assigned: ProcessQueue) -> None:
         """Pull until the queue is dropped."""
+        self._service.queue_added(assigned)
         while True:
             await assigned.wait_until(lambda: self._has_room(assigned))
-            subscription = self._subscription_of(assigned.queue.topic)
+            subscription = self._subscriptions.get(assigned.queue.topic)
             if assigned.dropped or subscription is None:
                 return
             pull = self._pull(assigned, subscription)
@@ -76,27 +72,27 @@ class QueuePuller:
             if stuck and time.monotonic() - started < _EMPTY_ANSWER_S:
                 await assigned.pause(_EMPTY_ANSWER_S)
 
-    def _has_room(self, assigned: AssignedQueue) -> bool:
-        options = self._consuming.options
+    def _has_room(self, assigned: ProcessQueue) -> bool:
+        options = self._state.options
         return (
             assigned.cached_count < options.cached_messages_per_queue
             and assigned.cached_bytes < options.cached_bytes_per_queue
             and (options.orderly or assigned.span <= options.cached_span_per_queue)
         )
 
-    def _pull(self, assigned: AssignedQueue, subscription: Subscription) -> Pull:
-        consuming = self._consuming
+    def _pull(self, assigned: ProcessQueue, subscription: Subscription) -> Pull:
+        state = self._state
         return Pull(
             queue=assigned.queue,
             offset=assigned.pull_offset,
             subscription=subscription,
-            max_messages=consuming.options.pull_batch,
-            suspend_ms=consuming.options.suspend_ms,
+            max_messages=state.options.pull_batch,
+            suspend_ms=state.options.suspend_ms,
             # Offset 0 says nothing a broker would not assume; Java's consumers keep it back too.
-            commit=consuming.offsets.to_carry(assigned.queue) or None,
+            commit=state.offsets.to_carry(assigned.queue) or None,
         )
 
-    def _take(self, assigned: AssignedQueue, result: PullResult) -> None:
+    def _take(self, assigned: ProcessQueue, result: PullResult) -> None:
         if assigned.dropped:
             return
         assigned.last_pull_at = time.time()
@@ -109,24 +105,24 @@ class QueuePuller:
                 result.min_offset,
                 result.max_offset,
             )
-            self._reset(assigned, result.next_offset)
+            self._assignment.release(assigned, reset_to=result.next_offset)
             return
         assigned.pull_offset = result.next_offset
         if result.messages:
             assigned.add(result.messages)
-            self._dispatcher.arrived(assigned, result.messages)
+            self._service.arrived(assigned, result.messages)
         elif assigned.skip_to(result.next_offset):
-            self._consuming.offsets.update(assigned.queue, assigned.committable, only_forward=True)
+            self._state.offsets.update(assigned.queue, assigned.committable, only_forward=True)
 
-    async def _failed(self, assigned: AssignedQueue, error: ClientError) -> None:
-        delay_s = self._consuming.options.pull_retry_delay_s
+    async def _failed(self, assigned: ProcessQueue, error: ClientError) -> None:
+        delay_s = self._state.options.pull_retry_delay_s
         if error.code == ResponseCode.FLOW_CONTROL:
             delay_s = _FLOW_CONTROL_DELAY_S
         elif error.code in _UNKNOWN_SUBSCRIPTION:
-            self._wake_heartbeat()
+            self._session.wake_heartbeat()
             delay_s = _SUBSCRIPTION_DELAY_S
         elif isinstance(error, NetworkError):
-            self._suspect_routes()
+            self._session.refresh_routes_soon()
         name = queue_text(assigned.queue)
         log.warning("pull failed queue=%s error=%s; again in %s s", name, error, delay_s)
         await assigned.pause(delay_s)

@@ -1,4 +1,4 @@
-"""Sharing out queues: from time to time every member of a group computes its part anew.
+"""Rebalancing: from time to time every member of a group computes its part of the queues.
 
 Clustering: the group's members as the broker lists them and the topic's queues as the name server
 lists them go into the assignment strategy; broadcasting: every queue is ours. What is no longer
@@ -16,14 +16,15 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Final
 
 from aerobee.client.assign import assign
-from aerobee.client.connections.route import read_queues
+from aerobee.client.connections.background import Periodic
+from aerobee.client.connections.routes import read_queues
 from aerobee.client.connections.session import Session
 from aerobee.client.consuming.assignment import Assignment
-from aerobee.client.consuming.consuming import Consuming
+from aerobee.client.consuming.consumer_state import ConsumerState
 from aerobee.client.consuming.order_lock import OrderLocks
 from aerobee.client.consuming.queue_puller import QueuePuller
 from aerobee.client.errors import ClientError, NoRoute, reading
@@ -31,6 +32,7 @@ from aerobee.client.message import MessageQueue, queue_text
 from aerobee.protocol.bodies.clients import parse_consumer_list
 from aerobee.protocol.bodies.routes import TopicRoute
 from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.filters.subscription import Subscription
 from aerobee.protocol.headers.client import ConsumerListHeader
 from aerobee.protocol.names import is_retry_topic
 
@@ -45,20 +47,20 @@ class Rebalancer:
     def __init__(
         self,
         session: Session,
-        consuming: Consuming,
+        state: ConsumerState,
         assignment: Assignment,
         puller: QueuePuller,
         locks: OrderLocks | None,
-        topics: Callable[[], list[str]],
-        wake: Callable[[], None],
+        subscriptions: Mapping[str, Subscription],
+        rebalances: Periodic,
     ) -> None:
         self._session = session
-        self._consuming = consuming
+        self._state = state
         self._assignment = assignment
         self._puller = puller
         self._locks = locks
-        self._topics = topics
-        self._wake = wake
+        self._subscriptions = subscriptions
+        self._rebalances = rebalances
         self._retry_s = _FIRST_RETRY_S
         self._timer: asyncio.TimerHandle | None = None
         self.stopped = False
@@ -69,7 +71,7 @@ class Rebalancer:
             return
         if self._timer is not None:
             self._timer.cancel()
-        topics = self._topics()
+        topics = sorted(self._subscriptions)
         complete = True
         for assigned in self._assignment.held():
             if assigned.queue.topic not in topics:
@@ -98,25 +100,25 @@ class Rebalancer:
             self._retry_s = _FIRST_RETRY_S
         elif not self.stopped:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._retry_s, self._wake)
-            longest = self._consuming.options.rebalance_interval_s
+            self._timer = loop.call_later(self._retry_s, self._rebalances.wake)
+            longest = self._state.options.rebalance_interval_s
             self._retry_s = min(self._retry_s * 2, longest)
 
     async def _rebalance(self, topic: str) -> bool:
         """True when this member's part of the topic is now as it should be."""
         route = await self._session.routes.route(topic)
         queues = read_queues(topic, route)
-        if not self._consuming.broadcasting:
+        if not self._state.broadcasting:
             members = await self._members(topic, route)
             if self._session.client_id not in members:
                 self._session.wake_heartbeat()
                 return False
-            strategy = self._consuming.options.strategy
+            strategy = self._state.options.strategy
             queues = assign(strategy, members, queues, self._session.client_id)
         return await self._apply(topic, set(queues))
 
     async def _members(self, topic: str, route: TopicRoute) -> list[str]:
-        ext = ConsumerListHeader(self._consuming.group).to_ext()
+        ext = ConsumerListHeader(self._state.group).to_ext()
         addresses = [a for broker in route.brokers for a in broker.addresses.values()]
         random.shuffle(addresses)
         failure: ClientError = NoRoute(f"the route of {topic!r} names no broker")
@@ -128,7 +130,7 @@ class Rebalancer:
                     ext,
                     accept=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR),
                 )
-                if answer.code != ResponseCode.SUCCESS:  # how a broker says "nobody" (WIRE.md 3.3)
+                if answer.code != ResponseCode.SUCCESS:  # a group without members (WIRE.md 3.3)
                     return []
                 with reading(address):
                     return parse_consumer_list(answer.body)
@@ -141,19 +143,18 @@ class Rebalancer:
             if assigned.queue.topic == topic and assigned.queue not in mine:
                 self._assignment.release(assigned)
         missing = {q for q in mine if self._assignment.get(q) is None}
-        wanted = sorted(missing - self._assignment.busy())
-        if self._locks is not None and wanted:
+        free = sorted(missing - self._assignment.busy())
+        if self._locks is not None and free:
             locked_at = time.monotonic()
-            held, _ = await self._locks.lock(wanted)
-            wanted = sorted(held)
+            free = sorted((await self._locks.lock(free)).held)
         else:
             locked_at = None
-        taken = await asyncio.gather(*(self._take(queue, locked_at) for queue in wanted))
+        taken = await asyncio.gather(*(self._take(queue, locked_at) for queue in free))
         return sum(taken) == len(missing)
 
     async def _take(self, queue: MessageQueue, locked_at: float | None) -> bool:
         try:
-            await self._assignment.add(queue, self._puller, locked_at)
+            await self._assignment.add(queue, self._puller.run, locked_at)
         except ClientError as error:
             log.warning("queue not taken queue=%s error=%s", queue_text(queue), error)
             return False

@@ -27,6 +27,7 @@ from aerobee.protocol.message.properties import (
     PROPERTY_WAIT,
 )
 from aerobee.protocol.names import retry_topic
+from aerobee.remoting.peers import address_text
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +60,7 @@ async def send_back(
     )
     address = session.routes.address(message.queue.broker_name)
     if address is None:
-        host, port = message.store_host
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = address_text(message.store_host)
     await session.call(address, RequestCode.CONSUMER_SEND_MSG_BACK, header.to_ext())
 
 

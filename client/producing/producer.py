@@ -19,17 +19,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from types import TracebackType
-from typing import Self
 
-from aerobee.client.connections.background import settle
+from aerobee.client.connections.background import wait_all
+from aerobee.client.connections.role import Role
 from aerobee.client.connections.session import Session
-from aerobee.client.errors import CallerError, ClientError, NetworkError, SendFailed
+from aerobee.client.errors import ClientError, NetworkError, SendFailed, checking_arguments
 from aerobee.client.message import Message, MessageQueue
 from aerobee.client.options import Addresses, ProducerOptions
 from aerobee.client.producing.queue_choice import QueueChooser, queue_by_key, worth_retrying
 from aerobee.client.producing.sender import Outgoing, Sender, SendResult, SendStatus
-from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.hashing import java_hash
 from aerobee.protocol.names import check_group_name
@@ -38,7 +36,7 @@ Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """Chooses one of a topic's queues for a message."""
 
 
-class Producer:
+class Producer(Role):
     """Sends messages; one per program is enough. Belongs to the loop it was started on."""
 
     def __init__(
@@ -47,37 +45,19 @@ class Producer:
         group: str = "DEFAULT_PRODUCER",
         options: ProducerOptions | None = None,
     ) -> None:
-        try:
+        with checking_arguments():
             self.group = check_group_name(group)
-        except BadRequest as error:
-            raise CallerError(error.remark) from error
         self.options = options or ProducerOptions()
-        self._session = Session(name_servers, self.options)
+        super().__init__(Session(name_servers, self.options))
         self._sender = Sender(self._session, group, self.options)
         self._chooser = QueueChooser(self.options.avoid_failed_broker_s, time.monotonic)
         self._topics: set[str] = set()
         self._turns = asyncio.Semaphore(self.options.max_in_flight)
 
-    async def __aenter__(self) -> Self:
-        self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
     def start(self) -> None:
         """Start heartbeats and route refreshes; connections are made by the first send."""
         self._session.join(self)
-        self._session.start()
-
-    async def close(self) -> None:
-        """Unregister and close the connections; sends still waiting fail."""
-        await self._session.close()
+        super().start()
 
     # Member of the session
 
@@ -146,7 +126,7 @@ class Producer:
         key: str | None = None,
         selector: Selector | None = None,
     ) -> None:
-        """Send without asking for an answer: nobody learns whether the message arrived."""
+        """Send without asking for an answer: it stays unknown whether the message arrived."""
         self._session.check_running()
         outgoing = self._sender.prepare(message)
         queues = await self._queues(message.topic)
@@ -176,7 +156,7 @@ class Producer:
                     results[number] = error
 
         tasks = [self._session.tasks.spawn(send_some(), "send many") for _ in range(in_flight)]
-        await settle(tasks)
+        await wait_all(tasks)
         sent = []
         for number in range(len(results)):
             result = results[number]
@@ -216,7 +196,7 @@ class Producer:
                     raise
                 self._chooser.failed(queue.broker_name)
                 if isinstance(error, NetworkError):
-                    self._session.suspect_routes()
+                    self._session.refresh_routes_soon()
                 attempts.append((queue.broker_name, error))
                 continue
             self._chooser.succeeded(queue.broker_name)
@@ -225,9 +205,9 @@ class Producer:
             unsure = result
         if unsure is not None:
             return unsure
-        tale = "; ".join(f"{name}: {error}" for name, error in attempts)
+        ends = "; ".join(f"{name}: {error}" for name, error in attempts)
         raise SendFailed(
-            f"topic {outgoing.topic!r}: {len(attempts)} attempts failed: {tale}", tuple(attempts)
+            f"topic {outgoing.topic!r}: {len(attempts)} attempts failed: {ends}", tuple(attempts)
         )
 
 

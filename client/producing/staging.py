@@ -5,11 +5,11 @@
         await client.commit(query, batch, parts, brokers)         # the driver, until it succeeds
 
 Every request may be repeated, and is: a broker that is restarted in between answers as if nothing
-had happened. So all calls here go on trying for `patience_s`, whatever the network does.
+had happened. So all calls here go on trying for `retry_s`, whatever the network does.
 
 A batch may lie on several brokers. One of them is asked to decide (the same one for a query, as
-long as the brokers are the same), then the others are told what was decided. Who finds a decision
-anywhere carries it out, and decides nothing.
+long as the brokers are the same), then the others hear what was decided. A client that finds a
+decision anywhere carries it out, and decides nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
-from aerobee.client.connections.patience import patiently
-from aerobee.client.connections.route import MASTER_ID
+from aerobee.client.connections.retrying import with_backoff
+from aerobee.client.connections.role import Role
+from aerobee.client.connections.routes import MASTER_ID
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import ClientError, NoRoute, SendFailed, reading
 from aerobee.client.message import MessageQueue
@@ -66,40 +66,20 @@ class Decision(NamedTuple):
 class StagingOptions(ClientOptions):
     """Options of a staging client."""
 
-    patience_s: float = 60.0  # for one request, all tries together
+    retry_s: float = 60.0  # for one request, all tries together
     commit_timeout_s: float = 600.0  # for a batch to be published
 
 
-class StageClient:
+class StageClient(Role):
     """Stages, commits and aborts. Belongs to the loop it was started on."""
 
     def __init__(self, name_servers: Addresses, options: StagingOptions | None = None) -> None:
         self.options = options or StagingOptions()
-        self._session = Session(name_servers, self.options)
+        super().__init__(Session(name_servers, self.options))
         self.local_ip = self._session.local_ip
         self._addresses: dict[str, str] = {}
 
-    async def __aenter__(self) -> Self:
-        self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    def start(self) -> None:
-        """Connections are made by the first request."""
-        self._session.start()
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._session.close()
-
-    # --- who is there -----------------------------------------------------------------------
+    # --- brokers and queues -----------------------------------------------------------------------
 
     async def queues(self, topic: str, *, is_known: bool = False) -> list[MessageQueue]:
         """The queues that rows of a topic may go to, sorted; NoRoute when there are none.
@@ -108,7 +88,7 @@ class StageClient:
         was restarted, and its brokers have not registered again.
         """
         routes = self._session.routes
-        return await self._patiently(
+        return await self._with_backoff(
             lambda: routes.write_queues(topic, AUTO_CREATE_TOPIC, _DEFAULT_QUEUES),
             (NoRoute,) if is_known else (),
         )
@@ -116,14 +96,14 @@ class StageClient:
     async def knows(self, topic: str) -> bool:
         """Whether a name server has a route of the topic's own; `queues` may assume one."""
         try:
-            await self._patiently(lambda: self._session.routes.route(topic, refresh=True))
+            await self._with_backoff(lambda: self._session.routes.route(topic, refresh=True))
         except NoRoute:
             return False
         return True
 
     async def brokers(self) -> list[str]:
         """The names of all brokers with a master that the name servers know, sorted."""
-        await self._patiently(self._ask_brokers)
+        await self._with_backoff(self._ask_brokers)
         return sorted(self._addresses)
 
     async def _ask_brokers(self) -> None:
@@ -143,8 +123,8 @@ class StageClient:
         if answer.code != ResponseCode.SUCCESS:
             return None
         with reading(broker):
-            told = StageCapability.from_ext(answer.ext)
-        return told if told.protocol == STAGE_PROTOCOL else None
+            found = StageCapability.from_ext(answer.ext)
+        return found if found.protocol == STAGE_PROTOCOL else None
 
     # --- tasks ------------------------------------------------------------------------------
 
@@ -275,12 +255,12 @@ class StageClient:
                 address, code, ext, body, timeout_s=timeout_s, accept=accept
             )
 
-        return await self._patiently(ask, also=(NoRoute,))
+        return await self._with_backoff(ask, also=(NoRoute,))
 
-    async def _patiently(
+    async def _with_backoff(
         self, ask: Callable[[], Awaitable[T]], also: tuple[type[ClientError], ...] = ()
     ) -> T:
-        return await patiently(self._session, self.options.patience_s, ask, also)
+        return await with_backoff(self._session, self.options.retry_s, ask, also)
 
 
 def _home(query: str, brokers: Sequence[str]) -> str:

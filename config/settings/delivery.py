@@ -1,10 +1,15 @@
-"""Settings of delayed messages, and of transactions, which are understood but not built yet."""
+"""Settings of messages that are not delivered at once: delayed ones, transactions, staged batches.
+
+Transactions are understood but not built yet. Staged batches are what jobs write effectively once
+into topics (docs/decisions/0010-staged-batches.md).
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from aerobee.config.settings.setting import I32_MAX, setting
+from aerobee.config.settings.setting import I32_MAX, I64_MAX, setting
 
+_GIB = 1 << 30
 _DAY_MS = 86_400_000
 _DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
@@ -86,4 +91,30 @@ class DeliverySettings:
         high=_DAY_MS,
         effect="later",
         why="Pause between two rounds of asking.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageSettings:
+    """How long and how much jobs may stage."""
+
+    section: ClassVar[str] = "stage"
+
+    stage_expiry_ms: int = setting(
+        _DAY_MS,
+        key="expiry_ms",
+        unit="ms",
+        low=1_000,
+        high=365 * _DAY_MS,
+        why="""A stage that nothing was added to and no commit has named for so long is given up.
+        Less than retention.hours: stages lie in the commit log.""",
+    )
+    stage_max_bytes: int = setting(
+        64 * _GIB,
+        key="max_bytes",
+        unit="bytes",
+        low=1 << 20,
+        high=I64_MAX,
+        why="""Bytes of stages that are neither published nor given up; beyond it jobs are told to
+        try again. They are on the disk, in memory there are some hundred bytes a chunk.""",
     )

@@ -1,7 +1,7 @@
 """Keys of RocketMQ that have no counterpart here and never will: thread pools, Netty, DLedger.
 
-They are accepted, checked for their type and reported once at start if somebody sets them, so that
-a broker.conf is taken as it is and nobody believes in a knob that turns nothing. One line each:
+They are accepted, checked for their type and reported once at start if they are set, so that a
+broker.conf is taken as it is and no operator relies on a setting without effect. One line each:
 there is nothing more to say about them.
 """
 

@@ -1,4 +1,8 @@
-"""Settings of deletion: when old messages go, and how gently for the disk and its readers."""
+"""Settings of what is done to stored messages in the background: deletion and scrub.
+
+Old messages are deleted gently for the disk and its readers. The scrub reads the whole store again
+and again, to find damage early.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -91,4 +95,30 @@ class RetentionSettings:
         low=0,
         high=_DAY_MS,
         why="Pause before a segment that could not be removed, or is still read, is tried again.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScrubSettings:
+    """How fast and how often what is stored is read and checked in the background."""
+
+    section: ClassVar[str] = "scrub"
+
+    scrub_bytes_per_second: int = setting(
+        16 << 20,
+        key="bytes_per_second",
+        unit="bytes",
+        low=0,
+        high=1 << 40,
+        why="""How much of the log is read a second, at most. 16 MiB/s take 5 to 20 percent of a
+        processor, more the smaller the messages. 0: no scrub, only reads find damage.""",
+    )
+    scrub_interval_hours: int = setting(
+        168,
+        key="interval_hours",
+        unit="h",
+        low=0,
+        high=876_000,
+        why="""Hours from the end of one pass over the whole log to the next. After a start what it
+        did not read is checked at once. 0: only that.""",
     )

@@ -10,7 +10,7 @@ a list is one text with a separator, as in RocketMQ.
 
 `effect` says what a setting does today: "now"; "later" (understood and checked, the part it steers
 is not built yet); "never" (belongs to the JVM, to Netty or to a part that has no counterpart).
-The last two are reported once at start when somebody sets them, so that nobody relies on them.
+The last two are reported once at start when they are set, so that no operator relies on them.
 """
 
 import dataclasses

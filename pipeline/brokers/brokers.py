@@ -1,12 +1,12 @@
-"""Name servers and brokers as one blocking program sees them: routes, connections, questions.
+"""Name servers and brokers as one blocking program sees them: routes, connections, requests.
 
 Used by the driver for planning and by each executor's task for its range. One connection for each
-peer, made when first needed. Several questions to one broker are sent ahead of their answers.
+peer, made when first needed. Several requests to one broker are sent ahead of their answers.
 
-Brokers move, restart and are busy: a question that got no answer is asked again, along the route as
-the name servers then know it, until `PATIENCE` times the time-out of one request has passed. Name
+Brokers move, restart and are busy: a request that got no answer is asked again, along the route as
+the name servers then know it, until TIMEOUTS_MAX times the time-out of one request has passed. Name
 servers that never answered are an error at once: the address is probably wrong. So is a topic that
-they do not know. A task is more patient (`expected`): whoever planned it has met both.
+they do not know. A task tries for longer (`expected`): whoever planned it has met both.
 
 One thread at a time. Close it, or use it as a context manager.
 """
@@ -16,12 +16,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from types import TracebackType
 from typing import Final, NamedTuple, Self, TypeVar
 
-from aerobee.pipeline.brokers.errors import BadData, NoSuchTopic, Refused, Unreachable
+from aerobee.pipeline.brokers.access import Access
 from aerobee.pipeline.brokers.offsets import Queue
-from aerobee.pipeline.options import Access
+from aerobee.pipeline.errors import BadData, NoSuchTopic, Refused, Unreachable
 from aerobee.protocol.bodies.common import parse_topic_list
 from aerobee.protocol.bodies.routes import TopicRoute
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -35,10 +34,10 @@ T = TypeVar("T")
 log = logging.getLogger("aerobee.pipeline")
 
 #: Time-outs of one request that may pass before a peer counts as unreachable.
-PATIENCE: Final = 10
+TIMEOUTS_MAX: Final = 10
 _MASTER_ID = 0
 _PERM_READ = 4
-# Questions on their way to one broker at the same time.
+# Requests on their way to one broker at the same time.
 _AHEAD = 64
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 BUSY: Final = frozenset(
@@ -47,7 +46,7 @@ BUSY: Final = frozenset(
 _SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
 
 
-class Question(NamedTuple):
+class QueueRequest(NamedTuple):
     """A request about a queue, to be asked of the broker that has it."""
 
     queue: Queue
@@ -55,14 +54,14 @@ class Question(NamedTuple):
     ext: dict[str, str]
 
 
-class Patience:
-    """How long failures may go on: `wait` pauses, longer each time, and gives up at the limit.
+class Retries:
+    """Retries with backoff: `wait` pauses, longer each time, and gives up at the limit.
 
     The time counts from the first failure after a success.
     """
 
     def __init__(self, timeout_s: float) -> None:
-        self._limit_s = PATIENCE * timeout_s
+        self._limit_s = TIMEOUTS_MAX * timeout_s
         self.restart()
 
     def restart(self) -> None:
@@ -92,7 +91,7 @@ class Brokers:
         self._access = access
         self._expected = expected
         self._name_servers = list(access.name_servers)
-        self._heard_of = expected
+        self._has_answered = expected
         self._callers: dict[str, BlockingCaller] = {}
         self._routes: dict[str, TopicRoute] = {}
         self._addresses: dict[str, dict[int, str]] = {}
@@ -100,12 +99,7 @@ class Brokers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -114,15 +108,15 @@ class Brokers:
             caller.close()
         self._callers.clear()
 
-    def patience(self) -> Patience:
-        """A new count-down, of the length that fits the time-out."""
-        return Patience(self._access.manner.timeout_s)
+    def retries(self) -> Retries:
+        """New retries, for as long as fits the time-out."""
+        return Retries(self._access.manner.timeout_s)
 
     # --- name servers -----------------------------------------------------------------------
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
-        answer = self._ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
+        answer = self._call_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
         return sorted(_parsed(answer, parse_topic_list))
 
     def queues(self, topic: str, *, refresh: bool = False) -> list[Queue]:
@@ -130,7 +124,7 @@ class Brokers:
         route = self._routes.get(topic)
         if route is None or refresh:
             try:
-                route = self._learn(topic)
+                route = self._fetch_route(topic)
             except NoSuchTopic as error:
                 hint = f"'aerobee topic list' shows them, 'aerobee topic create {topic}' makes it"
                 raise NoSuchTopic(f"{error}; {hint}") from error
@@ -141,8 +135,8 @@ class Brokers:
             for number in range(span.read_queues)
         )
 
-    def _learn(self, topic: str) -> TopicRoute:
-        answer = self._ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+    def _fetch_route(self, topic: str) -> TopicRoute:
+        answer = self._call_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             raise NoSuchTopic(f"no name server knows topic {topic!r}")
         route = _parsed(answer, TopicRoute.parse)
@@ -151,17 +145,17 @@ class Brokers:
             self._addresses[broker.name] = broker.addresses
         return route
 
-    def _learn_expected(self, topic: str) -> None:
+    def _fetch_expected_route(self, topic: str) -> None:
         """A broker that was killed is forgotten by its name servers, and its topics, until it is
         back: for a task that is as if it did not answer."""
         try:
-            self._learn(topic)
+            self._fetch_route(topic)
         except NoSuchTopic as error:
             if self._expected:
                 raise RemotingError(f"{error} at the moment") from error
             raise
 
-    def _ask_name_server(self, code: RequestCode, ext: dict[str, str]) -> Command:
+    def _call_name_server(self, code: RequestCode, ext: dict[str, str]) -> Command:
         failure: RemotingError | None = None
         for address in tuple(self._name_servers):
             try:
@@ -171,10 +165,10 @@ class Brokers:
                 log.warning("name server failed address=%s error=%s", address, error)
                 self._name_servers.append(self._name_servers.pop(0))
                 continue
-            self._heard_of = True
+            self._has_answered = True
             return answer
         assert failure is not None
-        if self._heard_of:
+        if self._has_answered:
             raise failure
         names = ", ".join(self._access.name_servers)
         raise Unreachable(
@@ -184,45 +178,45 @@ class Brokers:
 
     # --- brokers ----------------------------------------------------------------------------
 
-    def ask(self, question: Question, accept: Collection[int] = _SUCCESS) -> Command:
-        """The answer to one question; as `ask_each`."""
-        return self.ask_each([question], accept)[0]
+    def call(self, request: QueueRequest, accept: Collection[int] = _SUCCESS) -> Command:
+        """The answer to one request; as `call_each`."""
+        return self.call_each([request], accept)[0]
 
-    def ask_each(
-        self, questions: Sequence[Question], accept: Collection[int] = _SUCCESS
+    def call_each(
+        self, requests: Sequence[QueueRequest], accept: Collection[int] = _SUCCESS
     ) -> list[Command]:
-        """The answers in the order of the questions.
+        """The answers in the order of the requests.
 
         Raises Unreachable, and Refused for an answer whose code is not in `accept`.
         """
         answers: dict[int, Command] = {}
-        patience = self.patience()
-        while len(answers) < len(questions):
-            left = [number for number in range(len(questions)) if number not in answers]
+        retries = self.retries()
+        while len(answers) < len(requests):
+            left = [number for number in range(len(requests)) if number not in answers]
             try:
-                self._ask_left(questions, left, answers, accept)
-                patience.restart()
+                self._call_left(requests, left, answers, accept)
+                retries.restart()
             except RemotingError as error:
-                patience.wait(error)
-                self.look_again(questions[left[0]].queue.topic)
-        return [answers[number] for number in range(len(questions))]
+                retries.wait(error)
+                self.refresh_route(requests[left[0]].queue.topic)
+        return [answers[number] for number in range(len(requests))]
 
-    def _ask_left(
+    def _call_left(
         self,
-        questions: Sequence[Question],
+        requests: Sequence[QueueRequest],
         left: Sequence[int],
         answers: dict[int, Command],
         accept: Collection[int],
     ) -> None:
         by_address: dict[str, list[int]] = {}
         for number in left:
-            by_address.setdefault(self.address(questions[number].queue), []).append(number)
+            by_address.setdefault(self.address(requests[number].queue), []).append(number)
         for address, numbers in by_address.items():
             caller = self._caller(address)
             for first in range(0, len(numbers), _AHEAD):
                 part = numbers[first : first + _AHEAD]
                 opaques = {
-                    caller.send(make_request(questions[number].code, questions[number].ext)): number
+                    caller.send(make_request(requests[number].code, requests[number].ext)): number
                     for number in part
                 }
                 while opaques:
@@ -232,10 +226,10 @@ class Brokers:
                         check(address, answer, accept)
                         answers[answered] = answer
 
-    def look_again(self, topic: str) -> None:
+    def refresh_route(self, topic: str) -> None:
         """Ask the name servers where a topic is now; what they do not tell stays as it was."""
         try:
-            self._learn(topic)
+            self._fetch_route(topic)
         except (RemotingError, NoSuchTopic) as error:
             log.warning("route not refreshed topic=%s error=%s", topic, error)
 
@@ -243,7 +237,7 @@ class Brokers:
         """The address of the master that has a queue, or of a slave where there is none."""
         addresses = self._addresses.get(queue.broker)
         if not addresses:
-            self._learn_expected(queue.topic)
+            self._fetch_expected_route(queue.topic)
             addresses = self._addresses.get(queue.broker)
         if not addresses:
             raise RemotingError(f"no route mentions the broker of {queue}")

@@ -8,15 +8,14 @@ times within a queue ascend, as the broker's own search takes for granted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from aerobee.pipeline.brokers.brokers import Brokers, Question
-from aerobee.pipeline.brokers.errors import BadData
+from aerobee.pipeline.brokers.brokers import Brokers, QueueRequest
 from aerobee.pipeline.brokers.offsets import Offsets, Queue
+from aerobee.pipeline.errors import BadData
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import ProtocolError
-from aerobee.protocol.frames.command import Command
 from aerobee.protocol.headers.client import (
     PULL_SUBSCRIPTION,
     OffsetResponse,
@@ -27,10 +26,13 @@ from aerobee.protocol.headers.client import (
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
+from aerobee.protocol.headers.fields import Header
 from aerobee.protocol.message.record import decode_records
 
+_FOUND: Final = frozenset({int(ResponseCode.SUCCESS)})
 _FOUND_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
-_PULLED: Final = frozenset(
+#: Answers to a pull that say where to go on.
+PULL_CODES: Final = frozenset(
     {
         int(ResponseCode.SUCCESS),
         int(ResponseCode.PULL_NOT_FOUND),
@@ -40,7 +42,7 @@ _PULLED: Final = frozenset(
 )
 
 
-class Seen(NamedTuple):
+class PeekedMessage(NamedTuple):
     """A message that was looked at."""
 
     queue_offset: int
@@ -59,32 +61,46 @@ def max_offsets(brokers: Brokers, queues: Sequence[Queue]) -> Offsets:
 
 
 def _ends(brokers: Brokers, queues: Sequence[Queue], code: RequestCode) -> Offsets:
-    asked = [
-        Question(queue, code, QueueHeader(queue.topic, queue.number).to_ext()) for queue in queues
-    ]
-    answers = brokers.ask_each(asked)
-    return {queue: _offset(answer) for queue, answer in zip(queues, answers, strict=True)}
+    return _answers(brokers, queues, code, lambda one: QueueHeader(one.topic, one.number))
+
+
+def _answers(
+    brokers: Brokers,
+    queues: Sequence[Queue],
+    code: RequestCode,
+    header_of: Callable[[Queue], Header],
+    accept: Collection[int] = _FOUND,
+) -> Offsets:
+    """The offsets in the answers to one request for each queue; those that are not found lack."""
+    requests = [QueueRequest(queue, code, header_of(queue).to_ext()) for queue in queues]
+    answers = brokers.call_each(requests, accept)
+    try:
+        return {
+            queue: OffsetResponse.from_ext(answer.ext).offset
+            for queue, answer in zip(queues, answers, strict=True)
+            if answer.code == ResponseCode.SUCCESS
+        }
+    except ProtocolError as error:
+        raise BadData(f"a broker's answer cannot be read: {error}") from error
 
 
 def offsets_at(brokers: Brokers, group: str, queues: Sequence[Queue], time_ms: int) -> Offsets:
     """The first message of each queue stored at or after a time; the queue's end if none is."""
     lowest, highest = min_offsets(brokers, queues), max_offsets(brokers, queues)
-    asked = [
-        Question(
-            queue,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
-            SearchOffsetHeader(queue.topic, queue.number, time_ms).to_ext(),
-        )
-        for queue in queues
-    ]
+    nearest = _answers(
+        brokers,
+        queues,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        lambda one: SearchOffsetHeader(one.topic, one.number, time_ms),
+    )
     found: Offsets = {}
-    for queue, answer in zip(queues, brokers.ask_each(asked), strict=True):
+    for queue in queues:
 
         def is_late(offset: int, queue: Queue = queue) -> bool:
-            seen = look(brokers, group, queue, offset, 1)
+            seen = peek(brokers, group, queue, offset, 1)
             return not seen or seen[0].store_ms >= time_ms
 
-        found[queue] = first_late(lowest[queue], highest[queue], _offset(answer), is_late)
+        found[queue] = first_late(lowest[queue], highest[queue], nearest[queue], is_late)
     return found
 
 
@@ -123,9 +139,30 @@ def first_late(low: int, high: int, hint: int, is_late: Callable[[int], bool]) -
     return low
 
 
-def look(brokers: Brokers, group: str, queue: Queue, offset: int, most: int) -> list[Seen]:
+def peek(brokers: Brokers, group: str, queue: Queue, offset: int, most: int) -> list[PeekedMessage]:
     """Up to `most` messages from an offset on, or from the first one that is left."""
-    header = PullMessageHeader(
+    while True:
+        ext = pull_header(group, queue, offset, most).to_ext()
+        answer = brokers.call(QueueRequest(queue, RequestCode.PULL_MESSAGE, ext), accept=PULL_CODES)
+        try:
+            if answer.code == ResponseCode.SUCCESS:
+                return [
+                    PeekedMessage(one.queue_offset, one.store_timestamp_ms, one.size)
+                    for one in decode_records(answer.body)
+                ]
+            following = PullMessageResponse.from_ext(answer.ext).next_begin_offset
+        except ProtocolError as error:
+            raise BadData(f"{queue}: an answer cannot be read: {error}") from error
+        if following <= offset:
+            return []
+        offset = following
+
+
+def pull_header(
+    group: str, queue: Queue, offset: int, most: int, subscription: str = "*"
+) -> PullMessageHeader:
+    """A pull of up to `most` messages that the broker answers at once; no offset is committed."""
+    return PullMessageHeader(
         consumer_group=group,
         topic=queue.topic,
         queue_id=queue.number,
@@ -135,42 +172,20 @@ def look(brokers: Brokers, group: str, queue: Queue, offset: int, most: int) -> 
         commit_offset=0,
         suspend_timeout_millis=0,
         sub_version=0,
-        subscription="*",
+        subscription=subscription,
     )
-    while True:
-        asked = Question(queue, RequestCode.PULL_MESSAGE, header.to_ext())
-        answer = brokers.ask(asked, accept=_PULLED)
-        try:
-            if answer.code == ResponseCode.SUCCESS:
-                return [
-                    Seen(one.queue_offset, one.store_timestamp_ms, one.size)
-                    for one in decode_records(answer.body)
-                ]
-            following = PullMessageResponse.from_ext(answer.ext).next_begin_offset
-        except ProtocolError as error:
-            raise BadData(f"{queue}: an answer cannot be read: {error}") from error
-        if following <= header.queue_offset:
-            return []
-        header.queue_offset = following
 
 
 def group_offsets(brokers: Brokers, group: str, queues: Sequence[Queue]) -> Offsets:
     """What a group has stored. A broker may answer 0 for a queue it has nothing of
     (WIRE.md 3.3)."""
-    asked = [
-        Question(
-            queue,
-            RequestCode.QUERY_CONSUMER_OFFSET,
-            QueryConsumerOffsetHeader(group, queue.topic, queue.number).to_ext(),
-        )
-        for queue in queues
-    ]
-    answers = brokers.ask_each(asked, accept=_FOUND_OR_NOT)
-    return {
-        queue: _offset(answer)
-        for queue, answer in zip(queues, answers, strict=True)
-        if answer.code == ResponseCode.SUCCESS
-    }
+    return _answers(
+        brokers,
+        queues,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        lambda one: QueryConsumerOffsetHeader(group, one.topic, one.number),
+        _FOUND_OR_NOT,
+    )
 
 
 def store_group_offsets(brokers: Brokers, group: str, offsets: Mapping[Queue, int]) -> None:
@@ -180,7 +195,7 @@ def store_group_offsets(brokers: Brokers, group: str, offsets: Mapping[Queue, in
     come at the same time (`aerobee.client.queue_offsets.commit_offset`).
     """
     asked = {
-        queue: Question(
+        queue: QueueRequest(
             queue,
             RequestCode.UPDATE_CONSUMER_OFFSET,
             UpdateConsumerOffsetHeader(group, queue.topic, queue.number, offset).to_ext(),
@@ -188,8 +203,8 @@ def store_group_offsets(brokers: Brokers, group: str, offsets: Mapping[Queue, in
         for queue, offset in offsets.items()
     }
     first = {(queue.broker, queue.topic): queue for queue in asked}
-    brokers.ask_each([asked.pop(queue) for queue in first.values()])
-    brokers.ask_each(list(asked.values()))
+    brokers.call_each([asked.pop(queue) for queue in first.values()])
+    brokers.call_each(list(asked.values()))
 
 
 def mean_sizes(
@@ -198,14 +213,7 @@ def mean_sizes(
     """The mean bytes of a stored message of each queue, judged by the next few of them."""
     sizes: dict[Queue, float] = {}
     for queue, offset in starts:
-        seen = look(brokers, group, queue, offset, most)
+        seen = peek(brokers, group, queue, offset, most)
         if seen:
             sizes[queue] = sum(one.size for one in seen) / len(seen)
     return sizes
-
-
-def _offset(answer: Command) -> int:
-    try:
-        return OffsetResponse.from_ext(answer.ext).offset
-    except ProtocolError as error:
-        raise BadData(f"a broker's answer cannot be read: {error}") from error

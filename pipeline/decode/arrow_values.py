@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from aerobee.protocol.message.hosts import unpack_host
+from aerobee.protocol.message.record_layout import unpack_host
 
 
 def slices(buffer: pa.Buffer, begin: np.ndarray, end: np.ndarray) -> pa.Array:

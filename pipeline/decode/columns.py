@@ -7,9 +7,10 @@ Times are UTC, to the microsecond as Spark has them, to the millisecond as the b
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aerobee.pipeline.errors import known_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,7 +72,7 @@ def choose(known: Sequence[Column], asked: Iterable[str] | None) -> tuple[Column
     for name in [one.strip() for one in asked]:
         column = by_name.get(name.lower())
         if column is None:
-            hint = nearest(name, [one.name for one in known])
+            hint = known_names(name, [one.name for one in known])
             raise ValueError(f"unknown column {name!r}{hint}")
         if column in chosen:
             raise ValueError(f"column {column.name!r} is asked for twice")
@@ -79,14 +80,6 @@ def choose(known: Sequence[Column], asked: Iterable[str] | None) -> tuple[Column
     if not chosen:
         raise ValueError("no column is asked for; leave the option out for all of them")
     return tuple(chosen)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """'; did you mean ...?' with the nearest known name, or the list of them all."""
-    names = list(known)
-    lower = {one.lower(): one for one in names}
-    close = difflib.get_close_matches(name.lower(), lower, n=1)
-    return f"; did you mean {lower[close[0]]!r}?" if close else f"; known are {', '.join(names)}"
 
 
 def ddl(columns: Iterable[Column]) -> str:

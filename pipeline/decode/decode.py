@@ -24,10 +24,11 @@ import pyarrow.compute as pc
 from aerobee.pipeline.decode.arrow_values import hosts, offset_msg_ids, slices, times
 from aerobee.pipeline.decode.columns import PROPERTIES, Column, arrow_schema
 from aerobee.pipeline.decode.properties import Properties
-from aerobee.pipeline.decode.starts import MESSAGE_MAGIC_V2
-from aerobee.pipeline.decode.wanted import Wanted
+from aerobee.pipeline.decode.record_starts import MESSAGE_MAGIC_V2
+from aerobee.pipeline.decode.selection import Selection
 from aerobee.protocol.message.record_layout import (
     HOST_BITS,
+    MAGIC_POSITION,
     MESSAGE_MAGIC,
     SYS_BORN_HOST_V6,
     SYS_COMPRESSED,
@@ -35,6 +36,7 @@ from aerobee.protocol.message.record_layout import (
     SYS_COMPRESSION_MASK,
     SYS_COMPRESSION_ZLIB,
     SYS_COMPRESSION_ZSTD,
+    SYS_FLAG_POSITION,
     SYS_STORE_HOST_V6,
 )
 
@@ -42,10 +44,8 @@ from aerobee.protocol.message.record_layout import (
 MAX_INFLATED_BYTES = 256 << 20
 
 _HOSTS: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
-_SYS_FLAG_POSITION = 36
 # By the magic: how many bytes a topic's length has, the rest of what follows a body at least being
 # the two of the properties' length.
-_MAGIC_POSITION = 4
 _TOPIC_LENGTHS: Final = {MESSAGE_MAGIC: "u1", MESSAGE_MAGIC_V2: ">u2"}
 
 
@@ -70,7 +70,7 @@ _INTS: Final = {
 
 
 class Bad(NamedTuple):
-    """A record that is none: its position in the buffer, and why."""
+    """Bytes that are no record: their position in the buffer, and why they are none."""
 
     position: int
     reason: str
@@ -80,8 +80,8 @@ class Bad(NamedTuple):
 class Form:
     """How rows are made: the columns, the text form of properties (map, json or raw), whether
     bodies are inflated and compared with their CRC, the broker's name for `brokerName`, and which
-    messages are wanted at all. A body that cannot be inflated raises ValueError, or is a bad record
-    with `damage_is_bad`. Without `system_properties` a map or JSON object leaves out what clients
+    messages are selected. A body that cannot be inflated raises ValueError, or is a bad record with
+    `damage_is_bad`. Without `system_properties` a map or JSON object leaves out what clients
     and brokers tell each other. `matching` says which messages match by their properties; of the
     others no more is made."""
 
@@ -90,7 +90,7 @@ class Form:
     decompress: bool = True
     check_crc: bool = False
     broker_name: str | None = None
-    wanted: Wanted | None = None
+    selection: Selection | None = None
     damage_is_bad: bool = False
     system_properties: bool = True
     matching: Callable[[Properties], np.ndarray] | None = None
@@ -112,8 +112,8 @@ def decode(
     """
     if not len(starts):
         return _empty(form), []
-    bits = _gather(buffer, starts + _SYS_FLAG_POSITION, ">i4") & _HOSTS
-    magics = _gather(buffer, starts + _MAGIC_POSITION, ">u4")
+    bits = gather(buffer, starts + SYS_FLAG_POSITION, ">i4") & _HOSTS
+    magics = gather(buffer, starts + MAGIC_POSITION, ">u4")
     parts = []
     for magic, topic_length in _TOPIC_LENGTHS.items():
         of_magic = magics == magic
@@ -135,7 +135,7 @@ def _empty(form: Form) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
 
-def _gather(buffer: bytes | memoryview, positions: np.ndarray, kind: str | np.dtype) -> np.ndarray:
+def gather(buffer: bytes | memoryview, positions: np.ndarray, kind: str | np.dtype) -> np.ndarray:
     """A value of that kind from each position."""
     dtype = np.dtype(kind)
     if not len(positions):
@@ -162,19 +162,19 @@ class _Rows:
         self.form = form
         self.bad: list[Bad] = []
         self.given = len(starts)
-        # Once they are inflated ahead of the rest.
+        # Set when they are inflated ahead of the rest.
         self._bodies: pa.Array | None = None
         self.starts = starts
         self._topic_length = np.dtype(topic_length)
         tail_bytes = self._topic_length.itemsize + 2
         self._keep(starts + header.itemsize + tail_bytes <= len(buffer), "is cut off")
-        self.header = _gather(buffer, self.starts, header)
+        self.header = gather(buffer, self.starts, header)
         if log_offset is not None:
             own = self.header["commitLogOffset"] == self.starts + log_offset
             self._keep(own, "names another place than its own")
         self._cut(header.itemsize, tail_bytes)
-        if form.wanted is not None and form.wanted.has_rules_for_rows:
-            self._choose(form.wanted)
+        if form.selection is not None and form.selection.filters_rows:
+            self._choose(form.selection)
         if form.check_crc:
             self._check_crc()
         if form.damage_is_bad and form.decompress and "body" in self._names:
@@ -197,7 +197,7 @@ class _Rows:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def body(self) -> pa.Array:
-        """The bodies, inflated where they are compressed and that is wanted."""
+        """The bodies, inflated where they are compressed and that is asked for."""
         if self._bodies is not None:
             return self._bodies
         bodies = slices(self._arrow, self.body_at, self.body_end)
@@ -220,24 +220,24 @@ class _Rows:
         self.body_at = self.starts + header_bytes
         self.body_end = self.body_at + self.header["bodyLength"]
         self.topic_at = self.body_end + self._topic_length.itemsize
-        self.topic_end = self.topic_at + _gather(self._buffer, self.body_end, self._topic_length)
+        self.topic_end = self.topic_at + gather(self._buffer, self.body_end, self._topic_length)
         self._keep(self.topic_end + 2 <= self._ends, "has no room for its topic")
-        announced = _gather(self._buffer, self.topic_end, ">u2")
+        announced = gather(self._buffer, self.topic_end, ">u2")
         fits = self.topic_end + 2 + announced == self._ends
         self._keep(fits, "has lengths that do not add up")
 
-    def _choose(self, wanted: Wanted) -> None:
-        """Go on with the rows that are wanted."""
+    def _choose(self, selection: Selection) -> None:
+        """Go on with the rows that are selected."""
         good = np.ones(len(self.starts), np.bool_)
-        if wanted.queue_ids is not None:
-            good &= np.isin(self.header["queueId"], list(wanted.queue_ids))
-        if wanted.start_ms is not None:
-            good &= self.header["storeTimestamp"] >= wanted.start_ms
-        if wanted.end_ms is not None:
-            good &= self.header["storeTimestamp"] < wanted.end_ms
+        if selection.queue_ids is not None:
+            good &= np.isin(self.header["queueId"], list(selection.queue_ids))
+        if selection.start_ms is not None:
+            good &= self.header["storeTimestamp"] >= selection.start_ms
+        if selection.end_ms is not None:
+            good &= self.header["storeTimestamp"] < selection.end_ms
         self._reduce(good)
-        if wanted.topics is not None and len(self.starts):
-            names = pa.array([topic.encode() for topic in sorted(wanted.topics)], pa.binary())
+        if selection.topics is not None and len(self.starts):
+            names = pa.array([topic.encode() for topic in sorted(selection.topics)], pa.binary())
             topics = slices(self._arrow, self.topic_at, self.topic_end)
             self._reduce(pc.is_in(topics, names).to_numpy(zero_copy_only=False))
 
@@ -268,14 +268,14 @@ class _Rows:
 
     def _texts(self) -> tuple[pa.Array, Properties]:
         """Topics and properties, as far as they are needed; records that are no UTF-8 go."""
-        wanted = self._names
+        names = self._names
         topics = texts = pa.array([], pa.string())
         if not len(self.starts):
             return topics, Properties(texts)
         try:
-            if "topic" in wanted:
+            if "topic" in names:
                 topics = slices(self._arrow, self.topic_at, self.topic_end).cast(pa.string())
-            if wanted & _OF_PROPERTIES or self.form.matching is not None:
+            if names & _OF_PROPERTIES or self.form.matching is not None:
                 texts = slices(self._arrow, self.topic_end + 2, self._ends).cast(pa.string())
         except pa.ArrowInvalid:
             texts_only = [self._is_text(row) for row in range(len(self.starts))]
@@ -332,7 +332,7 @@ class _Rows:
 def inflate(body: bytes, sys_flag: int) -> bytes:
     """The body a compressed one was made from. Raises ValueError: damaged, or grows beyond bounds.
 
-    The compression is told by bits 8 to 10 of the sysFlag; 0 is zlib, as 4.x clients leave it.
+    Bits 8 to 10 of the sysFlag name the compression; 0 is zlib, as 4.x clients leave it.
     """
     kind = sys_flag & SYS_COMPRESSION_MASK
     if kind not in (0, SYS_COMPRESSION_ZLIB):

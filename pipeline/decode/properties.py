@@ -1,4 +1,4 @@
-"""The properties of many messages at once, in Arrow.
+"""The properties of many messages at once, in Arrow; SQL92 filters over them.
 
 Rules as in `protocol/message/properties.py`: entries end with U+0002, names with U+0001; an entry
 without a name or a value is none; of a repeated name the last one counts.
@@ -7,6 +7,7 @@ without a name or a value is none; of a repeated name the last one counts.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -153,3 +154,26 @@ def _are_single(parents: np.ndarray, codes: np.ndarray, count: int) -> bool:
     begins = np.flatnonzero(np.concatenate([[True], parents[1:] != parents[:-1]]))
     bits = np.int64(1) << codes.astype(np.int64)
     return bool((np.add.reduceat(bits, begins) == np.bitwise_or.reduceat(bits, begins)).all())
+
+
+def sql_matcher(expression: str) -> Callable[[Properties], np.ndarray]:
+    """A function that says, as bool[n], which of n messages match an SQL92 filter.
+
+    The expression was checked before. Arrow finds the values of the properties that it names for
+    all messages together; then the compiled filter is asked for each message.
+    """
+    # This import brings the parser, which reads without SQL have no need of.
+    from aerobee.protocol.filters.sql_filter import compile_sql
+
+    compiled = compile_sql(expression)
+    names, matches = compiled.names, compiled.matches
+
+    def match(properties: Properties) -> np.ndarray:
+        if not names:
+            return np.full(len(properties.text), matches({}))
+        columns = [properties.value(name).to_pylist() for name in names]
+        rows = zip(*columns, strict=True)
+        found = (matches(dict(zip(names, row, strict=True))) for row in rows)
+        return np.fromiter(found, np.bool_, len(properties.text))
+
+    return match

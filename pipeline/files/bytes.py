@@ -1,4 +1,4 @@
-"""Gives the bytes of one segment to who walks it: read into memory, or mapped.
+"""The bytes of one segment, read into memory or mapped.
 
 Reading is the rule: a mapped file that somebody truncates kills the process with SIGBUS at the next
 access. Only segments that are full and on this machine are mapped, when that is asked for, and
@@ -17,7 +17,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Self
 
-from aerobee.pipeline.files.directory import Place, Reader, StoreReadError
+from aerobee.pipeline.errors import StoreReadError
+from aerobee.pipeline.files.directory import Place, Reader
 from aerobee.pipeline.files.plan import Piece
 
 #: Reads in flight where each is a round trip.
@@ -27,7 +28,7 @@ AHEAD: Final = 4
 class SegmentBytes:
     """Bytes of the segment of a piece, by log offset; a context manager.
 
-    Who reads the piece from its start to its end tells so with `ahead_bytes`, the size of reads:
+    A caller that reads the piece from its start to its end gives `ahead_bytes`, the size of reads:
     where each is a round trip, the next ones are then under way while this one is decoded.
     """
 
@@ -90,7 +91,7 @@ class SegmentBytes:
 
 
 class ReadAhead:
-    """Reads a file in order, several reads ahead of who asks; up to `end`, `size` bytes each.
+    """Reads a file in order, several reads ahead of its caller; up to `end`, `size` bytes each.
 
     `read` is called in threads. What is asked for out of order is read by itself.
     """

@@ -19,18 +19,13 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from aerobee.pipeline.brokers.errors import PipelineError
-from aerobee.pipeline.decode.columns import nearest
+from aerobee.pipeline.errors import StoreReadError, known_names
 
 if TYPE_CHECKING:
     from pyarrow import fs as pafs
 
 NAME_DIGITS: Final = 20
 _DLEDGER: Final = "dledger-"
-
-
-class StoreReadError(PipelineError):
-    """A store that cannot be read, or whose files changed while they were; says where and what."""
 
 
 class File(NamedTuple):
@@ -154,8 +149,8 @@ class Store:
         if topics is None:
             return self._listed(None)
         if None in self._queues:
-            wanted = set(topics)
-            return {key: files for key, files in self._queues[None].items() if key[0] in wanted}
+            named = set(topics)
+            return {key: files for key, files in self._queues[None].items() if key[0] in named}
         return {key: found for topic in topics for key, found in self._listed(topic).items()}
 
     def _listed(self, topic: str | None) -> dict[tuple[str, int], tuple[File, ...]]:
@@ -288,5 +283,5 @@ def require_topics(stores: Sequence[Store], topics: Iterable[str]) -> None:
     known = sorted({topic for store in stores for topic in store.topics()})
     for topic in sorted(topics):
         if topic not in known:
-            hint = nearest(topic, known) if known else "; there are no consume queues at all"
+            hint = known_names(topic, known) if known else "; there are no consume queues at all"
             raise StoreReadError(f"option topic: {topic!r} has no consume queue{hint}")

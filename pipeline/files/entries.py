@@ -2,8 +2,8 @@
 
 A queue is its files one behind the other; entry k is its k-th 20 bytes, wherever the first file
 begins. Log offsets grow along a queue. Slots not used yet (size 0 or less) come last and count as
-infinitely far; pre-blank entries, which name no message, count as the entry before them. Nothing
-read here is believed by who uses it: an entry names a place, and the record there must agree.
+infinitely far; pre-blank entries, which name no message, count as the entry before them. What is
+read here is not to be believed: an entry names a place, and the record there must agree.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 
 from aerobee.pipeline.files.directory import File, Place, Reader
 
-ENTRY: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+ENTRY: Final = np.dtype([("logOffset", ">i8"), ("size", ">i4"), ("tagsCode", ">i8")])
 ENTRY_BYTES: Final = ENTRY.itemsize
-_PRE_BLANK_SIZE: Final = 0x7FFFFFFF
+PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 _NEVER: Final = (1 << 63) - 1
 
 # A search reads blocks: the last steps of it all fall into one. 512 entries are 10 KiB, a read that
@@ -27,8 +27,8 @@ _BLOCK_ENTRIES: Final = 512
 _BLOCKS_KEPT: Final = 64
 
 
-class Queue:
-    """One consume queue. Entries are counted from the start of its first file."""
+class QueueEntries:
+    """The entries of one consume queue, counted from the start of its first file."""
 
     def __init__(self, place: Place, topic: str, queue_id: int, files: tuple[File, ...]) -> None:
         self.topic = topic
@@ -60,8 +60,8 @@ class Queue:
             return None
         block = self._block(number // _BLOCK_ENTRIES)
         entry = block[number % _BLOCK_ENTRIES]
-        position, size = int(entry["position"]), int(entry["size"])
-        return (position, size) if 0 < size < _PRE_BLANK_SIZE and position >= 0 else None
+        position, size = int(entry["logOffset"]), int(entry["size"])
+        return (position, size) if 0 < size < PRE_BLANK_SIZE and position >= 0 else None
 
     def record_end(self) -> int:
         """Behind the last record it names; 0 if there is none."""
@@ -104,11 +104,11 @@ class Queue:
         block = self._block(number // _BLOCK_ENTRIES)
         at = number % _BLOCK_ENTRIES
         sizes = block["size"]
-        while at > 0 and sizes[at] == _PRE_BLANK_SIZE:
+        while at > 0 and sizes[at] == PRE_BLANK_SIZE:
             at -= 1
-        if sizes[at] == _PRE_BLANK_SIZE:
+        if sizes[at] == PRE_BLANK_SIZE:
             return -1
-        return int(block["position"][at]) if sizes[at] > 0 else _NEVER
+        return int(block["logOffset"][at]) if sizes[at] > 0 else _NEVER
 
     def _block(self, number: int) -> np.ndarray:
         block = self._blocks.get(number)

@@ -21,9 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Final, NamedTuple, TypeVar
 
-from aerobee.pipeline.decode.starts import MAGICS
-from aerobee.pipeline.files.directory import File, Place, Reader, Store, StoreReadError
-from aerobee.pipeline.files.entries import Queue
+from aerobee.pipeline.decode.record_starts import MAGICS
+from aerobee.pipeline.errors import StoreReadError
+from aerobee.pipeline.files.directory import File, Place, Reader, Store
+from aerobee.pipeline.files.entries import QueueEntries
 from aerobee.protocol.message.record_layout import (
     BLANK_BYTES,
     LOG_OFFSET_POSITION,
@@ -101,13 +102,13 @@ class Log:
     @cached_property
     def entry_end(self) -> int:
         """The largest record end that any consume queue entry names; 0 without any."""
-        queues = in_parallel(self.place, Queue.record_end, self.queues())
+        queues = in_parallel(self.place, QueueEntries.record_end, self.queues())
         return max(queues, default=0)
 
-    def queues(self, topics: Iterable[str] | None = None) -> list[Queue]:
+    def queues(self, topics: Iterable[str] | None = None) -> list[QueueEntries]:
         """The consume queues (of these topics); those with most entries first."""
         listed = self.store.queues(topics)
-        found = [Queue(self.place, topic, number, files) for (topic, number), files in
+        found = [QueueEntries(self.place, topic, number, files) for (topic, number), files in
                  listed.items()]  # fmt: skip
         return sorted(found, key=lambda queue: (-queue.size_bytes, queue.topic, queue.queue_id))
 
@@ -116,7 +117,7 @@ class Log:
         with self.place.open(segment.path) as reader:
             return _is_record(reader, segment, log_offset)
 
-    def entries(self, segment: File, step: int, queues: list[Queue]) -> Iterator[int]:
+    def split_points(self, segment: File, step: int, queues: list[QueueEntries]) -> Iterator[int]:
         """Record starts within a segment, about `step` bytes from each other, named by entries."""
         target = segment.start + step
         asked = queues[:]
@@ -124,7 +125,9 @@ class Log:
             return
         with self.place.open(segment.path) as reader:
             while target < segment.end - step // 4:
-                found = _entry(reader, segment, target, min(target + step, segment.end), asked)
+                found = _split_point(
+                    reader, segment, target, min(target + step, segment.end), asked
+                )
                 if found is not None:
                     yield found
                 target = max(target, found or 0) + step
@@ -153,15 +156,15 @@ class Log:
             )
 
 
-def _entry(
-    reader: Reader, segment: File, target: int, limit: int, asked: list[Queue]
+def _split_point(
+    reader: Reader, segment: File, target: int, limit: int, asked: list[QueueEntries]
 ) -> int | None:
     for queue in asked[:_QUEUES_ASKED]:
         entry = queue.entry(queue.search(target))
         if entry is None or not target <= entry[0] < limit:
             continue
         if _is_record(reader, segment, entry[0]):
-            # Who knew a place here will know the next one.
+            # A queue that names a place here will name the next one as well.
             asked.remove(queue)
             asked.insert(0, queue)
             return entry[0]

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from aerobee.pipeline.decode.columns import MAP_TYPE, PROPERTIES, STORE_COLUMNS, Column, choose
-from aerobee.pipeline.decode.wanted import Wanted
-from aerobee.pipeline.option_parsing import OptionError, OptionMap
+from aerobee.pipeline.decode.columns import STORE_COLUMNS, Column
+from aerobee.pipeline.decode.selection import Selection
+from aerobee.pipeline.errors import OptionError
+from aerobee.pipeline.options import OptionMap, read_columns
 
 PERMISSIVE, DROP_MALFORMED, FAIL_FAST = "permissive", "dropmalformed", "failfast"
 AUTO, COMMIT_LOG, CONSUME_QUEUE = "auto", "commitlog", "consumequeue"
@@ -32,14 +33,14 @@ _INT_MAX: Final = (1 << 31) - 1
 class StoreOptions:
     """What to read, and how.
 
-    `paths`: store roots and commit log directories; `wanted`: topics, queues, store times, log
+    `paths`: store roots and commit log directories; `selection`: topics, queues, store times, log
     offsets (`startOffset` and `endOffset` are positions in the commit log, as in the column
     `commitLogOffset`); `use`: auto, commitlog or consumequeue; `mode`: what becomes of bad records;
     `properties`: map, json or raw.
     """
 
     paths: tuple[str, ...]
-    wanted: Wanted
+    selection: Selection
     use: str
     split_bytes: int
     mode: str
@@ -57,7 +58,7 @@ class StoreOptions:
         properties = options.choice("propertiesFormat", ("map", "json", "raw"), "map")
         return cls(
             paths=_paths(options),
-            wanted=_wanted(options),
+            selection=_selection(options),
             use=options.choice("use", (AUTO, COMMIT_LOG, CONSUME_QUEUE), AUTO),
             split_bytes=options.size("splitBytes", 128 << 20, minimum=256),
             mode=options.choice("mode", (PERMISSIVE, DROP_MALFORMED, FAIL_FAST), PERMISSIVE),
@@ -90,12 +91,12 @@ def _paths(options: OptionMap) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _wanted(options: OptionMap) -> Wanted:
+def _selection(options: OptionMap) -> Selection:
     topics = options.names("topic")
     queue_ids = options.names("queueId")
     if queue_ids is not None and not all(one.isdecimal() for one in queue_ids):
         raise options.wrong("queueId", "is no queue id, nor a list of them")
-    wanted = Wanted(
+    selection = Selection(
         None if topics is None else frozenset(topics),
         None if queue_ids is None else frozenset(min(int(one), _INT_MAX) for one in queue_ids),
         options.timestamp_ms("startTimestamp"),
@@ -103,9 +104,9 @@ def _wanted(options: OptionMap) -> Wanted:
         options.integer("startOffset", None),
         options.integer("endOffset", None),
     )
-    _in_order(options, "startTimestamp", wanted.start_ms, "endTimestamp", wanted.end_ms)
-    _in_order(options, "startOffset", wanted.start_offset, "endOffset", wanted.end_offset)
-    return wanted
+    _in_order(options, "startTimestamp", selection.start_ms, "endTimestamp", selection.end_ms)
+    _in_order(options, "startOffset", selection.start_offset, "endOffset", selection.end_offset)
+    return selection
 
 
 def _in_order(
@@ -116,14 +117,8 @@ def _in_order(
 
 
 def _columns(options: OptionMap, properties: str) -> tuple[Column, ...]:
-    try:
-        chosen = choose(STORE_COLUMNS, options.names("columns"))
-    except ValueError as error:
-        raise OptionError(f"option columns: {error}") from None
+    chosen = read_columns(options, STORE_COLUMNS, properties)
     names = {column.name for column in chosen}
     if options.boolean("resolveTopics", False) and _ORIGIN not in names:
         chosen += tuple(column for column in STORE_COLUMNS if column.name == _ORIGIN)
-    text = MAP_TYPE if properties == "map" else "string"
-    return tuple(
-        column._replace(type=text) if column.name == PROPERTIES else column for column in chosen
-    )
+    return chosen

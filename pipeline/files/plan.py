@@ -6,8 +6,8 @@ segment is one piece. Pieces are put together up to `splitBytes`, which is also 
 from each other.
 
 What nobody asked for is not read: segments by the store time of their first record (as far as the
-broker's clock ran forward), by log offset, and, with `use=auto`, pieces for which no wanted queue
-has an entry. Where the wanted topics are a small share of the log, their entries are followed
+broker's clock ran forward), by log offset, and, with `use=auto`, pieces for which no selected queue
+has an entry. Where the selected topics are a small share of the log, their entries are followed
 instead (`use=consumequeue`): a partition is then a range of the log, with each queue's entries for
 it.
 
@@ -22,32 +22,26 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from aerobee.pipeline.decode.wanted import Wanted
-from aerobee.pipeline.files.directory import (
-    File,
-    Place,
-    Store,
-    StoreReadError,
-    find_stores,
-    require_topics,
-)
-from aerobee.pipeline.files.entries import Queue
+from aerobee.pipeline.decode.selection import Selection
+from aerobee.pipeline.errors import StoreReadError
+from aerobee.pipeline.files.directory import File, Place, Store, find_stores, require_topics
+from aerobee.pipeline.files.entries import QueueEntries
 from aerobee.pipeline.files.log import Log, in_parallel
 from aerobee.pipeline.files.options import AUTO, COMMIT_LOG, CONSUME_QUEUE, StoreOptions
+from aerobee.protocol.names import is_light
 
 log = logging.getLogger("aerobee.pipeline")
 
-#: With a smaller share of the log than this in the wanted queues, `auto` follows their entries:
+#: With a smaller share of the log than this in the selected queues, `auto` follows their entries:
 #: a record found by its entry costs about as much as walking over eight.
 ENTRIES_SHARE_MAX: Final = 1 / 8
-_LIGHT_QUEUE: Final = "%LMQ%"
 
 
 class Piece(NamedTuple):
     """Records of one segment that begin in [start, end), `start` being the start of one.
 
     What is no record below `known_end` is damage; from there on it is the end of the data, unless
-    records follow within `look_ahead` bytes. Records before `first_wanted` are passed over. Without
+    records follow within `look_ahead` bytes. Records before `first_offset` are passed over. Without
     a path: that part of the log is in no file.
     """
 
@@ -58,7 +52,7 @@ class Piece(NamedTuple):
     end: int
     known_end: int
     look_ahead: int = 0
-    first_wanted: int = 0
+    first_offset: int = 0
     is_sealed: bool = False
 
 
@@ -70,7 +64,7 @@ class LogPart:
     pieces: tuple[Piece, ...]
 
 
-class Entries(NamedTuple):
+class EntryRange(NamedTuple):
     """The entries [first, end) of a queue, counted from its first file here."""
 
     topic: str
@@ -85,43 +79,38 @@ class EntriesPart:
     """One partition: the records that these entries name, in these segments."""
 
     place: Place
-    queues: tuple[Entries, ...]
+    queues: tuple[EntryRange, ...]
     segments: tuple[File, ...]
 
 
 Part = LogPart | EntriesPart
 
 
-def is_light(topic: str) -> bool:
-    """Whether it is the name of a queue of other topics' messages (store/FORMAT.md)."""
-    return topic.startswith(_LIGHT_QUEUE)
-
-
-def plan(options: StoreOptions, wanted: Wanted) -> list[Part]:
+def plan(options: StoreOptions, selection: Selection) -> list[Part]:
     """The partitions, in the order of the log. Raises StoreReadError."""
     stores = find_stores(options.paths)
     if options.use == CONSUME_QUEUE:
         for store in stores:
             if store.queue_root is None:
                 raise StoreReadError(f"{store.name} has no consume queues for use=consumequeue")
-        require_topics(stores, wanted.topics or ())
-    if wanted.is_nothing:
+        require_topics(stores, selection.topics or ())
+    if selection.is_empty:
         return []
-    return [part for store in stores for part in _Planner(store, options, wanted).parts()]
+    return [part for store in stores for part in _Planner(store, options, selection).parts()]
 
 
 class _Planner:
-    def __init__(self, store: Store, options: StoreOptions, wanted: Wanted) -> None:
+    def __init__(self, store: Store, options: StoreOptions, selection: Selection) -> None:
         self.store = store
         self.options = options
-        self.wanted = wanted
+        self.selection = selection
         self.log = Log(store)
 
     def parts(self) -> list[Part]:
         segments = self._segments()
         if not segments:
             return []
-        chosen = self._wanted_queues()
+        chosen = self._selected_queues()
         if chosen is not None and self._follows_entries(chosen, segments):
             return list(self._entry_parts(chosen, segments))
         pieces = list(self._pieces(segments))
@@ -132,23 +121,23 @@ class _Planner:
     # --- which segments --------------------------------------------------------------------
 
     def _segments(self) -> list[File]:
-        """Those that may hold what is wanted: by log offset, and by time."""
-        start, end = self.wanted.start_offset or 0, self.wanted.end_offset
+        """Those that may hold what is selected: by log offset, and by time."""
+        start, end = self.selection.start_offset or 0, self.selection.end_offset
         segments = [
             segment
             for segment in self.store.segments
             if segment.end > start and (end is None or segment.start < end)
         ]
-        if not segments or not self.wanted.has_times:
+        if not segments or not self.selection.has_times:
             return segments
         times = [head.time_ms for head in self.log.heads(segments)]
         first, last = 0, len(segments)
         for number, time_ms in enumerate(times):
             if time_ms is None:
                 continue
-            if self.wanted.start_ms is not None and time_ms < self.wanted.start_ms:
+            if self.selection.start_ms is not None and time_ms < self.selection.start_ms:
                 first = number
-            if self.wanted.end_ms is not None and time_ms >= self.wanted.end_ms:
+            if self.selection.end_ms is not None and time_ms >= self.selection.end_ms:
                 last = min(last, number)
         return segments[first:last]
 
@@ -172,14 +161,14 @@ class _Planner:
             is_last = number + 1 == len(inner)
             limit = segment.end if is_last else min(segment.end, inner[number + 1].start)
             known_end = end.known if end else limit
-            wanted_end = self.wanted.end_offset
+            selected_end = self.selection.end_offset
             for start, stop in pairwise([*cuts[number], limit]):
-                stop = min(stop, reading_end, stop if wanted_end is None else wanted_end)
+                stop = min(stop, reading_end, stop if selected_end is None else selected_end)
                 if start < stop:
                     yield Piece(
                         segment.path, segment.start, segment.size, start, stop,
                         known_end if end else stop, end.look_ahead if end else 0,
-                        self.wanted.start_offset or 0, segment is not last,
+                        self.selection.start_offset or 0, segment is not last,
                     )  # fmt: skip
             if not is_last and segment.end < inner[number + 1].start:
                 missing = inner[number + 1].start
@@ -190,18 +179,18 @@ class _Planner:
         later = [one for one in self.store.segments if one.start > segment.start]
         return all(head.is_empty for head in self.log.heads(later[:1]))
 
-    def _cuts(self, segment: File, queues: list[Queue]) -> list[int]:
+    def _cuts(self, segment: File, queues: list[QueueEntries]) -> list[int]:
         """Where to enter a segment: its start, then record starts at a distance."""
-        first = self.wanted.start_offset or 0
-        cuts = [segment.start, *self.log.entries(segment, self.options.split_bytes, queues)]
+        first = self.selection.start_offset or 0
+        cuts = [segment.start, *self.log.split_points(segment, self.options.split_bytes, queues)]
         if segment.start < first < segment.end and self.log.is_record(segment, first):
             cuts = [first, *[cut for cut in cuts if cut > first]]
         while len(cuts) > 1 and cuts[1] <= first:
             del cuts[0]
         return cuts
 
-    def _may_hold(self, piece: Piece, queues: Sequence[Queue]) -> bool:
-        """Whether a wanted queue has an entry for it, or entries may still be missing there."""
+    def _may_hold(self, piece: Piece, queues: Sequence[QueueEntries]) -> bool:
+        """Whether a selected queue has an entry for it, or entries may still be missing there."""
         if piece.end > self.log.entry_end or not piece.path:
             return True
         for queue in queues:
@@ -225,9 +214,9 @@ class _Planner:
 
     # --- by entries --------------------------------------------------------------------------
 
-    def _wanted_queues(self) -> list[Queue] | None:
-        """The consume queues that have all that is wanted; None if that is not known."""
-        topics = self.wanted.topics
+    def _selected_queues(self) -> list[QueueEntries] | None:
+        """The consume queues that have all that is selected; None if that is not known."""
+        topics = self.selection.topics
         if self.options.use == COMMIT_LOG or self.store.queue_root is None:
             return None
         if self.options.use == AUTO and topics is None:
@@ -236,10 +225,10 @@ class _Planner:
         found = {queue.topic for queue in queues}
         if self.options.use == AUTO and topics is not None and not topics <= found:
             return None
-        ids = self.wanted.queue_ids
+        ids = self.selection.queue_ids
         return [queue for queue in queues if ids is None or queue.queue_id in ids]
 
-    def _follows_entries(self, queues: Sequence[Queue], segments: Sequence[File]) -> bool:
+    def _follows_entries(self, queues: Sequence[QueueEntries], segments: Sequence[File]) -> bool:
         if self.options.use == CONSUME_QUEUE:
             return True
         if any(is_light(queue.topic) for queue in queues):
@@ -248,10 +237,12 @@ class _Planner:
         whole = sum(segment.size for segment in segments)
         return self._bytes(self._ranges(queues, segments)) < whole * ENTRIES_SHARE_MAX
 
-    def _ranges(self, queues: Sequence[Queue], segments: Sequence[File]) -> list[_Range]:
+    def _ranges(
+        self, queues: Sequence[QueueEntries], segments: Sequence[File]
+    ) -> list[_QueueRange]:
         """Each queue's entries for these segments."""
-        start = max(segments[0].start, self.wanted.start_offset or 0)
-        end = self.wanted.end_offset
+        start = max(segments[0].start, self.selection.start_offset or 0)
+        end = self.selection.end_offset
         if end is None and segments[-1] is not self.store.segments[-1]:
             end = segments[-1].end
         found = []
@@ -259,10 +250,10 @@ class _Planner:
             first = queue.search(start)
             last = queue.end() if end is None else queue.search(end)
             if first < last:
-                found.append(_Range(queue, first, last))
+                found.append(_QueueRange(queue, first, last))
         return found
 
-    def _bytes(self, ranges: Sequence[_Range]) -> int:
+    def _bytes(self, ranges: Sequence[_QueueRange]) -> int:
         """What the records of these entries take, by the size of one in the middle of each."""
         total = 0
         for one in ranges:
@@ -271,7 +262,7 @@ class _Planner:
         return total
 
     def _entry_parts(
-        self, queues: Sequence[Queue], segments: Sequence[File]
+        self, queues: Sequence[QueueEntries], segments: Sequence[File]
     ) -> Iterator[EntriesPart]:
         ranges = self._ranges(queues, segments)
         if not ranges:
@@ -292,7 +283,7 @@ class _Planner:
                 for one, first in zip(ranges, firsts, strict=True)
             ]
             entries = tuple(
-                _entries(one.queue, first, end)
+                _range_of(one.queue, first, end)
                 for one, first, end in zip(ranges, firsts, ends, strict=True)
                 if first < end
             )
@@ -307,14 +298,14 @@ class _Planner:
             log_start = bound or 0
 
 
-class _Range(NamedTuple):
-    queue: Queue
+class _QueueRange(NamedTuple):
+    queue: QueueEntries
     first: int
     end: int
 
 
-def _entries(queue: Queue, first: int, end: int) -> Entries:
-    """With only the files these entries are in."""
+def _range_of(queue: QueueEntries, first: int, end: int) -> EntryRange:
+    """The range, with only the files that its entries are in."""
     files = []
     passed = 0
     before = 0
@@ -325,4 +316,4 @@ def _entries(queue: Queue, first: int, end: int) -> Entries:
         elif not files:
             before += count
         passed += count
-    return Entries(queue.topic, queue.queue_id, tuple(files), first - before, end - before)
+    return EntryRange(queue.topic, queue.queue_id, tuple(files), first - before, end - before)

@@ -1,28 +1,39 @@
 """Reads one partition of a store: batches of rows, and what becomes of records that are none.
 
-Bytes are read in chunks (files/bytes.py), record starts are found by a walk (files/walk.py) or
-taken from consume queue entries, and rows are decoded in bulk (decode.py). Everything that is no
-record, or names another place than its own, or fails the checks asked for, is a bad record
-(files/rows.py says what becomes of it).
+Bytes are read in chunks (bytes.py), record starts are found by a walk (walk.py) or taken from
+consume queue entries, and rows are decoded in bulk (decode.py). Everything that is no record, or
+names another place than its own, or fails the checks asked for, is a bad record: `permissive` makes
+a row of it, with its log offset and an `error` and nothing else, if the column `error` is among
+those asked for; `dropmalformed` leaves it out and says how many there were; `failfast` ends the
+read with it.
 
-Runs on Spark's executors, one partition at a time in a process. Batches are copies: nothing of a
-file is held on to once a batch is given out.
+The entries of several queues are merged, so that each stretch of the log is read once; records that
+lie close to each other are read together with what is between them. An entry is not believed: where
+it points, a record of its size must begin, which names that place as its own and that queue.
+
+This runs on Spark's executors, one partition at a time in a process. Batches are copies: nothing of
+a file is held on to once a batch is given out.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from aerobee.pipeline.decode.wanted import Wanted
+from aerobee.pipeline.decode.decode import Form, decode, gather
+from aerobee.pipeline.decode.record_starts import MAGICS
+from aerobee.pipeline.decode.selection import Selection
+from aerobee.pipeline.errors import StoreReadError
 from aerobee.pipeline.files.bytes import SegmentBytes
-from aerobee.pipeline.files.options import CONSUME_QUEUE, StoreOptions
-from aerobee.pipeline.files.plan import EntriesPart, LogPart, Part, Piece, is_light
-from aerobee.pipeline.files.read_entries import read_entries
-from aerobee.pipeline.files.rows import Reading
+from aerobee.pipeline.files.directory import File
+from aerobee.pipeline.files.entries import PRE_BLANK_SIZE, QueueEntries
+from aerobee.pipeline.files.options import CONSUME_QUEUE, FAIL_FAST, PERMISSIVE, StoreOptions
+from aerobee.pipeline.files.plan import EntriesPart, LogPart, Part, Piece
 from aerobee.pipeline.files.walk import (
     CHUNK_BYTES,
     REMOTE_CHUNK_BYTES,
@@ -30,28 +41,95 @@ from aerobee.pipeline.files.walk import (
     Damage,
     Walk,
 )
+from aerobee.protocol.names import is_light
+
+log = logging.getLogger("aerobee.pipeline")
+
+#: Larger batches are slower, and crowd the JVM.
+ROWS_MAX: Final = 32768
+# Reading on over so many bytes costs about as much as another read.
+_GAP_BYTES: Final = 16 << 10
+_REMOTE_GAP_BYTES: Final = 1 << 20
+_NO_FILE: Final = "is named by a unit and is in no file"
+_NO_RECORD: Final = "is named by a consume queue unit as a record of another size, or is none"
 
 
-def read_part(part: Part, options: StoreOptions, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+class Reading:
+    """How rows are made for one partition, and the count of what became none."""
+
+    def __init__(self, options: StoreOptions, selection: Selection) -> None:
+        self.options = options
+        self.selection = selection
+        self.form = Form(
+            options.columns,
+            properties=options.properties,
+            decompress=options.decompress,
+            check_crc=options.check_crc,
+            selection=selection,
+            damage_is_bad=True,
+        )
+        self._shows_bad = options.mode == PERMISSIVE and any(
+            column.name == "error" for column in options.columns
+        )
+        self._bad = 0
+        self._example = ""
+
+    def rows(
+        self, data: bytes | memoryview, log_offset: int, starts: np.ndarray
+    ) -> Iterator[tuple[pa.RecordBatch, list[Damage]]]:
+        """Batches of the records at these positions, with what is bad among them."""
+        for first in range(0, len(starts), ROWS_MAX):
+            batch, bad = decode(data, starts[first : first + ROWS_MAX], self.form, log_offset)
+            yield batch, [Damage(log_offset + one.position, one.reason) for one in bad]
+
+    def bad(self, path: str, damage: list[Damage]) -> Iterator[pa.RecordBatch]:
+        """Rows for bad records, if the mode makes any. Raises StoreReadError in failfast."""
+        if not damage:
+            return
+        texts = [f"{path}: what is at log offset {one[0]} {one[1]}" for one in damage]
+        if self.options.mode == FAIL_FAST:
+            raise StoreReadError(f"{texts[0]} (mode failfast)")
+        self._example = self._example or texts[0]
+        self._bad += len(damage)
+        if self._shows_bad:
+            values = {"error": texts, "commitLogOffset": [one.log_offset for one in damage]}
+            schema = self.form.schema
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array(values[field.name], field.type)
+                    if field.name in values
+                    else pa.nulls(len(damage), field.type)
+                    for field in schema
+                ],
+                schema=schema,
+            )
+
+    def close(self) -> None:
+        """Say how many bad records there were."""
+        if self._bad:
+            log.warning("%d bad records; the first: %s", self._bad, self._example)
+
+
+def read_part(part: Part, options: StoreOptions, selection: Selection) -> Iterator[pa.RecordBatch]:
     """The rows of a partition. Raises StoreReadError: a file is gone or was cut, a bad record in
     failfast."""
-    reading = Reading(options, _of_rows(part, options, wanted))
+    reading = Reading(options, _of_rows(part, options, selection))
     if isinstance(part, EntriesPart):
-        yield from read_entries(part, reading)
+        yield from _read_entries(part, reading)
     else:
         for piece in part.pieces:
             yield from _read_piece(part, piece, reading)
     reading.close()
 
 
-def _of_rows(part: Part, options: StoreOptions, wanted: Wanted) -> Wanted:
+def _of_rows(part: Part, options: StoreOptions, selection: Selection) -> Selection:
     """What a row must be. Who asks for queues gets what consumers of them get: light queues and
     other further ones (store/FORMAT.md) have messages of other topics."""
     if isinstance(part, EntriesPart):
         light = any(is_light(entries.topic) for entries in part.queues)
         if light or options.use == CONSUME_QUEUE:
-            return replace(wanted, topics=None, queue_ids=None)
-    return wanted
+            return replace(selection, topics=None, queue_ids=None)
+    return selection
 
 
 def _read_piece(part: LogPart, piece: Piece, reading: Reading) -> Iterator[pa.RecordBatch]:
@@ -70,10 +148,10 @@ def _read_chunk(
     walk: Walk, chunk: Chunk, piece: Piece, reading: Reading
 ) -> Iterator[pa.RecordBatch]:
     starts = chunk.starts
-    before = piece.first_wanted - chunk.log_offset
+    before = piece.first_offset - chunk.log_offset
     if before > 0:
         starts = starts[starts >= before]
-    damage = [one for one in chunk.damage if one.log_offset >= piece.first_wanted]
+    damage = [one for one in chunk.damage if one.log_offset >= piece.first_offset]
     hidden: list[int] = []
     walked = min(len(chunk.data), chunk.next_offset - chunk.log_offset)
     for batch, bad in reading.rows(chunk.data, chunk.log_offset, starts):
@@ -91,3 +169,77 @@ def _read_chunk(
             yield batch
         damage += bad
     yield from reading.bad(piece.path, sorted(damage))
+
+
+# By consume queue entries
+
+
+def _read_entries(part: EntriesPart, reading: Reading) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition that follows entries."""
+    positions, sizes = _entries(part)
+    starts = np.array([segment.start for segment in part.segments], np.int64)
+    ends = np.array([segment.end for segment in part.segments], np.int64)
+    of_segment = np.searchsorted(starts, positions, "right") - 1
+    nowhere = (of_segment < 0) | (positions + sizes > ends[of_segment])
+    lost = positions[nowhere].tolist()
+    yield from reading.bad("a consume queue", [Damage(one, _NO_FILE) for one in lost])
+    for number, segment in enumerate(part.segments):
+        here = (of_segment == number) & ~nowhere
+        if here.any():
+            yield from _read_segment(part, segment, positions[here], sizes[here], reading)
+
+
+def _entries(part: EntriesPart) -> tuple[np.ndarray, np.ndarray]:
+    """Log offsets and sizes of the records, ascending, each once."""
+    found = []
+    for entries in part.queues:
+        queue = QueueEntries(part.place, entries.topic, entries.queue_id, entries.files)
+        found.append(queue.read(entries.first, entries.end))
+        queue.close()
+    all_entries = np.concatenate(found)
+    used = (all_entries["size"] > 0) & (all_entries["size"] < PRE_BLANK_SIZE)
+    positions, first = np.unique(all_entries["logOffset"][used].astype(np.int64), return_index=True)
+    return positions, all_entries["size"][used].astype(np.int64)[first]
+
+
+def _read_segment(
+    part: EntriesPart, segment: File, positions: np.ndarray, sizes: np.ndarray, reading: Reading
+) -> Iterator[pa.RecordBatch]:
+    gap = _GAP_BYTES if part.place.is_local else _REMOTE_GAP_BYTES
+    piece = Piece(segment.path, segment.start, segment.size, segment.start, segment.end, 0)
+    with SegmentBytes(part.place, piece, False) as data:
+        for first, end in _together(positions, sizes, gap):
+            base = int(positions[first])
+            count = int((positions[first:end] + sizes[first:end]).max()) - base
+            read = data.read(base, count)
+            at, bad = _named(read, positions[first:end] - base, sizes[first:end])
+            damage = [Damage(base + one, _NO_RECORD) for one in bad]
+            for batch, more in reading.rows(read, base, at):
+                if batch.num_rows:
+                    yield batch
+                damage += more
+            yield from reading.bad(segment.path, sorted(damage))
+
+
+def _together(positions: np.ndarray, sizes: np.ndarray, gap: int) -> Iterator[tuple[int, int]]:
+    """Ranges [first, end) of records that are read at once."""
+    ends = positions + sizes
+    breaks = np.flatnonzero(positions[1:] - ends[:-1] > gap) + 1
+    for first, end in zip([0, *breaks.tolist()], [*breaks.tolist(), len(positions)], strict=True):
+        while first < end:
+            limit = int(positions[first]) + CHUNK_BYTES
+            stop = max(first + 1, int(np.searchsorted(ends[first:end], limit, "right")) + first)
+            yield first, stop
+            first = stop
+
+
+def _named(
+    data: bytes | memoryview, starts: np.ndarray, sizes: np.ndarray
+) -> tuple[np.ndarray, list[int]]:
+    """The starts where a record of that size is, and those where it is not."""
+    words = gather(data, starts, np.dtype([("size", ">i4"), ("magic", ">u4")]))
+    good = (words["size"] == sizes) & np.isin(words["magic"], MAGICS)
+    # Records overlap only where entries are wrong.
+    kept = np.flatnonzero(good)
+    good[kept[1:]] = starts[kept[1:]] >= (starts + sizes)[kept[:-1]]
+    return starts[good], starts[~good].tolist()

@@ -19,23 +19,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from aerobee.pipeline.decode.columns import ddl
-from aerobee.pipeline.decode.wanted import Wanted
+from aerobee.pipeline.decode.selection import selection_of
+from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.files.options import StoreOptions
-from aerobee.pipeline.option_parsing import OptionError
-from aerobee.pipeline.workers import settle
+from aerobee.pipeline.workers import freeze_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
-
-    from aerobee.pipeline.files.plan import Part
-
-
-class StorePartition(InputPartition):
-    """A part of the plan, on its way to an executor."""
-
-    def __init__(self, part: Part) -> None:
-        super().__init__(part)
 
 
 class RocketMQStoreSource(DataSource):
@@ -48,7 +39,7 @@ class RocketMQStoreSource(DataSource):
 
     def schema(self) -> str:
         """The columns asked for, as DDL. Raises OptionError for a wrong option."""
-        settle()
+        freeze_imports()
         return ddl(StoreOptions.parse(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -73,22 +64,22 @@ class StoreReader(DataSourceReader):
 
     def __init__(self, options: StoreOptions) -> None:
         self.options = options
-        self.wanted: Wanted = options.wanted
+        self.selection = options.selection
 
     def partitions(self) -> list[InputPartition]:
         """Raises StoreReadError: no such path, no store, a DLedger log, no such topic."""
         from aerobee.pipeline.files.plan import plan
 
-        settle()
-        return [StorePartition(part) for part in plan(self.options, self.wanted)]
+        freeze_imports()
+        return [InputPartition(part) for part in plan(self.options, self.selection)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Batches of the schema; Spark makes one partition None of a plan without any."""
         from aerobee.pipeline.files.read import read_part
 
-        settle()
+        freeze_imports()
         if partition is not None and partition.value is not None:
-            yield from read_part(partition.value, self.options, self.wanted)
+            yield from read_part(partition.value, self.options, self.selection)
 
 
 class FilteringStoreReader(StoreReader):
@@ -96,9 +87,7 @@ class FilteringStoreReader(StoreReader):
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
         """All of them, for Spark to evaluate on what is left."""
-        from aerobee.pipeline.files.filters import wanted_by
-
-        self.wanted = self.wanted.both(wanted_by(filters))
+        self.selection = self.selection.intersect(selection_of(filters, "commitLogOffset"))
         return filters
 
 

@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from aerobee.pipeline.decode.starts import MAGICS, MESSAGE_MAGIC_V2, record_starts
+from aerobee.pipeline.decode.decode import gather
+from aerobee.pipeline.decode.record_starts import MAGICS, MESSAGE_MAGIC_V2, record_starts
 from aerobee.pipeline.files.plan import Piece
 from aerobee.protocol.message.record_layout import (
     BLANK_BYTES,
@@ -111,9 +112,7 @@ class Walk:
             stop = int(starts[~before_end][0])
             starts = starts[before_end]
         if len(starts):
-            places = np.ndarray(len(data) - 7 - LOG_OFFSET_POSITION, "V8", data,
-                                offset=LOG_OFFSET_POSITION, strides=(1,))  # fmt: skip
-            own = places[starts].view(">i8") == starts + base
+            own = gather(data, starts + LOG_OFFSET_POSITION, ">i8") == starts + base
             if not own.all():
                 wrong = int(np.argmin(own))
                 stop = int(starts[wrong])

@@ -7,19 +7,25 @@ before it was archived is said, and fails the job in mode failfast.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
 
 from aerobee.pipeline.decode.columns import STORE_COLUMNS, ddl
-from aerobee.pipeline.jobs.archives.ledger import Entry, Ledger, LedgerError, Staged, plan
-from aerobee.pipeline.jobs.archives.plain_bodies import UNKNOWN_COMPRESSION, plain_bodies
-from aerobee.pipeline.jobs.archives.target import Target
-from aerobee.pipeline.jobs.inputs import FAIL_FAST, StoreInput
+from aerobee.pipeline.decode.decode import inflate
+from aerobee.pipeline.files.options import FAIL_FAST
+from aerobee.pipeline.jobs.inputs import StoreInput, each_batch
+from aerobee.pipeline.jobs.ledger import Ledger, LedgerEntry, LedgerError, StagedRows, plan
 from aerobee.pipeline.jobs.result import DAMAGED, JobFailed, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
+from aerobee.pipeline.jobs.target import Target
+from aerobee.protocol.message.record_layout import (
+    SYS_COMPRESSED,
+    SYS_COMPRESSION_MASK,
+    SYS_COMPRESSION_ZLIB,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +39,8 @@ _ROW: Final = tuple(one for one in STORE_COLUMNS if one.standard and one.name !=
 COLUMNS: Final = tuple(column.name for column in _ROW)
 _TIME: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
 _KEYS: Final = ("msgId", "keys")
+#: In the reader's errors about bodies of another compression than zlib.
+UNKNOWN_COMPRESSION: Final = "compressed with"
 
 
 def archive(
@@ -102,14 +110,14 @@ def _archive(
     ranges: tuple[tuple[int, int], ...],
     missed: tuple[int, int] | None,
     file_bytes: int,
-) -> list[Entry]:
-    def write(start: int, end: int, aside: str) -> Staged | None:
+) -> list[LedgerEntry]:
+    def write(start: int, end: int, aside: str) -> StagedRows | None:
         # The last segment is longer than what is written of it.
         until = "the end of the log" if end == ranges[-1][1] else end
         step(spark, f"archiving log offsets {start} to {until}")
         return _write(spark, store, target, start, end, aside, file_bytes)
 
-    made: list[Entry] = []
+    made: list[LedgerEntry] = []
     begun: int | None = None
     for start, end in ranges:
         entry = ledger.archive(start if begun is None else begun, end, write, missed)
@@ -129,7 +137,7 @@ def _write(
     end: int,
     aside: str,
     file_bytes: int,
-) -> Staged | None:
+) -> StagedRows | None:
     place = {
         "use": "commitlog",
         "checkCrc": "true",
@@ -145,18 +153,37 @@ def _write(
     # Bodies that the reader cannot inflate are to be kept as they are; another pass for them only.
     target.remove_tree(f"{aside}/plain")
     rows = store.rows(spark, columns, decompress="false", **place)
-    rows = rows.mapInArrow(_plain, rows.schema)
+    rows = rows.mapInArrow(each_batch(plain_bodies), rows.schema)
     return _stage(spark, rows, target, f"{aside}/kept", file_bytes)[0]
 
 
-def _plain(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield plain_bodies(batch)
+def plain_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with zlib bodies inflated; one that is damaged gets an `error`.
+
+    The reader of log files calls a record bad whose body it cannot inflate, which is right for who
+    wants to read bodies. An archive must not lose a message for it: LZ4 and ZSTD bodies stay as
+    they are, and bits 8 to 10 of their `sysFlag` say what they are.
+    """
+    flags = batch.column("sysFlag").fill_null(0).to_numpy()
+    kinds = flags & SYS_COMPRESSION_MASK
+    is_zlib = (kinds == 0) | (kinds == SYS_COMPRESSION_ZLIB)
+    packed = np.flatnonzero((flags & SYS_COMPRESSED != 0) & is_zlib)
+    if not len(packed):
+        return batch
+    bodies, errors = batch.column("body").to_pylist(), batch.column("error").to_pylist()
+    for row in packed.tolist():
+        try:
+            bodies[row] = inflate(bodies[row], int(flags[row]))
+        except ValueError as error:
+            bodies[row], errors[row] = None, str(error)
+    columns = {"body": pa.array(bodies, pa.binary()), "error": pa.array(errors, pa.string())}
+    arrays = [columns.get(name, batch.column(name)) for name in batch.schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
 
 
 def _stage(
     spark: SparkSession, rows: DataFrame, target: Target, aside: str, file_bytes: int
-) -> tuple[Staged | None, int]:
+) -> tuple[StagedRows | None, int]:
     """Write the rows aside; what was written, and how many bodies have an unknown compression."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
@@ -185,7 +212,7 @@ def _stage(
     count, last, facts = _written(spark, target.uri(aside))
     facts["made_at"] = datetime.now(UTC).isoformat(timespec="seconds")
     found = seen.get
-    return Staged(last, count, found["bad"], facts), found["unknown"]
+    return StagedRows(last, count, found["bad"], facts), found["unknown"]
 
 
 def _written(spark: SparkSession, uri: str) -> tuple[int, int, dict[str, str]]:
@@ -204,8 +231,8 @@ def _report(
     spark: SparkSession,
     result: JobResult,
     target: str,
-    known: list[Entry],
-    made: list[Entry],
+    known: list[LedgerEntry],
+    made: list[LedgerEntry],
     missed: tuple[int, int] | None,
 ) -> None:
     entries = [*known, *made]

@@ -1,8 +1,8 @@
 """The job `audit`: is a store sound? Reads the whole log and all consume queues, in parallel.
 
 1. Each part of the log is summed up where it is read: damaged places, and runs of numbers.
-2. The runs of each queue are judged (runs.py).
-3. Entries and the records they name are compared, in pieces of the log (entry_check.py).
+2. The runs of each queue are checked (numbering.py).
+3. Entries and the records they name are compared, in pieces of the log (cross_check.py).
 4. Unique keys that occur twice in a topic are counted.
 5. What is only a symptom of another finding is dropped (findings.py).
 
@@ -18,29 +18,36 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from aerobee.pipeline.jobs.derived.claims import (
+from aerobee.pipeline.jobs.derived.cross_check import StoreFacts, cross_check
+from aerobee.pipeline.jobs.derived.entries import (
     DELAY_LEVELS,
     ENTRIES,
     ENTRIES_DDL,
     RECORD_COLUMNS,
-    claims_of,
-    entries_of,
+    batch_of,
+    derived_entries,
+    expected_entries,
 )
-from aerobee.pipeline.jobs.derived.entries_frame import entries_frame
-from aerobee.pipeline.jobs.derived.entry_check import Known, compare
-from aerobee.pipeline.jobs.derived.findings import FINDINGS_DDL, KINDS, Finding, Level, merged
-from aerobee.pipeline.jobs.derived.queue_files import QueueFile, queue_files
-from aerobee.pipeline.jobs.derived.runs import (
+from aerobee.pipeline.jobs.derived.findings import (
+    FINDINGS_DDL,
+    KINDS,
+    Finding,
+    Level,
+    without_symptoms,
+)
+from aerobee.pipeline.jobs.derived.numbering import (
     RUNS_DDL,
-    Part,
-    PartBuilder,
-    Range,
-    Run,
-    RunBuilder,
+    DamagedRange,
+    OffsetRun,
+    PartSummarizer,
+    PartSummary,
+    RunCollector,
+    check_numbering,
     damaged_ranges,
-    judge,
+    restarts_of,
 )
-from aerobee.pipeline.jobs.inputs import StoreInput
+from aerobee.pipeline.jobs.derived.queue_files import QueueFile, entries_frame, queue_files
+from aerobee.pipeline.jobs.inputs import StoreInput, each_batch
 from aerobee.pipeline.jobs.result import DAMAGED, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
 from aerobee.protocol.names import (
@@ -60,16 +67,6 @@ PIECE_BYTES: Final = 256 << 20
 #: More findings than that are counted, not listed.
 MOST_FINDINGS: Final = 100_000
 _SURVEY_DDL = f"{RUNS_DDL}, part string"
-_SURVEY = pa.schema(
-    [("topic", pa.string()), ("queueId", pa.int32())]
-    + [(name, pa.int64()) for name in ("first", "length", "beginOffset", "lastOffset")]
-    + [("part", pa.string())]
-)
-_FINDINGS = pa.schema(
-    [("kind", pa.string()), ("topic", pa.string()), ("queueId", pa.int32())]
-    + [(name, pa.int64()) for name in ("queueOffset", "commitLogOffset", "amount")]
-    + [("what", pa.string())]
-)
 # Messages that a broker itself stores again under the key they had.
 _COPIES = (SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC)
 
@@ -79,13 +76,9 @@ def audit(spark: SparkSession, store: StoreInput, *, delay_levels: str = DELAY_L
 
     Exit code 1 when something is damaged. Raises what the reader raises in mode failfast.
     """
-    from pyspark import StorageLevel
-
     levels = DelayLevels(delay_levels)
     columns = [*RECORD_COLUMNS, "msgId"]
-    rows = store.rows(
-        spark, columns, use="commitlog", checkCrc="true", propertiesFormat="raw", decompress="false"
-    ).persist(StorageLevel.DISK_ONLY)
+    rows = store.records(spark, columns)
     try:
         pass_ = _Passes(spark, store, rows, levels)
         step(spark, "reading the log")
@@ -106,8 +99,8 @@ class _Passes:
         self._store = store
         self._rows = rows
         self._levels = levels
-        self.parts: list[Part] = []
-        self.damaged: list[Range] = []
+        self.parts: list[PartSummary] = []
+        self.damaged: list[DamagedRange] = []
         self.entries = 0
         self._runs: DataFrame
 
@@ -140,18 +133,13 @@ class _Passes:
             _judge(self.damaged), FINDINGS_DDL
         )
         found += _collected(judged)
-        restarts = {
-            (str(one.topic), int(one.queue_id or 0)): int(one.log_offset or 0)
-            for one in found
-            if one.kind == "queue-restart"
-        }
         files = queue_files(self._store.store())
         if files:
             step(self._spark, "comparing units with records")
-            found += self._compared(restarts, files)
+            found += self._compared(restarts_of(found), files)
         step(self._spark, "looking for keys stored twice")
         found += self._doubles()
-        return merged(found)
+        return without_symptoms(found)
 
     def _compared(
         self, restarts: dict[tuple[str, int], int], files: list[QueueFile]
@@ -164,15 +152,15 @@ class _Passes:
         )
         end, self.entries = ends.collect()[0]
         queues = frozenset((file.topic, file.queue_id) for file in files)
-        known = Known(tuple(self.damaged), restarts, queues, end or 0)
-        claims = self._rows.mapInArrow(_claimer(self._levels), ENTRIES_DDL)
+        facts = StoreFacts(tuple(self.damaged), restarts, queues, end or 0)
+        expected = self._rows.mapInArrow(each_batch(expected_entries, self._levels), ENTRIES_DDL)
         piece = f.expr(f"logOffset div {PIECE_BYTES}")
         pairs = (
-            claims.withColumn("piece", piece)
+            expected.withColumn("piece", piece)
             .groupBy("piece")
             .cogroup(entries.withColumn("piece", piece).groupBy("piece"))
         )
-        found = _collected(pairs.applyInArrow(_comparer(known), FINDINGS_DDL))
+        found = _collected(pairs.applyInArrow(_comparer(facts), FINDINGS_DDL))
         entries.unpersist()
         return found
 
@@ -209,51 +197,37 @@ _Batches = Iterator[pa.RecordBatch]
 
 def _surveyor(levels: DelayLevels) -> Callable[[_Batches], _Batches]:
     def survey(batches: _Batches) -> _Batches:
-        part, runs = PartBuilder(), RunBuilder()
+        part, runs = PartSummarizer(), RunCollector()
         for batch in batches:
             part.add(batch)
-            runs.add(entries_of(batch, levels))
+            runs.add(derived_entries(batch, levels))
         rows: list[tuple[Any, ...]] = [(*run, None) for run in runs.runs()]
         rows.append((None,) * 6 + (json.dumps(part.part()),))
-        yield _batch(rows, _SURVEY)
+        yield batch_of(rows, _SURVEY_DDL)
 
     return survey
 
 
-def _part(text: str) -> Part:
+def _part(text: str) -> PartSummary:
     first, last, records, size, bad = json.loads(text)
-    return Part(first, last, records, size, [Range(*one) for one in bad])
+    return PartSummary(first, last, records, size, [DamagedRange(*one) for one in bad])
 
 
-def _claimer(levels: DelayLevels) -> Callable[[_Batches], _Batches]:
-    def claim(batches: _Batches) -> _Batches:
-        for batch in batches:
-            yield claims_of(batch, levels)
-
-    return claim
-
-
-def _judge(damaged: list[Range]) -> Callable[[pa.Table], pa.Table]:
+def _judge(damaged: list[DamagedRange]) -> Callable[[pa.Table], pa.Table]:
     def judged(runs: pa.Table) -> pa.Table:
         rows = zip(*(column.to_pylist() for column in runs.columns), strict=True)
-        found = judge([Run(*row) for row in rows], damaged).findings
-        return pa.Table.from_batches([_batch(found, _FINDINGS)])
+        found = check_numbering([OffsetRun(*row) for row in rows], damaged)
+        return pa.Table.from_batches([batch_of(found, FINDINGS_DDL)])
 
     return judged
 
 
-def _comparer(known: Known) -> Callable[[pa.Table, pa.Table], pa.Table]:
-    def compared(claims: pa.Table, entries: pa.Table) -> pa.Table:
-        found = compare(claims.select(ENTRIES.names), entries.select(ENTRIES.names), known)
-        return pa.Table.from_batches([_batch(found, _FINDINGS)])
+def _comparer(facts: StoreFacts) -> Callable[[pa.Table, pa.Table], pa.Table]:
+    def compared(expected: pa.Table, entries: pa.Table) -> pa.Table:
+        found = cross_check(expected.select(ENTRIES.names), entries.select(ENTRIES.names), facts)
+        return pa.Table.from_batches([batch_of(found, FINDINGS_DDL)])
 
     return compared
-
-
-def _batch(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
-    arrays = [pa.array(one, part.type) for one, part in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 # The report
@@ -291,12 +265,9 @@ def _report(
         f"{store.paths[0]} is {verdict}" + (f", {warnings} warnings" if warnings else ""),
     ]
     result.code = DAMAGED if damage else 0
-    rows = _batch([tuple(one) for one in findings], _FINDINGS).to_pylist()
-    result.frames["findings"] = spark.createDataFrame(
-        [tuple(row.values()) for row in rows], FINDINGS_DDL
-    )
+    result.frames["findings"] = spark.createDataFrame(findings, FINDINGS_DDL)
     result.frames["damaged"] = spark.createDataFrame(
-        [tuple(one) for one in passes.damaged], "start bigint, end bigint, reason string"
+        passes.damaged, "start bigint, end bigint, reason string"
     )
     return result
 

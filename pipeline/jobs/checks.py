@@ -15,7 +15,7 @@ from aerobee.pipeline.jobs.result import USAGE, JobFailed
 from aerobee.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, STAGE_TOPIC
 
 if TYPE_CHECKING:
-    from aerobee.pipeline.jobs.archives.target import Target
+    from aerobee.pipeline.jobs.target import Target
 
 #: Milliseconds of a time as people write it.
 ParseTime = Callable[[str], int]
@@ -42,7 +42,7 @@ def check(parsed: argparse.Namespace, parse_time: ParseTime) -> None:
             _check_apart(option, target, parsed.directory)
             _check_target(parsed.job, option, target)
     if parsed.job == "rebuild":
-        _check_empty(parsed.to)
+        check_empty(parsed.to)
 
 
 def _check_times(begin: str | None, end: str | None, parse_time: ParseTime) -> None:
@@ -69,8 +69,8 @@ def _parts_of(place: str) -> list[str]:
     return [part for part in whole.split("/") if part]
 
 
-def _check_empty(target: str) -> None:
-    """Raises JobFailed as the job itself would, which comes too late for who waits for Spark."""
+def check_empty(target: str) -> None:
+    """Raises JobFailed for a directory in which something is."""
     if os.listdir(target):
         raise JobFailed(f"{target} is not empty; rebuild makes a directory of its own")
 
@@ -119,7 +119,7 @@ def _check_source(parsed: argparse.Namespace) -> None:
 
 def check_archive(place: str) -> None:
     """Raises JobFailed when nothing was ever archived there."""
-    from aerobee.pipeline.jobs.archives.ledger import FOLDER
+    from aerobee.pipeline.jobs.ledger import FOLDER
 
     if not _opened(place).exists(FOLDER):
         raise JobFailed(f"{place} is no archive: it has no {FOLDER} directory")
@@ -136,7 +136,7 @@ def _check_target(job: str, option: str, target: str) -> None:
 
 
 def _opened(place: str) -> Target:
-    from aerobee.pipeline.jobs.archives.target import Target
+    from aerobee.pipeline.jobs.target import Target
 
     try:
         return Target(place)

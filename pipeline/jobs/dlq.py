@@ -1,7 +1,7 @@
 """The job `dlq`: which messages were given up, by whom, why and when; feeds `replay`.
 
 A dead letter is in the topic `%DLQ%<group>`; its properties name the topic it came from. A broker
-does not store why, but it can be told: the tries were used up, or the consumer asked for it before.
+does not store why, but the count of tries shows it: they were used up, or the consumer gave up.
 """
 
 from __future__ import annotations

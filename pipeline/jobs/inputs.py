@@ -6,20 +6,21 @@ only the options that all jobs share, and the few frames made of its rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from aerobee.pipeline.files.options import PERMISSIVE
 from aerobee.pipeline.jobs.result import JobFailed
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.datasource import DataSource
 
     from aerobee.pipeline.files.directory import Store
 
 FORMAT: Final = "rocketmq-store"
-PERMISSIVE, DROP_MALFORMED, FAIL_FAST = "permissive", "dropmalformed", "failfast"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,29 @@ class StoreInput:
             options["endTimestamp"] = str(self.end_ms)
         options |= self.options | more
         return spark.read.format(FORMAT).options(**options).load(list(self.paths))
+
+    def records(self, spark: SparkSession, columns: Iterable[str]) -> DataFrame:
+        """All rows of the log as they are stored, their bodies checked; small rows that are kept on
+        the executors' disks, so that several passes read the log once. To be unpersisted."""
+        from pyspark import StorageLevel
+
+        rows = self.rows(
+            spark, columns, use="commitlog", checkCrc="true", propertiesFormat="raw",
+            decompress="false",
+        )  # fmt: skip
+        return rows.persist(StorageLevel.DISK_ONLY)
+
+
+def each_batch(
+    work: Callable[..., pa.RecordBatch], *arguments: Any
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For `mapInArrow`: `work(batch, *arguments)` of every batch."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield work(batch, *arguments)
+
+    return run
 
 
 def register(spark: SparkSession) -> None:

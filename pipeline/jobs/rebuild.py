@@ -19,12 +19,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from aerobee.pipeline.jobs.derived.claims import (
+from aerobee.pipeline.files.entries import ENTRY_BYTES
+from aerobee.pipeline.jobs.checks import check_empty
+from aerobee.pipeline.jobs.derived.entries import (
     DELAY_LEVELS,
     ENTRIES_DDL,
     RECORD_COLUMNS,
-    entries_of,
-    keys_of,
+    batch_of,
+    derived_entries,
+    derived_keys,
 )
 from aerobee.pipeline.jobs.derived.index_build import (
     INDEX_ENTRIES,
@@ -33,15 +36,14 @@ from aerobee.pipeline.jobs.derived.index_build import (
     index_names,
 )
 from aerobee.pipeline.jobs.derived.queue_files import (
-    ENTRY_BYTES,
     QUEUE_FILE_BYTES,
     file_bytes,
     queue_file_path,
     write_file,
     write_sparse,
 )
-from aerobee.pipeline.jobs.inputs import StoreInput
-from aerobee.pipeline.jobs.result import JobFailed, JobResult
+from aerobee.pipeline.jobs.inputs import StoreInput, each_batch
+from aerobee.pipeline.jobs.result import JobResult
 from aerobee.pipeline.jobs.session import step
 from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES
 from aerobee.store.queues.delay_levels import DelayLevels
@@ -86,16 +88,10 @@ def rebuild(
     Frames: `queue_files`, `index_files` (path, rows, bytes). Raises JobFailed when `output` is not
     empty.
     """
-    from pyspark import StorageLevel
-
     output = os.path.abspath(output)
-    if os.path.isdir(output) and os.listdir(output):
-        raise JobFailed(f"{output} is not empty; rebuild makes a directory of its own")
     os.makedirs(output, exist_ok=True)
-    rows = store.rows(
-        spark, RECORD_COLUMNS, use="commitlog", checkCrc="true", propertiesFormat="raw",
-        decompress="false",
-    ).persist(StorageLevel.DISK_ONLY)  # fmt: skip
+    check_empty(output)
+    rows = store.records(spark, RECORD_COLUMNS)
     result = JobResult("rebuild")
     try:
         step(spark, "reading the log")
@@ -140,7 +136,7 @@ class _Queues:
         self._spark = spark
         self._output = output
         self._sizes = sizes
-        self._entries = rows.mapInArrow(_entries(levels), ENTRIES_DDL)
+        self._entries = rows.mapInArrow(each_batch(derived_entries, levels), ENTRIES_DDL)
 
     def run(self, result: JobResult) -> None:
         """All queue files."""
@@ -224,14 +220,6 @@ class _Index:
 _Batches = Iterator[pa.RecordBatch]
 
 
-def _entries(levels: DelayLevels) -> Callable[[_Batches], _Batches]:
-    def make(batches: _Batches) -> _Batches:
-        for batch in batches:
-            yield entries_of(batch, levels)
-
-    return make
-
-
 def _queue_writer(output: str, per_file: int) -> Callable[[pa.Table, pa.Table], pa.Table]:
     def write(plan: pa.Table, entries: pa.Table) -> pa.Table:
         topic, queue_id, _, first, end = (column[0].as_py() for column in plan.columns)
@@ -251,16 +239,12 @@ def _count_keys(batches: _Batches) -> _Batches:
     assert context is not None
     first, count = 1 << 62, 0
     for batch in batches:
-        keys = keys_of(batch)
+        keys = derived_keys(batch)
         if keys.num_rows:
             first = min(first, keys.column("logOffset")[0].as_py())
             count += keys.num_rows
     if count:
-        row = {"part": [context.partitionId()], "firstOffset": [first], "keys": [count]}
-        schema = pa.schema(
-            [("part", pa.int32()), ("firstOffset", pa.int64()), ("keys", pa.int64())]
-        )
-        yield pa.RecordBatch.from_pydict(row, schema)
+        yield batch_of([(context.partitionId(), first, count)], _COUNTS_DDL)
 
 
 def _number_keys(bases: dict[int, int], room: int, total: int) -> Callable[[_Batches], _Batches]:
@@ -271,7 +255,7 @@ def _number_keys(bases: dict[int, int], room: int, total: int) -> Callable[[_Bat
         assert context is not None
         next_number = bases.get(context.partitionId(), 0)
         for batch in batches:
-            keys = keys_of(batch)
+            keys = derived_keys(batch)
             numbers = np.arange(next_number, next_number + keys.num_rows)
             next_number += keys.num_rows
             yield _numbered(keys, numbers // room, numbers)

@@ -4,12 +4,16 @@ Body, tags, keys and the user's properties stay; what a delivery added is left o
 REPLAYED_FROM (topic, queue, number and id of the original) and REPLAYED_BORN_TIME (ms, its own time
 of birth) are added, so that consumers can tell a replayed message and drop one they have.
 
-What of a log is no message is left out and counted (replay_scope.py); a delayed message counts as
-its delivered copy, so one that still waits at the end of the log is not sent.
+What of a log is no message is left out and counted. A log holds more than what producers sent: a
+delayed message lies in it twice, waiting in SCHEDULE_TOPIC_XXXX and delivered; half messages become
+messages of their own or are given up; a sink of ours stages its rows; a broker keeps notes in
+topics of its own. To send those would double messages, or send what no consumer can read. A delayed
+message counts as its delivered copy, so one that still waits at the end of the log is not sent.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -18,8 +22,6 @@ import pyarrow as pa
 
 from aerobee.pipeline.jobs.archive import COLUMNS as ARCHIVE_COLUMNS
 from aerobee.pipeline.jobs.archive import read_archive
-from aerobee.pipeline.jobs.archives.pace import paced
-from aerobee.pipeline.jobs.archives.replay_scope import WAITING, left_out, still_waiting
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import JobFailed, JobResult
 from aerobee.pipeline.jobs.session import step
@@ -27,8 +29,22 @@ from aerobee.protocol.message.record_layout import (
     SYS_COMPRESSED,
     SYS_COMPRESSION_MASK,
     SYS_COMPRESSION_ZLIB,
+    SYS_TRANSACTION_PREPARED,
 )
-from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX
+from aerobee.protocol.names import (
+    CHECK_MAX_TIME_TOPIC,
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    OP_HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    STAGE_TOPIC,
+    SYSTEM_TOPIC_PREFIX,
+    TRACE_TOPIC,
+)
+from aerobee.store.inspect.filler import FILLER_TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -50,6 +66,16 @@ _PACKED = (
 )
 _WHY = "whyLeftOut"
 _SINK_DDL = "topic string, body binary, tags string, keys string, properties map<string,string>"
+STAGED: Final = "staging of a sink's rows"
+WAITING: Final = "waiting copies of delayed messages"
+TRANSACTIONS: Final = "transactions' own"
+FILLERS: Final = "put in place of lost records"
+BROKERS: Final = "notes of brokers and traces"
+_TRANSACTION_TOPICS: Final = (HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC)
+_BROKER_TOPICS: Final = (SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, TRACE_TOPIC)
+_PREFIXES: Final = (SYSTEM_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX.upper())
+# A batch is what is sent at once, so it is cut to what fits into this part of a second.
+_TICKS = 10
 
 
 def replayable(rows: DataFrame, topic: str | None = None) -> DataFrame:
@@ -134,6 +160,56 @@ def replay(
     return result
 
 
+def left_out(topics: Sequence[str], where: str | None) -> Column:
+    """Why a row is not sent again; null for a message.
+
+    A topic that `topics` or the text of `where` name is meant, and sent; staging, half messages,
+    rollbacks and fillers are never.
+    """
+    from pyspark.sql import functions as f
+
+    topic = f.col("topic")
+    is_named = topic.isin(list(topics)) | f.contains(f.lit(where or ""), topic)
+    is_system = topic.startswith(_PREFIXES[0]) | topic.startswith(_PREFIXES[1])
+    return (
+        f.when(topic == STAGE_TOPIC, STAGED)
+        .when(topic == FILLER_TOPIC, FILLERS)
+        .when(f.col("sysFlag").bitwiseAND(SYS_TRANSACTION_PREPARED) != 0, TRANSACTIONS)
+        .when(is_named, f.lit(None))
+        .when(topic == SCHEDULE_TOPIC, WAITING)
+        .when(topic.isin(*_TRANSACTION_TOPICS), TRANSACTIONS)
+        .when(topic.isin(*_BROKER_TOPICS) | is_system, BROKERS)
+    )
+
+
+def still_waiting(waiting: DataFrame, rows: DataFrame) -> int:
+    """How many of these waiting copies have no delivered copy behind them in `rows`.
+
+    A delivered copy has the original's topic, unique key and time of birth; a message that waits
+    again and again (retries) has one for each time, so each is looked for behind its own place.
+    """
+    from pyspark.sql import functions as f
+
+    meant, unique = f.col("properties")["REAL_TOPIC"], f.col("properties")["UNIQ_KEY"]
+    born, place = f.col("bornTimestamp"), f.col("commitLogOffset")
+    one = waiting.select(
+        meant.alias("topic1"), unique.alias("key1"), born.alias("born1"), place.alias("place1")
+    )
+    two = rows.select(
+        f.col("topic").alias("topic2"),
+        unique.alias("key2"),
+        born.alias("born2"),
+        place.alias("place2"),
+    )
+    is_delivered = (
+        (f.col("topic1") == f.col("topic2"))
+        & f.col("key1").eqNullSafe(f.col("key2"))
+        & f.col("born1").eqNullSafe(f.col("born2"))
+        & (f.col("place2") > f.col("place1"))
+    )
+    return int(one.join(two, is_delivered, "left_anti").count())
+
+
 def _counted(rows: DataFrame) -> tuple[tuple[int, int | None, int | None], dict[str, int]]:
     """Messages with their first and last log offset, and how many rows are none, by why."""
     from pyspark.sql import functions as f
@@ -205,24 +281,38 @@ def _check_targets(topics: Sequence[str]) -> None:
 def _send(
     messages: DataFrame, options: dict[str, str], rate: float | None, result: JobResult
 ) -> None:
-    from aerobee.pipeline.jobs.archives.job_state import is_done
     from aerobee.pipeline.jobs.inputs import register_topics
+    from aerobee.pipeline.sink.plan import is_job_done
 
     result.facts["sent"] = 0
-    if is_done(options):
+    if is_job_done(options):
         result.lines += ["", f"nothing sent: job {options['jobId']} was done before"]
         return
     register_topics(messages.sparkSession)
     if rate:
         # One task, so that the rate is the rate, and the order of the log is kept.
-        messages = messages.coalesce(1).mapInArrow(_pacer(rate), _SINK_DDL)
+        messages = messages.coalesce(1).mapInArrow(lambda rows: rate_limited(rows, rate), _SINK_DDL)
     messages.write.format("rocketmq").options(**options).mode("append").save()
     result.facts["sent"] = result.facts["messages"]
     result.say("sent", f"{result.facts['messages']:,} messages to {options['nameServer']}")
 
 
-def _pacer(rate: float) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def pace(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from paced(batches, rate)
-
-    return pace
+def rate_limited(
+    batches: Iterator[pa.RecordBatch],
+    rate: float,
+    now: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], None] = time.sleep,
+) -> Iterator[pa.RecordBatch]:
+    """The same rows, at most `rate` of them a second on the average and about a tenth of that at
+    once. What a slow reader did not use is not made up for."""
+    assert rate > 0
+    most = max(1, int(rate / _TICKS))
+    due = now()
+    for batch in batches:
+        for first in range(0, batch.num_rows, most):
+            left = due - now()
+            if left > 0:
+                wait(left)
+            piece = batch.slice(first, most)
+            due = max(due, now()) + piece.num_rows / rate
+            yield piece

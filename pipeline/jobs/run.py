@@ -13,11 +13,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from aerobee.pipeline.brokers.errors import PipelineError
+from aerobee.pipeline.errors import OptionError, PipelineError
 from aerobee.pipeline.jobs.checks import ParseTime, check
 from aerobee.pipeline.jobs.result import COULD_NOT, DAMAGED, USAGE, JobFailed, JobResult
 from aerobee.pipeline.jobs.session import NEEDED, Progress, open_session, step
-from aerobee.pipeline.option_parsing import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -134,14 +133,14 @@ def _store(parsed: argparse.Namespace, parse_time: ParseTime) -> StoreInput:
 
 def _audit(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
     from aerobee.pipeline.jobs.audit import audit
-    from aerobee.pipeline.jobs.derived.claims import DELAY_LEVELS
+    from aerobee.pipeline.jobs.derived.entries import DELAY_LEVELS
 
     levels = parsed.delay_levels or DELAY_LEVELS
     return audit(spark, _store(parsed, parse_time), delay_levels=levels)
 
 
 def _rebuild(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
-    from aerobee.pipeline.jobs.derived.claims import DELAY_LEVELS
+    from aerobee.pipeline.jobs.derived.entries import DELAY_LEVELS
     from aerobee.pipeline.jobs.rebuild import Sizes, rebuild
 
     default = Sizes()
@@ -200,7 +199,7 @@ def _replay(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTi
 
 
 def _traffic(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
-    from aerobee.pipeline.jobs.statistics.plots import can_draw, write_plots
+    from aerobee.pipeline.jobs.plots import can_draw, write_plots
     from aerobee.pipeline.jobs.traffic import traffic
 
     result = traffic(spark, _store(parsed, parse_time))
@@ -219,8 +218,7 @@ def _traffic(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseT
 
 
 def _retention(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
-    from aerobee.pipeline.jobs.retention import retention
-    from aerobee.pipeline.jobs.statistics.whatif import Policy
+    from aerobee.pipeline.jobs.retention import Policy, retention
 
     policies = [Policy(hours=hours) for hours in parsed.hours]
     policies += [Policy(size=size) for size in parsed.size]

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from aerobee.pipeline.jobs.result import JobFailed
@@ -71,14 +70,14 @@ def _ship_wheel(spark: SparkSession) -> None:
     spark.sparkContext.addPyFile(shutil.copy(wheel, os.path.join(folder, "aerobee.zip")))
 
 
-#: Who speaks for each application of this process, by its id.
-_SPEAKERS: dict[str, Progress] = {}
+#: The progress of each application of this process, by its id.
+_PROGRESS: dict[str, Progress] = {}
 
 
 def step(spark: SparkSession, text: str) -> None:
     """Say what the job does from now on: in its progress, and in Spark's own pages."""
     spark.sparkContext.setJobDescription(text)
-    progress = _SPEAKERS.get(spark.sparkContext.applicationId)
+    progress = _PROGRESS.get(spark.sparkContext.applicationId)
     if progress is not None:
         progress.begin(text)
 
@@ -108,15 +107,13 @@ class Progress:
             self._say(self._text())
 
     def __enter__(self) -> Self:
-        _SPEAKERS[self._application] = self
+        _PROGRESS[self._application] = self
         if self._say is not None:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        _SPEAKERS.pop(self._application, None)
+    def __exit__(self, *_: object) -> None:
+        _PROGRESS.pop(self._application, None)
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aerobee.pipeline.option_parsing import OptionError, OptionMap
-from aerobee.pipeline.options import ACCESS_OPTIONS, Access, read_access, topic_options
+from aerobee.pipeline.brokers.access import ACCESS_OPTIONS, Access, read_access, topic_options
+from aerobee.pipeline.errors import OptionError
+from aerobee.pipeline.options import OptionMap
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.headers.stages import MAX_QUERY_CHARS, check_batch
 from aerobee.protocol.names import check_group_name, check_topic_name

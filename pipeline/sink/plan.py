@@ -15,7 +15,7 @@ from typing import Final
 from aerobee.client.errors import ClientError, NoRoute
 from aerobee.client.loop_thread import LoopThread
 from aerobee.client.producing.staging import StageClient, StagingOptions
-from aerobee.pipeline.option_parsing import OptionError
+from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.sink.options import (
     AT_LEAST_ONCE,
     EFFECTIVELY_ONCE,
@@ -24,12 +24,14 @@ from aerobee.pipeline.sink.options import (
     read_sink_options,
 )
 from aerobee.pipeline.sink.schema import Field, SinkColumns, read_sink_schema
-from aerobee.protocol.headers.stages import StageCapability
+from aerobee.protocol.headers.stages import DONE, NONE, StageCapability
 
 log = logging.getLogger("aerobee.pipeline")
 
-# Somebody waits for the plan: what does not answer soon is told.
-_PATIENCE_S: Final = 15.0
+# Somebody waits for the plan, so a peer that does not answer within this is an error.
+_PLAN_TIMEOUT_S: Final = 15.0
+# A batch write is the first and only batch of its job.
+_BATCH_OF_JOB: Final = 0
 
 
 class SinkPlanError(RuntimeError):
@@ -68,7 +70,7 @@ def plan_write(given: Mapping[str, str], fields: Sequence[Field], *, streaming: 
 
 
 async def _plan(options: SinkOptions, columns: SinkColumns, *, wants: bool) -> SinkPlan:
-    async with staging_client(options, _PATIENCE_S) as client:
+    async with staging_client(options, _PLAN_TIMEOUT_S) as client:
         if options.topic is not None:
             queues = await client.queues(options.topic)
             if not await client.knows(options.topic):
@@ -83,20 +85,20 @@ async def _plan(options: SinkOptions, columns: SinkColumns, *, wants: bool) -> S
         if not brokers:
             raise SinkPlanError(f"no broker is registered at {options.name_servers}")
         # Asked whatever is wanted: a broker that is away or refuses the keys is found now.
-        told = {broker: await client.capability(broker) for broker in brokers}
-    staged = _staged(told, options) if wants else None
+        capabilities = {broker: await client.capability(broker) for broker in brokers}
+    staged = _staged(capabilities, options) if wants else None
     query = None if options.job_id is None else query_of_job(options.job_id)
     return SinkPlan(options, columns, tuple(brokers), staged, query)
 
 
 def _staged(
-    told: Mapping[str, StageCapability | None], options: SinkOptions
+    capabilities: Mapping[str, StageCapability | None], options: SinkOptions
 ) -> dict[str, StageCapability] | None:
     """What each broker can stage; None, with a warning, if one of them cannot."""
-    found = {broker: one for broker, one in told.items() if one is not None}
-    if len(found) == len(told):
+    found = {broker: one for broker, one in capabilities.items() if one is not None}
+    if len(found) == len(capabilities):
         return found
-    unable = ", ".join(broker for broker, one in told.items() if one is None)
+    unable = ", ".join(broker for broker, one in capabilities.items() if one is None)
     if options.guarantee == EFFECTIVELY_ONCE:
         raise OptionError(
             f"option guarantee: effectively-once is not possible, broker {unable} does not stage "
@@ -115,15 +117,44 @@ def _warn(text: str) -> None:
     warnings.warn(text, stacklevel=3)
 
 
-def staging_client(options: SinkOptions, patience_s: float | None = None) -> StageClient:
-    """A client as the options want it; `patience_s` instead of retryTimeoutMs."""
+def staging_client(options: SinkOptions, retry_s: float | None = None) -> StageClient:
+    """A client as the options want it; `retry_s` instead of retryTimeoutMs."""
     asked_s = options.retry_timeout_ms / 1000
     return StageClient(
         options.name_servers,
         StagingOptions(
             call_timeout_s=max(options.send_timeout_ms / 1000, 5.0),
-            patience_s=asked_s if patience_s is None else min(asked_s, patience_s),
+            retry_s=asked_s if retry_s is None else min(asked_s, retry_s),
             commit_timeout_s=options.commit_timeout_ms / 1000,
             **options.of_clients(),
         ),
     )
+
+
+def is_job_done(given: Mapping[str, str]) -> bool:
+    """Whether a write with these options would send nothing, since its job id is done.
+
+    False where that cannot be known: without a job id, with a broker that does not stage or is
+    away, or while the batch is still being published; the write itself tells then what is wrong.
+    """
+    options = read_sink_options(given, streaming=False)
+    if options.job_id is None:
+        return False
+    thread = LoopThread.acquire()
+    try:
+        return thread.run(_is_done(options, query_of_job(options.job_id)))
+    except ClientError:
+        return False
+    finally:
+        thread.release()
+
+
+async def _is_done(options: SinkOptions, query: str) -> bool:
+    states = []
+    async with staging_client(options, _PLAN_TIMEOUT_S) as client:
+        for broker in await client.brokers():
+            if await client.capability(broker) is None:
+                return False
+            states.append((await client.status(broker, query, _BATCH_OF_JOB)).state)
+    # Brokers that the batch does not concern know nothing of it.
+    return DONE in states and set(states) <= {DONE, NONE}

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from aerobee.pipeline.decode.columns import TOPIC_COLUMNS, nearest
+from aerobee.pipeline.decode.columns import TOPIC_COLUMNS
+from aerobee.pipeline.errors import known_names
 
 _STRING: Final = ("string",)
 _WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
@@ -99,4 +100,4 @@ def _unknown(name: str) -> SinkSchemaError:
             f"column {name!r} cannot be written: the broker gives it; leave it out with "
             f"select({', '.join(SINK_COLUMNS)}) or drop({name!r})"
         )
-    return SinkSchemaError(f"unknown column {name!r}{nearest(name, SINK_COLUMNS)}")
+    return SinkSchemaError(f"unknown column {name!r}{known_names(name, SINK_COLUMNS)}")

@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
-from aerobee.client.connections.patience import patiently
+from aerobee.client.connections.retrying import with_backoff
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import ClientError, NoRoute
 from aerobee.client.loop_thread import LoopThread
@@ -65,8 +65,8 @@ class TaskSender(Protocol):
     def finish(self) -> list[StagePart]:
         """Send the rest and wait for all answers; what was staged. Raises SinkSendError."""
 
-    def give_up(self) -> None:
-        """The task has failed: forget what was staged, as far as that is quickly done."""
+    def discard(self) -> None:
+        """The task has failed: drop what was staged, as far as that is quickly done."""
 
 
 class InFlight:
@@ -154,21 +154,27 @@ class StagedSender:
 
     def add(self, row: Row) -> None:
         broker = row.queue.broker_name
-        told = self._capability_of(broker)
-        limit = min(told.max_message_bytes, told.max_chunk_bytes - row.size + len(row.body) - 256)
+        capability = self._capability_of(broker)
+        limit = min(
+            capability.max_message_bytes,
+            capability.max_chunk_bytes - row.size + len(row.body) - 256,
+        )
         if len(row.body) > limit:
             raise SinkRowError(
                 f"row {row.number} of its partition, topic {row.queue.topic!r}: its body has "
                 f"{len(row.body)} bytes, at most {limit} fit into one message of broker {broker}"
             )
-        if row.delay_level and not told.delay:
+        if row.delay_level and not capability.delay:
             raise SinkRowError(
                 f"row {row.number} of its partition, topic {row.queue.topic!r}: broker {broker} "
                 "does not stage delayed messages; leave delayTimeLevel out, or use "
                 "guarantee=at-least-once"
             )
         gathered = self._gathered.get(broker)
-        if gathered is not None and gathered.size + row.size > told.max_chunk_bytes - _RUN_BYTES:
+        if (
+            gathered is not None
+            and gathered.size + row.size > capability.max_chunk_bytes - _RUN_BYTES
+        ):
             self._flush(broker)
             gathered = None
         if gathered is None:
@@ -193,7 +199,7 @@ class StagedSender:
             for broker, name in self._names.items()
         ]
 
-    def give_up(self) -> None:
+    def discard(self) -> None:
         async def drop() -> None:
             async with asyncio.timeout(_GIVE_UP_S):
                 for broker, name in self._names.items():
@@ -227,13 +233,13 @@ class PlainClient:
 
     def __init__(self, options: SinkOptions) -> None:
         send_s = options.send_timeout_ms / 1000
-        # A broker's own limit decides; it is told as the broker tells it.
+        # A broker's own limit decides, and its own text says so.
         self._options = ProducerOptions(
             send_timeout_s=send_s, call_timeout_s=max(send_s, 5.0), **options.of_clients()
         )
         self._session = Session(options.name_servers, self._options)
         self._sender = Sender(self._session, options.producer_group, self._options)
-        self._patience_s = options.retry_timeout_ms / 1000
+        self._retry_s = options.retry_timeout_ms / 1000
         self.local_ip = self._session.local_ip
 
     async def __aenter__(self) -> PlainClient:
@@ -247,9 +253,9 @@ class PlainClient:
     async def queues(self, topic: str, *, is_known: bool = False) -> list[MessageQueue]:
         """As StageClient.queues."""
         routes = self._session.routes
-        return await patiently(
+        return await with_backoff(
             self._session,
-            self._patience_s,
+            self._retry_s,
             lambda: routes.write_queues(topic, AUTO_CREATE_TOPIC, _DEFAULT_QUEUES),
             (NoRoute,) if is_known else (),
         )
@@ -263,9 +269,9 @@ class PlainClient:
         else:
             outgoing = Outgoing(first.queue.topic, _batch_body(rows), "", "", batch=True)
         timeout_s = self._options.send_timeout_s
-        return await patiently(
+        return await with_backoff(
             self._session,
-            self._patience_s,
+            self._retry_s,
             lambda: self._sender.attempt(outgoing, first.queue, timeout_s),
         )
 
@@ -307,7 +313,7 @@ class PlainSender:
             log.warning("messages stored, but not known to be safe code=%s count=%d", code, count)
         return []
 
-    def give_up(self) -> None:
+    def discard(self) -> None:
         """What was sent is sent."""
 
     def _flush(self, queue: MessageQueue) -> None:

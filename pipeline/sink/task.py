@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -58,7 +58,7 @@ def write_partition(
                 count += 1
             parts = sender.finish()
         except BaseException:
-            sender.give_up()
+            sender.discard()
             raise
     return TaskResult(query, batch, count, [msgspec.structs.asdict(part) for part in parts])
 
@@ -81,8 +81,10 @@ def _sender(
             if isinstance(client, PlainClient):
                 sender = PlainSender(client, thread, plan.options)
             else:
-                told = _Capabilities(client, thread, plan.staged or {})
-                sender = StagedSender(client, thread, plan.options, (query, batch), partition, told)
+                capability_of = _Capabilities(client, thread, plan.staged or {})
+                sender = StagedSender(
+                    client, thread, plan.options, (query, batch), partition, capability_of
+                )
 
             def queues_of(topic: str) -> Sequence[MessageQueue]:
                 try:
@@ -109,32 +111,31 @@ class _Capabilities:
         self._known = dict(known)
 
     def __call__(self, broker: str) -> StageCapability:
-        told = self._known.get(broker)
-        if told is None:
-            told = self._thread.run(self._client.capability(broker))
-            if told is None:
+        found = self._known.get(broker)
+        if found is None:
+            found = self._thread.run(self._client.capability(broker))
+            if found is None:
                 raise SinkSendError(
                     f"broker {broker}, which was not there when the write began, does not stage "
                     "batches; start the write anew, or use guarantee=at-least-once"
                 )
-            self._known[broker] = told
-        return told
+            self._known[broker] = found
+        return found
 
 
 def commit_write(plan: SinkPlan, results: Sequence[TaskResult]) -> None:
     """Decide the batch and wait until it is published; nothing to do at least once."""
     if plan.staged is None or not results:
         return
-    query, batch = _batch_of(results)
-    parts = _parts_of(results)
+    staged = _staged(plan, results)
 
     async def commit() -> None:
         async with staging_client(plan.options) as client:
-            decision = await client.commit(query, batch, parts, plan.brokers)
+            decision = await client.commit(*staged)
         if decision.existed:
             log.warning(
                 "the batch was decided before, its rows of then count query=%s batch=%d "
-                "stages_dropped=%d", query, batch, len(parts),
+                "stages_dropped=%d", staged.query, staged.batch, len(staged.parts),
             )  # fmt: skip
 
     _run(commit)
@@ -144,19 +145,34 @@ def abort_write(plan: SinkPlan, results: Sequence[TaskResult]) -> None:
     """Give up what was staged, unless the batch is decided."""
     if plan.staged is None or not results:
         return
-    query, batch = _batch_of(results)
-    parts = _parts_of(results)
+    staged = _staged(plan, results)
 
     async def abort() -> None:
         async with staging_client(plan.options) as client:
-            if not await client.abort(query, batch, parts, plan.brokers):
-                log.warning("abort after the decision query=%s batch=%d", query, batch)
+            if not await client.abort(*staged):
+                log.warning("abort after the decision query=%s batch=%d", *staged[:2])
 
     try:
         _run(abort)
     except ClientError as error:
-        # They expire by themselves; the error that led here is the one to be told.
-        log.warning("stages not given up query=%s batch=%d error=%s", query, batch, error)
+        # They expire by themselves; the error that led here is the one to be raised.
+        log.warning("stages not given up query=%s batch=%d error=%s", *staged[:2], error)
+
+
+class _Staged(NamedTuple):
+    """What all tasks of a batch have staged, and the brokers that may hold some of it."""
+
+    query: str
+    batch: int
+    parts: list[StagePart]
+    brokers: tuple[str, ...]
+
+
+def _staged(plan: SinkPlan, results: Sequence[TaskResult]) -> _Staged:
+    batches = {(result.query, result.batch) for result in results}
+    assert len(batches) == 1, batches
+    parts = [msgspec.convert(part, type=StagePart) for one in results for part in one.parts]
+    return _Staged(*batches.pop(), parts, plan.brokers)
 
 
 def _run(work: Callable[[], Any]) -> None:
@@ -165,13 +181,3 @@ def _run(work: Callable[[], Any]) -> None:
         thread.run(work())
     finally:
         thread.release()
-
-
-def _batch_of(results: Sequence[TaskResult]) -> tuple[str, int]:
-    batches = {(result.query, result.batch) for result in results}
-    assert len(batches) == 1, batches
-    return batches.pop()
-
-
-def _parts_of(results: Sequence[TaskResult]) -> list[StagePart]:
-    return [msgspec.convert(part, type=StagePart) for result in results for part in result.parts]

@@ -6,7 +6,7 @@ to the tasks, and made again from the pickle for commit and abort: nothing is ke
 plan.
 
 What Spark says of a task, and where: the partition in its TaskContext, a stream's query and batch
-as local properties of it; commit is told the batch only. So both travel in the commit messages.
+as local properties of it; commit gets the batch only. So both travel in the commit messages.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
+
+from aerobee.pipeline.workers import freeze_imports
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
@@ -77,11 +79,30 @@ def stream_writer(
     return kind(plan_write(options, schema.fields, streaming=True))
 
 
-class TopicWriter(DataSourceArrowWriter):
-    """One batch write."""
+class _DriverSide:
+    """What every writer does on the driver; streams name the batch, which the messages name too."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
+
+    def commit(self, messages: Sequence[SinkCommit | None], batchId: int = 0) -> None:
+        """Runs when all tasks have ended; may be called again."""
+        from aerobee.pipeline.sink.task import commit_write
+
+        commit_write(self._plan, [message.result for message in messages if message is not None])
+
+    def abort(self, messages: Sequence[SinkCommit | None], batchId: int = 0) -> None:
+        """Runs when a task, or the commit, has failed."""
+        from aerobee.pipeline.sink.task import abort_write
+
+        abort_write(self._plan, [message.result for message in messages if message is not None])
+
+
+class TopicWriter(_DriverSide, DataSourceArrowWriter):
+    """One batch write."""
+
+    def __init__(self, plan: SinkPlan) -> None:
+        super().__init__(plan)
         # Names the rows of a write without jobId, in SPARK_ID.
         self._query = plan.query or f"write.{uuid.uuid4()}"
 
@@ -89,37 +110,13 @@ class TopicWriter(DataSourceArrowWriter):
         """Runs in a task."""
         from aerobee.pipeline.sink.rows import values_of
         from aerobee.pipeline.sink.task import write_partition
-        from aerobee.pipeline.workers import settle
 
-        settle()
+        freeze_imports()
         values = values_of(iterator)
         return SinkCommit(write_partition(self._plan, self._query, 0, _partition(), values))
 
-    def commit(self, messages: Sequence[SinkCommit | None]) -> None:
-        """Runs on the driver when all tasks have ended."""
-        _commit(self._plan, messages)
 
-    def abort(self, messages: Sequence[SinkCommit | None]) -> None:
-        """Runs on the driver when a task, or the commit, has failed."""
-        _abort(self._plan, messages)
-
-
-class _StreamSides:
-    """What both stream writers do on the driver."""
-
-    def __init__(self, plan: SinkPlan) -> None:
-        self._plan = plan
-
-    def commit(self, messages: Sequence[SinkCommit | None], batchId: int) -> None:
-        """Runs on the driver when all tasks of a batch have ended; may be called again."""
-        _commit(self._plan, messages)
-
-    def abort(self, messages: Sequence[SinkCommit | None], batchId: int) -> None:
-        """Runs on the driver when a task, or the commit, has failed."""
-        _abort(self._plan, messages)
-
-
-class TopicStreamRowWriter(_StreamSides, DataSourceStreamWriter):
+class TopicStreamRowWriter(_DriverSide, DataSourceStreamWriter):
     """One stream's writes, as rows."""
 
     def write(self, iterator: Iterator[Any]) -> SinkCommit:
@@ -129,7 +126,7 @@ class TopicStreamRowWriter(_StreamSides, DataSourceStreamWriter):
 
 if DataSourceStreamArrowWriter is not None:
 
-    class TopicStreamWriter(_StreamSides, DataSourceStreamArrowWriter):
+    class TopicStreamWriter(_DriverSide, DataSourceStreamArrowWriter):
         """One stream's writes, as Arrow batches."""
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
@@ -141,9 +138,8 @@ if DataSourceStreamArrowWriter is not None:
 
 def _write_stream(plan: SinkPlan, values: Iterator[Sequence[Any]]) -> SinkCommit:
     from aerobee.pipeline.sink.task import write_partition
-    from aerobee.pipeline.workers import settle
 
-    settle()
+    freeze_imports()
     context = TaskContext.get()
     assert context is not None
     query = context.getLocalProperty(_QUERY_ID)
@@ -160,15 +156,3 @@ def _partition() -> int:
     context = TaskContext.get()
     assert context is not None
     return int(context.partitionId())
-
-
-def _commit(plan: SinkPlan, messages: Sequence[SinkCommit | None]) -> None:
-    from aerobee.pipeline.sink.task import commit_write
-
-    commit_write(plan, [message.result for message in messages if message is not None])
-
-
-def _abort(plan: SinkPlan, messages: Sequence[SinkCommit | None]) -> None:
-    from aerobee.pipeline.sink.task import abort_write
-
-    abort_write(plan, [message.result for message in messages if message is not None])

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from aerobee.pipeline.brokers.access import ACCESS_OPTIONS, Access, read_access, topic_options
 from aerobee.pipeline.brokers.offsets import EARLIEST, LATEST, Queue, parse_assign, parse_offsets
-from aerobee.pipeline.decode.columns import PROPERTIES, TOPIC_COLUMNS, Column, choose
-from aerobee.pipeline.option_parsing import OptionError, OptionMap
-from aerobee.pipeline.options import ACCESS_OPTIONS, Access, read_access, topic_options
+from aerobee.pipeline.decode.columns import TOPIC_COLUMNS, Column
+from aerobee.pipeline.errors import OptionError
+from aerobee.pipeline.options import OptionMap, read_columns
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import (
     ALL_MESSAGES,
@@ -38,8 +39,8 @@ SOURCE_OPTIONS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where reading starts or ends: at an end of each queue, at a time, or at given offsets.
+class OffsetSpec:
+    """Which offsets reading starts or ends at: an end of each queue, a time, or given offsets.
 
     `offsets` may hold EARLIEST and LATEST; what they do not name is at `otherwise`.
     """
@@ -66,8 +67,8 @@ class SourceOptions:
     expression: str  # the tags, for the broker
     tags: frozenset[str]
     condition: str | None  # SQL92, evaluated here
-    start: Place
-    end: Place
+    start: OffsetSpec
+    end: OffsetSpec
     most_rows: int | None
     most_bytes: int | None
     min_partitions: int | None
@@ -107,8 +108,8 @@ def read_source_options(
         _refuse(options, _ENDS, "a stream has no end")
     elif streaming is False:
         _refuse(options, _STREAM_ONLY, "it is for streams")
-    start = _place(options, "starting", LATEST if streaming else EARLIEST)
-    end = _place(options, "ending", LATEST)
+    start = _offset_spec(options, "starting", LATEST if streaming else EARLIEST)
+    end = _offset_spec(options, "ending", LATEST)
     if streaming is False:
         _check_batch(start, end)
         _check_order(options, start, end)
@@ -136,7 +137,7 @@ def read_source_options(
         commit_offsets=commit,
         start_state_location=options.text("startStateLocation"),
         pull_batch=options.integer("pullBatchSize", None, 1, 1_000_000),
-        columns=_columns(options, text_form),
+        columns=read_columns(options, TOPIC_COLUMNS, text_form),
         properties_format=text_form,
         decompress=options.boolean("decompress", True),
         system_properties=options.boolean("includeSystemProperties", False),
@@ -195,7 +196,7 @@ def _expression(options: OptionMap) -> tuple[str, frozenset[str], str | None]:
     return ALL_MESSAGES, frozenset(), expression
 
 
-def _place(options: OptionMap, which: str, otherwise: int) -> Place:
+def _offset_spec(options: OptionMap, which: str, otherwise: int) -> OffsetSpec:
     name, timestamp = f"{which}Offsets", f"{which}Timestamp"
     if name in options and timestamp in options:
         raise OptionError(f"options {name} and {timestamp} exclude each other")
@@ -204,7 +205,7 @@ def _place(options: OptionMap, which: str, otherwise: int) -> Place:
     if text is None or text.lower() in ("earliest", "latest"):
         if text is not None:
             otherwise = EARLIEST if text.lower() == "earliest" else LATEST
-        return Place(otherwise, time_ms)
+        return OffsetSpec(otherwise, time_ms)
     try:
         offsets = parse_offsets(text)
     except ValueError as error:
@@ -214,10 +215,10 @@ def _place(options: OptionMap, which: str, otherwise: int) -> Place:
         ) from error
     # A queue that is not named is read whole rather than skipped.
     unnamed = EARLIEST if which == "starting" else LATEST
-    return Place(unnamed, None, tuple(sorted(offsets.items())))
+    return OffsetSpec(unnamed, None, tuple(sorted(offsets.items())))
 
 
-def _check_batch(start: Place, end: Place) -> None:
+def _check_batch(start: OffsetSpec, end: OffsetSpec) -> None:
     for name, place, never, word in (
         ("startingOffsets", start, LATEST, "start at latest"),
         ("endingOffsets", end, EARLIEST, "end at earliest"),
@@ -229,7 +230,7 @@ def _check_batch(start: Place, end: Place) -> None:
             raise OptionError(f"option {name}: a batch cannot {word}")
 
 
-def _check_order(options: OptionMap, start: Place, end: Place) -> None:
+def _check_order(options: OptionMap, start: OffsetSpec, end: OffsetSpec) -> None:
     """What the user gave contradicts itself, whatever the queues have."""
     first_ms, end_ms = start.timestamp_ms, end.timestamp_ms
     if first_ms is not None and end_ms is not None and end_ms < first_ms:
@@ -251,14 +252,3 @@ def _group(options: OptionMap) -> tuple[str, bool]:
     except BadRequest as error:
         name = "consumerGroup" if named else "groupIdPrefix"
         raise OptionError(f"option {name}: {error.remark}") from error
-
-
-def _columns(options: OptionMap, text_form: str) -> tuple[Column, ...]:
-    known = [
-        Column(PROPERTIES, "string") if column.name == PROPERTIES and text_form != "map" else column
-        for column in TOPIC_COLUMNS
-    ]
-    try:
-        return choose(known, options.names("columns"))
-    except ValueError as error:
-        raise OptionError(f"option columns: {error}") from error

@@ -1,7 +1,7 @@
 """Reads the offsets [start, end) of one queue, with several pulls on their way at the same time.
 
 A pull names an offset and how many messages are wanted; how many come is the broker's decision:
-ours gives up to 4 MiB to who asks by `maxMsgBytes`, Java's 32 messages or 256 KiB, 8 of cold ones.
+ours gives up to 4 MiB to a pull with `maxMsgBytes`, Java's 32 messages or 256 KiB, 8 of cold ones.
 So the first pull asks for all, and what it brings is the guess for the next ones, which are sent
 ahead of their answers. Where an answer falls short of its guess, the rest is asked for at once;
 chunks come out in the order of the offsets whatever the order of answers.
@@ -26,16 +26,13 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from aerobee.pipeline.brokers.brokers import Brokers, check
-from aerobee.pipeline.brokers.errors import BadData, DataLoss
 from aerobee.pipeline.brokers.offsets import Range
+from aerobee.pipeline.brokers.queue_offsets import PULL_CODES, pull_header
+from aerobee.pipeline.errors import BadData, DataLoss
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import ProtocolError
 from aerobee.protocol.frames.command import Command, make_request
-from aerobee.protocol.headers.client import (
-    PULL_SUBSCRIPTION,
-    PullMessageHeader,
-    PullMessageResponse,
-)
+from aerobee.protocol.headers.client import PullMessageResponse
 from aerobee.remoting.blocking import BlockingCaller
 from aerobee.remoting.errors import RemotingError
 
@@ -48,14 +45,6 @@ _MOST_MESSAGES = 32_768
 _AHEAD_BYTES, _MOST_AHEAD, _LEAST_AHEAD = 8 << 20, 32, 3
 # After this many answers as guessed, the next guess is twice as long, to see whether more comes.
 _BEFORE_TRYING, _LONGEST_BEFORE_TRYING = 16, 1024
-_PULLED: Final = frozenset(
-    {
-        int(ResponseCode.SUCCESS),
-        int(ResponseCode.PULL_NOT_FOUND),
-        int(ResponseCode.PULL_RETRY_IMMEDIATELY),
-        int(ResponseCode.PULL_OFFSET_MOVED),
-    }
-)
 _REMOVED = "MESSAGE_WAS_REMOVING"
 
 
@@ -126,15 +115,15 @@ class Guess:
 class RangeReader:
     """Reads one range; make it inside the task, iterate over `chunks` once."""
 
-    def __init__(self, brokers: Brokers, wanted: Range, form: PullForm) -> None:
+    def __init__(self, brokers: Brokers, whole: Range, form: PullForm) -> None:
         self._brokers = brokers
-        self._queue = wanted.queue
-        self._next = wanted.start
-        self._end = wanted.end
+        self._queue = whole.queue
+        self._next = whole.start
+        self._end = whole.end
         self._form = form
         self._guess = Guess(min(form.most_messages or _MOST_MESSAGES, _MOST_MESSAGES))
         self._slots: deque[_Slot] = deque()
-        self._patience = brokers.patience()
+        self._retries = brokers.retries()
         #: Offsets that were lost and passed over.
         self.lost = 0
 
@@ -146,8 +135,8 @@ class RangeReader:
                 yield from self._digest(slot, answer, address)
             except RemotingError as error:
                 self._slots.clear()
-                self._patience.wait(error)
-                self._brokers.look_again(self._queue.topic)
+                self._retries.wait(error)
+                self._brokers.refresh_route(self._queue.topic)
 
     def _first_answer(self) -> tuple[_Slot, Command, str]:
         """Send ahead, then take answers until the first slot's is there."""
@@ -171,26 +160,16 @@ class RangeReader:
             position = end
 
     def _send(self, caller: BlockingCaller, start: int, end: int) -> _Slot:
-        header = PullMessageHeader(
-            consumer_group=self._form.group,
-            topic=self._queue.topic,
-            queue_id=self._queue.number,
-            queue_offset=start,
-            max_msg_nums=end - start,
-            sys_flag=PULL_SUBSCRIPTION,
-            commit_offset=0,
-            suspend_timeout_millis=0,
-            sub_version=0,
-            subscription=self._form.expression,
-            expression_type="TAG",
-            max_msg_bytes=PULL_BYTES,
-        )
+        form = self._form
+        header = pull_header(form.group, self._queue, start, end - start, form.expression)
+        header.expression_type = "TAG"
+        header.max_msg_bytes = PULL_BYTES
         command = make_request(RequestCode.PULL_MESSAGE, header.to_ext())
         return _Slot(start, end, caller.send(command))
 
     def _digest(self, slot: _Slot, answer: Command, address: str) -> Iterator[Chunk]:
         """Give out what an answer brought, and ask for what it left of its slot."""
-        check(address, answer, _PULLED)
+        check(address, answer, PULL_CODES)
         try:
             following = PullMessageResponse.from_ext(answer.ext).next_begin_offset
         except ProtocolError as error:
@@ -203,7 +182,7 @@ class RangeReader:
                 f"{self._queue}: {address} does not get on from offset {slot.start} "
                 f"({answer.code} {answer.remark})"
             )
-        self._patience.restart()
+        self._retries.restart()
         self._guess.learn(slot.end - slot.start, following - slot.start, len(answer.body))
         low = self._next
         self._next = min(max(reached, low), self._end)
@@ -222,16 +201,16 @@ class RangeReader:
             return following
         if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
             if answer.remark == _REMOVED and following > slot.start:
-                self._lose(slot.start, min(following, slot.end), "were removed")
+                self._report_loss(slot.start, min(following, slot.end), "were removed")
             return following
         # Not found or moved: below the queue's beginning, beyond its end, or a hole in the queue.
         if following > slot.start:
-            self._lose(slot.start, min(following, slot.end), "are gone")
+            self._report_loss(slot.start, min(following, slot.end), "are gone")
             return following
-        self._lose(slot.start, self._end, f"are not there, the queue ends at {following}")
+        self._report_loss(slot.start, self._end, f"are not there, the queue ends at {following}")
         return self._end
 
-    def _lose(self, start: int, end: int, what: str) -> None:
+    def _report_loss(self, start: int, end: int, what: str) -> None:
         text = f"{self._queue}: offsets {start} to {end - 1} {what}"
         if self._form.fail_on_data_loss:
             raise DataLoss(f"{text}; with failOnDataLoss=false the query goes on without them")

@@ -11,43 +11,42 @@ cannot be decoded fails the task, or is left out with a warning under failOnData
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from aerobee.pipeline.brokers.brokers import Brokers
-from aerobee.pipeline.brokers.errors import BadData
 from aerobee.pipeline.brokers.offsets import Queue, Range
 from aerobee.pipeline.decode.columns import TOPIC_COLUMNS, choose
-from aerobee.pipeline.decode.decode import Form, decode
-from aerobee.pipeline.decode.properties import Properties
-from aerobee.pipeline.decode.starts import record_starts
+from aerobee.pipeline.decode.decode import Form, decode, gather
+from aerobee.pipeline.decode.properties import sql_matcher
+from aerobee.pipeline.decode.record_starts import record_starts
+from aerobee.pipeline.errors import BadData
 from aerobee.pipeline.source.options import SourceOptions
 from aerobee.pipeline.source.range_reader import Chunk, PullForm, RangeReader
+from aerobee.protocol.message.record_layout import QUEUE_OFFSET_POSITION
 
 log = logging.getLogger("aerobee.pipeline")
 
 # Batches of 8-32 k rows are best (larger ones crowd the JVM); answers are joined up to these.
 _JOIN_BYTES = 2 << 20
 _BATCH_ROWS = 32_768
-# The queue offset within a record (store/FORMAT.md 2.1).
-_QUEUE_OFFSET_POSITION = 20
 
 
-def read_range(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
+def read_range(options: SourceOptions, whole: Range) -> Iterator[pa.RecordBatch]:
     """The rows of one range. Raises PipelineError."""
     form = PullForm(
         options.group, options.expression, options.pull_batch, options.fail_on_data_loss
     )
     with Brokers(options.access, expected=True) as brokers:
-        reader = RangeReader(brokers, wanted, form)
-        rows = _Rows(options, wanted.queue)
+        reader = RangeReader(brokers, whole, form)
+        rows = _Rows(options, whole.queue)
         for chunks in _joined(reader.chunks()):
             yield from rows.batches(chunks)
         if reader.lost:
-            log.warning("%s: %d offsets were lost and passed over", wanted.queue, reader.lost)
+            log.warning("%s: %d offsets were lost and passed over", whole.queue, reader.lost)
 
 
 def _joined(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -92,11 +91,11 @@ class _Rows:
             decompress=options.decompress,
             broker_name=queue.broker,
             system_properties=options.system_properties,
-            matching=None if options.condition is None else _matching(options.condition),
+            matching=None if options.condition is None else sql_matcher(options.condition),
         )
 
     def batches(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
-        """The wanted rows of a chunk."""
+        """The rows of a chunk that count and match."""
         found = record_starts(chunk.records, 0, len(chunk.records))
         starts = found.positions
         if found.end != len(chunk.records):
@@ -129,17 +128,8 @@ class _Rows:
         return f"{self._queue}, offsets {chunk.low} to {chunk.high - 1}: {what}"
 
 
-def _matching(expression: str) -> Callable[[Properties], np.ndarray]:
-    # Brings the parser, which reads without SQL have no need of.
-    from aerobee.pipeline.decode.sql_rows import SqlRows
-
-    return SqlRows(expression)
-
-
 def _inside(chunk: Chunk, starts: np.ndarray) -> np.ndarray:
     """Which records have a queue offset that counts."""
-    buffer = chunk.records
-    words = np.ndarray(max(0, len(buffer) - 7), "V8", buffer, strides=(1,))
-    offsets = words[starts + _QUEUE_OFFSET_POSITION].view(">i8")
+    offsets = gather(chunk.records, starts + QUEUE_OFFSET_POSITION, ">i8")
     inside: np.ndarray = (offsets >= chunk.low) & (offsets < chunk.high)
     return inside

@@ -3,7 +3,7 @@
 Nothing here knows Spark; `topic_source.py` puts its classes around this. One object lives as long
 as the query's driver process and may be asked a hundred times a second.
 
-    initial()           once; pinned outside the process where a later answer would differ
+    initial()           once; kept outside the process where a later answer would differ
     latest(start, ...)  how far the next batch goes: the queues' ends, held back by limits. PySpark
                         before 4.2 asks for it before it asks for initial(), and without a start
     ranges(start, end)  what the batch reads; a queue that `start` lacks is read from its minimum
@@ -19,7 +19,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from aerobee.pipeline.brokers.errors import DataLoss, PipelineError
 from aerobee.pipeline.brokers.offsets import Offsets, Queue, Range, limited
 from aerobee.pipeline.brokers.queue_offsets import (
     max_offsets,
@@ -27,9 +26,10 @@ from aerobee.pipeline.brokers.queue_offsets import (
     min_offsets,
     store_group_offsets,
 )
+from aerobee.pipeline.errors import DataLoss, PipelineError
+from aerobee.pipeline.source.initial_offsets import initial_offsets_of
 from aerobee.pipeline.source.options import SourceOptions
-from aerobee.pipeline.source.positions import Cluster
-from aerobee.pipeline.source.start_pins import make_pins
+from aerobee.pipeline.source.plan import SubscribedQueues
 
 log = logging.getLogger("aerobee.pipeline")
 
@@ -42,12 +42,12 @@ class StreamPlan:
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self._cluster = Cluster(options)
-        self._pins = make_pins(options, self._cluster.brokers)
+        self._subscribed = SubscribedQueues(options)
+        self._kept_initial = initial_offsets_of(options, self._subscribed.brokers)
         self._initial: Offsets | None = None
         #: Whether Spark wanted to know where to begin, so batch 0 is not done.
         self._asked = False
-        self._pins_settled = False
+        self._initial_dropped = False
         #: The last offset met of each queue, for queues whose broker is away.
         self._known: Offsets = {}
         self._target: Offsets | None = None
@@ -55,7 +55,7 @@ class StreamPlan:
 
     def close(self) -> None:
         """Close the connections."""
-        self._cluster.close()
+        self._subscribed.close()
 
     # --- where to begin ---------------------------------------------------------------------
 
@@ -71,29 +71,31 @@ class StreamPlan:
         return self._initial
 
     def _begin(self) -> Offsets:
-        queues = self._cluster.queues()
+        queues = self._subscribed.queues()
         place = self.options.start
-        offsets = self._cluster.resolve(place, queues)
+        offsets = self._subscribed.resolve(place, queues)
         if not place.moves:
             return offsets
-        if self._pins.where is None:
+        if self._kept_initial.where is None:
             log.warning(
                 "the start is not kept outside this process: after a crash within the first batch "
                 "the query must be started anew; option consumerGroup keeps it"
             )
             return offsets
-        pinned = self._pins.load(queues)
-        if pinned:
-            log.warning("the start of an earlier try is used again, from %s", self._pins.where)
-        offsets |= pinned
-        self._pins.store(offsets)
+        kept = self._kept_initial.load(queues)
+        if kept:
+            log.warning(
+                "the start of an earlier try is used again, from %s", self._kept_initial.where
+            )
+        offsets |= kept
+        self._kept_initial.store(offsets)
         return offsets
 
-    def _settle_pins(self) -> None:
-        """A start that did not need the initial offset: batch 0 is done, the pins have served."""
-        if not self._pins_settled and not self._asked and self.options.start.moves:
-            self._pins.drop(self._cluster.queues(list(self._known)))
-        self._pins_settled = True
+    def _drop_initial(self) -> None:
+        """A start that did not need the initial offset: batch 0 is done, so it is dropped."""
+        if not self._initial_dropped and not self._asked and self.options.start.moves:
+            self._kept_initial.drop(self._subscribed.queues(list(self._known)))
+        self._initial_dropped = True
 
     # --- how far to go ----------------------------------------------------------------------
 
@@ -111,8 +113,8 @@ class StreamPlan:
         """
         if start is not None:
             self._known |= start
-            self._settle_pins()
-        elif self.options.start.moves and not self._pins_settled:
+            self._drop_initial()
+        elif self.options.start.moves and not self._initial_dropped:
             self._beginning()
         ends = self._ends()
         self.highest = dict(ends)
@@ -125,7 +127,7 @@ class StreamPlan:
             }
         for queue, known in self._known.items():
             if ends.setdefault(queue, known) < known:
-                self._cluster.lose(
+                self._subscribed.report_loss(
                     f"{queue}: was read up to offset {known}, but ends at {ends[queue]}"
                 )
         if start is not None and (most_rows or most_bytes):
@@ -133,7 +135,7 @@ class StreamPlan:
         return ends
 
     def _ends(self) -> Offsets:
-        return max_offsets(self._cluster.brokers, self._cluster.queues(list(self._known)))
+        return max_offsets(self._subscribed.brokers, self._subscribed.queues(list(self._known)))
 
     def _held_back(
         self, start: Offsets, ends: Offsets, most_rows: int | None, most_bytes: int | None
@@ -141,14 +143,14 @@ class StreamPlan:
         # What retention took is not counted: a limit of a thousand would have to pass over a
         # million lost messages in a thousand empty batches.
         behind = [queue for queue, end in ends.items() if end > start.get(queue, -1)]
-        lowest = min_offsets(self._cluster.brokers, behind)
+        lowest = min_offsets(self._subscribed.brokers, behind)
         begins = {**start} | {queue: max(low, start.get(queue, 0)) for queue, low in lowest.items()}
         lags = {queue: ends[queue] - begins[queue] for queue in behind}
         lags = {queue: lag for queue, lag in lags.items() if lag > 0}
         limits = [most_rows] if most_rows else []
         if most_bytes and lags:
             places = [(queue, begins[queue]) for queue in lags]
-            sizes = mean_sizes(self._cluster.brokers, self.options.group, places, _SAMPLE)
+            sizes = mean_sizes(self._subscribed.brokers, self.options.group, places, _SAMPLE)
             total = sum(lag * sizes.get(queue, 0) for queue, lag in lags.items())
             if total > most_bytes:
                 limits.append(max(1, int(sum(lags.values()) * most_bytes / total)))
@@ -156,7 +158,7 @@ class StreamPlan:
 
     def _with_new_queues(self, start: Mapping[Queue, int], ends: Offsets) -> Offsets:
         new = [queue for queue in ends if queue not in start]
-        return {**min_offsets(self._cluster.brokers, new), **start}
+        return {**min_offsets(self._subscribed.brokers, new), **start}
 
     # --- what to read -----------------------------------------------------------------------
 
@@ -167,15 +169,15 @@ class StreamPlan:
         starts again how far was planned, also when batch 0 was not finished.
         """
         if start != end:
-            self._settle_pins()
+            self._drop_initial()
         self._known |= start
         self._known |= end
         begins = self._with_new_queues(start, end)
-        wanted = [Range(queue, begins[queue], last) for queue, last in sorted(end.items())]
-        for one in wanted:
+        ranges = [Range(queue, begins[queue], last) for queue, last in sorted(end.items())]
+        for one in ranges:
             if one.size < 0:
                 self._backwards(one)
-        return self._cluster.check([one for one in wanted if one.size > 0])
+        return self._subscribed.check([one for one in ranges if one.size > 0])
 
     def _backwards(self, one: Range) -> None:
         begun = (self._initial or {}).get(one.queue)
@@ -186,7 +188,9 @@ class StreamPlan:
                 "of a stream is not kept. Begin with a new checkpoint, and with "
                 "startingTimestamp or startingOffsets that reach back far enough"
             )
-        self._cluster.lose(f"{one.queue}: the batch begins at {one.start} and ends at {one.end}")
+        self._subscribed.report_loss(
+            f"{one.queue}: the batch begins at {one.start} and ends at {one.end}"
+        )
 
     # --- afterwards -------------------------------------------------------------------------
 
@@ -195,6 +199,6 @@ class StreamPlan:
         if not self.options.commit_offsets:
             return
         try:
-            store_group_offsets(self._cluster.brokers, self.options.group, end)
+            store_group_offsets(self._subscribed.brokers, self.options.group, end)
         except PipelineError as error:
             log.warning("offsets not committed group=%s error=%s", self.options.group, error)

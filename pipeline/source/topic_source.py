@@ -1,6 +1,6 @@
 """`format("rocketmq")` for Spark: one class for PySpark 4.0 to 4.3, batch and stream.
 
-A thin layer: options come in, plans of `batch_plan.py` and `stream_plan.py` become Spark's
+A thin layer: options come in, plans of `plan.py` and `stream_plan.py` become Spark's
 partitions, and `source/read.py` reads them. Where the versions differ is said beside the place.
 
 Which process runs what: schema() and the readers' planning run in short driver processes, a stream
@@ -26,6 +26,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from aerobee.pipeline.brokers.offsets import Offsets, Range, from_json, split, to_json
+from aerobee.pipeline.decode.columns import ddl
+from aerobee.pipeline.decode.selection import Selection, selection_of
+from aerobee.pipeline.errors import OptionError, PipelineError
+from aerobee.pipeline.workers import freeze_imports
+
 try:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
@@ -45,9 +51,7 @@ except ImportError:  # before 4.2: no limits, and no target for availableNow
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from aerobee.pipeline.brokers.offsets import Range
     from aerobee.pipeline.source.options import SourceOptions
-    from aerobee.pipeline.source.pushdown import Pruning
     from aerobee.pipeline.source.stream_plan import StreamPlan
 
 log = logging.getLogger("aerobee.pipeline")
@@ -58,21 +62,18 @@ class TopicSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is told."""
+        """As in `format(...)`."""
         return "rocketmq"
 
     def schema(self) -> str:
         """The columns asked for, as DDL. Raises OptionError for any option that is wrong."""
-        from aerobee.pipeline.decode.columns import ddl
-        from aerobee.pipeline.workers import settle
-
-        settle()
+        freeze_imports()
         return ddl(self._options(None).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader; one with pushFilters only when asked, since Spark refuses it else."""
         options = self._options(False, schema)
-        return PruningTopicReader(options) if options.pushdown else TopicReader(options)
+        return FilteringTopicReader(options) if options.pushdown else TopicReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A stream reader."""
@@ -91,12 +92,11 @@ class TopicSource(DataSource):
         return stream_writer(self.options, schema, overwrite)
 
     def _options(self, streaming: bool | None, schema: StructType | None = None) -> SourceOptions:
-        from aerobee.pipeline.option_parsing import OptionError
         from aerobee.pipeline.source.options import read_source_options
 
         options = read_source_options(self.options, streaming=streaming)
-        wanted = [(column.name, column.type) for column in options.columns]
-        if schema is not None and wanted != [
+        own = [(column.name, column.type) for column in options.columns]
+        if schema is not None and own != [
             (column.name, column.dataType.simpleString()) for column in schema.fields
         ]:
             raise OptionError(
@@ -116,50 +116,36 @@ class _Reading:
         """The rows of a partition. An empty plan is read too: as InputPartition(None), or None
         itself before 4.1."""
         from aerobee.pipeline.source.read import read_range
-        from aerobee.pipeline.workers import settle
 
-        settle()
+        freeze_imports()
         if partition is not None and partition.value is not None:
-            yield from read_range(self._options, _range_of(partition.value))
+            yield from read_range(self._options, partition.value)
 
     def _partitions(self, ranges: list[Range]) -> list[InputPartition]:
-        from aerobee.pipeline.brokers.offsets import split
-
-        pieces = split(ranges, self._options.min_partitions)
-        return [InputPartition((*one.queue, one.start, one.end)) for one in pieces]
-
-
-def _range_of(value: tuple[str, str, int, int, int]) -> Range:
-    from aerobee.pipeline.brokers.offsets import Queue, Range
-
-    topic, broker, number, start, end = value
-    return Range(Queue(topic, broker, number), start, end)
+        return [InputPartition(one) for one in split(ranges, self._options.min_partitions)]
 
 
 class TopicReader(_Reading, DataSourceReader):
     """Reads what is there when the DataFrame is planned."""
 
-    _pruning: Pruning | None = None
+    _pushed: Selection | None = None
 
     def partitions(self) -> list[InputPartition]:
         """One for each queue with messages, or as many as minPartitions asks for."""
-        from aerobee.pipeline.source.batch_plan import batch_ranges
-        from aerobee.pipeline.workers import settle
+        from aerobee.pipeline.source.plan import batch_ranges
 
-        settle()
+        freeze_imports()
         if self._options.most_rows or self._options.most_bytes:
             log.warning("maxOffsetsPerTrigger and maxBytesPerTrigger do nothing in a batch read")
-        return self._partitions(batch_ranges(self._options, self._pruning))
+        return self._partitions(batch_ranges(self._options, self._pushed))
 
 
-class PruningTopicReader(TopicReader):
+class FilteringTopicReader(TopicReader):
     """With filters pushed down (since 4.1): leaves out queues and offsets that cannot match."""
 
     def pushFilters(self, filters: list[Any]) -> list[Any]:
         """Take what helps; all are given back, so Spark evaluates them on the rows as well."""
-        from aerobee.pipeline.source.pushdown import prune
-
-        self._pruning = prune(filters)
+        self._pushed = selection_of(filters, "queueOffset")
         return list(filters)
 
 
@@ -189,7 +175,7 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins; asked until batch 0 is committed."""
-        return _json(self._plan.initial())
+        return to_json(self._plan.initial())
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
         """How far the next batch goes; called without arguments before 4.2.
@@ -204,7 +190,7 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
             else:
                 most_bytes = limit.max_bytes
         begin = None if start is None else _offsets(start)
-        return _json(self._plan.latest(begin, most_rows, most_bytes))
+        return to_json(self._plan.latest(begin, most_rows, most_bytes))
 
     def getDefaultReadLimit(self) -> Any:
         """The limit that the options ask for."""
@@ -220,7 +206,7 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """What is there, limits aside; Spark shows it beside how far it has got."""
-        return _json(self._plan.highest) if self._plan.highest else None
+        return to_json(self._plan.highest) if self._plan.highest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """One for each queue with messages, or as many as minPartitions asks for."""
@@ -236,16 +222,7 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
             self._made.close()
 
 
-def _json(offsets: Any) -> dict[str, Any]:
-    from aerobee.pipeline.brokers.offsets import to_json
-
-    return to_json(offsets)
-
-
-def _offsets(value: dict[str, Any]) -> Any:
-    from aerobee.pipeline.brokers.errors import PipelineError
-    from aerobee.pipeline.brokers.offsets import from_json
-
+def _offsets(value: dict[str, Any]) -> Offsets:
     try:
         return from_json(value)
     except ValueError as error:

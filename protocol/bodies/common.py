@@ -167,12 +167,6 @@ def encode_offset_table(offsets: Mapping[MessageQueue, int]) -> bytes:
     return dumps({"offsetTable": offsets})
 
 
-def encode_offset_list(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """The same as a list, the only form that C++ consumers read (protocol/WIRE.md 4.10)."""
-    entries = [{**queue.json_members(), "offset": offset} for queue, offset in offsets.items()]
-    return dumps({"offsetTable": entries})
-
-
 def parse_offset_table(body: bytes) -> dict[MessageQueue, int]:
     """Either form; BadRequest when it is none."""
     members = parse_body(body, "offset table")

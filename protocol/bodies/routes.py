@@ -1,18 +1,11 @@
-"""Routes and cluster info, both ways (protocol/WIRE.md 5.3).
+"""Routes and cluster info, as clients read them (protocol/WIRE.md 5.3)."""
 
-Broker ids are map keys that upstream leaves unquoted for old clients; quoted ones are read by all
-of them, so that is what is written. `enableActingMaster` is written because one Rust client refuses
-a route without it (protocol/WIRE.md 8).
-"""
-
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from aerobee.protocol.bodies.common import (
     as_object,
-    dumps,
     int_member,
     list_member,
     object_member,
@@ -35,16 +28,6 @@ class QueueRoute(msgspec.Struct, frozen=True, order=True):
     perm: int
     sys_flag: int = 0
 
-    def json_members(self) -> Mapping[str, Any]:
-        """Its form in `queueDatas`."""
-        return {
-            "brokerName": self.broker_name,
-            "perm": self.perm,
-            "readQueueNums": self.read_queues,
-            "topicSysFlag": self.sys_flag,
-            "writeQueueNums": self.write_queues,
-        }
-
     @classmethod
     def from_json(cls, value: Any) -> "QueueRoute":
         """BadRequest (code 1) names what is missing or no number."""
@@ -64,15 +47,6 @@ class BrokerRoute(msgspec.Struct, frozen=True):
     name: str
     cluster: str
     addresses: dict[int, str]
-
-    def json_members(self) -> Mapping[str, Any]:
-        """Its form in `brokerDatas` and in cluster info."""
-        return {
-            "brokerAddrs": self.addresses,
-            "brokerName": self.name,
-            "cluster": self.cluster,
-            "enableActingMaster": False,
-        }
 
     @classmethod
     def from_json(cls, value: Any) -> "BrokerRoute":
@@ -97,17 +71,6 @@ class TopicRoute(msgspec.Struct, frozen=True):
     order_conf: str | None = None
     filter_servers: dict[str, list[str]] = {}
 
-    def encode(self) -> bytes:
-        """The body; standard JSON, which every version reads."""
-        return dumps(
-            {
-                "brokerDatas": self.brokers,
-                "filterServerTable": self.filter_servers,
-                "orderTopicConf": self.order_conf,
-                "queueDatas": self.queues,
-            }
-        )
-
     @classmethod
     def parse(cls, body: bytes) -> "TopicRoute":
         """BadRequest (code 1) when the body is no route."""
@@ -130,10 +93,6 @@ class ClusterInfo(msgspec.Struct, frozen=True):
     brokers: dict[str, BrokerRoute]
     clusters: dict[str, list[str]]
 
-    def encode(self) -> bytes:
-        """The body; standard JSON."""
-        return dumps({"brokerAddrTable": self.brokers, "clusterAddrTable": self.clusters})
-
     @classmethod
     def parse(cls, body: bytes) -> "ClusterInfo":
         """BadRequest (code 1) when the body is no cluster info."""
@@ -144,15 +103,6 @@ class ClusterInfo(msgspec.Struct, frozen=True):
             {name: BrokerRoute.from_json(value) for name, value in brokers.items()},
             {name: text_list(_as_list(names), "cluster") for name, names in clusters.items()},
         )
-
-    @classmethod
-    def of(cls, brokers: Iterable[BrokerRoute]) -> "ClusterInfo":
-        """The info that follows from some brokers."""
-        by_name = {broker.name: broker for broker in brokers}
-        clusters: dict[str, list[str]] = {}
-        for broker in by_name.values():
-            clusters.setdefault(broker.cluster, []).append(broker.name)
-        return cls(by_name, clusters)
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -19,7 +19,6 @@ from aerobee.protocol.bodies.common import (
     long_member,
     object_member,
     parse_body,
-    text_list,
     text_member,
 )
 from aerobee.protocol.filters.subscription import Subscription
@@ -203,19 +202,6 @@ def parse_connections(body: bytes) -> list[ConnectionData]:
 def encode_group_list(groups: Iterable[str]) -> bytes:
     """The answer to QUERY_TOPIC_CONSUME_BY_WHO."""
     return dumps({"groupList": list(groups)})
-
-
-def parse_group_list(body: bytes) -> list[str]:
-    """The groups in such an answer."""
-    members = parse_body(body, "group list", _MAX_VALUES)
-    return text_list(list_member(members, "groupList", _NO_LIMIT), "groupList")
-
-
-def encode_consumer_offsets(offsets: Mapping[tuple[str, str], Mapping[int, int]]) -> bytes:
-    """The answer to GET_ALL_CONSUMER_OFFSET, from offsets by (topic, group) and queue id."""
-    return dumps(
-        {"offsetTable": {f"{topic}@{group}": table for (topic, group), table in offsets.items()}}
-    )
 
 
 class StatsWindow(msgspec.Struct, frozen=True):

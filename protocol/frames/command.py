@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 
 from aerobee.protocol.codes import PROTOCOL_VERSION, LanguageName
-from aerobee.protocol.frames.header_encode import HEADER_ENCODERS, JSON, frame, frame_head
+from aerobee.protocol.frames.header_encode import HEADER_ENCODERS, JSON, frame
 
 RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
@@ -136,18 +136,3 @@ def encode_response(
         code, ext, RESPONSE_FLAG, OUR_LANGUAGE, request.opaque, remark, PROTOCOL_VERSION
     )
     return frame(serialization, header, body)
-
-
-def encode_response_head(
-    request: Command,
-    code: int,
-    remark: str | None,
-    ext: Mapping[str, str] | None,
-    body_length: int,
-) -> bytes:
-    """Length words and header of an answer whose body of `body_length` bytes is sent after it."""
-    serialization = request.serialization
-    header = HEADER_ENCODERS[serialization](
-        code, ext, RESPONSE_FLAG, OUR_LANGUAGE, request.opaque, remark, PROTOCOL_VERSION
-    )
-    return frame_head(serialization, header, body_length)

@@ -123,15 +123,6 @@ HeaderEncoder = Callable[
 HEADER_ENCODERS: tuple[HeaderEncoder, ...] = (json_header, binary_header, msgpack_header)
 
 
-def frame_head(serialization: int, header: bytes, body_length: int) -> bytes:
-    """Everything of a frame but its body: the two length words and the header."""
-    header_length = len(header)
-    return (
-        _FRAME_WORDS.pack(4 + header_length + body_length, serialization << 24 | header_length)
-        + header
-    )
-
-
 def frame(serialization: int, header: bytes, body: bytes) -> bytes:
     """A whole frame."""
     header_length = len(header)

@@ -50,91 +50,11 @@ class BrokerConsumeStatsHeader(Header):
     is_order: bool
 
 
-class TopicGroupHeader(Header):
-    """QUERY_CONSUME_TIME_SPAN, GET_CONSUMER_STATUS_FROM_CLIENT."""
-
-    topic: str
-    group: str
-
-
 class StatsDataHeader(Header):
     """VIEW_BROKER_STATS_DATA."""
 
     stats_name: str
     stats_key: str
-
-
-class CorrectionOffsetHeader(Header):
-    """QUERY_CORRECTION_OFFSET; `filter_groups` is a comma list."""
-
-    compare_group: str
-    topic: str
-    filter_groups: str = ""
-
-
-class CloneOffsetHeader(Header):
-    """CLONE_GROUP_OFFSET."""
-
-    src_group: str
-    dest_group: str
-    topic: str = ""
-    offline: bool = False
-
-
-class QueryConsumeQueueHeader(Header):
-    """QUERY_CONSUME_QUEUE; `index` is a queue offset."""
-
-    topic: str = ""
-    queue_id: Int32 = 0
-    index: Int64 = 0
-    count: Int32 = 0
-    consumer_group: str = ""
-
-
-class ResetOffsetHeader(Header):
-    """INVOKE_BROKER_TO_RESET_OFFSET, RESET_CONSUMER_CLIENT_OFFSET; -1 ms means the newest end."""
-
-    topic: str
-    group: str
-    timestamp: Int64
-    is_force: bool = False
-
-
-class ConsumerStatusHeader(Header):
-    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS; `client_addr` is a client id, blank means all."""
-
-    topic: str
-    group: str
-    client_addr: str = ""
-
-
-class RunningInfoHeader(Header):
-    """GET_CONSUMER_RUNNING_INFO."""
-
-    consumer_group: str
-    client_id: str
-    jstack_enable: bool = False
-
-
-class ConsumeDirectlyHeader(Header):
-    """CONSUME_MESSAGE_DIRECTLY; `msg_id` is an offsetMsgId."""
-
-    consumer_group: str
-    client_id: str | None = None
-    msg_id: str | None = None
-    broker_name: str | None = None
-
-
-class ResumeCheckHeader(Header):
-    """RESUME_CHECK_HALF_MESSAGE."""
-
-    msg_id: str | None = None
-
-
-class VersionResponse(Header):
-    """The answer to GET_BROKER_CONFIG: a data version as JSON text."""
-
-    version: str
 
 
 class PutKvHeader(Header):

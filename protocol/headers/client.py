@@ -133,13 +133,6 @@ class QueryMessageHeader(Header):
     unique_key_query: bool = field(default=False, name="_UNIQUE_KEY_QUERY")
 
 
-class QueryMessageResponse(Header):
-    """How far the index reaches; both 0 on a miss. The spelling `phyoffset` is upstream's."""
-
-    index_last_update_timestamp: Int64
-    index_last_update_phyoffset: Int64
-
-
 class ViewMessageHeader(Header):
     """VIEW_MESSAGE_BY_ID; `offset` is a commit log offset."""
 
@@ -214,44 +207,3 @@ class SendBackHeader(Header):
     origin_topic: str | None = None
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
-
-
-class EndTransactionHeader(Header):
-    """END_TRANSACTION; `commit_or_rollback` is 0 (pending), 8 or 12."""
-
-    producer_group: str
-    tran_state_table_offset: Int64
-    commit_log_offset: Int64
-    commit_or_rollback: Int32
-    msg_id: str
-    from_transaction_check: bool = False
-    transaction_id: str | None = None
-
-
-class CheckTransactionStateHeader(Header):
-    """CHECK_TRANSACTION_STATE, broker to producer."""
-
-    tran_state_table_offset: Int64
-    commit_log_offset: Int64
-    msg_id: str | None = None
-    transaction_id: str | None = None
-    offset_msg_id: str | None = None
-
-
-class ReplyMessageHeader(Header):
-    """PUSH_REPLY_MESSAGE_TO_CLIENT, broker to requester; hosts are `ip:port`."""
-
-    producer_group: str
-    topic: str
-    default_topic: str
-    default_topic_queue_nums: Int32
-    queue_id: Int32
-    sys_flag: Int32
-    born_timestamp: Int64
-    flag: Int32
-    born_host: str
-    store_host: str
-    store_timestamp: Int64
-    properties: str | None = None
-    reconsume_times: Int32 | None = None
-    unit_mode: bool = False

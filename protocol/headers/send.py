@@ -13,7 +13,6 @@ from typing import Self
 import msgspec
 
 from aerobee.protocol.codes import LANGUAGE_CODES, PROTOCOL_VERSION, RequestCode
-from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import OUR_LANGUAGE, RESPONSE_FLAG, Command, encode_response
 from aerobee.protocol.frames.fastjson import quote
 from aerobee.protocol.frames.header_encode import JSON, ROCKETMQ, binary_entries
@@ -211,10 +210,7 @@ _OUR_LANGUAGE_CODE = LANGUAGE_CODES[OUR_LANGUAGE]
 
 
 class SendReply:
-    """Answers to sends; region and trace switch are a broker's own and part of every answer.
-
-    Java clients need extFields in each of them, and MSG_REGION and TRACE_ON on failures too.
-    """
+    """Answers to sends that were stored; region and trace switch are a broker's own."""
 
     def __init__(self, region: str, trace_on: bool) -> None:
         trace = "true" if trace_on else "false"
@@ -288,11 +284,3 @@ class SendReply:
                 offset_bytes,
             )
         )
-
-    def encode_failure(self, request: Command, code: int, remark: str | None) -> bytes:
-        """The frame that says why nothing was stored."""
-        return encode_response(request, code, remark, self._fixed)
-
-    def encode_refusal(self, request: Command, error: BadRequest) -> bytes:
-        """`encode_failure` of what was raised."""
-        return self.encode_failure(request, error.code, error.remark)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.message.hosts import unpack_host
+from aerobee.protocol.message.record_layout import unpack_host
 
 _HEX = re.compile(r"[0-9A-Fa-f]+", re.ASCII)
 _V4_CHARS, _V6_CHARS = 32, 56

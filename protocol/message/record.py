@@ -2,8 +2,7 @@
 
 A record is the same bytes in the commit log, in a pull's answer and in a query's answer; its layout
 is in record_layout.py. Two readers: `decode_record` here trusts a sound record (clients, queries),
-`check_record` (record_check.py) trusts nothing (recovery, audit). Everything about records can be
-imported from this module.
+`check_record` (record_check.py) trusts nothing (recovery, audit).
 """
 
 import struct
@@ -14,119 +13,22 @@ from functools import lru_cache
 import msgspec
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.hosts import pack_host, unpack_host
 from aerobee.protocol.message.properties import PROPERTY_TAGS, decode_properties, index_keys
-from aerobee.protocol.message.record_check import (
-    BLANK,
-    CHECK_BODY,
-    CHECK_NOTHING,
-    CHECK_WHOLE,
-    RECORD,
-    Checked,
-    DispatchFields,
-    RecordHead,
-    announced_size,
-    check_record,
-    dispatch_fields,
-)
 from aerobee.protocol.message.record_layout import (
-    BLANK_BYTES,
     BLANK_MAGIC,
-    BODY_CRC_POSITION,
-    BORN_HOST_POSITION,
-    BORN_TIMESTAMP_POSITION,
     FIXED_BYTES,
-    FLAG_POSITION,
     HEADS,
     HOST_BITS,
-    LOG_OFFSET_POSITION,
-    MAGIC_POSITION,
-    MAX_PROPERTIES_BYTES,
     MAX_TOPIC_BYTES,
-    MESSAGE_MAGIC,
     MIN_RECORD_BYTES,
     PROPERTIES_LENGTH,
-    QUEUE_ID_POSITION,
-    QUEUE_OFFSET_POSITION,
     SIZE_AND_MAGIC,
     SYS_BORN_HOST_V6,
-    SYS_COMPRESSED,
-    SYS_COMPRESSION_LZ4,
-    SYS_COMPRESSION_MASK,
-    SYS_COMPRESSION_ZLIB,
-    SYS_COMPRESSION_ZSTD,
-    SYS_FLAG_POSITION,
-    SYS_MULTI_TAGS,
     SYS_STORE_HOST_V6,
-    SYS_TRANSACTION_COMMIT,
-    SYS_TRANSACTION_MASK,
-    SYS_TRANSACTION_PREPARED,
-    SYS_TRANSACTION_ROLLBACK,
-    TOTAL_SIZE_POSITION,
-    V4_HOST_BYTES,
-    V6_HOST_BYTES,
-    store_timestamp_position,
+    pack_host,
+    unpack_host,
 )
-from aerobee.protocol.message.record_scan import scan_records
 from aerobee.protocol.message.record_seal import SEAL_BYTES, seal, sealable
-
-__all__ = [
-    "BLANK",
-    "BLANK_BYTES",
-    "BLANK_MAGIC",
-    "BODY_CRC_POSITION",
-    "BORN_HOST_POSITION",
-    "BORN_TIMESTAMP_POSITION",
-    "CHECK_BODY",
-    "CHECK_NOTHING",
-    "CHECK_WHOLE",
-    "FIXED_BYTES",
-    "FLAG_POSITION",
-    "LOG_OFFSET_POSITION",
-    "MAGIC_POSITION",
-    "MAX_PROPERTIES_BYTES",
-    "MAX_TOPIC_BYTES",
-    "MESSAGE_MAGIC",
-    "MIN_RECORD_BYTES",
-    "QUEUE_ID_POSITION",
-    "QUEUE_OFFSET_POSITION",
-    "RECORD",
-    "SYS_BORN_HOST_V6",
-    "SYS_COMPRESSED",
-    "SYS_COMPRESSION_LZ4",
-    "SYS_COMPRESSION_MASK",
-    "SYS_COMPRESSION_ZLIB",
-    "SYS_COMPRESSION_ZSTD",
-    "SYS_FLAG_POSITION",
-    "SYS_MULTI_TAGS",
-    "SYS_STORE_HOST_V6",
-    "SYS_TRANSACTION_COMMIT",
-    "SYS_TRANSACTION_MASK",
-    "SYS_TRANSACTION_PREPARED",
-    "SYS_TRANSACTION_ROLLBACK",
-    "TOTAL_SIZE_POSITION",
-    "V4_HOST_BYTES",
-    "V6_HOST_BYTES",
-    "Checked",
-    "DispatchFields",
-    "Message",
-    "RecordHead",
-    "StoreMessage",
-    "announced_size",
-    "check_record",
-    "decode_record",
-    "decode_records",
-    "dispatch_fields",
-    "encode_blank",
-    "encode_record",
-    "encode_sealed_record",
-    "pack_host",
-    "record_size",
-    "scan_records",
-    "sealed_record_size",
-    "store_timestamp_position",
-    "unpack_host",
-]
 
 _NO_HOST_BITS = ~(SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6)
 

@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 from aerobee.config.model import Settings
 from aerobee.protocol.hashing import java_hash
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record import Message, decode_record
+from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_COMMIT,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
-    Message,
-    decode_record,
 )
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.disk.files import Files

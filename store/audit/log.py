@@ -12,11 +12,11 @@ from typing import Protocol
 from aerobee.protocol.message.properties import (
     PROPERTY_CRC,
 )
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record_check import Checked
+from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
-    Checked,
 )
 from aerobee.protocol.message.record_seal import SEAL_BYTES, is_intact
 from aerobee.store.audit.queue_pass import LostByGap

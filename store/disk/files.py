@@ -39,9 +39,8 @@ _ZEROS = bytes(_COPY_BYTES)
 class Clock:
     """Wall clock for what is stored, monotonic clock for intervals."""
 
-    def now_ns(self) -> int:
-        """Nanoseconds since the epoch."""
-        return time.time_ns()
+    #: Nanoseconds since the epoch. The append path asks twice for each put, so no call is between.
+    now_ns = staticmethod(time.time_ns)
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch."""

@@ -15,11 +15,11 @@ from typing import Generic, TypeAlias, TypeVar
 
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.message.properties import decode_properties, further_queues, tags_and_keys
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record_check import Checked
+from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
-    Checked,
 )
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.queues.delay_levels import DelayLevels

@@ -8,7 +8,7 @@ append would have led to, which a test compares.
 
 from collections.abc import Iterable
 
-from aerobee.protocol.message.record import Checked
+from aerobee.protocol.message.record_check import Checked
 from aerobee.store.dispatch.derived import Derivation, by_queue
 from aerobee.store.errors import MessageIllegal
 from aerobee.store.index.service import IndexService

@@ -16,6 +16,8 @@ Names come from clients and become directories: what cannot be one, and the syst
 refused with the message.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
 from aerobee.protocol.message.properties import (
@@ -25,7 +27,8 @@ from aerobee.protocol.message.properties import (
     decode_properties,
     split_list,
 )
-from aerobee.protocol.message.record import SYS_TRANSACTION_PREPARED, StoreMessage
+from aerobee.protocol.message.record import StoreMessage
+from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
 from aerobee.protocol.names import DLQ_PREFIX, NO_SEND_TOPICS, RETRY_PREFIX
 from aerobee.store.errors import MessageIllegal, StoreError
 from aerobee.store.log.commit_log import Appended, CommitLog
@@ -53,14 +56,15 @@ class MultiDispatchLog(CommitLog):
         return super().put(message)
 
     def _append(
-        self, message: StoreMessage, queue: ConsumeQueue, transaction: int, now_ms: int
-    ) -> Appended:
+        self, messages: Sequence[StoreMessage], queue: ConsumeQueue, now_ms: int
+    ) -> list[Appended]:
+        (message,) = messages
         if _MARK not in message.properties or not _is_dispatched(message):
-            return super()._append(message, queue, transaction, now_ms)
+            return super()._append(messages, queue, now_ms)
         others = self._others(message)
         message = _numbered(message, [other.next_offset for other in others])
-        entry = super()._append(message, queue, transaction, now_ms)
-        _, _, log_offset, size, tags_code, _, store_ms, _ = entry
+        entries = super()._append((message,), queue, now_ms)
+        _, _, log_offset, size, tags_code, _, store_ms, _ = entries[0]
         for other in dict.fromkeys(others):
             if other is not queue:
                 if self.feeding:
@@ -69,7 +73,7 @@ class MultiDispatchLog(CommitLog):
                          other.topic)
                     )  # fmt: skip
                 other.next_offset += 1
-        return entry
+        return entries
 
     def _others(self, message: StoreMessage) -> list[ConsumeQueue]:
         """The queues a message lists, as often as it does. Raises StoreError."""

@@ -18,7 +18,7 @@ Threads: the store's caller only; `dispatched` and `dispatched_ms` are read by t
 from collections.abc import Callable, Iterator
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record_check import (
     BLANK,
     CHECK_NOTHING,
     Checked,

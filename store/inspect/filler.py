@@ -11,12 +11,11 @@ A range up to the end of its segment needs no filler: a blank record covers it.
 
 from collections.abc import Iterator
 
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record import StoreMessage, encode_record
+from aerobee.protocol.message.record_layout import (
     MIN_RECORD_BYTES,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_ROLLBACK,
-    StoreMessage,
-    encode_record,
     pack_host,
 )
 

@@ -7,7 +7,7 @@ an audit wants to know besides the gaps: where each file ends, and whose it is.
 from collections.abc import Iterator, Sequence
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import CHECK_NOTHING
+from aerobee.protocol.message.record_check import CHECK_NOTHING
 from aerobee.store.inspect.layout import FoundFile
 from aerobee.store.inspect.places import own_start
 from aerobee.store.queues.queue_view import QueueView

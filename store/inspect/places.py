@@ -11,7 +11,7 @@ explains the other file too: the segment it would be is not in its own place eit
 from collections import Counter
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import CHECK_BODY, RECORD, RecordHead
+from aerobee.protocol.message.record_check import CHECK_BODY, RECORD, RecordHead
 from aerobee.store.inspect.layout import FoundFile
 from aerobee.store.scan.segment_reader import FileReader, SegmentReader
 from aerobee.store.scan.sources import Sources, Window

@@ -12,8 +12,11 @@ import os
 import struct
 from collections.abc import Iterator
 
-from aerobee.protocol.message.record import LOG_OFFSET_POSITION, MESSAGE_MAGIC
-from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES
+from aerobee.protocol.message.record_layout import (
+    LOG_OFFSET_POSITION,
+    MESSAGE_MAGIC,
+    MIN_RECORD_BYTES,
+)
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreLayoutError, StoreNotWritable
 from aerobee.store.index.service import IndexService

@@ -1,12 +1,16 @@
 """The commit log: the one place where a message becomes bytes of the store.
 
 One writer at a time, under the put lock: give the message its offsets and time, encode it, copy it
-behind the last one, move the marks. Nothing in there waits for a disk, except a roll whose next
-segment is not ready. Marks move last, so an exception leaves everything as it was, and the lock is
-a context manager, so it cannot stay shut (docs/reliability.md B21).
+behind the last one, move the marks. A single message is a batch of one. Nothing in there waits for
+a disk, except a roll whose next segment is not ready. Marks move last, so an exception leaves
+everything as it was, and the lock is a context manager, so it cannot stay shut (docs/reliability.md
+B21).
 
 A record is stored only if 8 bytes stay free behind it. If not, those 8 bytes say how much is left
-(a blank), and the record begins the next segment. A batch goes into one segment as a whole.
+(a blank), and the record begins the next segment. A batch goes into one segment as a whole. The
+next segment is always made ahead of need, also behind one that a restart goes on with, so a roll
+does not wait for the disk. A segment that cannot be had is a StoreError, and `problem` says why
+until it works again.
 
 What was appended is also remembered in `pending`, so that reput can feed the consume queues and the
 index without reading it back. If nobody takes it, `pending` stops growing at `PENDING_MOST` and
@@ -22,23 +26,21 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from aerobee.protocol.message.properties import decode_properties
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record import StoreMessage, encode_blank
+from aerobee.protocol.message.record_layout import (
     BLANK_BYTES,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
-    StoreMessage,
 )
 from aerobee.store.disk.files import Clock
 from aerobee.store.disk.health import Health
-from aerobee.store.errors import PageCacheBusy, StoreError
-from aerobee.store.log.encoding import Encoding
-from aerobee.store.log.log_tail import LogTail
-from aerobee.store.log.put_checks import batch_sizes, too_large
+from aerobee.store.errors import MessageIllegal, PageCacheBusy, StoreError
+from aerobee.store.log.encoding import Encoding, check_batch, too_large
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.table import ConsumeQueueTable
-from aerobee.store.segments.allocate import AllocateMappedFileService
+from aerobee.store.segments.allocate import AllocateMappedFileService, refusal
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.segments.results import PutResult
@@ -70,7 +72,7 @@ class CommitLog:
         busy_timeout_ms: int,
     ) -> None:
         self.segments = segments
-        self._tail = LogTail(segments, allocator, stats)
+        self._allocator = allocator
         self._queues = queues
         self._queue_of = queues.queues
         self._levels = levels
@@ -87,6 +89,8 @@ class CommitLog:
         # When the lock's holder came in, 0 when nobody holds it.
         self._held_since_ns = 0
         self._active: MappedFile | None = None
+        # Why the last attempt to open or make a segment failed, None when it worked.
+        self.problem: str | None = None
         self.written = segments.max_offset
         # Store time of the newest record; moved after `written`, so that whoever reads it first
         # and `written` second never gets a time that is not below the mark.
@@ -110,66 +114,18 @@ class CommitLog:
         ):
             self._check_sizes(message)
         queue = self._queue_of.get((message.topic, message.queue_id)) or self._obtain(message)
-        transaction = message.sys_flag & SYS_TRANSACTION_MASK
         with self._lock:
             self._held_since_ns = now_ns
             try:
-                entry = self._append(message, queue, transaction, now_ns // 1_000_000)
+                entries = self._append((message,), queue, now_ns // 1_000_000)
             finally:
                 self._held_since_ns = 0
-        _, queue_offset, log_offset, size, _, _, store_ms, _ = entry
+        _, queue_offset, log_offset, size, _, _, store_ms, _ = entries[0]
         stats = self._stats
-        stats.appends += 1
         stats.appended_messages += 1
         stats.appended_bytes += size
         self._times.add(self._now_ns() - now_ns)
         return PutResult(log_offset, size, log_offset + size, queue_offset, store_ms)
-
-    def _append(
-        self, message: StoreMessage, queue: ConsumeQueue, transaction: int, now_ms: int
-    ) -> Appended:
-        segment = self._active or self._activate()
-        store_ms = now_ms
-        if now_ms < segment.last_store_ms:
-            # The clock was set back: times within a segment never are.
-            store_ms = segment.last_store_ms
-        # Half messages and rollbacks have no place in a consume queue, and no queue offset.
-        in_queue = not transaction & SYS_TRANSACTION_PREPARED
-        queue_offset = queue.next_offset if in_queue else 0
-        position = segment.wrote
-        record = self._encode(message, queue_offset, segment.start + position, store_ms)
-        size = len(record)
-        if size + BLANK_BYTES > segment.size - position:
-            segment = self._roll(segment, size)
-            position = 0
-            store_ms = now_ms
-            record = self._encode(message, queue_offset, segment.start, store_ms)
-        log_offset = segment.start + position
-        segment.memory[position : position + size] = record
-        segment.last_store_ms = store_ms
-        segment.wrote = position + size
-        self.written = log_offset + size
-        self.last_store_ms = store_ms
-        tags_code = message.tags_code
-        if in_queue:
-            queue.next_offset = queue_offset + 1
-            if queue.delayed:
-                tags_code = self._delivery_time(message, store_ms)
-        entry: Appended = (
-            queue if in_queue else None,
-            queue_offset,
-            log_offset,
-            size,
-            tags_code,
-            message.keys if transaction != SYS_TRANSACTION_ROLLBACK else (),
-            store_ms,
-            message.topic,
-        )
-        if self.feeding:
-            self.pending.append(entry)
-            if len(self.pending) > PENDING_MOST:
-                self.stop_feeding()
-        return entry
 
     def put_batch(self, messages: Sequence[StoreMessage]) -> PutResult:
         """Append messages of one queue side by side in one segment, or none of them.
@@ -181,108 +137,98 @@ class CommitLog:
         if self._health.refusing or self._held_since_ns:
             self._check_state(now_ns)
         try:
-            sizes = batch_sizes(messages, self._max_message_bytes, self._encoding)
+            check_batch(messages, self._max_message_bytes, self._encoding)
         except StoreError as error:
             raise self._counted(error) from None
         queue = self._obtain(messages[0])
         with self._lock:
             self._held_since_ns = now_ns
             try:
-                entries = self._append_batch(messages, sizes, queue, now_ns // 1_000_000)
+                # Not what a subclass makes of single messages: a batch has one queue only.
+                entries = CommitLog._append(self, messages, queue, now_ns // 1_000_000)
             finally:
                 self._held_since_ns = 0
         _, queue_offset, log_offset, _, _, _, store_ms, _ = entries[0]
-        size = sum(sizes)
+        end = _end(entries[-1])
         stats = self._stats
-        stats.appends += 1
-        stats.appended_messages += len(messages)
-        stats.appended_bytes += size
+        stats.appended_messages += len(entries)
+        stats.appended_bytes += end - log_offset
         self._times.add(self._now_ns() - now_ns)
         offsets = tuple([entry[2] for entry in entries])
         return PutResult(
-            log_offset, size, log_offset + size, queue_offset, store_ms, len(messages), offsets
+            log_offset, end - log_offset, end, queue_offset, store_ms, len(entries), offsets
         )
 
-    def _append_batch(
-        self,
-        messages: Sequence[StoreMessage],
-        sizes: list[int],
-        queue: ConsumeQueue,
-        now_ms: int,
+    def _append(
+        self, messages: Sequence[StoreMessage], queue: ConsumeQueue, now_ms: int
     ) -> list[Appended]:
+        """Encode messages of one queue, store them side by side in one segment, move the marks."""
         segment = self._active or self._activate()
-        total = sum(sizes)
-        if total + BLANK_BYTES > segment.size - segment.wrote:
-            segment = self._roll(segment, total)
-        store_ms = max(now_ms, segment.last_store_ms)
-        position = segment.wrote
-        log_offset = segment.start + position
-        queue_offset = queue.next_offset
+        store_ms = now_ms
+        if now_ms < segment.last_store_ms:
+            # The clock was set back: times within a segment never are.
+            store_ms = segment.last_store_ms
+        log_offset = segment.start + segment.wrote
+        next_offset = queue.next_offset
         records: list[bytes] = []
         entries: list[Appended] = []
-        for message, size in zip(messages, sizes, strict=True):
-            records.append(self._encode(message, queue_offset, log_offset, store_ms))
+        encode = self._encode
+        for message in messages:
+            place: ConsumeQueue | None = queue
+            queue_offset = next_offset
             tags_code = message.tags_code
-            if queue.delayed:
-                tags_code = self._delivery_time(message, store_ms)
+            keys = message.keys
+            transaction = message.sys_flag & SYS_TRANSACTION_MASK
+            if transaction & SYS_TRANSACTION_PREPARED:
+                # Half messages and rollbacks have no place in a consume queue.
+                place, queue_offset = None, 0
+                if transaction == SYS_TRANSACTION_ROLLBACK:
+                    keys = ()
+            else:
+                next_offset += 1
+                if queue.delayed:
+                    tags_code = self._delivery_time(message, store_ms)
+            record = encode(message, queue_offset, log_offset, store_ms)
+            size = len(record)
+            records.append(record)
             entries.append(
-                (queue, queue_offset, log_offset, size, tags_code, message.keys, store_ms,
-                 message.topic)
-            )  # fmt: skip
+                (place, queue_offset, log_offset, size, tags_code, keys, store_ms, message.topic)
+            )
             log_offset += size
-            queue_offset += 1
-        # One after another: the C library copies in an order of its own, and a process killed in
-        # the middle of one copy for all would leave sound records behind one without a head.
-        memory, end = segment.memory, position
-        for record, size in zip(records, sizes, strict=True):
-            memory[end : end + size] = record
-            end += size
-        assert end == position + total
-        segment.last_store_ms = store_ms
-        segment.wrote = end
-        self.written = segment.start + end
+        if log_offset + BLANK_BYTES > segment.end:
+            self._roll(segment, log_offset - segment.start - segment.wrote)
+            return CommitLog._append(self, messages, queue, now_ms)
+        segment.append(records, store_ms)
+        self.written = log_offset
         self.last_store_ms = store_ms
-        queue.next_offset = queue_offset
+        queue.next_offset = next_offset
         if self.feeding:
-            self.pending += entries
-            if len(self.pending) > PENDING_MOST:
+            pending = self.pending
+            pending += entries
+            if len(pending) > PENDING_MOST:
                 self.stop_feeding()
         return entries
 
     # --- segments ---------------------------------------------------------------------------
 
-    def _activate(self) -> MappedFile:
-        """The segment to write to, when none is open for writing yet."""
-        try:
-            self._active = segment = self._tail.open(self.written)
-        except StoreError as error:
-            raise self._counted(error) from error
-        return segment
-
-    def _roll(self, segment: MappedFile, size: int) -> MappedFile:
-        """Close `segment` with a blank and go to the next one, which has room for `size`."""
-        try:
-            following = self._tail.roll(segment, size)
-        except StoreError as error:
-            raise self._counted(error) from error
-        self.written = segment.end
-        self._active = following
-        return following
-
     def prepare(self) -> StoreError | None:
-        """Open the last segment for writing ahead of the first put; what that would be refused
-        with, None when all is well."""
+        """Open the last segment for writing ahead of the first put, if it has room; what that would
+        be refused with, None when all is well."""
         with self._lock:
+            last = self.segments.last
+            if last is None or last.wrote == last.size:
+                return None
             try:
-                self._tail.prepare()
+                self._open(last)
             except StoreError as error:
-                return self._counted(error)
+                return error
         return None
 
     def make_ahead(self) -> None:
         """Have the segment made that will be needed next, without waiting for it."""
         with self._lock:
-            self._tail.make_ahead(self.written)
+            last = self.segments.last
+            self._allocator.prepare(last.end if last is not None else self.written)
 
     def resume(self, end: int, last_store_ms: int) -> None:
         """After recovery: go on at `end`."""
@@ -292,12 +238,58 @@ class CommitLog:
         if last is not None and last.wrote < last.size:
             last.last_store_ms = last_store_ms
 
-    # --- the rest ---------------------------------------------------------------------------
+    def _activate(self) -> MappedFile:
+        """The segment to write to, with its successor under way, when none is active yet."""
+        last = self.segments.last
+        if last is None or last.wrote == last.size:
+            last = self._take(last.end if last is not None else self.written)
+            self.segments.append(last)
+        else:
+            self._open(last)
+            self._allocator.prepare(last.end)
+        self._active = last
+        return last
 
-    @property
-    def problem(self) -> str | None:
-        """Why the last attempt to open or make a segment failed, None when it worked."""
-        return self._tail.problem
+    def _roll(self, segment: MappedFile, size: int) -> None:
+        """Close `segment` with a blank and go to the next one, which has room for `size`."""
+        if size + BLANK_BYTES > segment.size:
+            raise self._counted(
+                MessageIllegal(
+                    f"a record of {size} bytes does not fit a segment of {segment.size}; "
+                    "commit_log_segment_bytes (mappedFileSizeCommitLog) would have to be larger"
+                )
+            )
+        following = self._take(segment.end)
+        segment.finish(encode_blank(segment.size - segment.wrote))
+        self.segments.append(following)
+        self.written = segment.end
+        self._active = following
+
+    def _open(self, last: MappedFile) -> None:
+        """Make the last segment, which recovery has left, writable. Raises StoreError."""
+        if last.active:
+            return
+        try:
+            last.activate(last.wrote)
+        except OSError as error:
+            raise self._no_segment(refusal(last.path, error)) from error
+        self.problem = None
+
+    def _take(self, start: int) -> MappedFile:
+        """The new segment that begins at `start`. Raises StoreError."""
+        try:
+            segment = self._allocator.take(start)
+        except StoreError as error:
+            raise self._no_segment(error) from error
+        self._stats.segments_created += 1
+        self.problem = None
+        return segment
+
+    def _no_segment(self, error: StoreError) -> StoreError:
+        self.problem = str(error)
+        return self._counted(error)
+
+    # --- the rest ---------------------------------------------------------------------------
 
     @property
     def committed(self) -> int:

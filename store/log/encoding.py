@@ -1,36 +1,36 @@
-"""How messages become records: plainly, or sealed with a CRC of the whole record at their end.
+"""How messages become records, and which messages cannot become one.
 
-Chosen once, when the store is opened (`enabledAppendPropCRC`); the append path calls whatever it
-was given. Sizes and limits belong to the choice, because a seal takes room of the properties.
+Records are encoded plainly, or sealed with a CRC of the whole record at their end. The choice is
+made once, when the store is opened (`enabledAppendPropCRC`); the append path calls whatever it was
+given. Limits belong to the choice, because a seal takes room of the properties.
+
+The limits (store/FORMAT.md 2.5, 3.2) are checked before the put lock is taken. The body limit is a
+setting, and may be changed under a running broker one day; the others belong to the format: a
+length that does not fit its field would be cut off silently (the reference casts the properties'
+length of batches to 16 bits).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from aerobee.protocol.message.record import (
-    CHECK_BODY,
-    CHECK_NOTHING,
-    CHECK_WHOLE,
-    MAX_PROPERTIES_BYTES,
-    StoreMessage,
-    encode_record,
-    encode_sealed_record,
-    record_size,
-    sealed_record_size,
-)
+from aerobee.protocol.message.properties import MAX_PROPERTIES_BYTES
+from aerobee.protocol.message.record import StoreMessage, encode_record, encode_sealed_record
+from aerobee.protocol.message.record_check import CHECK_BODY, CHECK_NOTHING, CHECK_WHOLE
+from aerobee.protocol.message.record_layout import SYS_TRANSACTION_MASK
 from aerobee.protocol.message.record_seal import MOST_SEALED_PROPERTIES, SEAL_BYTES, sealable
+from aerobee.store.errors import MessageIllegal, PropertiesTooLarge, StoreError
+from aerobee.store.queues.table import check_topic
 
 
 class Encoding(NamedTuple):
     """One way to encode.
 
-    `encode` takes (message, queue offset, log offset, store time in ms); `size` says how many bytes
-    that will be; `properties_size` how long the stored properties of a text will be, which is at
-    most 32,767 whenever the text is not longer than `safe_properties`.
+    `encode` takes (message, queue offset, log offset, store time in ms); `properties_size` says how
+    long the stored properties of a text will be, which is at most 32,767 whenever the text is not
+    longer than `safe_properties`.
     """
 
     encode: Callable[[StoreMessage, int, int, int], bytes]
-    size: Callable[[StoreMessage], int]
     properties_size: Callable[[bytes], int]
     safe_properties: int
 
@@ -39,10 +39,8 @@ def _sealed_properties_size(properties: bytes) -> int:
     return len(sealable(properties)) + SEAL_BYTES
 
 
-PLAIN = Encoding(encode_record, record_size, len, MAX_PROPERTIES_BYTES)
-SEALED = Encoding(
-    encode_sealed_record, sealed_record_size, _sealed_properties_size, MOST_SEALED_PROPERTIES
-)
+PLAIN = Encoding(encode_record, len, MAX_PROPERTIES_BYTES)
+SEALED = Encoding(encode_sealed_record, _sealed_properties_size, MOST_SEALED_PROPERTIES)
 
 
 def encoding_for(*, append_property_crc: bool) -> Encoding:
@@ -55,3 +53,48 @@ def crc_checks(*, verify_property_crc: bool, check_crc: bool = True) -> int:
     if verify_property_crc:
         return CHECK_WHOLE
     return CHECK_BODY if check_crc else CHECK_NOTHING
+
+
+def too_large(
+    message: StoreMessage, max_message_bytes: int, encoding: Encoding
+) -> StoreError | None:
+    """What is wrong with the size of the message's parts, None when nothing is."""
+    if len(message.properties) > encoding.safe_properties:
+        size = encoding.properties_size(message.properties)
+        if size > MAX_PROPERTIES_BYTES:
+            return PropertiesTooLarge(
+                f"the properties have {size} bytes, {MAX_PROPERTIES_BYTES} are allowed"
+            )
+    return body_too_large(len(message.body), max_message_bytes)
+
+
+def body_too_large(body_bytes: int, max_message_bytes: int) -> StoreError | None:
+    """What is wrong with a body, or a batch's bodies together, of that length."""
+    if body_bytes <= max_message_bytes:
+        return None
+    return MessageIllegal(
+        f"the body has {body_bytes} bytes, {max_message_bytes} (maxMessageSize) are allowed"
+    )
+
+
+def check_batch(
+    messages: Sequence[StoreMessage], max_message_bytes: int, encoding: Encoding
+) -> None:
+    """Raise StoreError unless the messages can be one batch."""
+    if not messages:
+        raise MessageIllegal("the batch holds no message")
+    first = messages[0]
+    check_topic(first.topic)
+    body_bytes = 0
+    for message in messages:
+        if message.topic != first.topic or message.queue_id != first.queue_id:
+            raise MessageIllegal("a batch has one topic and one queue")
+        if message.sys_flag & SYS_TRANSACTION_MASK:
+            raise MessageIllegal("a batch cannot be transactional")
+        error = too_large(message, max_message_bytes, encoding)
+        if error is not None:
+            raise error
+        body_bytes += len(message.body)
+    error = body_too_large(body_bytes, max_message_bytes)
+    if error is not None:
+        raise error

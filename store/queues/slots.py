@@ -10,7 +10,8 @@ from aerobee.protocol.message.properties import (
     decode_properties,
     further_queues,
 )
-from aerobee.protocol.message.record import SYS_TRANSACTION_PREPARED, RecordHead
+from aerobee.protocol.message.record_check import RecordHead
+from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
 from aerobee.protocol.names import is_light
 
 #: Part of the properties of each record that has further slots.

@@ -20,14 +20,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record_check import RECORD, RecordHead, check_record
+from aerobee.protocol.message.record_layout import (
     LOG_OFFSET_POSITION,
     MESSAGE_MAGIC,
-    RECORD,
-    RecordHead,
-    check_record,
+    SIZE_AND_MAGIC,
 )
-from aerobee.protocol.message.record_layout import SIZE_AND_MAGIC
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.slots import names_slot
 from aerobee.store.queues.table import ConsumeQueueTable

@@ -25,12 +25,8 @@ from aerobee.protocol.message.properties import (
     encode_properties,
     index_keys,
 )
-from aerobee.protocol.message.record import (
-    SYS_TRANSACTION_PREPARED,
-    Message,
-    StoreMessage,
-    pack_host,
-)
+from aerobee.protocol.message.record import Message, StoreMessage
+from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED, pack_host
 from aerobee.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC
 
 # What the store writes of one record; it would be wrong of another.

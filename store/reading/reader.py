@@ -25,13 +25,8 @@ from dataclasses import dataclass
 
 from aerobee.config.model import Settings
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import (
-    CHECK_NOTHING,
-    MESSAGE_MAGIC,
-    RECORD,
-    RecordHead,
-    check_record,
-)
+from aerobee.protocol.message.record_check import CHECK_NOTHING, RECORD, RecordHead, check_record
+from aerobee.protocol.message.record_layout import MESSAGE_MAGIC
 from aerobee.store.log.commit_log import CommitLog
 from aerobee.store.log.commits import CommitMark
 from aerobee.store.queues.consume_queue import ConsumeQueue

@@ -8,7 +8,7 @@ Threads: the store's caller only.
 
 from itertools import islice
 
-from aerobee.protocol.message.record import RecordHead
+from aerobee.protocol.message.record_check import RecordHead
 from aerobee.store.index.service import IndexService
 from aerobee.store.index.unordered import candidates
 from aerobee.store.queues.consume_queue import ConsumeQueue

@@ -8,7 +8,7 @@ too. Where neither log nor queue can be believed alone, `recovery/plan.py` and t
 from collections.abc import Iterator, Sequence
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import CHECK_BODY, CHECK_NOTHING, RECORD, RecordHead
+from aerobee.protocol.message.record_check import CHECK_BODY, CHECK_NOTHING, RECORD, RecordHead
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_view import EMPTY, ENTRY, ENTRY_BYTES, QueueView

@@ -24,7 +24,7 @@ import os
 
 import msgspec
 
-from aerobee.protocol.message.record import CHECK_NOTHING
+from aerobee.protocol.message.record_check import CHECK_NOTHING
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.offsets_file import MOST_GAPS, ClockNote, DerivedMarks, Offsets, OffsetsFile

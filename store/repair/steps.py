@@ -8,13 +8,9 @@ import os
 from collections.abc import Sequence
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import (
-    BLANK_BYTES,
-    CHECK_BODY,
-    CHECK_NOTHING,
-    RecordHead,
-    encode_blank,
-)
+from aerobee.protocol.message.record import encode_blank
+from aerobee.protocol.message.record_check import CHECK_BODY, CHECK_NOTHING, RecordHead
+from aerobee.protocol.message.record_layout import BLANK_BYTES
 from aerobee.store.disk.files import Files
 from aerobee.store.inspect.filler import SMALLEST, fillers
 from aerobee.store.inspect.layout import FoundFile

@@ -8,12 +8,8 @@ from collections.abc import Callable, Generator, Iterable
 from heapq import heappop, heappush
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import (
-    CHECK_NOTHING,
-    RECORD,
-    SYS_TRANSACTION_PREPARED,
-    RecordHead,
-)
+from aerobee.protocol.message.record_check import CHECK_NOTHING, RECORD, RecordHead
+from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
 from aerobee.store.queues.queue_view import QueueView
 from aerobee.store.queues.slots import names_slot
 from aerobee.store.scan.segment_reader import SegmentReader

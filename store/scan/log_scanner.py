@@ -14,13 +14,8 @@ from collections.abc import Generator, Iterator
 from typing import NamedTuple, Protocol
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import (
-    BLANK,
-    BLANK_BYTES,
-    MIN_RECORD_BYTES,
-    Checked,
-    RecordHead,
-)
+from aerobee.protocol.message.record_check import BLANK, Checked, RecordHead
+from aerobee.protocol.message.record_layout import BLANK_BYTES, MIN_RECORD_BYTES
 from aerobee.store.scan.boundaries import Boundaries
 from aerobee.store.scan.resynchronise import Resynchroniser
 from aerobee.store.scan.segment_reader import Buffer, MappedReader, SegmentReader

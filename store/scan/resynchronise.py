@@ -25,7 +25,7 @@ All of it runs in small steps, for a scrub that must not keep others from the in
 from collections.abc import Generator
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import BLANK
+from aerobee.protocol.message.record_check import BLANK
 from aerobee.store.scan.boundaries import Boundaries
 from aerobee.store.scan.segment_reader import SegmentReader
 

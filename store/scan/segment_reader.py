@@ -11,21 +11,24 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record_check import (
     BLANK,
-    BLANK_BYTES,
-    BLANK_MAGIC,
-    LOG_OFFSET_POSITION,
-    MAGIC_POSITION,
-    MESSAGE_MAGIC,
-    MIN_RECORD_BYTES,
     Checked,
     RecordHead,
     announced_size,
     check_record,
     scan_records,
 )
-from aerobee.protocol.message.record_layout import HEADS, SIZE_AND_MAGIC
+from aerobee.protocol.message.record_layout import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    HEADS,
+    LOG_OFFSET_POSITION,
+    MAGIC_POSITION,
+    MESSAGE_MAGIC,
+    MIN_RECORD_BYTES,
+    SIZE_AND_MAGIC,
+)
 from aerobee.store.scan.sources import Window
 from aerobee.store.segments.mapped_file import MappedFile
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from aerobee.protocol.message.record import MIN_RECORD_BYTES
+from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
 from aerobee.store.scan.compare import differences

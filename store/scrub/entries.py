@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import Checked
+from aerobee.protocol.message.record_check import Checked
 from aerobee.store.disk.descriptors import DescriptorCache
 from aerobee.store.disk.files import Files
 from aerobee.store.dispatch.derived import Derivation, by_queue

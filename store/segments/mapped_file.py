@@ -17,6 +17,7 @@ Invariants
 """
 
 import mmap
+from collections.abc import Iterable
 
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreLayoutError
@@ -130,12 +131,6 @@ class MappedFile:
         return self._memory is not None
 
     @property
-    def memory(self) -> memoryview:
-        """The writer's view of the whole file."""
-        assert self._memory is not None
-        return self._memory
-
-    @property
     def view(self) -> memoryview:
         """The readers' view of the whole file, mapped when first asked for."""
         if self._view is None:
@@ -159,10 +154,25 @@ class MappedFile:
         assert self._map is not None
         return self._map.find(wanted, position, end)
 
+    def append(self, records: Iterable[bytes], store_ms: int) -> None:
+        """Copy `records`, for which there is room, behind what is written; the mark moves last.
+
+        The writer's. `store_ms` is the store time of the last record. Records are copied one after
+        another: the C library copies in an order of its own, and a process that is killed in the
+        middle of one copy for all would leave sound records behind one without a head.
+        """
+        memory = self._memory
+        assert memory is not None
+        end = self.wrote
+        for record in records:
+            start, end = end, end + len(record)
+            memory[start:end] = record
+        self.last_store_ms = store_ms
+        self.wrote = end
+
     def finish(self, blank: bytes) -> None:
         """End the segment with `blank`: the next record does not fit. The writer's."""
-        position = self.wrote
-        self.memory[position : position + len(blank)] = blank
+        self.append((blank,), self.last_store_ms)
         self.wrote = self.size
 
     def finish_unopened(self, blank: bytes) -> None:

@@ -18,7 +18,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record import BLANK_BYTES, RECORD, check_record
+from aerobee.protocol.message.record_check import RECORD, check_record
+from aerobee.protocol.message.record_layout import BLANK_BYTES
 from aerobee.store.disk.files import Files
 
 #: Where a time came from: a message, or the file.

@@ -5,9 +5,10 @@
 For each load both servers start on empty stores with equal settings and run side by side; the load
 goes to them in turns of about a second, one after the other, and which goes first alternates, so
 that a pace that rises or falls cancels out. Each server gets exactly the same requests: the number
-that base answered in about a second of the warm-up. So both stores hold the same messages after
-each pair, and what is compared is what the same work took: the time, and the processor time of the
-server until it is idle again. Both servers and stores are replaced every three pairs.
+that base answers with a second of processor time, however much of it others take. So both stores
+hold the same messages after each pair, and what is compared is what the same work took: the time,
+and the processor time of the server until it is idle again. Both servers and stores are replaced
+every three pairs.
 
 Every answer is checked, and after each turn the messages stored are counted; what is missing or
 refused ends the run with status 1. The ratios decide nothing: the status is 0 whatever they are.
@@ -77,9 +78,9 @@ class StartFailed(Exception):
 class Turn:
     """What one turn of a server cost."""
 
-    requests_per_s: float
     messages_per_s: float
     cpu_us: float  # a message
+    cpu_s: float  # in all
 
 
 Pairs = list[tuple[Turn, Turn]]  # (this, base)
@@ -134,9 +135,7 @@ class Server(OurBroker):
                 f"{load.name}: {self.kind} holds {count} messages of {self.acked} acknowledged, "
                 f"{result['messages']} came in the turn"
             )
-        return Turn(
-            result["requests_per_s"], result["messages_per_s"], cpu * 1e6 / result["messages"]
-        )
+        return Turn(result["messages_per_s"], cpu * 1e6 / result["messages"], cpu)
 
     def _wait_idle(self) -> None:
         """Returns when the work that the load left behind, flushing for one, is done."""
@@ -204,17 +203,16 @@ def measure(
 def warm_up(this: Server, base: Server, load: Load, requests: int, secs: float) -> int:
     """Turns that do not count. Returns how many requests the turns after them have.
 
-    These are as many as base answers in about `secs`, unless `requests` says it already.
+    These are as many as cost base `secs` of processor time, unless `requests` says it already.
     """
-    count, rate = requests or _FIRST_REQUESTS, 0.0
+    count = requests or _FIRST_REQUESTS
     while True:
         this.turn(load, count)
-        # The best of them: where something else took the processors, the turns became too short.
-        rate = max(rate, base.turn(load, count).requests_per_s)
-        if requests or count >= rate * secs / 2:
+        cpu_s = base.turn(load, count).cpu_s
+        if requests or cpu_s >= secs / 2:
             break
         count *= 2
-    return requests or max(1, round(rate * secs))
+    return requests or round(count * secs / cpu_s)
 
 
 def summary(load: Load, found: Pairs, requests: int) -> str:
@@ -309,7 +307,7 @@ def main() -> int:
     parser.add_argument("--base", default="", help="the commit to compare with")
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--loads", default=DEFAULT_LOADS)
-    parser.add_argument("--secs", type=float, default=1, help="of a turn, about")
+    parser.add_argument("--secs", type=float, default=1, help="of processor time, a turn")
     options = parser.parse_args()
     for number in INTERRUPTS:
         signal.signal(number, signal.default_int_handler)

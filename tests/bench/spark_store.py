@@ -18,7 +18,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from aerobee.protocol.message.record import StoreMessage, encode_blank, encode_record, pack_host
+from aerobee.protocol.message.record import StoreMessage, encode_blank, encode_record
+from aerobee.protocol.message.record_layout import pack_host
 
 from .loads import CACHE
 from .spark_cost import Cost, middles, new_driver, timed

@@ -14,6 +14,7 @@ from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.headers.client import SendMessageHeader
 from aerobee.remoting.caller import Caller
 from aerobee.testing import RunningBroker
+from tests.ports import free_port
 
 TIMEOUT_S = 10.0
 
@@ -78,8 +79,12 @@ class Wire:
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[RunningBroker]:
-    with aerobee.testing.broker() as broker:
+def running(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
+    """A broker for all tests of a module, with its metrics where the module says WITH_METRICS."""
+    settings: dict[str, Any] = {}
+    if getattr(request.module, "WITH_METRICS", False):
+        settings = {"http_enabled": True, "http_port": free_port()}
+    with aerobee.testing.broker(**settings) as broker:
         yield broker
 
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -38,8 +37,9 @@ from aerobee.client import (
 )
 from aerobee.client.consuming.puller import PullStatus
 from aerobee.client.errors import NoRoute, PeerFailed, RequestRefused
+from tests.interop.brokers import JavaBroker, StoreShape
+from tests.interop.kit import require
 
-JARS = Path(__file__).parents[2] / ".cache" / "interop" / "java" / "broker-4.9.7"
 # So that the first retry, of level 3, is not waited for as long as in real life.
 LEVELS = "1s 5s 1s 1s"
 _counter = itertools.count()
@@ -54,19 +54,7 @@ class Target:
     address: str
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "aerobee",
-        pytest.param(
-            "java",
-            marks=pytest.mark.skipif(
-                not JARS.is_dir() and os.environ.get("CI") != "true",
-                reason="no Java broker: tests/interop/setup.sh java",
-            ),
-        ),
-    ],
-)
+@pytest.fixture(scope="module", params=["aerobee", "java"])
 def target(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Target]:
@@ -74,14 +62,13 @@ def target(
         with aerobee.testing.broker(message_delay_levels=LEVELS) as running:
             yield Target("aerobee", running.name_server, running.broker)
         return
-    from tests.interop.brokers import JavaBroker, StoreShape
-
+    require("java-broker")
     shape = StoreShape(extra={"messageDelayLevel": LEVELS})
     java = JavaBroker(tmp_path_factory.mktemp("java"), shape).start()
     try:
         yield Target("java", java.name_server, java.address)
     finally:
-        java.stop()
+        java.kill()  # nobody looks at its files; a clean stop takes it seconds
 
 
 @pytest.fixture(params=[HeaderForm.JSON, HeaderForm.BINARY], ids=["json", "binary"])

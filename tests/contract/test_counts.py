@@ -5,24 +5,17 @@ from __future__ import annotations
 import logging
 import re
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-import aerobee.testing
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.message.ids import parse_offset_msg_id
 from aerobee.protocol.message.record import decode_records
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import Wire
-from tests.ports import free_port
 
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[RunningBroker]:
-    with aerobee.testing.broker(http_enabled=True, http_port=free_port()) as broker:
-        yield broker
+WITH_METRICS = True
 
 
 def count(running: RunningBroker, name: str, **labels: str) -> float:

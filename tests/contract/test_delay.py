@@ -7,11 +7,8 @@ import json
 import re
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 import aerobee.testing
 from aerobee.protocol.bodies.common import loads
@@ -23,13 +20,8 @@ from aerobee.protocol.message.record import Message, decode_records
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import Wire
-from tests.ports import free_port
 
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[RunningBroker]:
-    with aerobee.testing.broker(http_enabled=True, http_port=free_port()) as broker:
-        yield broker
+WITH_METRICS = True
 
 
 def only_message(answer: Command) -> Message:

@@ -9,7 +9,7 @@ from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.headers.client import PULL_SUBSCRIPTION, PullMessageHeader
 from aerobee.protocol.message.record import decode_records
-from aerobee.remoting.blocking import BlockingCaller, Manner
+from aerobee.remoting.blocking import BlockingCaller, ConnectOptions
 from aerobee.testing import RunningBroker
 
 COUNT = 300
@@ -29,7 +29,7 @@ def pull(broker: RunningBroker, most: int, most_bytes: int | None) -> Command:
     header = PullMessageHeader(
         "g", "t", 0, 0, most, PULL_SUBSCRIPTION, 0, 0, 0, "*", "TAG", most_bytes
     )
-    with BlockingCaller(broker.broker, Manner()) as caller:
+    with BlockingCaller(broker.broker, ConnectOptions()) as caller:
         return caller.call(make_request(RequestCode.PULL_MESSAGE, header.to_ext()))
 
 
@@ -73,7 +73,7 @@ def test_a_field_that_is_no_number_is_named() -> None:
     with testing.broker() as broker:
         fill(broker)
         ext = PullMessageHeader("g", "t", 0, 0, 10, PULL_SUBSCRIPTION, 0, 0, 0, "*").to_ext()
-        with BlockingCaller(broker.broker, Manner()) as caller:
+        with BlockingCaller(broker.broker, ConnectOptions()) as caller:
             request = make_request(RequestCode.PULL_MESSAGE, ext | {"maxMsgBytes": "much"})
             answer = caller.call(request)
         assert answer.code == 1

@@ -14,10 +14,9 @@ import pytest
 
 import aerobee.testing
 from aerobee.client.blocking import PullConsumer
-from aerobee.pipeline.jobs.archives import job_state
-from aerobee.pipeline.jobs.archives.job_state import is_done
-from aerobee.pipeline.option_parsing import OptionError
-from aerobee.pipeline.sink.plan import SinkPlan, SinkPlanError, plan_write
+from aerobee.pipeline.errors import OptionError
+from aerobee.pipeline.sink import plan as sink_plan
+from aerobee.pipeline.sink.plan import SinkPlan, SinkPlanError, is_job_done, plan_write
 from aerobee.pipeline.sink.rows import SinkRowError
 from aerobee.pipeline.sink.send import SinkSendError
 from aerobee.pipeline.sink.task import TaskResult, abort_write, commit_write, write_partition
@@ -109,19 +108,19 @@ def test_a_job_is_done_once_it_is_committed(running: RunningBroker) -> None:
     given = {"nameServer": running.name_server, "topic": "Done", "retryTimeoutMs": "20000"}
     made = plan(running, "Done", streaming=False, jobId="monthly")
     results = [write(made, 0, 0, ["one"], str(made.query))]
-    assert not is_done(given | {"jobId": "monthly"}), "staged is not done"
+    assert not is_job_done(given | {"jobId": "monthly"}), "staged is not done"
     commit_write(made, results)
-    assert is_done(given | {"jobId": "monthly"})
-    assert not is_done(given | {"jobId": "yearly"})
-    assert not is_done(given), "a write without an id is done by nobody"
+    assert is_job_done(given | {"jobId": "monthly"})
+    assert not is_job_done(given | {"jobId": "yearly"})
+    assert not is_job_done(given), "a write without an id is done by nobody"
 
 
 def test_a_job_is_not_done_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_state, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(sink_plan, "_PLAN_TIMEOUT_S", 0.2)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         nobody = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert not is_done({"nameServer": nobody, "topic": "Done", "jobId": "monthly"})
+        assert not is_job_done({"nameServer": nobody, "topic": "Done", "jobId": "monthly"})
 
 
 @pytest.mark.parametrize("options", [{"guarantee": "at-least-once"}, {"batchBytes": "2048"}])

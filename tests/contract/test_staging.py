@@ -102,7 +102,7 @@ async def test_batches_of_both_flush_modes_are_quick(flush: str) -> None:
     with aerobee.testing.broker(
         flush_disk_type=flush, flush_thorough_interval_ms=30_000, flush_interval_ms=10_000
     ) as running:
-        async with StageClient(running.name_server, StagingOptions(patience_s=5)) as client:
+        async with StageClient(running.name_server, StagingOptions(retry_s=5)) as client:
             key = ("q", 0)
             part = await stage(client, key, [b"one"] * 1000)
             started = time.monotonic()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tests.crash.block_log import CrashState
 from tests.crash.checker import Violation
@@ -20,9 +20,15 @@ TORN = Plan("SYNC_FLUSH", 0, "ext3", sync_delay_ms=10, burst=16, restart=False)
 
 
 def judge_all(
-    recording: Recording, judge: Judge, states: Sequence[CrashState], *, daemon: bool = False
+    recording: Recording,
+    judge: Judge,
+    states: Sequence[CrashState],
+    *,
+    daemon: bool = False,
+    until: Callable[[list[Violation]], bool] = lambda _found: False,
 ) -> dict[CrashState, list[Violation]]:
-    """The states that are not as promised, and what is wrong with each."""
+    """The states that are not as promised, and what is wrong with each. Behind the first state
+    whose violations are enough, as `until` says, none is looked at."""
     wrong: dict[CrashState, list[Violation]] = {}
     for number, (state, disk) in enumerate(recording.log.images(states)):
         known, promise = recording.known(state.cut), recording.promise(state.cut)
@@ -31,6 +37,8 @@ def judge_all(
             found += judge_daemon(judge, disk, known, promise)
         if found:
             wrong[state] = found
+        if until(found):
+            break
     return wrong
 
 

@@ -7,13 +7,14 @@ the mark and the acknowledgement, and every other line of those functions.
 
 One kill of the writer again, with what is wrong afterwards (the directory stays):
     python -m tests.crash.kill_runs DIR SYNC_FLUSH pwrite64 37
-    python -m tests.crash.kill_runs DIR SYNC_FLUSH store.commit_log:CommitLog._append:12:3
+    python -m tests.crash.kill_runs DIR SYNC_FLUSH store.log.commit_log:CommitLog._append:12:3
 """
 
 import random
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from tests.unit.store.support import SEGMENT, flip, log_segment, queue_file, rea
 
 CHILD = Path(__file__).parent / "kill_child.py"
 TIMEOUT_S = 60
+_WRECK_POINT = "store.dispatch.reput:Reput._done:0:19"
 #: Everything that changes files. Creating one is seen as what follows it: set its size, reserve.
 CALLS = (
     "pwrite64", "write", "fdatasync", "fsync", "ftruncate", "fallocate", "rename", "unlink",
@@ -30,31 +32,32 @@ CALLS = (
 )  # fmt: skip
 #: What runs between two calls, or makes none at all.
 FUNCTIONS = (
-    "store.commit_log:CommitLog._append",
-    "store.commit_log:CommitLog._roll",
-    "store.flush:CommitLogSync.sync",
-    "store.reput:Reput._dispatch_fed",
-    "store.consume_queue:ConsumeQueue._write_split",
-    "store.index_file:IndexFile.put",
-    "store.index_file:IndexFile.write_header",
-    "store.index_service:IndexService._roll",
-    "store.mapped_file:MappedFile.create",
-    "store.checkpoint:Checkpoint.flush",
-    "store.offsets_file:OffsetsFile.save",
-    "store.store_lock:StoreLock.mark_clean",
-    "broker.state_file:JsonStateFile.save",
+    "store.log.commit_log:CommitLog._append",
+    "store.log.commit_log:CommitLog._roll",
+    "store.flush.services:CommitLogSync.sync",
+    "store.dispatch.reput:Reput._dispatch_fed",
+    "store.queues.consume_queue:ConsumeQueue._write_split",
+    "store.index.file:IndexFile.put",
+    "store.index.file:IndexFile.write_header",
+    "store.index.service:IndexService._roll",
+    "store.segments.mapped_file:MappedFile.create",
+    "store.segments.mapped_file:MappedFile.append",
+    "store.disk.checkpoint:Checkpoint.flush",
+    "store.disk.offsets_file:OffsetsFile.save",
+    "store.disk.lock:StoreLock.mark_clean",
+    "broker.tables.state_file:JsonStateFile.save",
 )
 RECOVERY_FUNCTIONS = (
-    "store.recovery:Recovery.run",
-    "store.recovery:Recovery._set_back_offsets",
-    "store.recovery:Recovery._cut_log",
-    "store.recovery:Recovery._cut_index",
-    "store.queue_settling:settle",
-    "store.recovery:Recovery._finish",
-    "store.sequence:Sequences._accept",
-    "store.index_file:IndexFile.put",
-    "store.mapped_file:MappedFile.zero_from",
-    "store.offsets_file:OffsetsFile.save",
+    "store.recovery.recovery:Recovery.run",
+    "store.recovery.recovery:Recovery._set_back_offsets",
+    "store.recovery.recovery:Recovery._cut_log",
+    "store.recovery.recovery:Recovery._cut_index",
+    "store.recovery.queue_settling:settle",
+    "store.recovery.recovery:Recovery._finish",
+    "store.scan.sequence:Sequences._accept",
+    "store.index.file:IndexFile.put",
+    "store.segments.mapped_file:MappedFile.zero_from",
+    "store.disk.offsets_file:OffsetsFile.save",
 )
 
 
@@ -79,6 +82,16 @@ def at_call(call: str, nth: int) -> tuple[str, ...]:
     return ("-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={nth}")
 
 
+def calls_made(call: str, trace: Path, *arguments: str) -> int:
+    """How many of the calls the busiest thread of a child makes that nobody kills."""
+    said = run_child(*arguments, strace=("-e", f"trace={call}", "-o", str(trace)))
+    assert said.done
+    of_threads = Counter(
+        line.split()[0] for line in trace.read_text().splitlines() if f" {call}(" in line
+    )
+    return max(of_threads.values())
+
+
 def lines(functions: tuple[str, ...], rng: random.Random) -> Iterator[str]:
     """A point for every line of these functions, in turn at its first visit and a later one."""
     for name in functions:
@@ -89,7 +102,9 @@ def lines(functions: tuple[str, ...], rng: random.Random) -> Iterator[str]:
 
 def make_wreck(root: Path) -> None:
     """A killed writer's directory with damage, a torn tail, short queues, and no index."""
-    said = run_child("write", str(root), "SYNC_FLUSH", "--at", "store.reput:Reput._done:0:19")
+    said = run_child(
+        "write", str(root), "SYNC_FLUSH", "--at", "store.dispatch.reput:Reput._done:0:19"
+    )
     assert len(said.acks) > 40
     probe = root.with_name("probe")
     shutil.copytree(root, probe)

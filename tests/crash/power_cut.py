@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from aerobee.protocol.message.record import pack_host
+from aerobee.protocol.message.record_layout import pack_host
 from aerobee.store.message_store import MessageStore
 from tests.crash.block_log import Disk
 from tests.crash.checker import Violation, check, differing

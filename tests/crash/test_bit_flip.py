@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests import campaign
 from tests.crash.flipping import DAMAGED, compare, fill, flip_body_bit, served
 from tests.interop.brokers import OurBroker, StoreShape
 
 SMALL, DEFAULT = 1 << 20, 1 << 30
 
 
+@pytest.mark.drawn("flipped bits")
 @pytest.mark.parametrize("segment_bytes", [DEFAULT, SMALL], ids=["1-GiB", "small"])
 @pytest.mark.parametrize("end", ["kill", "stop"])
 @pytest.mark.parametrize("count", [1, 5, 50])
@@ -39,5 +41,6 @@ def test_flipped_bits_cost_the_messages_they_hit_and_are_named(
         broker.stop()
         said = (broker.root / "serve.log").read_text()
         assert [one.log_offset for one in damaged if str(one.log_offset) not in said] == []
+        campaign.note("flipped bits", 1, messages=len(sent), damaged=count)
     finally:
         broker.kill()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import campaign
 from tests.crash.damage.cases import all_cases
 from tests.crash.damage.controls import RULES
 from tests.crash.damage.originals import make_originals
@@ -34,11 +35,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 
 @pytest.mark.parametrize("image", LEAST_CASES)
 def test_every_damaged_file_has_its_documented_outcome(image: str, seed: int) -> None:
-    verdicts = judge_all(seed, image=image)
+    most = campaign.size("damaged files")
+    verdicts = judge_all(seed, image=image, most=most)
     print(f"{len(verdicts)} cases, {len({one.kind for one in verdicts})} classes of damage")
     wrong = report(verdicts, seed)
+    campaign.note("damaged files", len(verdicts), wrong=len(wrong))
     assert not wrong, "\n".join([f"{len(wrong)} wrong", *wrong[:20]])
-    assert len(verdicts) >= LEAST_CASES[image]
+    assert len(verdicts) >= (most or LEAST_CASES[image])
 
 
 def test_every_row_of_the_table_has_cases(folder: Path, seed: int) -> None:
@@ -55,9 +58,13 @@ def test_every_row_of_the_table_has_cases(folder: Path, seed: int) -> None:
 def test_a_broken_rule_is_noticed(rule: str, seed: int) -> None:
     """The negative controls."""
     what = RULES[rule]
-    verdicts = judge_all(seed, image=what.image, rows=what.rows, most=what.most, broken=rule)
+    verdicts = judge_all(
+        seed, image=what.image, rows=what.rows, most=what.most, broken=rule,
+        until_wrong=campaign.enough(1),
+    )  # fmt: skip
     caught = [one for one in verdicts if one.wrong]
     print(f"{len(caught)} of {len(verdicts)} cases show it")
+    campaign.note_control("damaged files", rule, len(caught), len(verdicts))
     assert caught
 
 

@@ -65,8 +65,9 @@ def make_segment(files: Files, folder: Path) -> MappedFile:
     """A sealed segment whose blocks are all there, its pages in memory as far as written."""
     segment = MappedFile.create(files, str(folder / segment_name(0)), 0, SEGMENT)
     data = os.urandom(_MIB if os.environ.get("DELETION_FILL") else 4096)
+    assert segment._memory is not None
     for position in range(0, SEGMENT, _MIB):
-        segment.memory[position : position + len(data)] = data
+        segment._memory[position : position + len(data)] = data
     segment.wrote = SEGMENT
     segment.sync()
     segment.seal()

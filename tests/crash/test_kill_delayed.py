@@ -13,6 +13,7 @@ import pytest
 
 from aerobee.store.audit.verify import verify
 from aerobee.store.inspect.report import Level
+from tests import campaign
 from tests.crash.daemons import settings_for, start_daemon
 from tests.crash.link import SEND, SUCCESS, Link, send_fields
 from tests.crash.records import Record
@@ -20,7 +21,6 @@ from tests.service.kit import Served, wait_until
 
 TOPIC, SCHEDULE = "Delayed", "SCHEDULE_TOPIC_XXXX"
 DELAYS_MS = {1: 1_000, 2: 2_000}
-KILLS = 6
 SETTINGS = {
     "delivery.message_delay_levels": "1s 2s",
     "delivery.flush_delay_offset_interval_ms": 100,
@@ -66,7 +66,8 @@ def test_no_delayed_message_is_lost_to_kills(flush: str, tmp_path: Path, seed: i
     rng = random.Random(f"{seed} {flush}")
     store = tmp_path / "store"
     acknowledged: list[bytes] = []
-    for turn in range(KILLS):
+    kills = campaign.size("kill delayed")
+    for turn in range(kills):
         daemon = start(tmp_path / f"turn-{turn}", store, flush)
         acknowledged += send_for(daemon.port, rng.uniform(0.5, 1.5), len(acknowledged))
         daemon.process.kill()
@@ -83,7 +84,8 @@ def test_no_delayed_message_is_lost_to_kills(flush: str, tmp_path: Path, seed: i
         assert one.properties == before.properties
     copies = Counter(one.body for one in came)
     twice = sum(count - 1 for count in copies.values())
-    print(f"seed {seed}: {len(acknowledged)} acknowledged, {twice} came again over {KILLS} kills")
+    print(f"seed {seed}: {len(acknowledged)} acknowledged, {twice} came again over {kills} kills")
+    campaign.note("kill delayed", kills, messages=len(acknowledged), came_twice=twice)
     assert len(copies) == len(stored)
     daemon.terminate()
     assert daemon.wait() == 0

@@ -1,34 +1,64 @@
 """SIGKILL at every system call that changes a file, and at every line between copy, mark and ack.
 
 A workload of fifty messages is killed at its n-th write, sync, rename, unlink..., n = 1, 2, ...
-until a run meets none; then a recovery is, on a wreck that has everything to mend. After each kill
-the store is recovered here and checked (kill_check.py). A kill costs a third of a second. One kill
-again: see kill_runs.py; a whole test: `make crash ARGS="--seed N -k NAME"`, the seed printed first.
+until a run meets none, or at some of these; then a recovery is, on a wreck that has everything to
+mend. After each kill the store is recovered here and checked (kill_check.py). A kill costs a third
+of a second. One kill again: see kill_runs.py; a whole test: `make crash ARGS="--seed N -k NAME"`,
+the seed printed first.
 """
 
 import random
 import shutil
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests import campaign
 from tests.crash.kill_check import Said, check_killed, differing, everything, open_store
 from tests.crash.kill_runs import (
     CALLS,
     FUNCTIONS,
     RECOVERY_FUNCTIONS,
     at_call,
+    calls_made,
     lines,
     make_wreck,
     run_child,
 )
 from tests.tools import need
 
+SUITE = "kill points"
+#: More calls than a run makes.
 MOST = 200
 #: Every so many-th call is tried. The calls are the same in both modes, but for their syncs.
 FLUSHES = {"SYNC_FLUSH": 1, "ASYNC_FLUSH": 4}
 #: The writes are the acknowledgements, all alike.
 STEP = {"write": 4}
+
+
+def places(what: str, step: int, made: Callable[[], int]) -> Iterable[int]:
+    """At which calls to kill: every `step`-th in a campaign, which ends with a run that meets none;
+    otherwise some of the calls that a run has `made`."""
+    if campaign.is_full():
+        return range(1, MOST, step)
+    calls = range(1, made() + 1)
+    return sorted(campaign.rng(what).sample(calls, min(len(calls), campaign.size(SUITE))))
+
+
+def points(function: str, seed: int) -> list[str]:
+    """At which lines to kill, in a drawn order unless it is a campaign, which takes all."""
+    rng = random.Random(f"{seed} {function}")
+    found = list(lines((function,), rng))
+    if not campaign.is_full():
+        rng.shuffle(found)
+    return found
+
+
+def noted(kills: int, wrong: list[str]) -> None:
+    print(f"{kills} kills")
+    campaign.note(SUITE, kills, wrong=len(wrong))
 
 
 def killed_writer(root: Path, *options: str, strace: tuple[str, ...] = ()) -> Said:
@@ -50,15 +80,17 @@ def test_writer_killed_at_any_call_loses_nothing_acknowledged(
     need("strace")
     wrong: list[str] = []
     kills = 0
-    for nth in range(1, MOST, STEP.get(call, 1) * FLUSHES[flush]):
+    trace = folder / "trace"
+    made = partial(calls_made, call, trace, "write", str(folder / "counted"), flush)
+    for nth in places(f"{call} {flush}", STEP.get(call, 1) * FLUSHES[flush], made):
         said = killed_writer(folder / "store", flush, strace=at_call(call, nth))
         wrong += complaints(folder / "store", said, f"{call} {nth}")
         if said.done:
             break
         kills += 1
     else:
-        raise AssertionError("the workload never came through")
-    print(f"{kills} kills")
+        assert not campaign.is_full(), "the workload never came through"
+    noted(kills, wrong)
     assert kills
     assert wrong == []
 
@@ -67,25 +99,31 @@ def test_writer_killed_at_any_call_loses_nothing_acknowledged(
 def test_writer_killed_at_any_line_loses_nothing_acknowledged(
     folder: Path, function: str, seed: int
 ) -> None:
-    rng = random.Random(f"{seed} {function}")
+    rng = random.Random(f"{seed} {function} flush")
     wrong: list[str] = []
     kills = 0
-    for point in lines((function,), rng):
+    for point in points(function, seed):
+        if kills == campaign.size(SUITE):
+            break
         flush = rng.choice(tuple(FLUSHES))
         said = killed_writer(folder / "store", flush, "--at", point)
         wrong += complaints(folder / "store", said, f"{flush} {point}")
         kills += not said.done
-    print(f"{kills} kills")
+    noted(kills, wrong)
     assert kills
     assert wrong == []
 
 
 def test_ack_before_the_append_is_caught(folder: Path, seed: int) -> None:
     """The negative control: a child that acknowledges a message it has not appended yet."""
-    caught = 0
-    for point in lines(("store.commit_log:CommitLog._append",), random.Random(seed)):
+    caught = tried = 0
+    for point in lines(("store.log.commit_log:CommitLog._append",), random.Random(seed)):
         said = killed_writer(folder / "store", "SYNC_FLUSH", "--at", point, "--ack-early")
         caught += any("is lost" in text for text in complaints(folder / "store", said, point))
+        tried += 1
+        if campaign.enough(caught):
+            break
+    campaign.note_control(SUITE, "acknowledged before it is appended", caught, tried)
     assert caught
 
 
@@ -124,15 +162,19 @@ def wreck(folder: Path) -> Wreck:
 def test_recovery_killed_at_any_call_comes_to_the_same_end(wreck: Wreck, call: str) -> None:
     need("strace")
     wrong: list[str] = []
-    for nth in range(1, MOST):
+    kills = 0
+    trace = wreck.root.with_name("trace")
+    made = partial(calls_made, call, trace, "recover", str(wreck.copy()))
+    for nth in places(f"recovery {call}", 1, made):
         root = wreck.copy()
         said = run_child("recover", str(root), strace=at_call(call, nth))
         wrong += wreck.wrong_after(root, f"{call} {nth}")
         if said.done:
             break
+        kills += 1
     else:
-        raise AssertionError("the recovery never came through")
-    print(f"{nth - 1} kills")
+        assert not campaign.is_full(), "the recovery never came through"
+    noted(kills, wrong)
     assert wrong == []
 
 
@@ -142,10 +184,12 @@ def test_recovery_killed_at_any_line_comes_to_the_same_end(
 ) -> None:
     wrong: list[str] = []
     kills = 0
-    for point in lines((function,), random.Random(f"{seed} {function}")):
+    for point in points(function, seed):
+        if kills == campaign.size(SUITE):
+            break
         root = wreck.copy()
         kills += not run_child("recover", str(root), "--at", point).done
         wrong += wreck.wrong_after(root, point)
-    print(f"{kills} kills")
+    noted(kills, wrong)
     assert kills
     assert wrong == []

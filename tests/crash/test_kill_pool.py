@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from aerobee.store.message_store import MessageStore
+from tests import campaign
 from tests.crash.store_writer import body_of
 from tests.unit.store.support import read_all, small_settings
 
 WRITER = Path(__file__).parent / "pool_writer.py"
-ROUNDS = 5
 
 
 class Writer:
@@ -102,12 +102,13 @@ def check_suffix(writer: Writer, numbers: set[int]) -> int:
 
 
 @pytest.mark.parametrize("buffers", [1, 3, 8])
-def test_killed_writer_loses_a_suffix_that_was_not_committed(tmp_path: Path, buffers: int) -> None:
-    seed = random.randrange(10**9)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+def test_killed_writer_loses_a_suffix_that_was_not_committed(
+    tmp_path: Path, buffers: int, seed: int
+) -> None:
+    rng = random.Random(f"{seed} {buffers}")
     first, known = 0, set[int]()
-    for _ in range(ROUNDS):
+    rounds = campaign.size("kill pool")
+    for _ in range(rounds):
         writer = Writer(tmp_path, buffers, rng.choice((1, 5, 50)), first, seed)
         for _ in range(rng.randrange(1, 300)):
             writer.read()
@@ -115,6 +116,7 @@ def test_killed_writer_loses_a_suffix_that_was_not_committed(tmp_path: Path, buf
         known = there_after_restart(tmp_path, seed, known)
         check_suffix(writer, known)
         first = max(number for _, _, number, _ in writer.acked) + 1000
+    campaign.note("kill pool", rounds, messages=len(known))
 
 
 def test_acknowledged_messages_that_were_not_committed_are_lost(tmp_path: Path) -> None:

@@ -1,14 +1,12 @@
 """The daemon is killed with kill -9 at random while batches are staged, decided and published: the
 writers go on by themselves, and each row is there once.
 
-The seed is printed and can be set with AEROBEE_SEED. Every point of the broker's side is enumerated
-in tests/unit/broker/staging/test_staging_crash.py; here it is the whole daemon, its sockets
-and its client.
+Every point of the broker's side is enumerated in tests/unit/broker/staging/test_staging_crash.py;
+here it is the whole daemon, its sockets and its client.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from collections import Counter
@@ -23,6 +21,7 @@ from aerobee.client.message import MessageQueue
 from aerobee.pipeline.sink.plan import plan_write
 from aerobee.pipeline.sink.task import abort_write, commit_write, write_partition
 from aerobee.protocol.names import SCHEDULE_TOPIC
+from tests import campaign
 from tests.crash.lasting import LastingDaemon
 from tests.service.kit import wait_until
 from tests.unit.pipeline.sink.test_sink import fields
@@ -31,7 +30,7 @@ from tests.unit.pipeline.sink.test_sink import fields
 pytestmark = pytest.mark.filterwarnings("ignore:topic .* is on no broker")
 
 QUERIES, BATCHES, PARTITIONS, ROWS = 3, 4, 2, 400
-KILLS, KILLS_LEAST = 12, 3
+KILLS = 12
 LATEST = 18  # the level of two hours: those rows wait until the end
 
 
@@ -80,17 +79,16 @@ class Job:
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_batches_survive_kills_of_the_daemon(tmp_path: Path, flush: str) -> None:
-    seed = int(os.environ.get("AEROBEE_SEED") or random.randrange(1 << 32))
-    print(f"seed={seed}")
-    chance = random.Random(seed)
+def test_batches_survive_kills_of_the_daemon(tmp_path: Path, flush: str, seed: int) -> None:
+    least = campaign.size("kill staging")
+    chance = random.Random(f"{seed} {flush}")
     daemon = LastingDaemon(tmp_path, f"store.flush_disk_type={flush}")
     over = threading.Event()
     try:
         daemon.start()
         jobs = [Job(daemon.name_server, number, seed) for number in range(QUERIES)]
         with ThreadPoolExecutor(QUERIES) as pool:
-            running = [pool.submit(job.run, lambda: daemon.kills >= KILLS_LEAST) for job in jobs]
+            running = [pool.submit(job.run, lambda: daemon.kills >= least) for job in jobs]
             for _ in range(KILLS):
                 if all(one.done() for one in running):
                     break
@@ -102,7 +100,8 @@ def test_batches_survive_kills_of_the_daemon(tmp_path: Path, flush: str) -> None
         expected = Counter(body for job in jobs for body in job.written)
         wait_until(lambda: found(daemon.name_server).total() >= expected.total(), "all rows")
         assert found(daemon.name_server) == expected, f"seed={seed}"
-        assert daemon.kills >= KILLS_LEAST
+        campaign.note("kill staging", daemon.kills, rows=expected.total())
+        assert daemon.kills >= least
     finally:
         daemon.close()
 

@@ -9,11 +9,11 @@ import pytest
 
 from aerobee.protocol.message.record import decode_record
 from aerobee.store.message_store import MessageStore
+from tests import campaign
 from tests.crash.store_writer import body_of
 from tests.unit.store.support import read_all, small_settings
 
 WRITER = Path(__file__).parent / "store_writer.py"
-ROUNDS = 6
 
 
 def write_and_kill(root: Path, flush: str, first: int, seed: int, lines: int) -> list[list[int]]:
@@ -40,13 +40,12 @@ def write_and_kill(root: Path, flush: str, first: int, seed: int, lines: int) ->
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_killed_writer_loses_nothing_acknowledged(tmp_path: Path, flush: str) -> None:
-    seed = random.randrange(10**9)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+def test_killed_writer_loses_nothing_acknowledged(tmp_path: Path, flush: str, seed: int) -> None:
+    rng = random.Random(f"{seed} {flush}")
+    rounds = campaign.size("kill store")
     acked: dict[tuple[int, int], int] = {}
     first = 0
-    for round_number in range(ROUNDS):
+    for round_number in range(rounds):
         for queue_id, queue_offset, number in write_and_kill(
             tmp_path, flush, first, seed, rng.randrange(1, 150)
         ):
@@ -69,4 +68,5 @@ def test_killed_writer_loses_nothing_acknowledged(tmp_path: Path, flush: str) ->
         assert store.close()
         if round_number % 2:
             (tmp_path / "abort").touch()  # the next writer recovers what we left, too
-    assert len(acked) > ROUNDS
+    campaign.note("kill store", rounds, messages=len(acked))
+    assert len(acked) > rounds

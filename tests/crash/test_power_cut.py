@@ -17,15 +17,13 @@ from pathlib import Path
 
 import pytest
 
+from tests import campaign
 from tests.crash.block_log import choose_states
 from tests.crash.checker import differing
 from tests.crash.cuts import SHOWN, TORN, judge_all, report
 from tests.crash.recording import Plan, record, record_recovery
 
 pytestmark = pytest.mark.usefixtures("recorded_disks")
-
-# In all: five runs of eighty states.
-STATES = 80
 
 RUNS = {
     "sync": Plan("SYNC_FLUSH", 0),
@@ -41,9 +39,10 @@ RUNS = {
 def test_power_cut_costs_nothing_promised(folder: Path, seed: int, name: str) -> None:
     recording = record(folder, replace(RUNS[name], seed=seed))
     print(f"seed {seed}, {name}: {recording.summary()}")
-    states = recording.states(STATES, seed)
+    states = recording.states(campaign.size("power cut"), seed)
     wrong = judge_all(recording, recording.judge(folder), states, daemon=True)
     print(f"{len(states)} crash states, {len(wrong)} wrong")
+    campaign.note("power cut", len(states), wrong=len(wrong))
     assert not wrong, report(recording, wrong, len(states))
 
 
@@ -51,12 +50,16 @@ def test_power_cut_during_a_recovery_changes_nothing(folder: Path, seed: int) ->
     """Power goes, and again while what it left is being recovered: the same bytes (I9)."""
     recording = record(folder, replace(TORN, seed=seed))
     judge = recording.judge(folder)
-    for state, disk in recording.log.images(recording.states(4, seed, in_flight=4)):
+    suite = "power cut in a recovery"
+    recoveries = 4 if campaign.is_full() else 2
+    cuts = campaign.size(suite) // recoveries
+    for state, disk in recording.log.images(recording.states(recoveries, seed, in_flight=4)):
         known, promise = recording.known(state.cut), recording.promise(state.cut)
         expected = judge.files_after_recovery(disk)
         log = record_recovery(folder, judge, disk)
         rng = random.Random(f"{seed} {state}")
-        for again, image in log.images(choose_states(log, rng, 15, log.index_of_mark(0))):
+        for again, image in log.images(choose_states(log, rng, cuts, log.index_of_mark(0))):
             wrong = judge.judge(image, known, promise)
             wrong += differing(expected, judge.files_after_recovery(image))
+            campaign.note(suite, 1, wrong=len(wrong))
             assert not wrong, f"seed {seed}, {state} then {again}: {wrong[:SHOWN]}"

@@ -101,6 +101,10 @@ class Broker(ABC):
             raise
 
     @abstractmethod
+    def write_config(self) -> Path:
+        """Writes the broker's configuration file, as its start does."""
+
+    @abstractmethod
     def _launch(self) -> None:
         """Starts the processes, name server first, and puts them into `children`."""
 
@@ -155,11 +159,14 @@ class OurBroker(Broker):
     interpreter: str = sys.executable
     entry: tuple[str, ...] = ("-m", "aerobee.cli")
 
-    def _launch(self) -> None:
+    def write_config(self) -> Path:
         config = self.root / "broker.conf"
         config.write_text(_properties(self.shape.settings(self.store)))
+        return config
+
+    def _launch(self) -> None:
         argv = [
-            self.interpreter, *self.entry, "serve", "-c", str(config),
+            self.interpreter, *self.entry, "serve", "-c", str(self.write_config()),
             "--port", str(self.port), "--nameserver-port", str(self.name_server_port),
             "--http-port", "0",
         ]  # fmt: skip
@@ -190,6 +197,15 @@ class JavaBroker(Broker):
                 }
             )
         )
+        config = self.write_config()
+        self.children = [
+            self._java(
+                "namesrv", ("-Xms64m", "-Xmx64m"), "namesrv.NamesrvStartup", name_server, home
+            ),
+            self._java("broker", self.heap, "broker.BrokerStartup", config, home),
+        ]
+
+    def write_config(self) -> Path:
         config = self.root / "broker.conf"
         settings = {
             **self.shape.settings(self.store),
@@ -198,12 +214,7 @@ class JavaBroker(Broker):
             "waitTimeMillsInSendQueue": "10000",  # two busy cores are no reason for BROKER_BUSY
         }
         config.write_text(_properties(settings))
-        self.children = [
-            self._java(
-                "namesrv", ("-Xms64m", "-Xmx64m"), "namesrv.NamesrvStartup", name_server, home
-            ),
-            self._java("broker", self.heap, "broker.BrokerStartup", config, home),
-        ]
+        return config
 
     def _java(self, name: str, heap: tuple[str, ...], main: str, config: Path, home: Path) -> Child:
         argv = [

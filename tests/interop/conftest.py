@@ -10,19 +10,12 @@ from pathlib import Path
 import pytest
 
 from .brokers import Broker, JavaBroker, OurBroker
-from .kit import missing, must_not_skip
+from .kit import require
 from .peers import PEERS, Peer
 from .processes import Child
 
 # The broker under test; `java` shows what the real one does with the same clients.
 AGAINST = os.environ.get("AEROBEE_INTEROP_AGAINST", "our")
-
-
-def require(part: str) -> None:
-    """Skips or fails the test when a part is not here."""
-    lack = missing(part)
-    if lack is not None:
-        (pytest.fail if must_not_skip() else pytest.skip)(lack)
 
 
 def make_broker(kind: str, root: Path, **options: object) -> Broker:

@@ -1,8 +1,9 @@
-"""Where the parts brought by setup.sh lie, and which of them are here."""
+"""Where the peers brought by setup.sh lie, and which of them are here."""
 
-import os
 import shutil
 from pathlib import Path
+
+from tests.parts import need
 
 HERE = Path(__file__).parent
 CACHE = HERE.parent.parent / ".cache" / "interop"
@@ -10,26 +11,30 @@ HOME = CACHE / "home"  # clients write their logs below their user's home
 JAVA_BROKER = "4.9.7"
 JAVA_CLIENTS = ("4.9.8", "4.4.0", "5.5.0")
 
-STAMPS = {
-    "java-broker": (f"jars-broker-{JAVA_BROKER}", "java"),
-    **{f"java-{version}": (f"peer-{version}", "java") for version in JAVA_CLIENTS},
-    "go": ("go", ""),
-    "node": ("node", "node"),
-    "cpp": ("cpp", ""),
+#: By peer: the part of setup.sh that brings it, the stamp of that, a tool that it needs.
+NEEDS = {
+    "java-broker": ("java", f"jars-broker-{JAVA_BROKER}", "java"),
+    **{f"java-{version}": ("java", f"peer-{version}", "java") for version in JAVA_CLIENTS},
+    "go": ("go", "go", ""),
+    "node": ("node", "node", "node"),
+    "cpp": ("cpp", "cpp", ""),
 }
 
 
-def missing(part: str) -> str | None:
-    """What keeps a part from being used, in one line; None when it is ready."""
-    if part not in STAMPS:
+def require(peer: str) -> None:
+    """Skips or fails the test when a peer is not here."""
+    if peer in NEEDS:
+        part, _, _ = NEEDS[peer]
+        need(part, missing=lambda: missing(peer))
+
+
+def missing(peer: str) -> str | None:
+    """What keeps a peer from being used, in one line; None when it is ready."""
+    if peer not in NEEDS:
         return None
-    stamp, tool = STAMPS[part]
+    _, stamp, tool = NEEDS[peer]
     if tool and shutil.which(tool) is None:
-        return f"{part}: no {tool} on this machine"
+        return f"{peer}: no {tool} on this machine"
     if not (CACHE / "stamps" / stamp).exists():
-        return f"{part}: not set up, run tests/interop/setup.sh"
+        return f"{peer}: not set up, run tests/interop/setup.sh"
     return None
-
-
-def must_not_skip() -> bool:
-    return os.environ.get("CI") == "true"

@@ -3,13 +3,15 @@
 from collections import defaultdict
 from pathlib import Path
 
+from tests import campaign
+
 from .brokers import Broker
 from .peers import Peer, acknowledged
 from .processes import Child, Line, wait_until
 from .wire import Stored, Wire
 
 QUEUES = 8
-COUNT = 10_000
+COUNT = campaign.size("clients")
 
 
 def topic_of(broker: Broker, subject: str, peer: Peer) -> str:
@@ -21,7 +23,7 @@ def sequence(body: str) -> int:
 
 
 def send_and_consume_all(broker: Broker, peer: Peer, log: Path) -> None:
-    """Ten thousand, over all modes of the client: none missing, none twice, queues in order."""
+    """Messages in all modes of the client: none missing, none twice, queues in order."""
     topic = topic_of(broker, "all", peer)
     modes = [
         mode for mode in peer.modes if broker.kind != "Java" or mode not in peer.broken_on_java

@@ -6,7 +6,7 @@ import pytest
 
 from . import scenarios
 from .brokers import Broker
-from .conftest import require
+from .kit import require
 from .peers import LITE_PULL, PEERS, Peer
 from .processes import Child
 
@@ -14,7 +14,7 @@ everyone = pytest.mark.parametrize("peer", PEERS, indirect=True)
 
 
 @everyone
-def test_ten_thousand_are_sent_and_consumed_in_order(
+def test_messages_of_all_modes_are_sent_and_consumed_in_order(
     broker: Broker, peer: Peer, tmp_path: Path
 ) -> None:
     scenarios.send_and_consume_all(broker, peer, tmp_path)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from .brokers import Broker, StoreShape
-from .conftest import require
+from .kit import require
 from .peers import PEERS
 from .processes import Child, wait_until
 from .wire import Stored, Wire

@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from tests import campaign
+
 from .brokers import Broker, StoreShape
-from .conftest import require
+from .kit import require
 from .peers import PEERS, acknowledged, query
 from .processes import Child, Dialogue, Line, wait_until
 from .scenarios import QUEUES
 from .wire import Stored
 
-COUNT = 1_000
+COUNT = campaign.size("clients and a kill")
+SENDING_S = 8  # as long as each of them is at it at least: clients begin seconds apart
 TOPIC = "kill"
 FAR_FUTURE_MS = 9_999_999_999_999
 SECOND_MS = 1_000  # the index keeps whole seconds, rounded down
@@ -23,7 +26,8 @@ SECOND_MS = 1_000  # the index keeps whole seconds, rounded down
 @contextmanager
 def senders(broker: Broker, log: Path, children: list[Child]) -> Iterator[dict[str, Child]]:
     """One of each client, sending at a pace that keeps all of them at it when the broker dies."""
-    options = {"keys": "yes", "interval_ms": 8, "retry_seconds": 60}
+    interval_ms = SENDING_S * 1_000 // COUNT
+    options = {"keys": "yes", "interval_ms": interval_ms, "retry_seconds": 60}
     running = {}
     for name, peer in PEERS.items():
         require(peer.needs or name)
@@ -42,9 +46,11 @@ def test_nothing_acknowledged_is_lost(
     children.append(consumer)
     with senders(broker, tmp_path, children) as running:
         wait_until(
-            lambda: all(len(acknowledged(list(child.lines))) > 100 for child in running.values()),
+            lambda: all(
+                len(acknowledged(list(child.lines))) > COUNT // 10 for child in running.values()
+            ),
             60,
-            "every client has a hundred messages acknowledged",
+            "every client has a tenth of its messages acknowledged",
         )
         assert all(child.running for child in running.values())
         broker.kill()
@@ -95,7 +101,7 @@ def samples(sent: dict[str, list[Line]], step: int) -> list[tuple[str, Line]]:
 def check_queries(broker: Broker, sent: dict[str, list[Line]], stored: list[Stored]) -> None:
     at = {(one.queue, one.queue_offset): one for one in stored}
     with broker.wire() as wire:
-        for body, ack in samples(sent, 25):
+        for body, ack in samples(sent, COUNT // 40):
             one = at[ack["queue"], ack["offset"]]
             assert one in wire.by_key(TOPIC, body, 0, FAR_FUTURE_MS)
             begin_ms = one.store_ms - SECOND_MS
@@ -107,7 +113,7 @@ def check_queries(broker: Broker, sent: dict[str, list[Line]], stored: list[Stor
             assert wire.by_log_offset(one.log_offset) == one
         for queue in range(QUEUES):
             own = [one for one in stored if one.queue == queue]
-            for one in own[::40]:
+            for one in own[:: COUNT // 25]:
                 # any of those stored in that millisecond: RocketMQ 4.9 takes what it meets first
                 assert own[wire.search_offset(TOPIC, queue, one.store_ms)].store_ms == one.store_ms
 
@@ -115,7 +121,7 @@ def check_queries(broker: Broker, sent: dict[str, list[Line]], stored: list[Stor
 def check_java_queries(java: Dialogue, sent: dict[str, list[Line]], stored: list[Stored]) -> None:
     """The reference client finds them too: by key, by either id, and within a time range only."""
     at = {(one.queue, one.queue_offset): one for one in stored}
-    for body, ack in samples(sent, 250):
+    for body, ack in samples(sent, COUNT // 4):
         one = at[ack["queue"], ack["offset"]]
         if "offsetId" in ack:
             assert java.ask(f"id {TOPIC} {ack['offsetId']}")["found"][0]["body"] == body

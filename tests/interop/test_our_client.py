@@ -9,7 +9,7 @@ import pytest
 
 from . import scenarios
 from .brokers import Broker
-from .conftest import require
+from .kit import require
 from .peers import PEERS, Peer
 from .processes import Child
 
@@ -17,9 +17,7 @@ both = pytest.mark.parametrize("peer", ["aerobee", "java-4.9.8"], indirect=True)
 
 
 @both
-def test_ten_thousand_cross_the_java_broker(
-    java_broker: Broker, peer: Peer, tmp_path: Path
-) -> None:
+def test_all_modes_cross_the_java_broker(java_broker: Broker, peer: Peer, tmp_path: Path) -> None:
     scenarios.send_and_consume_all(java_broker, peer, tmp_path)
 
 

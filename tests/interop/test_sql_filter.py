@@ -2,12 +2,11 @@
 
 One JVM holds `rocketmq-filter` as the Java broker has it (java/filter/SqlFilterPeer.java). It and
 we are asked for the same expressions and properties: whether the expression is one, and whether
-each message gives true, false, null or a failure. `SEEDS=50` in the environment asks more.
+each message gives true, false, null or a failure.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -19,13 +18,12 @@ import pytest
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.sql_filter import SqlFilter, compile_sql
 from aerobee.protocol.filters.sql_values import Incomparable
+from tests import campaign
 
-from .conftest import require
-from .kit import CACHE, HERE, HOME, JAVA_BROKER
+from .kit import CACHE, HERE, HOME, JAVA_BROKER, require
 from .peers import JAVA_FLAGS
 from .processes import Dialogue
 
-SEEDS = int(os.environ.get("SEEDS", "4"))
 EXPRESSIONS, MESSAGES = 250, 12
 
 NAMES = ("a", "b", "c", "TAGS", "_x$1", "missing", "tags")
@@ -73,8 +71,8 @@ SYMBOLS = ("=", "<>", ">", ">=", "<", "<=")
 class Generator:
     """Expressions that are mostly right, and messages for them."""
 
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
+    def __init__(self, chance: random.Random) -> None:
+        self._random = chance
 
     def expression(self) -> str:
         words = self._condition(self._random.randint(0, 3))
@@ -210,10 +208,9 @@ def verdict(mine: dict[str, str], theirs: dict[str, str], expression: str) -> st
     return "refused" if "refused" in mine else "evaluated"
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_generated_filters_say_what_rocketmqs_say(peer: Peer, seed: int) -> None:
-    print(f"seed {seed}")
-    generator = Generator(seed)
+@pytest.mark.parametrize("turn", range(campaign.size("sql filter")))
+def test_generated_filters_say_what_rocketmqs_say(peer: Peer, turn: int) -> None:
+    generator = Generator(campaign.rng(f"sql filter {turn}"))
     verdicts: Counter[str] = Counter()
     letters: Counter[str] = Counter()
     for _ in range(EXPRESSIONS):

@@ -6,20 +6,25 @@ from pathlib import Path
 
 import pytest
 
+from tests import campaign
+
 from .brokers import Broker, StoreShape
-from .conftest import require
+from .kit import require
 from .peers import PEERS, query
 from .scenarios import QUEUES, stored_when_complete
 from .wire import Stored, Wire
 
-COUNT = 2_000
+COUNT = campaign.size("crossing")
 TOPIC = "crossing"
 GROUP = "crossing-readers"
 WRITERS = ("java-4.9.8", "go")
 FAR_FUTURE_MS = 9_999_999_999_999
 # Small segments, so that the log rolls, and every index file fills up and is followed by another.
 SHAPE = StoreShape(
-    segment_bytes=1 << 20, queue_segment_bytes=4_000, index_slots=1_000, index_entries=4_000
+    segment_bytes=1 << (20 if campaign.is_full() else 18),
+    queue_segment_bytes=2 * COUNT,
+    index_slots=COUNT // 2,
+    index_entries=2 * COUNT,
 )
 
 
@@ -55,7 +60,7 @@ def bodies(*prefixes: str) -> set[str]:
 def check_queries(broker: Broker, log: Path, stored: list[Stored]) -> None:
     """By key, id and time, asked over the wire and by the reference client."""
     with broker.wire() as wire:
-        for one in stored[::97]:
+        for one in stored[:: COUNT // 20]:
             assert one in wire.by_key(TOPIC, one.body, one.store_ms - 1_000, one.store_ms)
             assert wire.by_log_offset(one.log_offset) == one
             if broker.kind == "our":  # Java picks the segment by file time, which lags behind a map
@@ -66,7 +71,7 @@ def check_queries(broker: Broker, log: Path, stored: list[Stored]) -> None:
                 key = one.properties["UNIQ_KEY"]
                 assert one in wire.by_key(TOPIC, key, 0, FAR_FUTURE_MS, unique=True)
     java = query(broker, log)
-    for one in stored[::997]:
+    for one in stored[:: COUNT // 2]:
         answer = java.ask(f"key {TOPIC} {one.body} {one.store_ms - 1_000} {one.store_ms}")
         (found,) = answer["found"]
         assert (found["queue"], found["offset"]) == (one.queue, one.queue_offset)

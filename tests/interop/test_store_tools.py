@@ -1,4 +1,7 @@
-"""`aerobee store` on directories of the real Java broker, and what it has repaired in its hands."""
+"""`aerobee store` on directories of the real Java broker, and what it has repaired in its hands.
+
+One Java broker fills a store, reads it, and is stopped; each test has a copy of what it left.
+"""
 
 import json
 import shutil
@@ -6,12 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from .brokers import Broker, StoreShape
-from .scenarios import QUEUES
+from .conftest import make_broker
+from .scenarios import QUEUES, stored_when_complete
 from .wire import Stored, Wire
 
 TOPIC = "tools"
@@ -63,21 +67,45 @@ def pulled(wire: Wire) -> dict[tuple[int, int], Stored]:
     return found
 
 
+class Left(NamedTuple):
+    """A store that a Java broker has filled and closed, and all its messages."""
+
+    store: Path
+    whole: dict[tuple[int, int], Stored]
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
+    broker = make_broker("java", tmp_path_factory.mktemp("filled"), shape=SHAPE).start()
+    try:
+        fill(broker)
+        with broker.wire() as wire:
+            stored_when_complete(wire, TOPIC, COUNT)
+            whole = pulled(wire)
+        broker.stop()
+    finally:
+        broker.kill()
+    return Left(broker.store, whole)
+
+
 @pytest.fixture
-def java(new_broker: Callable[..., Broker], tmp_path: Path) -> Broker:
-    return new_broker("java", "java", shape=SHAPE, store=tmp_path / "store").start()
+def java(left: Left, new_broker: Callable[..., Broker], tmp_path: Path) -> Broker:
+    """A broker of the copy, not started."""
+    store = shutil.copytree(left.store, tmp_path / "store")
+    broker = new_broker("java", "java", shape=SHAPE, store=store)
+    broker.write_config()
+    return broker
 
 
 def test_a_store_of_the_java_broker_is_sound(java: Broker) -> None:
-    fill(java)
-    java.stop()
     report = tool(java, "verify")
     assert report["sound"], report["findings"]
     assert kinds(report) <= {"slot-lost"}
     assert report["counts"]["messages"] >= COUNT
 
 
-def test_a_killed_java_brokers_store_has_no_damage(java: Broker) -> None:
+def test_a_killed_java_brokers_store_has_no_damage(new_broker: Callable[..., Broker]) -> None:
+    java = new_broker("java", shape=SHAPE).start()
     fill(java)
     java.kill()
     report = tool(java, "verify")
@@ -85,9 +113,7 @@ def test_a_killed_java_brokers_store_has_no_damage(java: Broker) -> None:
     assert "left-open" in kinds(report)
 
 
-def test_rebuilt_queues_are_those_the_java_broker_wrote(java: Broker, tmp_path: Path) -> None:
-    fill(java)
-    java.stop()
+def test_rebuilt_queues_are_those_the_java_broker_wrote(java: Broker) -> None:
     before = {
         path.relative_to(java.store): path.read_bytes()
         for path in (java.store / "consumequeue").rglob("*")
@@ -107,17 +133,14 @@ def test_rebuilt_queues_are_those_the_java_broker_wrote(java: Broker, tmp_path: 
 @pytest.mark.parametrize("heir", ["java", "our"])
 @pytest.mark.parametrize("rebuilt", [False, True], ids=["", "without queues"])
 def test_a_repaired_store_serves_all_that_is_left(
-    heir: str, rebuilt: bool, java: Broker, new_broker: Callable[..., Broker]
+    heir: str, rebuilt: bool, java: Broker, left: Left, new_broker: Callable[..., Broker]
 ) -> None:
     """A record damaged and a segment gone: both brokers read over what the repair left there.
 
     Without queues and after a crash the heir reads the whole log: over the fillers, over the blank
     segment, to its very end, where the Java broker would have stopped at the damage.
     """
-    fill(java)
-    with java.wire() as wire:
-        whole = pulled(wire)
-    java.stop()
+    whole = left.whole
     segments = sorted((java.store / "commitlog").iterdir())
     starts = [int(path.name) for path in segments]
     gone = {key for key, one in whole.items() if starts[2] <= one.log_offset < starts[3]}
@@ -152,12 +175,9 @@ def test_a_repaired_store_serves_all_that_is_left(
 
 
 def test_a_truncated_store_is_what_it_was_for_the_java_broker(
-    java: Broker, new_broker: Callable[..., Broker]
+    java: Broker, left: Left, new_broker: Callable[..., Broker]
 ) -> None:
-    fill(java)
-    with java.wire() as wire:
-        whole = pulled(wire)
-    java.stop()
+    whole = left.whole
     cut = sorted(one.log_offset for one in whole.values())[700]
     tool(java, "truncate", "--at", str(cut), "--yes")
     broker = new_broker("java", "heir", shape=SHAPE, store=java.store).start()

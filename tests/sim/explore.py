@@ -9,6 +9,7 @@ A state's name is `plan:seed:life:place:choice`; `python -m tests.sim.replay NAM
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -81,8 +82,14 @@ class _Candidate(NamedTuple):
     choice: str
 
 
-def explore(plan: Plan, seed: int, budget: int, rules: Rules | None = None) -> Result:
-    """Run the workload and look at up to `budget` states of its crashes."""
+def explore(
+    plan: Plan,
+    seed: int,
+    budget: int,
+    rules: Rules | None = None,
+    until: Callable[[Result], bool] = lambda _result: False,
+) -> Result:
+    """Run the workload and look at up to `budget` states of its crashes, or `until` is true."""
     result = Result()
     lives = Runner(plan, seed, rules).run()
     found = [_collect(recorded, result) for recorded in lives]
@@ -91,6 +98,8 @@ def explore(plan: Plan, seed: int, budget: int, rules: Rules | None = None) -> R
         chosen = _thin_out(found[number], share, seed)
         for place, names in sorted(chosen.items()):
             _look(plan, seed, number, recorded, place, names, result)
+            if until(result):
+                return result
     return result
 
 

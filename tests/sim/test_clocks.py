@@ -17,6 +17,7 @@ from aerobee.store.disk.steady_time import SteadyTime
 from aerobee.store.log.commit_log import CommitLog
 from aerobee.store.reading import search
 from aerobee.store.retention import plan as retention_plan
+from tests import campaign
 from tests.sim.clock_life import DAY_MS, HOUR_MS, World, WorldClock
 from tests.sim.explore import judge, states_at
 from tests.sim.plans import plan_named
@@ -186,6 +187,7 @@ def test_no_clock_costs_a_message_or_keeps_it_for_ever(name: str, seed: int) -> 
     print(f"scenario {name!r} seed {seed}")
     world = live(name, seed)
     print(world.figures)
+    campaign.note("clocks", 1, wrong=len(world.wrong), messages_deleted=world.figures.deleted)
     assert not world.wrong, "\n".join(world.wrong[:20])
     assert world.figures.deleted > 100
 
@@ -202,10 +204,11 @@ def _recovered_by_time(plan_name: str, seed: int) -> list[str]:
     plan = replace(plan_named(plan_name), crashes=())
     rng = random.Random(seed)
     wrong: list[str] = []
-    states = 0
+    states = looked_at = 0
     for recorded in Runner(plan, seed).run():
         places = range(len(recorded.journal) + 1)
-        for place in rng.sample(places, min(60, len(places))):
+        for place in rng.sample(places, min(campaign.size("recovery by time"), len(places))):
+            looked_at += 1
             for built in states_at(recorded, place, ["none", "all", "kill"]):
                 for name in ("offsets", "offsets.tmp"):
                     built.state.pop(f"{ROOT}/{name}", None)
@@ -214,6 +217,7 @@ def _recovered_by_time(plan_name: str, seed: int) -> list[str]:
                     f"{one.invariant} {one.text}" for one in judge(plan, recorded, place, built)
                 ]
     print(f"plan {plan_name} seed {seed}: {states} states, {len(wrong)} wrong")
+    campaign.note("recovery by time", looked_at, wrong=len(wrong), states=states)
     return wrong
 
 
@@ -225,10 +229,13 @@ def test_recovery_by_time_loses_and_doubles_nothing(plan: str, seed: int) -> Non
 # --- negative controls ----------------------------------------------------------------------------
 
 
-def _caught(name: str, seed: int) -> list[str]:
-    wrong = live(name, seed).wrong
-    print(f"scenario {name!r} seed {seed}: {len(wrong)} wrong, {wrong[:1]}")
-    return wrong
+def _is_caught(control: str, scenario: str, seed: int, text: str) -> bool:
+    """Whether something is said to be wrong that has `text` in it."""
+    wrong = live(scenario, seed).wrong
+    print(f"scenario {scenario!r} seed {seed}: {len(wrong)} wrong, {wrong[:1]}")
+    is_caught = any(text in one for one in wrong)
+    campaign.note_control("clocks", control, int(is_caught), 1)
+    return is_caught
 
 
 @pytest.mark.parametrize(
@@ -239,7 +246,7 @@ def test_control_deletion_by_the_wall_clock_is_caught(
     name: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SteadyTime, "now_ms", lambda steady: steady._clock.now_ms())
-    assert any("was deleted" in text for text in _caught(name, seed))
+    assert _is_caught("deletion by the wall clock", name, seed, "was deleted")
 
 
 def test_control_steps_that_a_restart_forgets_are_caught(
@@ -247,7 +254,7 @@ def test_control_steps_that_a_restart_forgets_are_caught(
 ) -> None:
     note = SteadyTime.note
     monkeypatch.setattr(SteadyTime, "note", lambda steady: ClockNote(note(steady).wall_ms, held=()))
-    assert any("was deleted" in text for text in _caught("forward over restarts", seed))
+    assert _is_caught("steps forgotten by a restart", "forward over restarts", seed, "was deleted")
 
 
 def test_control_waiting_for_times_to_come_is_caught(
@@ -258,14 +265,14 @@ def test_control_waiting_for_times_to_come_is_caught(
         "dated",
         lambda segments, number, _now, last: last(segments[number], segments[number + 1]),
     )
-    assert any("is still there" in text for text in _caught("2100 for a while", seed))
+    assert _is_caught("waiting for times to come", "2100 for a while", seed, "is still there")
 
 
 def test_control_an_index_that_relies_on_order_is_caught(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "candidates", lambda *_: iter(()))
-    assert any("query" in text for text in _caught("1970 for a while", seed))
+    assert _is_caught("an index that relies on order", "1970 for a while", seed, "query")
 
 
 def test_control_store_times_that_go_back_in_a_segment_are_caught(
@@ -273,10 +280,10 @@ def test_control_store_times_that_go_back_in_a_segment_are_caught(
 ) -> None:
     append = CommitLog._append
 
-    def without_clamp(log: CommitLog, message: Any, queue: Any, transaction: int, now: int) -> Any:
+    def without_clamp(log: CommitLog, messages: Any, queue: Any, now: int) -> Any:
         if log._active is not None:
             log._active.last_store_ms = 0
-        return append(log, message, queue, transaction, now)
+        return append(log, messages, queue, now)
 
     monkeypatch.setattr(CommitLog, "_append", without_clamp)
-    assert any("has the time" in text for text in _caught("back across rolls", seed))
+    assert _is_caught("store times that go back", "back across rolls", seed, "has the time")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import campaign
 from tests.crash.checker import check
 from tests.crash.daemons import SMALL
 from tests.crash.history import History, Promise
@@ -120,6 +121,7 @@ def test_daemon_whose_clock_is_set_loses_and_deletes_nothing(tmp_path: Path, see
         with Link(life.daemon.port) as link:
             _check_searches(link, random.Random(seed).sample(records, 60))
         life.end("stop")
+        campaign.note("clocks and the daemon", len(STEPS), messages=len(life.history.acked()))
     finally:
         life.close()
 
@@ -159,6 +161,7 @@ def test_control_a_daemon_that_deletes_by_the_wall_clock_is_caught(
         for name in ("an hour forward", "a month forward over a restart"):
             life.step(name)
         wait_until(lambda: any("acked and is gone" in one for one in life.wrong()), "a loss")
+        campaign.note_control("clocks and the daemon", "deletion by the wall clock", 1, 1)
     finally:
         life.close()
 

@@ -9,6 +9,7 @@ import pytest
 
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.mapped_file import MappedFile
+from tests import campaign
 from tests.sim.failing_calls import CALLS, Fault
 from tests.sim.nth_call import run_with
 from tests.unit.store.support import bodies, message, small_settings
@@ -25,14 +26,16 @@ def _quiet() -> Iterator[None]:
 @pytest.mark.parametrize("kind", CALLS)
 def test_no_failing_call_costs_an_acknowledged_message(kind: str, lasting: bool) -> None:
     wrong: list[str] = []
-    stopped = 0
-    for nth in range(1, 2000):
+    runs = stopped = 0
+    for nth in campaign.strided("n-th call", f"{kind} {lasting}", 1, 2000):
         run = run_with(Fault(kind, nth, lasting))
         if not run.fault.hit:
             break
+        runs += 1
         stopped += run.broke
         wrong += [f"{kind} {nth} ({run.fault.hit}) lasting={lasting}: {text}" for text in run.wrong]
-    print(f"{kind}, lasting={lasting}: {nth - 1} runs, {stopped} stopped the store")
+    print(f"{kind}, lasting={lasting}: {runs} runs, {stopped} stopped the store")
+    campaign.note("n-th call", runs, wrong=len(wrong), ended_in_the_documented_stop=stopped)
     assert not wrong, "\n".join(wrong[:20])
     assert nth > 20
 
@@ -47,8 +50,14 @@ def test_control_marks_moved_on_a_failed_sync_are_caught(monkeypatch: pytest.Mon
             return
 
     monkeypatch.setattr(MappedFile, "sync", sync_or_not)
-    caught = [nth for nth in range(1, 40) if run_with(Fault("ENOSPC of a sync", nth, False)).wrong]
+    caught: list[int] = []
+    for nth in range(1, 40):
+        if run_with(Fault("ENOSPC of a sync", nth, False)).wrong:
+            caught.append(nth)
+        if campaign.enough(len(caught)):
+            break
     print(f"caught with the failing sync number {caught}")
+    campaign.note_control("n-th call", "mark moved on a failed sync", len(caught), nth)
     assert caught
 
 

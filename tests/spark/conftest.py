@@ -1,11 +1,14 @@
-"""One Spark driver a version for the whole run, and brokers for it: ours as a daemon, and Java's.
+"""One Spark driver a version for a worker's part of the run, and brokers for it: ours as a daemon,
+and Java's.
+
+The newest version runs all tests. The others run, at quick sizes, those with the mark `tour`: a
+read, a stream that is started again, a write, and a read of a store's files.
 
 AEROBEE_SPARK_VERSION (`4.3`, or several with blanks between) narrows the versions.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,23 +18,39 @@ from pathlib import Path
 
 import pytest
 
+from tests import campaign
 from tests.interop.brokers import Broker
 from tests.interop.conftest import make_broker
+from tests.parts import need
 
-from .kit import ROOT, VERSIONS, Driver, missing
+from .kit import ROOT, VERSIONS, Driver, missing, whole_versions
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out: set[pytest.Item] = set()
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.spark)
+            if not _is_run(item):
+                left_out.add(item)
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _is_run(item: pytest.Item) -> bool:
+    """Whether it is of this run's size, and its version of PySpark runs it, if it is for one."""
+    assert isinstance(item, pytest.Function)
+    if item.get_closest_marker("campaign") is not None:
+        return campaign.is_full()
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    version = params.get("driver") or params.get("pair", (None,))[0]
+    return version in (None, *whole_versions()) or item.get_closest_marker("tour") is not None
 
 
 def require(version: str) -> None:
     """Skips, or fails in CI, without that version of PySpark."""
-    lack = missing(version)
-    if lack is not None:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(lack)
+    need(f"spark-{version}", missing=lambda: missing(version))
 
 
 @pytest.fixture(scope="session")

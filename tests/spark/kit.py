@@ -26,11 +26,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from tests import campaign, parts
 from tests.interop.processes import Dialogue
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ENVIRONMENTS = ROOT / ".cache" / "spark"
-VERSIONS = tuple(os.environ.get("AEROBEE_SPARK_VERSION", "4.3 4.0").split())
+# The first one is run whole. The others have the tests marked `tour` at quick sizes, and all else
+# in a campaign.
+VERSIONS = tuple(os.environ.get("AEROBEE_SPARK_VERSION", "").split()) or parts.spark_versions()
 # Patience for a machine with other things to do; nothing here waits for that long by itself.
 START_S, RUN_S = 300.0, 300.0
 
@@ -148,10 +151,15 @@ class Driver:
             self.child.close()
 
 
+def whole_versions() -> tuple[str, ...]:
+    """The versions that run everything."""
+    return VERSIONS if campaign.is_full() else VERSIONS[:1]
+
+
 def each_version(test: Callable[[str], None]) -> None:
-    """The same for all versions, at the same time: most of it is waiting."""
+    """The same for all versions that run it, at the same time: most of it is waiting."""
     with ThreadPoolExecutor(len(VERSIONS)) as pool:
-        runs = [pool.submit(test, version) for version in VERSIONS]
+        runs = [pool.submit(test, version) for version in whole_versions()]
     for run in runs:
         run.result()
 

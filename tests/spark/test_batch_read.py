@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from aerobee.client.message import Message
+from tests import campaign
 from tests.interop.brokers import BROKER_NAME, Broker
 
 from .conftest import Pair
@@ -35,6 +36,7 @@ def partitions(spark: Any, options: dict[str, str]) -> int:
     return spark.read.format("rocketmq").options(**options).load().rdd.getNumPartitions()
 
 
+@pytest.mark.tour
 def test_each_column_is_what_was_sent(pair: Pair) -> None:
     topic = new_topic(pair.broker)
     began = time.time()
@@ -267,27 +269,28 @@ def test_filters_are_pushed_down_when_asked(newest: Driver, our_broker: Broker) 
         newest.run(count, options=options | {"pushdown": "true"})
 
 
-PER_QUEUE, QUEUES = 125_000, 8
+QUEUES = 8
+PER_QUEUE = campaign.size("spark messages") // QUEUES
 
 
 @pytest.fixture(scope="module")
-def million() -> Callable[[Broker], str]:
-    """The topic of a broker that holds the numbers below a million, in order over its queues."""
+def numbered() -> Callable[[Broker], str]:
+    """The topic of a broker that holds the numbers from 0 on, in order over its queues."""
     made: dict[str, str] = {}
 
     def topic_of(broker: Broker) -> str:
         if broker.kind not in made:
-            topic = made[broker.kind] = new_topic(broker, QUEUES, "million")
+            topic = made[broker.kind] = new_topic(broker, QUEUES, "numbered")
             for queue in range(QUEUES):
                 numbers = range(queue * PER_QUEUE, (queue + 1) * PER_QUEUE)
-                send_numbered(broker, topic, queue, numbers, batch=12_500)
+                send_numbered(broker, topic, queue, numbers, batch=PER_QUEUE // 10)
         return made[broker.kind]
 
     return topic_of
 
 
-def test_a_million_messages_are_those_that_were_sent(
-    pair: Pair, million: Callable[[Broker], str]
+def test_messages_of_large_queues_are_those_that_were_sent(
+    pair: Pair, numbered: Callable[[Broker], str]
 ) -> None:
     """Each number once, with its own id, and at the place where it was sent to."""
 
@@ -308,7 +311,7 @@ def test_a_million_messages_are_those_that_were_sent(
         return row.asDict()
 
     columns = "body,msgId,queueId,queueOffset"
-    options = pair.name_server | {"topic": million(pair.broker), "columns": columns}
+    options = pair.name_server | {"topic": numbered(pair.broker), "columns": columns}
     all_of_them = PER_QUEUE * QUEUES
     assert pair.driver.run(summed, options=options, per_queue=PER_QUEUE) == {
         "messages": all_of_them, "different": all_of_them, "least": 0, "most": all_of_them - 1,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from aerobee.client.message import Message
+from tests import campaign
 from tests.interop.brokers import Broker
 from tests.interop.processes import wait_until
 from tests.unit.pipeline.jobs.test_jobs_audit import as_fault, plant_anywhere
@@ -91,9 +91,7 @@ def test_audit_finds_each_of_fifty_faults_and_nothing_else(newest: Driver, tmp_p
     assert sound["facts"]["records"] == at.QUEUES * per_queue + 4
     assert sound["facts"]["units"] == at.QUEUES * per_queue + 1
     assert sound["text"].endswith("is SOUND")
-    seed = random.randrange(1 << 30)
-    print(f"seed={seed}")
-    planted = plant_anywhere(root, per_queue, 50, random.Random(seed))
+    planted = plant_anywhere(root, per_queue, 50, campaign.rng("fifty faults"))
     found = newest.run(job, arguments=["audit", str(root), "--split-bytes", "4096"])
     rows = found["frames"]["findings"]
     names = ("kind", "queueId", "queueOffset", "commitLogOffset")
@@ -233,9 +231,7 @@ def test_bodies_of_unknown_compression_are_archived_as_they_are(
 def test_a_driver_killed_while_it_archives_leaves_each_message_once(
     newest: Driver, new_driver: Callable[..., Driver], root: Path, tmp_path: Path
 ) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed={seed}")
-    dice = random.Random(seed)
+    dice = campaign.rng("killed while it archives")
     target = tmp_path / "archive"
     arguments = ["archive", str(root), "--to", str(target), "--range-bytes", "1"]
     doomed = new_driver()
@@ -504,6 +500,7 @@ def java_units(root: Path, topic: str) -> tuple[int, ...]:
     )
 
 
+@pytest.mark.campaign
 def test_jobs_run_on_the_oldest_version(
     driver_of: Callable[[str], Driver], root: Path, tmp_path: Path
 ) -> None:

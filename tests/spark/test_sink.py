@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from aerobee.client.options import ClientOptions
-from aerobee.pipeline.option_parsing import OptionError
+from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.sink.plan import SinkPlanError, plan_write
 from tests.interop.brokers import Broker, OurBroker, SecuredJavaBroker
-from tests.interop.conftest import require as require_part
+from tests.interop.kit import require as require_peer
 from tests.interop.processes import wait_until
 from tests.tls import CERTIFICATE, STRANGER
 from tests.unit.pipeline.sink.test_sink import fields
@@ -88,6 +88,7 @@ class Stream:
 # --- what is written ----------------------------------------------------------------------------
 
 
+@pytest.mark.tour
 def test_a_batch_write_arrives(driver: Driver, our_broker: Broker) -> None:
     topic = new_topic(our_broker, 4)
     columns = (
@@ -357,7 +358,7 @@ def test_writes_to_rocketmq_arrive_at_least_once(
 
 @pytest.fixture(scope="module")
 def secured_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredJavaBroker]:
-    require_part("java-broker")
+    require_peer("java-broker")
     running = SecuredJavaBroker(tmp_path_factory.mktemp("secured-broker"))
     running.start()
     yield running

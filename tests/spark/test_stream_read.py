@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests import campaign
 from tests.interop.brokers import BROKER_NAME, Broker
 from tests.interop.processes import wait_until
 from tests.interop.wire import SUCCESS
@@ -27,6 +28,7 @@ WAIT_S = 150.0
 QUERY_CONSUMER_OFFSET = 14
 
 
+@pytest.mark.tour
 def test_available_now_reads_what_is_there_and_the_next_run_what_is_new(
     pair: Pair, tmp_path: Path
 ) -> None:
@@ -245,30 +247,31 @@ STEPS = {
 def test_each_message_is_written_once_though_driver_and_broker_are_killed(
     driver_of: Callable[[str], Driver], new_broker: Callable[..., Broker], tmp_path: Path
 ) -> None:
-    """Ten kill -9 while messages keep coming; a query outlives its broker's kills by itself."""
-    seed = random.randrange(1 << 30)
-    print(f"seed={seed}")
+    """kill -9 while messages keep coming; a query outlives its broker's kills by itself."""
     brokers = {version: new_broker(name=f"broker-{version}").start() for version in VERSIONS}
 
     def killed(version: str) -> None:
         (tmp_path / version).mkdir()
-        drivers = 2 if version == VERSIONS[0] else 1
-        _killed_ten_times(driver_of, brokers[version], tmp_path / version, version, drivers, seed)
+        _killed_again_and_again(driver_of, brokers[version], tmp_path / version, version)
 
     each_version(killed)
 
 
-def _killed_ten_times(
-    driver_of: Callable[[str], Driver],
-    broker: Broker,
-    folder: Path,
-    version: str,
-    drivers: int,
-    seed: int,
+def _kills(dice: random.Random, drivers: int) -> list[tuple[str, str]]:
+    """Victims and the steps of a batch they are killed at; each step meets a broker's end."""
+    count = campaign.size("spark kills")
+    of_brokers = [*STEPS, *dice.choices(list(STEPS), k=count)][: count - drivers]
+    of_drivers = dice.choices(list(STEPS), k=drivers)
+    kills = [("broker", step) for step in of_brokers] + [("driver", step) for step in of_drivers]
+    dice.shuffle(kills)
+    return kills
+
+
+def _killed_again_and_again(
+    driver_of: Callable[[str], Driver], broker: Broker, folder: Path, version: str
 ) -> None:
-    dice = random.Random(seed)
-    victims = ["driver"] * drivers + ["broker"] * (10 - drivers)
-    dice.shuffle(victims)
+    dice = campaign.rng("spark kills")
+    kills = _kills(dice, 2 if campaign.is_full() and version == VERSIONS[0] else 1)
     topic = new_topic(broker, queues=2)
     where = places(folder)
     options = {
@@ -293,8 +296,7 @@ def _killed_ten_times(
 
     driver = driver_of(version)
     driver.run(start, options=options, **where)
-    for victim in victims:
-        step = dice.choice(list(STEPS))
+    for victim, step in kills:
         before = set(folder.glob(STEPS[step]))
         send_some()
         wait_for(lambda known=before, step=step: not known >= set(folder.glob(STEPS[step])), step)

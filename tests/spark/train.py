@@ -108,7 +108,11 @@ def main(archive: str, folder: str) -> None:
     )
     assert spark.read.parquet(f"{folder}/out").count() == 1000
     python_sources(spark, folder)
+    gateway = spark.sparkContext._gateway
     spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()  # it writes the archive at its end
 
 
 def python_sources(spark: SparkSession, folder: str) -> None:

@@ -21,7 +21,7 @@ ALLOWED = {
     "broker/core.py": "versions of tables, as the reference",
     "broker/monitoring/health.py": "shown to people",
     "broker/monitoring/store_metrics.py": "ages of messages",
-    "broker/messages/offset_moved.py": "the time in a message",
+    "broker/messages/pull.py": "the time in a message about an offset that moved",
     "broker/stats.py": "shown to people",
 }
 

@@ -70,7 +70,7 @@ _OUT_OF_PLACE = ("queue-offset", "queue-repeat")
 _ENTRY_KINDS = ("unit-nowhere", "unit-other", "unit-size", "unit-tags")
 
 
-def merged(findings: Iterable[Finding]) -> list[Finding]:
+def without_symptoms(findings: Iterable[Finding]) -> list[Finding]:
     """Without those that another one explains; ordered by kind, queue and place."""
     found = list(dict.fromkeys(findings))
     symptoms = _Symptoms(found)

@@ -9,22 +9,24 @@ pre-blanks; behind the last entry a file is zeros to its length.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from aerobee.pipeline.files.directory import Place, Store
-from aerobee.pipeline.jobs.derived.claims import ENTRIES
+from aerobee.pipeline.files.directory import File, Place, Store
+from aerobee.pipeline.files.entries import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueEntries
+from aerobee.pipeline.jobs.derived.entries import ENTRIES, ENTRIES_DDL
 
-ENTRY_BYTES: Final = 20
-ENTRY: Final = np.dtype([("logOffset", ">i8"), ("size", ">i4"), ("tagsCode", ">i8")])
-PRE_BLANK_SIZE: Final = 0x7FFFFFFF
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 #: RocketMQ's default: 300,000 entries.
 QUEUE_FILE_BYTES: Final = 6_000_000
 
 _ROWS = 32_768
+_FILES_DDL = "topic string, queueId int, uri string, path string, start bigint, size bigint"
 
 
 class QueueFile(NamedTuple):
@@ -58,14 +60,12 @@ def read_entries(file: QueueFile, log_min: int = 0) -> Iterator[pa.RecordBatch]:
 
     A last piece of fewer than 20 bytes is none. Raises OSError, or StoreReadError when it is gone.
     """
-    with Place(file.uri).open(file.path) as reader:
-        slot = file.first_slot
-        position = 0
-        while data := reader.read(position, _ROWS * ENTRY_BYTES):
-            count = len(data) // ENTRY_BYTES
-            yield from _batches(file, np.frombuffer(data, ENTRY, count), slot, log_min)
-            slot += count
-            position += len(data)
+    own = (File(file.path, file.start, file.size),)
+    queue = QueueEntries(Place(file.uri), file.topic, file.queue_id, own)
+    for first in range(0, queue.capacity, _ROWS):
+        entries = queue.read(first, min(first + _ROWS, queue.capacity))
+        yield from _batches(file, entries, file.first_slot + first, log_min)
+    queue.close()
 
 
 def _batches(
@@ -87,6 +87,19 @@ def _batches(
             pa.array(entries["tagsCode"].astype(np.int64)[rows]),
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=ENTRIES)
+
+
+def entries_frame(spark: SparkSession, files: Sequence[QueueFile], log_min: int) -> DataFrame:
+    """The same of many files as a DataFrame (ENTRIES_DDL), one task for some of them."""
+    tasks = max(1, min(len(files), spark.sparkContext.defaultParallelism * 4))
+    frame = spark.createDataFrame(list(files), _FILES_DDL).repartition(tasks)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                yield from read_entries(QueueFile(*row.values()), log_min)
+
+    return frame.mapInArrow(read, ENTRIES_DDL)
 
 
 def file_bytes(

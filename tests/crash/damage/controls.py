@@ -16,7 +16,7 @@ from aerobee.store.index import service as index_service
 from aerobee.store.recovery import recovery
 from aerobee.store.recovery.cross_check import CrossCheck
 from aerobee.store.scan.resynchronise import Resynchroniser
-from aerobee.store.scrub import units as scrub_units
+from aerobee.store.scrub import entries as scrub_units
 from aerobee.store.segments import mapped_file_queue
 from aerobee.store.segments.mapped_file import MappedFile
 
@@ -56,7 +56,7 @@ def _believed(data: bytes) -> Any:
     line = data.partition(b"\n")[0]
     try:
         return msgspec.json.decode(line, type=offsets_file.Offsets)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import zip_longest
 
-from aerobee.protocol.message.record import SYS_BORN_HOST_V6
+from aerobee.protocol.message.record_layout import SYS_BORN_HOST_V6
 from tests.crash.damage import case as do
 from tests.crash.damage.case import Case
 from tests.crash.damage.originals import COUNT, SEGMENT, UNDISPATCHED, Original, Record

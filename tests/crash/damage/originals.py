@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aerobee.config.model import Settings
-from aerobee.protocol.message.record import Message, decode_record, pack_host
+from aerobee.protocol.message.record import Message, decode_record
+from aerobee.protocol.message.record_layout import pack_host
 from aerobee.store.disk.offsets_file import decode
 from aerobee.store.message_store import MessageStore
 from tests.crash.damage import tables

@@ -11,6 +11,7 @@ that a case that takes the process with it is known by its name.
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from tests import campaign
 from tests.crash.damage import controls
 from tests.crash.damage.case import Case
 from tests.crash.damage.cases import all_cases
@@ -37,16 +39,25 @@ class Verdict(NamedTuple):
 
 
 def judge_all(
-    seed: int, *, image: str = "", rows: str = "", most: int = 0, broken: str = ""
+    seed: int,
+    *,
+    image: str = "",
+    rows: str = "",
+    most: int = 0,
+    broken: str = "",
+    until_wrong: bool = False,
 ) -> list[Verdict]:
-    """Judge the cases of an original, of the rows that begin so; a share on each processor.
+    """Judge the cases of an original, of the rows that begin so; a share on each processor, unless
+    other tests run on those.
 
     `image`: "" for all; "killed/0" and "killed/1" are the halves of one.
-    `most`: about so many of them, from all over; 0 for all. `broken` is one of controls.RULES.
+    `most`: so many of them, drawn by the seed, but one of each row at least; 0 for all.
+    `broken` is one of controls.RULES. `until_wrong`: cases behind the first that is wrong are left.
     """
-    parts = os.cpu_count() or 1
+    parts = 1 if "PYTEST_XDIST_WORKER" in os.environ else os.cpu_count() or 1
     command = [sys.executable, "-m", "tests.crash.damage.run", "--seed", str(seed)]
     command += ["--image", image, "--rows", rows, "--most", str(most), "--break", broken]
+    command += ["--until-wrong"] if until_wrong else []
     workers = [
         subprocess.Popen(
             [*command, "--part", f"{part}/{parts}"], cwd=ROOT, stdout=subprocess.PIPE, text=True
@@ -83,6 +94,7 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=0)
     parser.add_argument("--only", default="")
     parser.add_argument("--break", dest="broken", default="")
+    parser.add_argument("--until-wrong", action="store_true")
     asked = parser.parse_args()
     if asked.part:
         return _share(asked)
@@ -108,7 +120,10 @@ def _share(asked: argparse.Namespace) -> int:
         judge = judge_of(originals, folder)
         for case in _chosen(all_cases(originals, asked.seed), asked)[part::parts]:
             print(json.dumps([case.name]), flush=True)
-            print(json.dumps(Verdict(case.name, case.kind, judge(case))), flush=True)
+            verdict = Verdict(case.name, case.kind, judge(case))
+            print(json.dumps(verdict), flush=True)
+            if verdict.wrong and asked.until_wrong:
+                break
     return 0
 
 
@@ -118,7 +133,11 @@ def _chosen(cases: list[Case], asked: argparse.Namespace) -> list[Case]:
         case for case in cases if case.kind.startswith(asked.rows) and case.image.startswith(image)
     ]
     cases = cases[int(half) :: 2] if half else cases
-    return cases[:: max(1, len(cases) // asked.most)] if asked.most else cases
+    if asked.until_wrong:
+        random.Random(asked.seed).shuffle(cases)
+    if asked.most == 0 or asked.most >= len(cases):
+        return cases
+    return campaign.part(cases, asked.most, random.Random(asked.seed), lambda case: case.kind)
 
 
 def _one(asked: argparse.Namespace) -> int:

@@ -26,7 +26,7 @@ input()
 
 
 def test_report_of_a_load_has_medians_ratios_and_verdicts() -> None:
-    found = [(Turn(100, 9_000, 22.0), Turn(100, 10_000, 20.0))] * 9
+    found = [(Turn(9_000, 22.0, 1), Turn(10_000, 20.0, 1))] * 9
     assert summary(P2, found, 1234).splitlines() == [
         "P2  send, 64 connections, 128 B: 9 pairs of 1,234 requests",
         "    processor time  22.0 / 20.0 us a message: "
@@ -38,8 +38,8 @@ def test_report_of_a_load_has_medians_ratios_and_verdicts() -> None:
 
 def test_ratio_is_the_median_of_the_pairs_and_not_the_ratio_of_medians() -> None:
     """While the machine changes its pace, only what ran side by side can be compared."""
-    found = [(Turn(1, 1000 / pace, 10 * pace), Turn(1, 1000 / pace, 10 * pace)) for pace in (1, 2)]
-    found = [*found * 6, (Turn(1, 900, 10.0), Turn(1, 1000, 9.0))]
+    found = [(Turn(1000 / pace, 10 * pace, 1), Turn(1000 / pace, 10 * pace, 1)) for pace in (1, 2)]
+    found = [*found * 6, (Turn(900, 10.0, 1), Turn(1000, 9.0, 1))]
     processor, rate = summary(P2, found, 1).splitlines()[1:]
     assert processor.endswith("1.000 (1.000-1.111), 99 % 1.000-1.000: level")
     assert rate.endswith("1.000 (0.900-1.000), 99 % 1.000-1.000: level")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+from aerobee.broker.stats import Tally
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
@@ -114,6 +115,7 @@ class Tables:
     def __init__(self, folder: Path, *, auto_create: bool = True) -> None:
         self.clock = Clock()
         self.queues = Queues()
+        self.warnings = Tally()
         self.topics = TopicTable(
             TopicOptions("b-a", "C1", 8, auto_create, True, True, "", 1000, 1000),
             JsonStateFile(folder / "topics.json"),
@@ -128,7 +130,7 @@ class Tables:
         self.offsets = ConsumerOffsets(
             JsonStateFile(folder / "consumerOffset.json"), self.queues.max_offset
         )
-        self.clients = ClientTable(self.clock, 120.0)
+        self.clients = ClientTable(self.clock, 120.0, self.warnings.bump)
 
 
 def heartbeat_body(

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from aerobee.broker.delay.delay import ScheduleMessageService
 from aerobee.broker.delay.progress import DelayProgress
+from aerobee.broker.delay.service import ScheduleMessageService
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.state_file import JsonStateFile
@@ -197,7 +197,7 @@ class Desk:
         self.store.sync_soon()
         assert self.store.wait_durable(self.store.written, 10.0)
         self.store.dispatch()
-        self.staging.waits.look()
+        self.staging.answers.send_ready()
 
     def save(self) -> None:
         """Have stages.json written, if there is something new."""

@@ -1,5 +1,7 @@
 """Topic and message commands against a real broker in the process."""
 
+import argparse
+import importlib
 import io
 import json
 import os
@@ -12,7 +14,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from aerobee import testing
-from aerobee.cli.main import main
+from aerobee.cli.main import COMMANDS, main
+from aerobee.cli.parser import build_parser
 from aerobee.testing import RunningBroker
 
 
@@ -23,6 +26,22 @@ def running() -> Iterator[RunningBroker]:
 
 
 Run = Callable[..., tuple[int, str, str]]
+
+
+def commands_of(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """The commands that the leaves of a parser set."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for leaf in action.choices.values():
+                yield from commands_of(leaf)
+    if command := parser.get_default("command"):
+        yield command
+
+
+def test_every_command_of_the_parser_is_a_function() -> None:
+    assert {*commands_of(build_parser())} == COMMANDS.keys()
+    for module, name in COMMANDS.values():
+        assert callable(getattr(importlib.import_module(f"aerobee.cli.{module}"), name))
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from aerobee.nameserver.bodies import cluster_body, route_body
+from aerobee.nameserver.routes import BrokerGroup, QueueData
 from aerobee.protocol.bodies.clients import (
     HeartbeatData,
     LockBatch,
@@ -20,14 +22,15 @@ from aerobee.protocol.bodies.clients import (
     encode_locked_queues,
 )
 from aerobee.protocol.bodies.common import MessageQueue
-from aerobee.protocol.bodies.routes import BrokerRoute, ClusterInfo, QueueRoute, TopicRoute
+from aerobee.protocol.bodies.routes import BrokerRoute, QueueRoute, TopicRoute
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.filters.subscription import tag_codes
 from aerobee.protocol.frames.command import Command, encode_response, make_request
 from aerobee.protocol.headers.client import PullMessageHeader, SendMessageHeader
 from aerobee.protocol.message.batch import decode_batch
 from aerobee.protocol.message.properties import decode_properties
-from aerobee.protocol.message.record import StoreMessage, encode_record, pack_host
+from aerobee.protocol.message.record import StoreMessage, encode_record
+from aerobee.protocol.message.record_layout import pack_host
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.server import RemotingServer
 
@@ -90,6 +93,10 @@ class Peer:
         return encode_response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "unknown")
 
 
+def _group(broker: BrokerRoute) -> BrokerGroup:
+    return BrokerGroup(broker.name, broker.cluster, broker.addresses)
+
+
 class FakeNameServer(Peer):
     """Knows the routes it is told."""
 
@@ -102,10 +109,18 @@ class FakeNameServer(Peer):
             route = self.routes.get(command.ext["topic"])
             if route is None:
                 return encode_response(command, ResponseCode.TOPIC_NOT_EXIST, "No topic route")
-            return encode_response(command, 0, body=route.encode())
+            queues = {
+                queue.broker_name: QueueData(queue.read_queues, queue.write_queues, queue.perm, 0)
+                for queue in route.queues
+            }
+            body = route_body(queues, map(_group, route.brokers), {}, route.order_conf)
+            return encode_response(command, 0, body=body)
         if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
-            brokers = {b.name: b for route in self.routes.values() for b in route.brokers}
-            return encode_response(command, 0, body=ClusterInfo.of(brokers.values()).encode())
+            groups = {b.name: _group(b) for route in self.routes.values() for b in route.brokers}
+            clusters: dict[str, set[str]] = defaultdict(set)
+            for group in groups.values():
+                clusters[group.cluster].add(group.name)
+            return encode_response(command, 0, body=cluster_body(groups, clusters))
         return super().answer(connection, command)
 
 

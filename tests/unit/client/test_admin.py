@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from aerobee.client.admin import Admin
 from aerobee.client.errors import CallerError, ClientClosed, NoRoute, PeerFailed, RequestRefused
 from aerobee.client.options import ClientOptions
-from aerobee.protocol.bodies.common import MessageQueue, dumps
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.stats import QueueOffsets, encode_topic_stats
-from aerobee.protocol.bodies.topics import TopicData, TopicTableData, VersionStamp
+from aerobee.protocol.bodies.topics import TopicData
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import encode_response
 from aerobee.protocol.headers.admin import CreateTopicHeader
@@ -51,8 +53,9 @@ async def test_a_topic_may_be_created_on_one_broker_only(two, admin) -> None:
 
 async def test_a_topics_settings_are_asked_of_the_brokers_themselves(two, admin) -> None:
     wide = TopicData("NEW", 7, 5, 4)
-    for broker, topics in ((two["a"], {"NEW": wide}), (two["b"], {})):
-        body = dumps(TopicTableData(VersionStamp(), topics).json_members())
+    shown = {"readQueueNums": 7, "writeQueueNums": 5, "perm": 4}
+    for broker, topics in ((two["a"], {"NEW": shown}), (two["b"], {})):
+        body = json.dumps({"topicConfigTable": topics}).encode()
         broker.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = lambda _, command, body=body: (
             encode_response(command, 0, body=body)
         )

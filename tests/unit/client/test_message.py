@@ -10,7 +10,8 @@ import pytest
 from aerobee.client import message as messages
 from aerobee.client.errors import BadMessage
 from aerobee.client.message import Message, compress_body, inflate_body, property_text, received
-from aerobee.protocol.message.record import SYS_COMPRESSED, SYS_COMPRESSION_LZ4, decode_record
+from aerobee.protocol.message.record import decode_record
+from aerobee.protocol.message.record_layout import SYS_COMPRESSED, SYS_COMPRESSION_LZ4
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from aerobee.pipeline.decode.columns import STORE_COLUMNS, choose
 from aerobee.pipeline.decode.decode import Form, decode
-from aerobee.pipeline.decode.starts import record_starts
-from aerobee.pipeline.jobs.derived.claims import RECORD_COLUMNS
+from aerobee.pipeline.decode.record_starts import record_starts
+from aerobee.pipeline.jobs.derived.entries import RECORD_COLUMNS
 from aerobee.protocol.message.record_layout import BLANK_MAGIC, MIN_RECORD_BYTES
 
 RAW = tuple(

@@ -13,8 +13,8 @@ from aerobee.pipeline.files.options import StoreOptions
 from aerobee.pipeline.files.plan import Part, plan
 from aerobee.pipeline.files.read import read_part
 from aerobee.protocol.message.ids import offset_msg_id
-from aerobee.protocol.message.record import Message, decode_record, pack_host
-from aerobee.protocol.message.record_layout import BLANK_MAGIC, MESSAGE_MAGIC
+from aerobee.protocol.message.record import Message, decode_record
+from aerobee.protocol.message.record_layout import BLANK_MAGIC, MESSAGE_MAGIC, pack_host
 from aerobee.store.message_store import MessageStore
 from tests.unit.store.support import ManualClock, message, small_settings
 
@@ -24,15 +24,15 @@ Row = dict[str, object]
 
 def parts(path: Path | str, **options: str) -> list[Part]:
     parsed = StoreOptions.parse({"path": str(path), **options})
-    return plan(parsed, parsed.wanted)
+    return plan(parsed, parsed.selection)
 
 
 def rows(path: Path | str, **options: str) -> list[Row]:
     """All rows, partition by partition; every batch is checked against the schema."""
     parsed = StoreOptions.parse({"path": str(path), **options})
     found: list[Row] = []
-    for part in plan(parsed, parsed.wanted):
-        for batch in read_part(part, parsed, parsed.wanted):
+    for part in plan(parsed, parsed.selection):
+        for batch in read_part(part, parsed, parsed.selection):
             batch.validate(full=True)
             assert batch.num_rows
             found += batch.to_pylist()

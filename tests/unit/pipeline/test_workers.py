@@ -13,7 +13,7 @@ from aerobee.pipeline import workers
 
 @pytest.fixture(autouse=True)
 def thaw(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(workers, "_settled", False)
+    monkeypatch.setattr(workers, "_frozen", False)
     gc.unfreeze()
     yield
     gc.unfreeze()
@@ -29,11 +29,11 @@ def test_a_worker_collects_only_what_came_after_the_first_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "__main__", main_of("pyspark.daemon"))
-    workers.settle()
+    workers.freeze_imports()
     frozen = gc.get_freeze_count()
     assert frozen > 1000
     later = [[number] for number in range(1000)]
-    workers.settle()
+    workers.freeze_imports()
     assert gc.get_freeze_count() == frozen
     assert later
 
@@ -43,5 +43,5 @@ def test_another_program_keeps_its_collections(
     monkeypatch: pytest.MonkeyPatch, name: str | None
 ) -> None:
     monkeypatch.setitem(sys.modules, "__main__", main_of(name))
-    workers.settle()
+    workers.freeze_imports()
     assert gc.get_freeze_count() == 0

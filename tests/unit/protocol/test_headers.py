@@ -98,7 +98,6 @@ def test_irregular_keys_are_upstreams() -> None:
     assert header.to_ext()["_UNIQUE_KEY_QUERY"] == "true"
     registration = admin_headers.RegisterBrokerHeader("b", "a", "c", 0, body_crc32=5)
     assert registration.to_ext()["bodyCrc32"] == "5"
-    assert "isForce" in admin_headers.ResetOffsetHeader("t", "g", 1).to_ext()
 
 
 @pytest.mark.parametrize(
@@ -200,11 +199,3 @@ def test_a_send_reply_is_the_plain_answer(serialization: int, code: int) -> None
         "queueOffset": str(2**40),
     }
     assert SendMessageResponse.from_ext(answer.ext) == SendMessageResponse("AB,CD", 2, 2**40)
-
-
-def test_a_refused_send_has_region_and_trace_too() -> None:
-    request = make_request(RequestCode.SEND_MESSAGE_V2)
-    data = SendReply("R", True).encode_refusal(request, BadRequest(17, "no"))
-    [answer] = FrameDecoder().feed(data)
-    assert (answer.code, answer.remark) == (17, "no")
-    assert answer.ext == {"MSG_REGION": "R", "TRACE_ON": "true"}

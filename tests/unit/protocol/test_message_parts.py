@@ -14,7 +14,6 @@ from aerobee.protocol.codes import (
     LANGUAGES,
     RequestCode,
     ResponseCode,
-    language_name,
     request_name,
     version_name,
 )
@@ -34,7 +33,7 @@ from aerobee.protocol.message.properties import (
     index_keys,
     is_clean_text,
 )
-from aerobee.protocol.message.record import pack_host
+from aerobee.protocol.message.record_layout import pack_host
 
 
 @pytest.mark.parametrize(
@@ -214,7 +213,6 @@ def test_system_topics_and_derived_names() -> None:
     assert not names.is_system_topic("T")
     assert names.retry_topic("g") == "%RETRY%g"
     assert names.dlq_topic("g") == "%DLQ%g"
-    assert names.reply_topic("C") == "C_REPLY_TOPIC"
 
 
 def test_offset_ids_are_those_of_the_spec() -> None:
@@ -258,7 +256,6 @@ def test_unique_ids_differ_and_turn_with_the_month() -> None:
 def test_names_of_codes_languages_and_versions() -> None:
     assert request_name(RequestCode.SEND_MESSAGE_V2) == "send_message_v2"
     assert request_name(31337) == "unknown"
-    assert (language_name(9), language_name(99), language_name(-1)) == ("GO", "OTHER", "OTHER")
     assert LANGUAGES[12] == "RUST"
     assert version_name(409) == "V4_9_8"
     assert version_name(408) == "V4_9_8_SNAPSHOT"

@@ -10,15 +10,18 @@ from aerobee.protocol.message.properties import (
     index_keys,
     tags_and_keys,
 )
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record import StoreMessage, encode_record
+from aerobee.protocol.message.record_check import (
+    CHECK_BODY,
+    CHECK_NOTHING,
+    CHECK_WHOLE,
+    MOST_RECORDS,
+    RECORD,
     Checked,
-    StoreMessage,
     check_record,
-    encode_record,
-    pack_host,
+    scan_records,
 )
-from aerobee.protocol.message.record_check import CHECK_BODY, CHECK_NOTHING, CHECK_WHOLE, RECORD
-from aerobee.protocol.message.record_scan import MOST_RECORDS, scan_records
+from aerobee.protocol.message.record_layout import pack_host
 
 V4, V6 = pack_host("192.0.2.7", 54321), pack_host("2001:db8::7", 1)
 START = 4096

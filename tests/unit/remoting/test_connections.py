@@ -177,7 +177,7 @@ async def test_a_failing_handler_ends_its_own_connection_only(bench, caplog):
 
 async def test_writes_after_closing_are_dropped_and_what_was_written_leaves(bench):
     def answer(connection: Connection, command: Command) -> None:
-        connection.writelines([encode_response(command, 7), b""])
+        connection.write(encode_response(command, 7))
         connection.close("client expired")
         connection.write(encode_response(command, 8))
 

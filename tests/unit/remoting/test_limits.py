@@ -39,9 +39,7 @@ async def ends(reader: asyncio.StreamReader) -> bytes:
             return b""
 
 
-async def test_random_bytes_end_their_connection_and_nothing_else(bench):
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
+async def test_random_bytes_end_their_connection_and_nothing_else(bench, seed):
     source = random.Random(seed)
     server = await bench.server(frame_grace_s=0.1)
     good_reader, good_writer = await bench.stream(server)

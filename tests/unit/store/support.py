@@ -9,7 +9,8 @@ import msgspec
 from aerobee.config.model import Settings
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.message.properties import decode_properties, encode_properties, index_keys
-from aerobee.protocol.message.record import Message, StoreMessage, decode_records, pack_host
+from aerobee.protocol.message.record import Message, StoreMessage, decode_records
+from aerobee.protocol.message.record_layout import pack_host
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.offsets_file import OffsetsFile
 from aerobee.store.errors import StoreNotWritable

@@ -113,10 +113,8 @@ def reference_range(value_ms: int) -> int:
 
 
 def test_puts_are_in_the_reference_s_ranges(
-    stats: StoreStats, clock: HandClock, service: StoreStatsService
+    stats: StoreStats, clock: HandClock, service: StoreStatsService, seed: int
 ) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed={seed}")
     source = random.Random(seed)
     expected = [0] * len(PUT_RANGES)
     edges = [edge + change for edge in SLOW_NS for change in (-1, 0, 1)]
@@ -150,10 +148,8 @@ def test_only_the_last_whole_minute_is_shown(
 
 
 def test_percentiles_lie_within_the_bucket_of_the_true_value(
-    stats: StoreStats, clock: HandClock, service: StoreStatsService
+    stats: StoreStats, clock: HandClock, service: StoreStatsService, seed: int
 ) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed={seed}")
     source = random.Random(seed)
     values = sorted(int(10 ** source.uniform(3, 9)) for _ in range(5000))
     for value in values:

@@ -13,8 +13,8 @@ from typing import cast
 
 import pytest
 
-from aerobee.broker.delay.delay import ScheduleMessageService
 from aerobee.broker.delay.progress import DelayProgress
+from aerobee.broker.delay.service import ScheduleMessageService
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.protocol.hashing import tag_code
@@ -168,7 +168,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def place(bench: Bench, level: int) -> int:
-    return {figures.level: figures.offset for figures in bench.delays.figures()}[level]
+    return {figures.level: figures.offset for figures in bench.delays.level_stats()}[level]
 
 
 # --- what is stored -------------------------------------------------------------------------
@@ -299,7 +299,7 @@ def test_levels_that_are_behind_take_turns(bench: Bench) -> None:
     bench.clock.shift_ms += 6000
     for _ in range(4):
         bench.loop.run_next()
-    delivered = {level.level: level.delivered for level in bench.delays.figures()}
+    delivered = {level.level: level.delivered for level in bench.delays.level_stats()}
     assert delivered[1]
     assert delivered[2]
 
@@ -307,12 +307,12 @@ def test_levels_that_are_behind_take_turns(bench: Bench) -> None:
 def test_progress_and_deliveries_are_counted(bench: Bench) -> None:
     bench.send(b"x", 1)
     bench.send(b"y", 1)
-    (level,) = bench.delays.figures()
+    (level,) = bench.delays.level_stats()
     assert (level.level, level.offset, level.end, level.late_s) == (1, 0, 2, 0.0)
     bench.clock.shift_ms += 4000
-    assert bench.delays.figures()[0].late_s == 3.0
+    assert bench.delays.level_stats()[0].late_s == 3.0
     bench.pass_ms(200)
-    (level,) = bench.delays.figures()
+    (level,) = bench.delays.level_stats()
     assert (level.offset, level.end, level.delivered, level.late_s) == (2, 2, 2, 0.0)
     counts = {(t.topic, t.message_type): t.messages_in for t in bench.stats.topics()}
     assert counts == {(SCHEDULE_TOPIC, "delay"): 2, ("Orders", "delay"): 2}
@@ -391,12 +391,12 @@ def test_an_unforeseen_error_is_logged_and_other_levels_go_on(
             raise OSError("unforeseen")
         return put(one)
 
-    bench.delays._delivery._put = failing
+    bench.delays._store_put = failing
     bench.pass_ms(6000)
     assert bodies(bench.store) == [b"good"]
     assert "Traceback" in caplog.text
     assert "unforeseen" in caplog.text
-    bench.delays._delivery._put = put
+    bench.delays._store_put = put
     bench.pass_ms(10_000)
     assert bodies(bench.store, "Bad") == [b"bad"]
 
@@ -412,7 +412,7 @@ def test_what_can_never_be_stored_is_passed_over_and_named(
     bench.pass_ms(2000)
     assert bodies(bench.store) == [b"y"]
     assert "cannot be delivered level=1 queue_offset=0 topic=Orders" in caplog.text
-    assert bench.delays.figures()[0].passed_over == 1
+    assert bench.delays.level_stats()[0].passed_over == 1
     bench.close()
 
 
@@ -422,8 +422,9 @@ def test_a_damaged_record_is_passed_over_and_named(
     results = [bench.send(b"%d" % n * 20, 1) for n in range(3)]
     segment = bench.store._log.segments.find(results[1].log_offset)
     assert segment is not None
+    assert segment._memory is not None
     position = results[1].log_offset - segment.start
-    segment.memory[position + 4] ^= 1  # its magic
+    segment._memory[position + 4] ^= 1  # its magic
     bench.pass_ms(1500)
     assert bodies(bench.store) == [b"0" * 20, b"2" * 20]
     assert "damaged record" in caplog.text
@@ -481,9 +482,9 @@ def test_the_file_says_nothing_that_is_not_durable(bench: Bench) -> None:
     bench.pass_ms(1500)
     assert bench.store.durable < bench.store.written
     bench.progress.take_changes()
-    assert bench.progress._places[1].settle(bench.store.durable) == 0
+    assert bench.progress._places[1].advance(bench.store.durable) == 0
     assert bench.progress.table() == {1: 3}
-    assert bench.progress._places[1].settle(bench.store.written) == 3
+    assert bench.progress._places[1].advance(bench.store.written) == 3
 
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["as it is", "control"])
@@ -579,7 +580,7 @@ def test_messages_deleted_before_they_were_due_are_named(
     bench.pass_ms(1500)
     assert bodies(bench.store) == [b"2"]
     assert "before they were due level=1 queue_offsets=0-1 count=2" in caplog.text
-    assert bench.delays.figures()[0].passed_over == 2
+    assert bench.delays.level_stats()[0].passed_over == 2
 
 
 def test_the_retention_is_told_who_still_needs_what_waits(bench: Bench) -> None:

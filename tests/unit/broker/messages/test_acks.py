@@ -14,6 +14,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.frames.frame import FrameDecoder
+from aerobee.protocol.headers.client import SendReply
 from aerobee.remoting.connection import Connection
 from aerobee.store.errors import StoreBroken
 from aerobee.store.stats import Histogram
@@ -53,7 +54,7 @@ class Bench:
         self.acks = Acks(
             loop,
             self.mark,
-            answer,
+            cast("SendReply", Reply()),
             after_durable or self.after_durable.set,
             timeout_s,
             self.stats,
@@ -76,17 +77,21 @@ class Bench:
         thread.join()
 
 
-def answer(
-    request: Command,
-    code: int,
-    msg_id: str,
-    queue_id: int,
-    queue_offset: int,
-    remark: str | None = None,
-) -> bytes:
-    if msg_id.startswith("faulty"):
-        raise ZeroDivisionError("a bug")
-    return f"{msg_id}:{int(code)} ".encode()
+class Reply:
+    """Writes an answer as `name:code`."""
+
+    def encode(
+        self,
+        request: Command,
+        code: int,
+        msg_id: str,
+        queue_id: int,
+        queue_offset: int,
+        remark: str | None = None,
+    ) -> bytes:
+        if msg_id.startswith("faulty"):
+            raise ZeroDivisionError("a bug")
+        return f"{msg_id}:{int(code)} ".encode()
 
 
 def codes(written: list[bytes]) -> list[int]:

@@ -31,10 +31,11 @@ class Held:
         self.clock = Clock()
         self.table = HeldPulls(self.clock, limit)
         self.left: list[str] = []
-        self.table.replay = self._replayed
+        self.times: list[float] = []
 
     def _replayed(self, pull: HeldPull) -> None:
         self.left.append(pull.header.consumer_group)
+        self.times.append(self.table.held_s(pull))
 
     def hold(
         self,
@@ -46,7 +47,8 @@ class Held:
     ) -> Peer | None:
         peer = Peer()
         header = PullMessageHeader(group, "T", queue, offset, 32, 2, 0, 15_000, 0)
-        kept = self.table.hold(cast("Connection", peer), make_request(11), header, codes, hold_s)
+        connection = cast("Connection", peer)
+        kept = self.table.hold(connection, make_request(11), header, codes, hold_s, self._replayed)
         return peer if kept else None
 
 
@@ -111,9 +113,7 @@ def test_everybody_leaves_at_the_stop(held: Held) -> None:
 
 
 def test_how_long_a_pull_was_held_is_known_when_it_leaves(held: Held) -> None:
-    times: list[float] = []
-    held.table.replay = lambda pull: times.append(held.table.held_s(pull))
     held.hold("g")
     held.clock.now += 12.5
     held.table.release_all()
-    assert times == [12.5]
+    assert held.times == [12.5]

@@ -9,11 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from aerobee.broker.monitoring.health import (
-    Health,
+    HealthChecks,
     disk_probe,
     health_routes,
     registered_probe,
-    store_probe,
     used_ratio,
 )
 from aerobee.broker.monitoring.http import HttpLimits, HttpServer, Request, Response
@@ -216,8 +215,8 @@ class FakeStore:
 async def test_ready_names_what_is_wrong_since_when_and_what_to_do() -> None:
     now = [1_795_000_000.0]
     store, registered = FakeStore(), {"127.0.0.1:9876": True}
-    health = Health(wall_clock=lambda: now[0])
-    health.add("store", store_probe(store), "look at the log for the first failed sync")
+    health = HealthChecks(wall_clock=lambda: now[0])
+    health.add("store", store.not_writable_reason, "look at the log for the first failed sync")
     health.add("registered", registered_probe(registered), "is the name server up?")
     routes = health_routes(health, lambda: 0.1)
     answer = await routes["/ready"](Request("GET", "/ready"))
@@ -249,8 +248,8 @@ async def test_ready_names_what_is_wrong_since_when_and_what_to_do() -> None:
 async def test_live_is_about_the_loop_alone() -> None:
     store = FakeStore()
     store.reason = "broken"
-    health = Health()
-    health.add("store", store_probe(store), "")
+    health = HealthChecks()
+    health.add("store", store.not_writable_reason, "")
     stuck = [0.5]
     routes = health_routes(health, lambda: stuck[0])
     assert (await routes["/live"](Request("GET", "/live"))).status == 200

@@ -15,20 +15,17 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pla
 
 from aerobee.broker.monitoring.broker_metrics import (
     Connections,
-    Figure,
-    Figures,
     Requests,
     Runtime,
+    SimpleMetric,
+    SimpleMetrics,
     Traffic,
 )
 from aerobee.broker.monitoring.client_metrics import Clients, HttpPort, NameServers
-from aerobee.broker.monitoring.families import Fill, MetricsOptions, Page
-from aerobee.broker.monitoring.health import Health
+from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.http import HttpServer, Request, Response
-from aerobee.broker.monitoring.loop_monitor import LoopMonitor
-from aerobee.broker.monitoring.page import Metrics
-from aerobee.broker.monitoring.retention_metrics import Deletions
-from aerobee.broker.monitoring.store_metrics import Lag, Store
+from aerobee.broker.monitoring.metrics import Fill, Metrics, MetricsOptions, Page
+from aerobee.broker.monitoring.store_metrics import Deletions, Lag, Store
 from aerobee.broker.stats import OTHER, BrokerStats
 from aerobee.broker.tables.clients import ConsumerGroup, Member
 from aerobee.nameserver.server import NameServerCounts
@@ -42,8 +39,8 @@ from aerobee.store.stats import StoreStats
 OPTIONS = MetricsOptions("Cluster", "broker-a", (("zone", "z1"),))
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
-TOPICS = Figure("rocketmq_topic_number", "Topics", lambda: 2)
-HELD = Figure("aerobee_held_pulls", "Held pulls", lambda: 0)
+TOPICS = SimpleMetric("rocketmq_topic_number", "Topics", lambda: 2)
+HELD = SimpleMetric("aerobee_held_pulls", "Held pulls", lambda: 0)
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -124,7 +121,7 @@ async def test_groups_of_rocketmq_itself_count_as_system(metrics: Metrics) -> No
 
 
 async def test_rocketmq_names_carry_its_labels_and_ours_do_not(metrics: Metrics) -> None:
-    metrics.add("tables", Figures([TOPICS, HELD]))
+    metrics.add("tables", SimpleMetrics([TOPICS, HELD]))
     text = (await scrape(metrics)).body.decode()
     labels = 'cluster="Cluster",node_id="broker-a",node_type="broker",zone="z1"'
     assert f"rocketmq_topic_number{{{labels}}} 2.0\n" in text
@@ -133,7 +130,7 @@ async def test_rocketmq_names_carry_its_labels_and_ours_do_not(metrics: Metrics)
 
 async def test_rocketmq_names_can_be_turned_off() -> None:
     metrics = Metrics(MetricsOptions("C", "b", rocketmq_names=False))
-    metrics.add("tables", Figures([TOPICS, HELD]))
+    metrics.add("tables", SimpleMetrics([TOPICS, HELD]))
     text = (await scrape(metrics)).body.decode()
     assert "rocketmq_" not in text
     assert "aerobee_held_pulls" in text
@@ -183,7 +180,7 @@ async def test_connections_of_each_server(metrics: Metrics) -> None:
 
 
 async def test_runtime_shows_health_and_lag_of_the_loop(metrics: Metrics) -> None:
-    health = Health()
+    health = HealthChecks()
     health.add("store", lambda: None, "")
     health.add("disk", lambda: "full", "")
     monitor = LoopMonitor(asyncio.get_running_loop())
@@ -424,7 +421,7 @@ async def test_lag_of_many_groups_lets_the_loop_turn(metrics: Metrics) -> None:
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count_turns())
-    await lag.take()
+    await lag.snapshot()
     counting.cancel()
     assert turns > 3
     assert len(queues.asked) <= 1000
@@ -450,7 +447,7 @@ class BrokenSection:
     def __init__(self, in_thread: bool) -> None:
         self._in_thread = in_thread
 
-    async def take(self) -> Fill:
+    async def snapshot(self) -> Fill:
         if not self._in_thread:
             raise RuntimeError("a bug")
 
@@ -463,7 +460,7 @@ class BrokenSection:
 @pytest.mark.parametrize("in_thread", [False, True])
 async def test_broken_section_hides_no_other(metrics: Metrics, in_thread: bool) -> None:
     metrics.add("broken", BrokenSection(in_thread))
-    metrics.add("tables", Figures([TOPICS, HELD]))
+    metrics.add("tables", SimpleMetrics([TOPICS, HELD]))
     page = samples(await scrape(metrics))
     assert value(page, "aerobee_metrics_section_failures_total", section="broken") == 1
     assert value(page, "aerobee_held_pulls") == 0

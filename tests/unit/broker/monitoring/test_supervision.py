@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.housekeeping import Housekeeping
-from aerobee.broker.monitoring.health import Health, Verdict
-from aerobee.broker.monitoring.notify import Notifier
-from aerobee.broker.monitoring.supervision import Supervision, status_line
+from aerobee.broker.monitoring.health import HealthChecks, Verdict
+from aerobee.broker.monitoring.systemd import Notifier, Supervision, status_line
+from aerobee.broker.scheduler import Scheduler
 from aerobee.store.stats_service import Rates
 
 
@@ -49,7 +48,7 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
 
 
 async def test_each_step_of_recovery_is_told_and_asks_for_time(supervisor: Supervisor) -> None:
-    health = Health()
+    health = HealthChecks()
     supervision = Supervision(Notifier(supervisor.environ), health)
     progress = supervision.begin_recovery(asyncio.get_running_loop())
     assert not health.ready
@@ -58,13 +57,13 @@ async def test_each_step_of_recovery_is_told_and_asks_for_time(supervisor: Super
     assert await supervisor.next() == "STATUS=reading the commit log 25% (1.0 of 4.0 GiB)"
     assert await supervisor.next() == "EXTEND_TIMEOUT_USEC=60000000"
     thread.join()
-    assert health.look()[0].reason == "reading the commit log 25% (1.0 of 4.0 GiB)"
+    assert health.run()[0].reason == "reading the commit log 25% (1.0 of 4.0 GiB)"
     supervision.end_recovery()
     assert health.ready
 
 
 async def test_word_of_progress_after_the_end_is_not_told(supervisor: Supervisor) -> None:
-    supervision = Supervision(Notifier(supervisor.environ), Health())
+    supervision = Supervision(Notifier(supervisor.environ), HealthChecks())
     progress = supervision.begin_recovery(asyncio.get_running_loop())
     progress("reading the commit log", 4, 4)
     supervision.end_recovery()
@@ -83,12 +82,12 @@ async def test_watchdog_goes_hungry_while_a_thread_is_stuck(supervisor: Supervis
             recovered.set()
         return asked >= 3
 
-    housekeeping = Housekeeping(asyncio.get_running_loop())
-    supervision = Supervision(Notifier(supervisor.environ), Health())
-    supervision.watch(housekeeping, threads_alive, lambda: rates(0.0, 0.0))
+    scheduler = Scheduler(asyncio.get_running_loop())
+    supervision = Supervision(Notifier(supervisor.environ), HealthChecks())
+    supervision.watch(scheduler, threads_alive, lambda: rates(0.0, 0.0))
     assert await supervisor.next() == "WATCHDOG=1"
     assert recovered.is_set()
-    await housekeeping.stop()
+    await scheduler.stop()
 
 
 def rates(put: float, out: float) -> Rates:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from aerobee.broker.registration import name_server_link, registration
-from aerobee.broker.registration.addresses import Advertised
+from aerobee.broker.registration.addresses import Advertised, Identity
 from aerobee.broker.registration.name_server_link import parse_server
 from aerobee.broker.registration.registration import Registrar
 from aerobee.broker.tables.state_file import JsonStateFile
@@ -27,16 +27,6 @@ from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.server import RemotingServer
 
 pytestmark = pytest.mark.both_loops
-
-
-@dataclass
-class Identity:
-    advertised: Advertised
-    port: int
-
-    @property
-    def endpoint(self) -> str:
-        return self.advertised.endpoint(self.port)
 
 
 @dataclass
@@ -104,8 +94,7 @@ class World:
 
     async def registrar(self, *servers: str, **changes: Any) -> Registrar:
         settings = self.settings.with_changes(**changes)
-        registrar = Registrar(settings, self.broker, servers)
-        self.broker.topics.on_change = registrar.topics_changed
+        registrar = Registrar(settings, self.broker.identity, self.broker.topics, servers)
         self._stop.append(registrar.stop)
         await registrar.start()
         return registrar

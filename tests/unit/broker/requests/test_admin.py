@@ -25,7 +25,8 @@ from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.frames.fastjson import loads
-from aerobee.protocol.message.record import StoreMessage, encode_record, pack_host
+from aerobee.protocol.message.record import StoreMessage, encode_record
+from aerobee.protocol.message.record_layout import pack_host
 from aerobee.store.disk.files import Clock
 from aerobee.store.disk.owner import here
 from aerobee.store.log.commits import DirectCommits
@@ -95,9 +96,7 @@ class Admin:
             max_queues=2_100,
             **changes,
         )
-        requests = ClientRequests(
-            self.settings, tables.clients, tables.topics, tables.groups, self.stats
-        )
+        requests = ClientRequests(self.settings, tables.clients, tables.topics, tables.groups)
         self.handlers = {
             **TopicRequests(
                 self.settings,
@@ -172,7 +171,7 @@ def admin(tmp_path: Path) -> Admin:
 
 def test_a_topic_is_created_changed_and_told(admin: Admin) -> None:
     told: list[str] = []
-    admin.tables.topics.on_change = lambda topics: told.extend(topic.name for topic in topics)
+    admin.tables.topics.subscribe(lambda topics: told.extend(topic.name for topic in topics))
     admin.create("T", 4, order="true")
     topic = admin.tables.topics.get("T")
     assert topic is not None

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.requests.locks import LockRequests
+from aerobee.broker.requests.locks import LockRequests, OrderLocks
 from aerobee.broker.requests.offsets import OffsetRequests
-from aerobee.broker.requests.queues import QueueRequests
-from aerobee.broker.tables.order_locks import OrderLocks
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from tests.unit.broker.clients_support import Clock, Peer, Tables, answer, request
@@ -76,7 +74,7 @@ def test_every_missing_field_is_an_answer(tables: Tables) -> None:
 
 def test_ranges_of_a_queue(tables: Tables) -> None:
     tables.queues.put("T", 1, [1000, 2000, 3000], min_offset=40)
-    requests = QueueRequests(tables.queues)
+    requests = OffsetRequests(tables.offsets, tables.queues)
     ext = {"topic": "T", "queueId": 1, "bname": "b-a"}
     assert answer(requests.min_offset(PEER, request(31, ext))).ext == {"offset": "40"}
     assert answer(requests.max_offset(PEER, request(30, ext))).ext == {"offset": "43"}
@@ -86,7 +84,7 @@ def test_ranges_of_a_queue(tables: Tables) -> None:
 
 
 def test_an_unknown_queue_has_zeros_and_no_time(tables: Tables) -> None:
-    requests = QueueRequests(tables.queues)
+    requests = OffsetRequests(tables.offsets, tables.queues)
     ext = {"topic": "unknown", "queueId": 99}
     assert answer(requests.min_offset(PEER, request(31, ext))).ext == {"offset": "0"}
     assert answer(requests.max_offset(PEER, request(30, ext))).ext == {"offset": "0"}

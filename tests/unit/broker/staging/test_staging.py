@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aerobee.broker.staging import publish as stage_publish
-from aerobee.broker.staging.waits import StageWaits
+from aerobee.broker.staging.requests import StageAnswers
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.headers.stages import (
@@ -104,16 +104,16 @@ def test_an_answer_that_cannot_be_made_keeps_none_back(
     desk.peer.received.clear()
     for _ in range(2):
         assert desk.status(KEY, wait_ms=5_000) is None
-    answer, faults = StageWaits.answer, [ZeroDivisionError("a bug")]
+    answer, faults = StageAnswers.answer, [ZeroDivisionError("a bug")]
 
-    def faulty(waits: StageWaits, *args: Any, **options: Any) -> bytes:
+    def faulty(waits: StageAnswers, *args: Any, **options: Any) -> bytes:
         if faults:
             raise faults.pop()
         return answer(waits, *args, **options)
 
-    monkeypatch.setattr(StageWaits, "answer", faulty)
+    monkeypatch.setattr(StageAnswers, "answer", faulty)
     desk.settle()
-    desk.staging.waits.look()
+    desk.staging.answers.send_ready()
     first, second = desk.peer.received
     assert first.code == ResponseCode.SYSTEM_ERROR
     assert (second.code, second.ext["state"]) == (0, "done")
@@ -125,7 +125,7 @@ def test_a_status_is_answered_open_when_its_time_is_over(desk: Desk) -> None:
     desk.peer.received.clear()
     assert desk.status(KEY, wait_ms=5_000) is None
     desk.loop.now += 6
-    desk.staging.waits.look()
+    desk.staging.answers.send_ready()
     (answer,) = desk.peer.received
     assert (answer.ext["state"], answer.ext["published"], answer.ext["rows"]) == ("open", "0", "5")
 

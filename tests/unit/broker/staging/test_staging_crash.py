@@ -20,7 +20,8 @@ from aerobee.broker.staging import publish as stage_publish
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.headers.stages import StagePart
 from aerobee.protocol.message.properties import decode_properties, encode_properties, index_keys
-from aerobee.protocol.message.record import Message, StoreMessage, decode_record, pack_host
+from aerobee.protocol.message.record import Message, StoreMessage, decode_record
+from aerobee.protocol.message.record_layout import pack_host
 from aerobee.protocol.names import SCHEDULE_TOPIC, STAGE_TOPIC
 from aerobee.store.message_store import MessageStore
 from tests.unit.broker.staging_support import Desk, Row, rows, texts
@@ -323,9 +324,9 @@ def test_a_file_that_is_ahead_of_the_log_is_not_written(tmp_path: Path) -> None:
         pass
     assert desk.staging.table.state(KEY) == "done"
     # The mark is where it was as long as nobody looks: this is before the next sync ends.
-    text = desk.staging._memory.take(desk.staging._log.end, desk.store.written, 0)
+    text = desk.staging._file.take(desk.staging._log.end, desk.store.written, 0)
     assert text is None
-    assert desk.staging._memory.take(0, desk.store.written, desk.store.written) is not None
+    assert desk.staging._file.take(0, desk.store.written, desk.store.written) is not None
     desk.close()
 
 

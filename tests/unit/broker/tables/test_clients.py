@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker.requests.clients import ClientRequests
-from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable, Heartbeat
 from aerobee.broker.tables.groups import GroupConfig
 from aerobee.protocol.bodies.clients import HeartbeatData
@@ -28,10 +27,10 @@ class Broker:
     def __init__(self, folder: Path, *, auto_create: bool = True) -> None:
         self.tables = Tables(folder, auto_create=auto_create)
         self.settings = Settings()
-        self.stats = BrokerStats()
+        self.warnings = self.tables.warnings
         self.clients = self.tables.clients
         self.requests = ClientRequests(
-            self.settings, self.clients, self.tables.topics, self.tables.groups, self.stats
+            self.settings, self.clients, self.tables.topics, self.tables.groups
         )
 
     def beat(self, peer: Peer, client_id: str, version: int = 1, **groups: dict[str, str]) -> None:
@@ -153,12 +152,12 @@ def test_a_closed_connection_leaves_all_groups(broker: Broker) -> None:
     broker.beat(first, "c1", g={"T": "*"}, h={"T": "*"})
     broker.beat(second, "c2", g={"T": "*"})
     second.notified()
-    broker.clients.connection_closed(first.connection)
+    broker.requests.connection_closed(first.connection)
     assert (broker.ids("g"), broker.ids("h")) == (["c2"], [])
     assert second.notified() == ["g"]
     assert broker.clients.consumer_group("h") is None
     assert len(broker.clients) == 1
-    broker.clients.connection_closed(first.connection)
+    broker.requests.connection_closed(first.connection)
 
 
 def test_silent_members_are_dropped_and_their_connection_closed(broker: Broker) -> None:
@@ -168,10 +167,10 @@ def test_silent_members_are_dropped_and_their_connection_closed(broker: Broker) 
     lively.notified()
     broker.tables.clock.now += 100
     broker.beat(lively, "c2", g={"T": "*"})
-    broker.clients.expire()
+    broker.requests.expire()
     assert broker.ids("g") == ["c1", "c2"]
     broker.tables.clock.now += 21
-    broker.clients.expire()
+    broker.requests.expire()
     assert broker.ids("g") == ["c2"]
     assert silent.closed
     assert not lively.closed
@@ -184,7 +183,7 @@ def test_a_group_left_silent_goes_without_its_connection(broker: Broker) -> None
     broker.tables.clock.now += 100
     broker.beat(peer, "c1", h={"T": "*"})
     broker.tables.clock.now += 50
-    broker.clients.expire()
+    broker.requests.expire()
     assert (broker.ids("g"), broker.ids("h")) == ([], ["c1"])
     assert not peer.closed
 
@@ -196,7 +195,7 @@ def test_notifications_follow_both_switches(broker: Broker) -> None:
     broker.beat(other, "c2", g={"T": "*"})
     assert peer.notified() == []
     # The group's own switch does not count when a connection closes (protocol/WIRE.md 3.8).
-    broker.clients.connection_closed(other.connection)
+    broker.requests.connection_closed(other.connection)
     assert peer.notified() == ["g"]
     broker.settings.notify_consumer_ids_changed = False
     broker.beat(peer, "c1", h={"T": "*"})
@@ -225,14 +224,14 @@ def test_two_programs_with_one_id_are_warned_of(
     first, second = Peer(1), Peer(2)
     broker.beat(first, "c1", g={"T": "*"})
     broker.beat(second, "c1", g={"T": "*"})  # may be the same client, reconnected
-    assert broker.stats.group_warnings == {}
+    assert broker.warnings == {}
     broker.tables.clock.now += 30
     broker.beat(second, "c1", g={"T": "*"})
-    assert broker.stats.group_warnings == {}
+    assert broker.warnings == {}
     broker.tables.clock.now += 1
     with caplog.at_level(logging.WARNING):
         broker.beat(first, "c1", g={"T": "*"})  # still there: two of them
-    assert broker.stats.group_warnings == {"shared_client_id": 1}
+    assert broker.warnings == {"shared_client_id": 1}
     assert "share one id" in caplog.text
 
 
@@ -243,12 +242,12 @@ def test_members_that_subscribe_differently_are_warned_of(
     broker.beat(first, "c1", 1, g={"T": "A"})
     with caplog.at_level(logging.WARNING):
         broker.beat(second, "c2", 2, g={"T": "B"})
-    assert broker.stats.group_warnings == {"mixed_subscriptions": 1}
+    assert broker.warnings == {"mixed_subscriptions": 1}
     assert "subscribe differently" in caplog.text
     broker.beat(second, "c2", 2, g={"T": "B"})
-    assert broker.stats.group_warnings == {"mixed_subscriptions": 1}
+    assert broker.warnings == {"mixed_subscriptions": 1}
     broker.beat(second, "c2", 3, g={"T": "A"})
-    assert broker.stats.group_warnings == {"mixed_subscriptions": 1}
+    assert broker.warnings == {"mixed_subscriptions": 1}
 
 
 def test_producers_are_known_until_they_leave(broker: Broker) -> None:
@@ -261,7 +260,7 @@ def test_producers_are_known_until_they_leave(broker: Broker) -> None:
     leave = request(35, {"clientID": "c1", "producerGroup": "p"})
     broker.requests.unregister(peer.connection, leave)
     assert broker.clients.producers("p") == []
-    broker.clients.connection_closed(peer.connection)
+    broker.requests.connection_closed(peer.connection)
     assert list(broker.clients.producer_groups()) == []
 
 
@@ -284,7 +283,7 @@ def test_only_tag_filters_pass_the_client_check(broker: Broker, body: bytes, cod
 
 
 def test_the_table_is_bounded() -> None:
-    table = ClientTable(Clock(), 120.0, limit=3)
+    table = ClientTable(Clock(), 120.0, lambda _kind: None, limit=3)
 
     def beat(port: int, *groups: str) -> None:
         body = heartbeat_body("c", {name: {"T": "*"} for name in groups})

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.messages.intake import take_in, without_own
+from aerobee.broker.messages.properties import stored_properties, without_own
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.groups import GroupConfig
 from aerobee.broker.tables.light_queues import (
@@ -128,8 +128,7 @@ def test_turning_them_off_says_which_offsets_are_not_used(
 
 
 def test_light_queues_and_groups_are_counted_together() -> None:
-    stats = BrokerStats(series_limit=3)
-    stats.light = True
+    stats = BrokerStats(series_limit=3, light=True)
     for n in range(10):
         stats.delivered(stats.consumer(f"%LMQ%g{n}", f"%LMQ%{n}"), 2, 10)
         stats.stored(stats.topic(f"%LMQ%{n}"), 1, 5)
@@ -143,7 +142,7 @@ def test_light_queues_and_groups_are_counted_together() -> None:
 
 def test_what_speaks_of_another_record_is_dropped_from_what_clients_send() -> None:
     text = "A\x01b\x02INNER_MULTI_QUEUE_OFFSET\x0177\x02__CRC32#\x010123456789\x02KEYS\x01k"
-    assert take_in(text, "c").stored == b"A\x01b\x02KEYS\x01k\x02CLUSTER\x01c"
+    assert stored_properties(text, "c").encoded == b"A\x01b\x02KEYS\x01k\x02CLUSTER\x01c"
     assert without_own(text.encode()) == b"A\x01b\x02KEYS\x01k"
     kept = b"INNER_MULTI_DISPATCH\x01a\x02X__CRC32#\x01b\x02"
     assert without_own(kept) == kept

@@ -80,7 +80,7 @@ def test_system_topics_are_there_from_the_start(tmp_path: Path) -> None:
 def test_a_first_send_creates_the_topic_from_its_template(tmp_path: Path) -> None:
     topics = topic_table(tmp_path)
     changed: list[list[TopicConfig]] = []
-    topics.on_change = changed.append
+    topics.subscribe(changed.append)
     created = topics.create_on_send("T1", "TBW102", 4, 0)
     assert created == TopicConfig("T1", 4, 4, 6)
     assert changed == [[created]]
@@ -188,7 +188,7 @@ def test_a_topic_that_could_not_be_written_is_not_there(tmp_path: Path) -> None:
     topics.create_on_send("T1", "TBW102", 4, 0)
     version, stored = topics.data_version, (tmp_path / "topics.json").read_bytes()
     told: list[list[TopicConfig]] = []
-    topics.on_change = told.append
+    topics.subscribe(told.append)
     with full_disk():
         with pytest.raises(StoreNotWritable, match=r"disk is full.*topics\.json"):
             topics.create_on_send("T2", "TBW102", 4, 0)

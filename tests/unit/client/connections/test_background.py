@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from aerobee.client.connections.background import Periodic, TaskOwner, settle, wait_shared
+from aerobee.client.connections.background import Periodic, TaskOwner, wait_all, wait_shared
 from aerobee.client.errors import ClientClosed, ConnectFailed
 
 
@@ -71,7 +71,7 @@ async def test_settle_waits_for_all_before_it_raises() -> None:
     gate = asyncio.Event()
     slow = owner.spawn(gate.wait(), "slow")
     failed = owner.spawn(fail(ConnectFailed("x")), "failed", expected=ConnectFailed)
-    settling = asyncio.ensure_future(settle([failed, slow]))
+    settling = asyncio.ensure_future(wait_all([failed, slow]))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not settling.done()

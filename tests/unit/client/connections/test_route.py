@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aerobee.client.connections.route import (
+from aerobee.client.connections.routes import (
     brokers_by_name,
     read_queues,
     route_by_template,

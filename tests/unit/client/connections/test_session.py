@@ -217,10 +217,10 @@ async def test_a_suspicion_refreshes_the_routes_but_not_without_end(
 ) -> None:
     session.join(Member())
     for _ in range(20):
-        session.suspect_routes()
+        session.refresh_routes_soon()
     await until(lambda: bool(cluster.name_server.requests))
     for _ in range(20):
-        session.suspect_routes()
+        session.refresh_routes_soon()
         await asyncio.sleep(0)
     assert len(cluster.name_server.requests) == 1
 

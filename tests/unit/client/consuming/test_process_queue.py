@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from aerobee.client.consuming.process_queue import AssignedQueue
+from aerobee.client.consuming.process_queue import ProcessQueue
 from aerobee.client.message import ReceivedMessage, received
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.message.record import decode_record
@@ -17,8 +17,8 @@ def messages(stored) -> list[ReceivedMessage]:
     return [received(decode_record(stored("T", 0, offset, b"x")), "a") for offset in range(5)]
 
 
-def assigned(start: int = 0) -> AssignedQueue:
-    return AssignedQueue(MessageQueue("T", "a", 0), start)
+def assigned(start: int = 0) -> ProcessQueue:
+    return ProcessQueue(MessageQueue("T", "a", 0), start)
 
 
 def test_the_oldest_unfinished_offset_is_what_may_be_committed(messages) -> None:

@@ -13,12 +13,17 @@ from hypothesis import strategies as st
 
 from aerobee.pipeline.decode.columns import STORE_COLUMNS, TOPIC_COLUMNS, arrow_schema, choose, ddl
 from aerobee.pipeline.decode.decode import Bad, Form, decode
-from aerobee.pipeline.decode.starts import MAGICS, MESSAGE_MAGIC_V2, record_starts
-from aerobee.pipeline.decode.wanted import Wanted
+from aerobee.pipeline.decode.record_starts import MAGICS, MESSAGE_MAGIC_V2, record_starts
+from aerobee.pipeline.decode.selection import Selection
 from aerobee.protocol.message.ids import offset_msg_id
 from aerobee.protocol.message.properties import decode_properties
-from aerobee.protocol.message.record import StoreMessage, decode_record, encode_record, pack_host
-from aerobee.protocol.message.record_layout import MESSAGE_MAGIC, MIN_RECORD_BYTES, SYS_COMPRESSED
+from aerobee.protocol.message.record import StoreMessage, decode_record, encode_record
+from aerobee.protocol.message.record_layout import (
+    MESSAGE_MAGIC,
+    MIN_RECORD_BYTES,
+    SYS_COMPRESSED,
+    pack_host,
+)
 
 V4, V6 = pack_host("192.0.2.7", 54321), pack_host("2001:db8::7", 1)
 ALL = choose(STORE_COLUMNS, [column.name for column in STORE_COLUMNS])
@@ -289,17 +294,17 @@ def test_only_wanted_rows_are_made_and_what_is_not_wanted_is_not_bad() -> None:
     data = log_of([message(b"%d" % n, topic="AB"[n % 2], host=(V4, V6)[n % 3 == 0])
                    for n in range(12)])  # fmt: skip
 
-    def bodies(wanted: Wanted) -> list[int]:
-        found, bad = rows(data, Form(ALL, wanted=wanted))
+    def bodies(selection: Selection) -> list[int]:
+        found, bad = rows(data, Form(ALL, selection=selection))
         assert not bad
         return [int(row["body"]) for row in found]  # type: ignore[call-overload]
 
-    assert bodies(Wanted(frozenset({"B"}))) == [1, 3, 5, 7, 9, 11]
-    assert bodies(Wanted(frozenset({"C"}))) == []
-    assert bodies(Wanted(queue_ids=frozenset({3}))) == list(range(12))
-    assert bodies(Wanted(queue_ids=frozenset({2}))) == []
+    assert bodies(Selection(frozenset({"B"}))) == [1, 3, 5, 7, 9, 11]
+    assert bodies(Selection(frozenset({"C"}))) == []
+    assert bodies(Selection(queue_ids=frozenset({3}))) == list(range(12))
+    assert bodies(Selection(queue_ids=frozenset({2}))) == []
     first = 1_700_000_001_000
-    assert bodies(Wanted(frozenset({"A"}), start_ms=first + 3, end_ms=first + 8)) == [4, 6]
+    assert bodies(Selection(frozenset({"A"}), start_ms=first + 3, end_ms=first + 8)) == [4, 6]
 
 
 def test_a_record_must_name_its_own_place() -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.pipeline.files.directory import StoreReadError
+from aerobee.pipeline.errors import OptionError, StoreReadError
 from aerobee.pipeline.files.options import StoreOptions
 from aerobee.pipeline.files.plan import LogPart, Part, plan
 from aerobee.pipeline.files.read import read_part
-from aerobee.pipeline.option_parsing import OptionError
 from aerobee.protocol.message.record import Message
 from tests.unit.pipeline.stores import (
     copy_of_open,
@@ -201,7 +200,7 @@ def test_without_queues_a_torn_tail_is_the_end_and_damage_before_records_is_not(
 
 def planned(root: Path, **options: str) -> tuple[list[Part], StoreOptions]:
     parsed = StoreOptions.parse({"path": str(root), **options})
-    return plan(parsed, parsed.wanted), parsed
+    return plan(parsed, parsed.selection), parsed
 
 
 @pytest.mark.parametrize("mapped", ["true", "false"])
@@ -212,7 +211,7 @@ def test_a_file_that_shrinks_under_the_reader_is_an_error_in_every_mode(
     with (store / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.truncate(1000)
     with pytest.raises(StoreReadError, match=r"had 4096 bytes .* ends at 1000 now"):
-        list(read_part(made[0], options, options.wanted))
+        list(read_part(made[0], options, options.selection))
 
 
 def test_a_mapped_file_that_shrinks_between_looks_is_an_error(
@@ -220,7 +219,7 @@ def test_a_mapped_file_that_shrinks_between_looks_is_an_error(
 ) -> None:
     monkeypatch.setattr("aerobee.pipeline.files.read.CHUNK_BYTES", 1000)
     made, options = planned(store, mapped="true")
-    reading = read_part(made[0], options, options.wanted)
+    reading = read_part(made[0], options, options.selection)
     next(reading)
     with (store / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.truncate(1000)
@@ -233,7 +232,7 @@ def test_a_file_that_is_gone_is_an_error(store: Path, mapped: str) -> None:
     made, options = planned(store, mapped=mapped)
     (store / "commitlog" / f"{0:020d}").unlink()
     with pytest.raises(StoreReadError, match="is gone since"):
-        list(read_part(made[0], options, options.wanted))
+        list(read_part(made[0], options, options.selection))
 
 
 def test_nothing_of_a_store_is_changed(store: Path) -> None:

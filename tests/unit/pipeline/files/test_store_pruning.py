@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.pipeline.decode.wanted import Wanted
-from aerobee.pipeline.files.filters import wanted_by
+from aerobee.pipeline.decode.selection import Selection, selection_of
 from aerobee.pipeline.files.options import StoreOptions
 from aerobee.pipeline.files.plan import EntriesPart, LogPart, plan
 from aerobee.pipeline.files.read import read_part
@@ -97,7 +96,7 @@ def test_a_rare_topic_is_read_by_its_units_and_nothing_else(store: Path) -> None
 def test_records_far_from_each_other_are_read_alone(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aerobee.pipeline.files.read_entries._GAP_BYTES", 100)
+    monkeypatch.setattr("aerobee.pipeline.files.read._GAP_BYTES", 100)
     with counted_reads() as reads:
         found = rows(store, topic="Rare")
     size = max(record.size for record in read_one_by_one(store))
@@ -170,33 +169,35 @@ KINDS = {name: type(name, (_Filter,), {}) for name in (
 )}  # fmt: skip
 
 
-def test_filters_of_spark_narrow_what_is_wanted() -> None:
+def test_filters_of_spark_narrow_what_is_selected() -> None:
     moment = datetime(2023, 11, 14, 22, 13, 20, 123_456, tzinfo=UTC)
     ms = 1_700_000_000_123
 
-    def wanted(*filters: tuple[str, str, object]) -> Wanted:
-        return wanted_by(KINDS[kind](column, value) for kind, column, value in filters)
+    def selected(*filters: tuple[str, str, object]) -> Selection:
+        made = [KINDS[kind](column, value) for kind, column, value in filters]
+        return selection_of(made, "commitLogOffset")
 
-    assert wanted(("EqualTo", "TOPIC", "a")) == Wanted(frozenset({"a"}))
-    assert wanted(("In", "topic", ("a", "b")), ("EqualTo", "topic", "b")) == Wanted(
+    assert selected(("EqualTo", "TOPIC", "a")) == Selection(frozenset({"a"}))
+    assert selected(("In", "topic", ("a", "b")), ("EqualTo", "topic", "b")) == Selection(
         frozenset({"b"})
     )
-    assert wanted(("EqualTo", "topic", "a"), ("EqualTo", "topic", "b")).is_nothing
-    assert wanted(("EqualNullSafe", "queueId", 3)) == Wanted(queue_ids=frozenset({3}))
-    assert wanted(("GreaterThan", "storeTimestamp", moment)) == Wanted(start_ms=ms)
-    assert wanted(("LessThanOrEqual", "storeTimestamp", moment)) == Wanted(end_ms=ms + 1)
-    assert wanted(("EqualTo", "commitLogOffset", 7)) == Wanted(start_offset=7, end_offset=8)
+    assert selected(("EqualTo", "topic", "a"), ("EqualTo", "topic", "b")).is_empty
+    assert selected(("EqualNullSafe", "queueId", 3)) == Selection(queue_ids=frozenset({3}))
+    assert selected(("GreaterThan", "storeTimestamp", moment)) == Selection(start_ms=ms)
+    assert selected(("LessThanOrEqual", "storeTimestamp", moment)) == Selection(end_ms=ms + 1)
+    assert selected(("EqualTo", "commitLogOffset", 7)) == Selection(start_offset=7, end_offset=8)
     # What is not understood narrows nothing.
-    assert wanted(("EqualTo", "storeTimestamp", datetime(2023, 1, 1))) == Wanted()
-    assert wanted(("StringStartsWith", "topic", "a"), ("In", "topic", ("a", None))) == Wanted()
-    assert wanted(("EqualTo", "body", b"x")) == Wanted()
-    assert wanted_by([object()]) == Wanted()
+    assert selected(("EqualTo", "storeTimestamp", datetime(2023, 1, 1))) == Selection()
+    assert selected(("StringStartsWith", "topic", "a"), ("In", "topic", ("a", None))) == Selection()
+    assert selected(("EqualTo", "body", b"x")) == Selection()
+    assert selection_of([object()], "commitLogOffset") == Selection()
 
 
 def test_pushed_filters_prune_as_options_do(store: Path) -> None:
     options = StoreOptions.parse({"path": str(store), "pushdown": "true"})
-    wanted = options.wanted.both(wanted_by([KINDS["EqualTo"]("topic", "Rare")]))
-    planned = plan(options, wanted)
+    pushed = selection_of([KINDS["EqualTo"]("topic", "Rare")], "commitLogOffset")
+    selection = options.selection.intersect(pushed)
+    planned = plan(options, selection)
     assert isinstance(planned[0], EntriesPart)
-    found = sum(batch.num_rows for part in planned for batch in read_part(part, options, wanted))
+    found = sum(batch.num_rows for part in planned for batch in read_part(part, options, selection))
     assert found == 20

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from aerobee.pipeline.errors import StoreReadError
 from aerobee.pipeline.files.bytes import ReadAhead
-from aerobee.pipeline.files.directory import StoreReadError
 from tests.unit.pipeline.object_store import ObjectStore
 from tests.unit.pipeline.stores import errors, offsets, read_one_by_one, rows, write_store
 

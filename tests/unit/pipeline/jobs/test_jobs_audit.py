@@ -11,18 +11,24 @@ import pyarrow as pa
 import pytest
 
 from aerobee.pipeline.files.directory import find_stores
-from aerobee.pipeline.jobs.derived.claims import DELAY_LEVELS, ENTRIES, claims_of, entries_of
-from aerobee.pipeline.jobs.derived.entry_check import Known, compare
-from aerobee.pipeline.jobs.derived.findings import Finding, Level, merged
-from aerobee.pipeline.jobs.derived.queue_files import queue_files, read_entries
-from aerobee.pipeline.jobs.derived.runs import (
-    PartBuilder,
-    Range,
-    Run,
-    RunBuilder,
-    damaged_ranges,
-    judge,
+from aerobee.pipeline.jobs.derived.cross_check import StoreFacts, cross_check
+from aerobee.pipeline.jobs.derived.entries import (
+    DELAY_LEVELS,
+    ENTRIES,
+    derived_entries,
+    expected_entries,
 )
+from aerobee.pipeline.jobs.derived.findings import Finding, Level, without_symptoms
+from aerobee.pipeline.jobs.derived.numbering import (
+    DamagedRange,
+    OffsetRun,
+    PartSummarizer,
+    RunCollector,
+    check_numbering,
+    damaged_ranges,
+    restarts_of,
+)
+from aerobee.pipeline.jobs.derived.queue_files import queue_files, read_entries
 from aerobee.store.queues.delay_levels import DelayLevels
 from tests.unit.pipeline.job_stores import log_rows
 from tests.unit.store import audit_support as at
@@ -44,29 +50,29 @@ def audit(root: Path) -> list[Finding]:
     """All the rules on one machine; the job does the same, a piece of the log at a time."""
     parts, runs, claims = [], [], []
     for batch in log_rows(root):
-        part, run = PartBuilder(), RunBuilder()
+        part, run = PartSummarizer(), RunCollector()
         part.add(batch)
-        run.add(entries_of(batch, LEVELS))
+        run.add(derived_entries(batch, LEVELS))
         parts.append(part.part())
         runs += run.runs()
-        claims.append(claims_of(batch, LEVELS))
+        claims.append(expected_entries(batch, LEVELS))
     damaged = damaged_ranges(parts)
-    judged = judge(runs, damaged)
+    numbering = check_numbering(runs, damaged)
     files = queue_files(find_stores([str(root)])[0])
     log_min, log_end = parts[0].first, parts[-1].last + 1
     units = pa.Table.from_batches([b for f in files for b in read_entries(f, log_min)], ENTRIES)
     within = [row for row in units.to_pylist() if row["logOffset"] < log_end]
-    known = Known(
+    known = StoreFacts(
         damaged,
-        judged.restarts,
+        restarts_of(numbering),
         frozenset((file.topic, file.queue_id) for file in files),
         max(row["logOffset"] + row["size"] for row in within),
     )
-    found = [*judged.findings, *compare(pa.Table.from_batches(claims), units, known)]
+    found = [*numbering, *cross_check(pa.Table.from_batches(claims), units, known)]
     found += [
         Finding("record-damaged", None, None, None, one.start, 1, one.reason) for one in damaged
     ]
-    return merged(found)
+    return without_symptoms(found)
 
 
 def faults(root: Path) -> list[tuple[str, int | None]]:
@@ -207,11 +213,9 @@ def test_fifty_faults_at_once_are_fifty_findings(root: Path) -> None:
 
 
 def test_fifty_faults_at_random_places_are_found_and_nothing_else(
-    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, seed: int
 ) -> None:
     template = at.make(tmp_path_factory.mktemp("many") / "template", 150)
-    seed = random.randrange(1 << 30)
-    print(f"seed={seed}")
     for number in range(4):
         root = at.copy(template, tmp_path / str(number))
         planted = plant_anywhere(root, 150, 50, random.Random(seed + number))
@@ -281,8 +285,8 @@ def test_the_last_record_of_a_queue_with_another_number_is_one_fault(root: Path)
 def test_records_at_the_end_without_units_are_a_note() -> None:
     claims = table([("t", 0, 0, 0, 100, 0), ("t", 0, 1, 100, 100, 0)])
     units = table([("t", 0, 0, 0, 100, 0)])
-    known = Known(queues=frozenset({("t", 0)}), dispatched=100)
-    assert [one.kind for one in compare(claims, units, known)] == ["not-dispatched"]
+    known = StoreFacts(queues=frozenset({("t", 0)}), dispatched=100)
+    assert [one.kind for one in cross_check(claims, units, known)] == ["not-dispatched"]
 
 
 def table(rows: list[tuple[object, ...]]) -> pa.Table:
@@ -290,8 +294,8 @@ def table(rows: list[tuple[object, ...]]) -> pa.Table:
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, ENTRIES, strict=True)], ENTRIES)
 
 
-def runs(*numbers: int, begin: int = 0) -> list[Run]:
-    builder = RunBuilder()
+def runs(*numbers: int, begin: int = 0) -> list[OffsetRun]:
+    builder = RunCollector()
     rows = [("t", 0, slot, begin + 100 * n, 100, 0) for n, slot in enumerate(numbers)]
     builder.add(table(rows).combine_chunks().to_batches()[0])
     return builder.runs()
@@ -314,18 +318,18 @@ def runs(*numbers: int, begin: int = 0) -> list[Run]:
 def test_numbers_of_a_queue_are_judged_by_their_order(
     numbers: tuple[int, ...], kinds: list[tuple[str, int]]
 ) -> None:
-    found = judge(runs(*numbers), []).findings
+    found = check_numbering(runs(*numbers), [])
     assert [(one.kind, one.slot) for one in found] == kinds
     # However the log is divided.
     cut = len(numbers) // 2
     parts = runs(*numbers[:cut]) + runs(*numbers[cut:], begin=100 * cut)
-    assert judge(parts, []).findings == found
+    assert check_numbering(parts, []) == found
 
 
 def test_a_hole_that_damage_explains_is_none() -> None:
     parts = runs(0, 1) + runs(3, begin=300)
-    assert not judge(parts, [Range(200, 300, "is no record")]).findings
-    assert judge(parts, [Range(400, 500, "is no record")]).findings
+    assert not check_numbering(parts, [DamagedRange(200, 300, "is no record")])
+    assert check_numbering(parts, [DamagedRange(400, 500, "is no record")])
 
 
 def test_damage_at_the_end_of_a_part_reaches_to_the_next_record(root: Path) -> None:
@@ -334,9 +338,9 @@ def test_damage_at_the_end_of_a_part_reaches_to_the_next_record(root: Path) -> N
     broken = one.set_column(
         one.schema.get_field_index("error"), "error", pa.array([None, "is no record"])
     )
-    builders = [PartBuilder(), PartBuilder()]
+    builders = [PartSummarizer(), PartSummarizer()]
     builders[0].add(broken)
     builders[1].add(batches[1])
     found = damaged_ranges([builder.part() for builder in builders])
     begin = batches[0].column("commitLogOffset")[1].as_py()
-    assert found == [Range(begin, 4096, "is no record")]
+    assert found == [DamagedRange(begin, 4096, "is no record")]

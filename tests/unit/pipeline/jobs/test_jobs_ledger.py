@@ -11,8 +11,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from aerobee.pipeline.jobs.archives.ledger import Ledger, LedgerError, Staged, plan
-from aerobee.pipeline.jobs.archives.target import Target
+from aerobee.pipeline.jobs.ledger import Ledger, LedgerError, StagedRows, plan
+from aerobee.pipeline.jobs.target import Target
 
 RECORD = 100
 LOG_END = 5000
@@ -57,10 +57,10 @@ class KilledAt(Target):
         self._count()
 
 
-def writer(target: Target, end_of_data: int = LOG_END) -> Callable[..., Staged | None]:
+def writer(target: Target, end_of_data: int = LOG_END) -> Callable[..., StagedRows | None]:
     """Rows of records of 100 bytes; the last ten bytes of each segment are blank."""
 
-    def write(start: int, end: int, aside: str) -> Staged | None:
+    def write(start: int, end: int, aside: str) -> StagedRows | None:
         begins = [
             place
             for place in range(start // 10 * 10, min(end, end_of_data))
@@ -76,7 +76,7 @@ def writer(target: Target, end_of_data: int = LOG_END) -> Callable[..., Staged |
                 count()
             pq.write_table(pa.table({"place": begins[number::2]}), folder / "part.parquet")
             (folder / "part.parquet.crc").write_bytes(b"x")
-        return Staged(begins[-1] + RECORD - 10, len(begins), 0, {})
+        return StagedRows(begins[-1] + RECORD - 10, len(begins), 0, {})
 
     return write
 
@@ -135,9 +135,7 @@ def test_a_run_killed_at_any_change_leaves_every_row_once(tmp_path: Path) -> Non
         assert not list(root.glob("_archive/staging/*"))
 
 
-def test_runs_killed_again_and_again_leave_every_row_once(tmp_path: Path) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed={seed}")
+def test_runs_killed_again_and_again_leave_every_row_once(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     for trial in range(20):
         root = tmp_path / str(trial)
@@ -154,7 +152,7 @@ def test_who_comes_second_gives_way(tmp_path: Path) -> None:
     target = Target(str(tmp_path))
     first = writer(target)
 
-    def overtaken(start: int, end: int, aside: str) -> Staged | None:
+    def overtaken(start: int, end: int, aside: str) -> StagedRows | None:
         staged = first(start, end, aside)
         Ledger(Target(str(tmp_path))).archive(start, end, first)
         return staged

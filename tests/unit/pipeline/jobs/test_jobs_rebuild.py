@@ -11,11 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aerobee.pipeline.files.directory import find_stores
-from aerobee.pipeline.jobs.derived.claims import DELAY_LEVELS, ENTRIES, entries_of, keys_of
-from aerobee.pipeline.jobs.derived.hashes import distinct_hashes, java_hashes, slot_hashes
+from aerobee.pipeline.files.entries import ENTRY_BYTES
+from aerobee.pipeline.jobs.derived.entries import (
+    DELAY_LEVELS,
+    ENTRIES,
+    derived_entries,
+    derived_keys,
+    distinct_hashes,
+    java_hashes,
+    slot_hashes,
+)
 from aerobee.pipeline.jobs.derived.index_build import build_index, index_names
 from aerobee.pipeline.jobs.derived.queue_files import (
-    ENTRY_BYTES,
     file_bytes,
     queue_files,
     read_entries,
@@ -39,7 +46,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def units(root: Path) -> pa.Table:
-    return pa.Table.from_batches([entries_of(batch, LEVELS) for batch in log_rows(root)], ENTRIES)
+    return pa.Table.from_batches(
+        [derived_entries(batch, LEVELS) for batch in log_rows(root)], ENTRIES
+    )
 
 
 def test_units_of_records_are_those_in_the_queues(root: Path) -> None:
@@ -102,7 +111,7 @@ def test_records_dispatched_to_several_queues_have_a_unit_in_each(tmp_path: Path
 
 
 def test_index_files_made_at_once_are_byte_equal(root: Path, tmp_path: Path) -> None:
-    keys = pa.Table.from_batches([keys_of(batch) for batch in log_rows(root)])
+    keys = pa.Table.from_batches([derived_keys(batch) for batch in log_rows(root)])
     hashes, places, times = (keys.column(name).to_numpy() for name in keys.schema.names)
     wanted = at.index_files(root)
     slots, entries = 50, 40

@@ -12,13 +12,12 @@ import pyarrow as pa
 import pytest
 
 from aerobee.pipeline.decode.decode import inflate
-from aerobee.pipeline.jobs.archives.pace import paced
-from aerobee.pipeline.jobs.archives.plain_bodies import UNKNOWN_COMPRESSION, plain_bodies
+from aerobee.pipeline.jobs.archive import UNKNOWN_COMPRESSION, plain_bodies
 from aerobee.pipeline.jobs.dlq import body_sample
+from aerobee.pipeline.jobs.plots import can_draw, html_page, write_plots
+from aerobee.pipeline.jobs.replay import rate_limited
 from aerobee.pipeline.jobs.result import JobResult, size_text, table_lines
-from aerobee.pipeline.jobs.statistics.plots import can_draw, html_page, write_plots
-from aerobee.pipeline.jobs.statistics.rates import rate, skew
-from aerobee.pipeline.jobs.statistics.whatif import (
+from aerobee.pipeline.jobs.retention import (
     Committed,
     Loss,
     Policy,
@@ -27,7 +26,7 @@ from aerobee.pipeline.jobs.statistics.whatif import (
     losses,
     outcome,
 )
-from aerobee.pipeline.jobs.traffic import hot_queues
+from aerobee.pipeline.jobs.traffic import hot_queues, rate, skew
 from aerobee.protocol.frames.fastjson import JsonError
 
 HOUR_MS = 3_600_000
@@ -136,7 +135,7 @@ def test_a_pace_is_kept_on_the_average_and_at_each_moment(size: int) -> None:
     clock = FakeTime()
     batches = [pa.RecordBatch.from_pydict({"n": list(range(size))})] * (2000 // size)
     sent, total = 0, size * (2000 // size)
-    for batch in paced(iter(batches), 100.0, clock.now, clock.wait):
+    for batch in rate_limited(iter(batches), 100.0, clock.now, clock.wait):
         # Never ahead of the pace by more than one piece.
         assert sent <= 100 * clock.time_s + 10
         sent += batch.num_rows
@@ -152,7 +151,7 @@ def test_a_pace_does_not_make_up_for_a_slow_reader() -> None:
             clock.time_s += 10
             yield pa.RecordBatch.from_pydict({"n": list(range(20))})
 
-    moments = [clock.time_s for _ in paced(slow(), 100.0, clock.now, clock.wait)]  # type: ignore[arg-type]
+    moments = [clock.time_s for _ in rate_limited(slow(), 100.0, clock.now, clock.wait)]  # type: ignore[arg-type]
     assert all(b - a >= 0.099 for a, b in zip(moments[::2], moments[1::2], strict=True))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from aerobee.client.message import MessageQueue
 from aerobee.client.producing.staging import StagingOptions
-from aerobee.pipeline.option_parsing import OptionError
+from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.sink.options import read_sink_options
 from aerobee.pipeline.sink.plan import SinkPlan
 from aerobee.pipeline.sink.rows import Row, RowMaker, SinkRowError

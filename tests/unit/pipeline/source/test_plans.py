@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerobee.pipeline.brokers.errors import DataLoss, NoSuchTopic, Unreachable
 from aerobee.pipeline.brokers.offsets import Queue, Range
-from aerobee.pipeline.brokers.queue_offsets import first_late, look, offsets_at
-from aerobee.pipeline.option_parsing import OptionError
-from aerobee.pipeline.source import positions, stream_plan
-from aerobee.pipeline.source.batch_plan import batch_ranges
-from aerobee.pipeline.source.positions import Cluster
-from aerobee.pipeline.source.pushdown import Pruning
+from aerobee.pipeline.brokers.queue_offsets import first_late, offsets_at, peek
+from aerobee.pipeline.decode.selection import Selection
+from aerobee.pipeline.errors import DataLoss, NoSuchTopic, OptionError, Unreachable
+from aerobee.pipeline.source import plan as source_plan
+from aerobee.pipeline.source import stream_plan
+from aerobee.pipeline.source.plan import SubscribedQueues, batch_ranges
 from aerobee.pipeline.source.stream_plan import StreamPlan
 from aerobee.testing import RunningBroker
 from tests.unit.pipeline.support import TOPIC, create, options, queue, running, send
@@ -28,7 +27,7 @@ from tests.unit.pipeline.support import TOPIC, create, options, queue, running, 
 @pytest.fixture(autouse=True)
 def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Routes are asked for each time; how old they may be has a test of its own."""
-    monkeypatch.setattr(positions, "ROUTES_INTERVAL_S", 0.0)
+    monkeypatch.setattr(source_plan, "ROUTES_INTERVAL_S", 0.0)
 
 
 @pytest.fixture
@@ -105,8 +104,8 @@ def test_a_pattern_means_all_topics_that_fit_but_those_of_the_system(
 def test_a_pruned_batch_reads_no_more_than_can_match(broker: RunningBroker) -> None:
     send(broker, [b"x"] * 5, 0)
     send(broker, [b"x"] * 5, 1)
-    pruning = Pruning(values={"queueId": {1}}, lowest=2, highest=3)
-    assert batch_ranges(options(broker), pruning) == [Range(queue(1), 2, 4)]
+    pushed = Selection(queue_ids=frozenset({1}), start_offset=2, end_offset=4)
+    assert batch_ranges(options(broker), pushed) == [Range(queue(1), 2, 4)]
 
 
 # --- times -------------------------------------------------------------------------------------
@@ -129,10 +128,10 @@ def test_the_first_at_or_after_a_time_is_found_from_any_hint(
 
 def test_times_mean_the_first_message_at_or_after(broker: RunningBroker) -> None:
     send(broker, [b"%d" % number for number in range(200)])
-    cluster = Cluster(options(broker))
-    seen = look(cluster.brokers, "g", queue(0), 0, 32)
+    cluster = SubscribedQueues(options(broker))
+    seen = peek(cluster.brokers, "g", queue(0), 0, 32)
     while len(seen) < 200:
-        seen += look(cluster.brokers, "g", queue(0), len(seen), 32)
+        seen += peek(cluster.brokers, "g", queue(0), len(seen), 32)
     times = [one.store_ms for one in seen]
     for wanted in {times[0] - 1, times[0], times[77], times[77] + 1, times[-1], times[-1] + 1}:
         expected = next((place for place, one in enumerate(times) if one >= wanted), 200)
@@ -182,7 +181,7 @@ def test_limits_count_what_is_there_and_not_what_retention_took(
 ) -> None:
     send(broker, [b"x"] * 30)
     lowest = {queue(0): 20, queue(1): 0}
-    for module in (stream_plan, positions):
+    for module in (stream_plan, source_plan):
         monkeypatch.setattr(
             module, "min_offsets", lambda _, queues: {one: lowest[one] for one in queues}
         )
@@ -248,7 +247,7 @@ def test_a_target_is_not_passed_and_is_reached(broker: RunningBroker) -> None:
 def test_the_routes_are_not_asked_for_at_each_batch(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(positions, "ROUTES_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(source_plan, "ROUTES_INTERVAL_S", 3600.0)
     stream = plan(broker)
     start = stream.initial()
     create(broker, TOPIC, 3)
@@ -430,7 +429,7 @@ def test_offsets_are_committed_for_display(broker: RunningBroker) -> None:
     send(broker, [b"x"] * 41)
     stream = plan(broker, consumerGroup="shown", commitOffsetsToBroker="true")
     stream.done({queue(0): 41, queue(1): 0})
-    cluster = Cluster(options(broker))
+    cluster = SubscribedQueues(options(broker))
     found = group_offsets(cluster.brokers, "shown", [queue(0), queue(1)])
     assert found == {queue(0): 41, queue(1): 0}
     cluster.close()

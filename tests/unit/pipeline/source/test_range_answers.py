@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from aerobee.pipeline.brokers.brokers import Brokers
-from aerobee.pipeline.brokers.errors import BadData, DataLoss, Refused
 from aerobee.pipeline.brokers.offsets import Range
+from aerobee.pipeline.errors import BadData, DataLoss, Refused
 from aerobee.pipeline.source.options import SourceOptions, read_source_options
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.frames.frame import FrameDecoder
-from aerobee.protocol.message.record import StoreMessage, encode_record, pack_host
+from aerobee.protocol.message.record import StoreMessage, encode_record
+from aerobee.protocol.message.record_layout import pack_host
 from tests.unit.pipeline.support import bodies_of, queue
 
 HOST = pack_host("127.0.0.1", 1)
@@ -77,7 +78,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Scripted
     def make(answer: Callable[[int, int], Answer]) -> Scripted:
         made.append(Scripted(answer))
         monkeypatch.setattr(Brokers, "address", lambda self, asked: made[-1].address)
-        monkeypatch.setattr(Brokers, "look_again", lambda self, topic: None)
+        monkeypatch.setattr(Brokers, "refresh_route", lambda self, topic: None)
         return made[-1]
 
     yield make

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aerobee.pipeline.brokers.brokers import Brokers
-from aerobee.pipeline.brokers.errors import DataLoss, NoSuchTopic, Refused, Unreachable
 from aerobee.pipeline.brokers.offsets import Range
-from aerobee.pipeline.source.batch_plan import batch_ranges
+from aerobee.pipeline.errors import DataLoss, NoSuchTopic, Refused, Unreachable
+from aerobee.pipeline.source.plan import batch_ranges
 from aerobee.pipeline.source.range_reader import Guess, PullForm, RangeReader
 from aerobee.protocol.bodies.routes import TopicRoute
 from aerobee.protocol.hashing import java_hash
@@ -143,14 +143,14 @@ def test_a_task_that_begins_while_everything_is_away_reads_when_it_is_back(
 ) -> None:
     """A broker that is killed takes its name server along, or its routes."""
     failures = [RemotingConnectError("away"), NoSuchTopic("no route"), RemotingConnectError("away")]
-    learn = Brokers._learn
+    fetch = Brokers._fetch_route
 
     def away_at_first(self: Brokers, topic: str) -> TopicRoute:
         if failures:
             raise failures.pop()
-        return learn(self, topic)
+        return fetch(self, topic)
 
-    monkeypatch.setattr(Brokers, "_learn", away_at_first)
+    monkeypatch.setattr(Brokers, "_fetch_route", away_at_first)
     assert bodies_of(options(filled), Range(queue(0), 0, 500)) == BODIES
     assert failures == []
 

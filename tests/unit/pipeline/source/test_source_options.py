@@ -7,8 +7,8 @@ import pytest
 
 from aerobee.pipeline.brokers.offsets import EARLIEST, LATEST, Queue
 from aerobee.pipeline.decode.columns import MAP_TYPE
-from aerobee.pipeline.option_parsing import OptionError
-from aerobee.pipeline.source.options import Place, SourceOptions, read_source_options
+from aerobee.pipeline.errors import OptionError
+from aerobee.pipeline.source.options import OffsetSpec, SourceOptions, read_source_options
 from tests.tls import CERTIFICATE
 
 LEAST = {"nameServer": "ns:9876", "topic": "t"}
@@ -57,9 +57,9 @@ def test_a_name_server_is_host_and_port(address: str) -> None:
 
 
 def test_defaults_differ_between_batch_and_stream() -> None:
-    assert read(False).start == Place(EARLIEST)
-    assert read(False).end == Place(LATEST)
-    assert read(True).start == Place(LATEST)
+    assert read(False).start == OffsetSpec(EARLIEST)
+    assert read(False).end == OffsetSpec(LATEST)
+    assert read(True).start == OffsetSpec(LATEST)
     assert read(True).start.moves
     assert not read(False).start.moves
 
@@ -104,7 +104,7 @@ def test_offsets_and_time_of_one_end_exclude_each_other() -> None:
 
 def test_a_queue_that_the_offsets_do_not_name_is_read_whole() -> None:
     place = read(True, startingOffsets='{"t": {"b": {"3": 7}}}').start
-    assert place == Place(EARLIEST, None, ((Queue("t", "b", 3), 7),))
+    assert place == OffsetSpec(EARLIEST, None, ((Queue("t", "b", 3), 7),))
     assert not place.moves
     assert read(True, startingOffsets='{"t": {"b": {"3": -1}}}').start.moves
     assert read(True, startingTimestamp="7").start.moves

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from aerobee.config.model import Settings
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record import StoreMessage, decode_record
+from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
-    StoreMessage,
-    decode_record,
 )
 from aerobee.store.audit.verify import verify
 from aerobee.store.errors import (

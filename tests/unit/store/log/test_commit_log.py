@@ -2,13 +2,14 @@
 
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aerobee.protocol.message.record import StoreMessage, decode_record, pack_host, record_size
+from aerobee.protocol.message.record import StoreMessage, decode_record, record_size
+from aerobee.protocol.message.record_layout import pack_host
 from aerobee.store.errors import (
     MessageIllegal,
     PageCacheBusy,
@@ -238,15 +239,15 @@ def test_put_lock_held_for_long_is_answered_busy(
     clock = SlowClock()
     store = MessageStore.open(small_settings(tmp_path), clock=clock)
     store.put(message())
-    real_memory: Callable[[MappedFile], memoryview] = MappedFile.__dict__["memory"].fget
+    append = MappedFile.append
 
-    def slow_memory(segment: MappedFile) -> memoryview:
+    def slow_append(segment: MappedFile, records: Iterable[bytes], store_ms: int) -> None:
         clock.inside.set()
         assert clock.go_on.wait(10)
-        return real_memory(segment)
+        append(segment, records, store_ms)
 
     with monkeypatch.context() as patched:
-        patched.setattr(MappedFile, "memory", property(slow_memory))
+        patched.setattr(MappedFile, "append", slow_append)
         writer = threading.Thread(target=store.put, args=(message(),))
         writer.start()
         assert clock.inside.wait(10)

@@ -4,12 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.protocol.message.record import (
-    QUEUE_OFFSET_POSITION,
-    StoreMessage,
-    decode_record,
-    sealed_record_size,
-)
+from aerobee.protocol.message.record import StoreMessage, decode_record, sealed_record_size
+from aerobee.protocol.message.record_layout import QUEUE_OFFSET_POSITION
 from aerobee.store.errors import PropertiesTooLarge
 from aerobee.store.message_store import MessageStore
 from tests.golden import make_store_options

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record import Message
+from aerobee.protocol.message.record_layout import (
     BODY_CRC_POSITION,
     LOG_OFFSET_POSITION,
     MAGIC_POSITION,
@@ -17,7 +18,6 @@ from aerobee.protocol.message.record import (
     SYS_FLAG_POSITION,
     SYS_TRANSACTION_PREPARED,
     TOTAL_SIZE_POSITION,
-    Message,
 )
 from aerobee.store.disk.files import Files
 from aerobee.store.disk.offsets_file import OffsetsFile

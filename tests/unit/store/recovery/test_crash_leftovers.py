@@ -323,10 +323,9 @@ def test_batch_that_a_kill_tore_is_a_beginning_of_it(
     store = MessageStore.open(settings)
     fill(store, 3)
     left = [whole]
-    memory = MappedFile.memory.fget
-    assert memory is not None
+    memory = MappedFile._memory.__get__  # type: ignore[attr-defined]
     with monkeypatch.context() as patch:
-        patch.setattr(MappedFile, "memory", property(lambda one: TornMemory(memory(one), left)))
+        patch.setattr(MappedFile, "_memory", property(lambda one: TornMemory(memory(one), left)))
         with pytest.raises(Killed):
             store.put_batch([message(b"b%d" % number) for number in range(4)])
     left_behind = adopt(kill_image(tmp_path / "live", tmp_path / "copy"))

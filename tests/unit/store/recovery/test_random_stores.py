@@ -1,9 +1,8 @@
 """Random stores, cut off at random places: what must hold of each of them afterwards.
 
-Every case prints its seed; `SEEDS` in the environment runs more of them (`SEEDS=500`).
+How many a run makes is in tests/campaign.py; they come from the run's seed.
 """
 
-import os
 import random
 import shutil
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.store.message_store import MessageStore
+from tests import campaign
 from tests.faulty_files import FaultyFiles
 from tests.unit.store.support import (
     SEGMENT,
@@ -22,7 +22,7 @@ from tests.unit.store.support import (
     tree,
 )
 
-SEEDS = int(os.environ.get("SEEDS", "12"))
+NUMBERS = range(campaign.size("random stores"))
 TOPICS = ("Orders", "%RETRY%g", "x")
 Place = tuple[str, int, int]
 
@@ -109,10 +109,11 @@ def check_rebuild(root: Path, settings_root: Path) -> None:
 
 
 @pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_random_store_survives_kills_and_power_cuts(tmp_path: Path, seed: int, sync: bool) -> None:
-    print(f"seed {seed}")
-    rng = random.Random(f"{seed} {sync}")
+@pytest.mark.parametrize("number", NUMBERS)
+def test_random_store_survives_kills_and_power_cuts(
+    tmp_path: Path, number: int, sync: bool, seed: int
+) -> None:
+    rng = random.Random(f"{seed} {number} {sync}")
     root = tmp_path / "store"
     root.mkdir()
     files = FaultyFiles(root)
@@ -147,10 +148,11 @@ def test_random_store_survives_kills_and_power_cuts(tmp_path: Path, seed: int, s
     store.close()
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_damaged_bytes_cost_the_records_they_hit_only(tmp_path: Path, seed: int) -> None:
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+@pytest.mark.parametrize("number", NUMBERS)
+def test_damaged_bytes_cost_the_records_they_hit_only(
+    tmp_path: Path, number: int, seed: int
+) -> None:
+    rng = random.Random(f"{seed} {number}")
     root = tmp_path / "store"
     root.mkdir()
     writer = Writer(root, rng, FaultyFiles(root), sync=False)

@@ -640,7 +640,7 @@ def test_record_of_a_topic_that_cannot_be_a_path_stays_in_the_log_only(tmp_path:
 
 def test_long_start_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aerobee.store.recovery.recovery._PROGRESS_BYTES", 1000)
-    monkeypatch.setattr("aerobee.protocol.message.record_scan.MOST_RECORDS", 3)
+    monkeypatch.setattr("aerobee.protocol.message.record_check.MOST_RECORDS", 3)
     killed = Killed(tmp_path, 100)
     seen: list[tuple[str, int, int]] = []
     store = MessageStore.open(

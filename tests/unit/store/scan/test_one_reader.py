@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.protocol.message.record import LOG_OFFSET_POSITION, MAGIC_POSITION
+from aerobee.protocol.message.record_layout import LOG_OFFSET_POSITION, MAGIC_POSITION
 from aerobee.store.message_store import MessageStore
 from tests.crash.damage.judge import scrub_once
 from tests.unit.store import audit_support as at

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.protocol.message.record import (
+from aerobee.protocol.message.record import Message
+from aerobee.protocol.message.record_check import announced_size
+from aerobee.protocol.message.record_layout import (
     MAGIC_POSITION,
     QUEUE_OFFSET_POSITION,
     TOTAL_SIZE_POSITION,
-    Message,
-    announced_size,
 )
 from aerobee.store.disk.files import Files
 from aerobee.store.message_store import MessageStore

@@ -350,7 +350,7 @@ def test_dispatch_that_fell_behind_reads_the_log_and_gives_the_same_bytes(
     image = kill_image(tmp_path / "fed", tmp_path / "image")
     fed.close()
     monkeypatch.setattr("aerobee.store.log.commit_log.PENDING_MOST", 10)
-    monkeypatch.setattr("aerobee.protocol.message.record_scan.MOST_RECORDS", 7)
+    monkeypatch.setattr("aerobee.protocol.message.record_check.MOST_RECORDS", 7)
     behind = MessageStore.open(small_settings(tmp_path / "behind"))
     made = []
     for n in range(70):

@@ -502,9 +502,9 @@ def pretend_same_lock(root: Path, image: Path) -> None:
 
 
 @pytest.mark.parametrize("buffers", [1, 2, 5])
-def test_random_kills_lose_a_suffix_that_was_not_committed(tmp_path: Path, buffers: int) -> None:
-    seed = random.randrange(10**9)
-    print(f"seed {seed}")
+def test_random_kills_lose_a_suffix_that_was_not_committed(
+    tmp_path: Path, buffers: int, seed: int
+) -> None:
     rng = random.Random(seed)
     root = tmp_path / "root"
     store = pooled_store(root, transient_pool_buffers=buffers)

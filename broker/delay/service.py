@@ -1,0 +1,341 @@
+"""Delayed messages: stored where they wait, delivered when they are due (store/FORMAT.md 12.1).
+
+    put -> SCHEDULE_TOPIC_XXXX, queue level-1 -> (due) -> put where they were sent to -> consumers
+
+Levels are served in turns of the loop: one turn delivers some messages of one level, so that a
+level far behind holds up no other. One timer serves all levels. It runs out when the first waiting
+message is due, but never later than `_CHECK_S` from now, because the wall clock may be set forth
+meanwhile; without a waiting message there is no timer, and `put` starts it again.
+
+A message that cannot be put now (disk full) is tried again after `_RETRY_S`, and its level waits
+for it: nothing is lost, nothing overtakes. One that can never be put (its properties or its topic
+break the store's rules) is passed over and named in the log, or its level would stand still for
+ever, as it does in the reference.
+
+Delivery is at least once: what was delivered shortly before a kill is delivered again
+(`delay/progress.py`). Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from aerobee.broker.delay.progress import DelayProgress
+from aerobee.broker.router import Handler
+from aerobee.broker.stats import MESSAGE_DELAY, BrokerStats
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.frames.fastjson import dumps
+from aerobee.protocol.message.record import StoreMessage
+from aerobee.protocol.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
+from aerobee.remoting.connection import Connection
+from aerobee.store.errors import (
+    MessageIllegal,
+    PropertiesTooLarge,
+    StoreBroken,
+    StoreClosed,
+    StoreError,
+)
+from aerobee.store.message_store import MessageStore
+from aerobee.store.reading.delay_queues import Due, Look
+from aerobee.store.reading.delayed_messages import waiting_form
+from aerobee.store.segments.results import PutResult
+
+log = logging.getLogger("aerobee.broker.delay")
+
+# As the reference, which looks at each level so often.
+_CHECK_S = 0.1
+_RETRY_S = 0.1
+# After an error that nobody expected.
+_LONG_RETRY_S = 10.0
+
+
+class LevelStats(NamedTuple):
+    """One level for /metrics and administrators; `end` counts what is stored, visible or not.
+    `late_s`: for how long the first one that waits has been due."""
+
+    level: int
+    offset: int
+    end: int
+    delivered: int
+    passed_over: int
+    late_s: float
+
+
+class _Level:
+    """The message at the head of a level, and what has become of those before it."""
+
+    __slots__ = ("delivered", "due_ms", "failures", "not_before", "number", "offset", "passed_over")
+
+    def __init__(self, number: int, offset: int) -> None:
+        self.number = number
+        self.offset = offset
+        # Wall time at which there is something to be done; None when nothing waits.
+        self.due_ms: int | None = None
+        self.not_before = 0.0  # loop time
+        self.failures = 0  # of the message at the head
+        self.delivered = 0
+        self.passed_over = 0
+
+
+class ScheduleMessageService:
+    """All levels of one broker. `appended` is to be called after puts."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        store: MessageStore,
+        progress: DelayProgress,
+        stats: BrokerStats,
+        appended: Callable[[], None],
+        clock_ms: Callable[[], int],
+        *,
+        count_deliveries: bool = True,
+    ) -> None:
+        self._loop = loop
+        self._store_put = store.put
+        self._queues = store.delays
+        self._progress = progress
+        self._stats = stats
+        self._appended = appended
+        self._count_deliveries = count_deliveries
+        self._clock_ms = clock_ms
+        # Before anything is put: a place beyond what the queue has would hide new messages.
+        self._levels = {level.number: level for level in self._known_levels()}
+        self._timer: asyncio.Handle | None = None
+        self._last_served = 0
+        self._running = self._closed = False
+        #: How often a due message could not be stored; it was or will be tried again.
+        self.put_failures = 0
+
+    # --- storing ----------------------------------------------------------------------------
+
+    def put(self, message: StoreMessage) -> PutResult:
+        """Store a message where it waits for its level; at once where it goes if it asks for none.
+
+        Raises a StoreError; then nothing was changed.
+        """
+        waiting = waiting_form(message, self._queues.levels.highest)
+        if waiting is None:
+            return self._store_put(message)
+        result = self._store_put(waiting)
+        self._stats.stored(self._stats.topic(SCHEDULE_TOPIC, MESSAGE_DELAY), 1, result.size)
+        self._stored(waiting.queue_id + 1, result.store_timestamp_ms)
+        return result
+
+    def _stored(self, number: int, store_ms: int) -> None:
+        level = self._levels.get(number)
+        if level is None:
+            level = self._levels[number] = _Level(number, 0)
+            self._progress.moved(number, 0)
+        if level.due_ms is None:
+            level.due_ms = self._queues.levels.deliver_at_ms(number, store_ms)
+            if self._timer is None:
+                self._arm()
+
+    # --- starting and stopping --------------------------------------------------------------
+
+    def _known_levels(self) -> Iterator[_Level]:
+        """Where the progress says, less what is gone and what never was."""
+        for number in sorted({*self._queues.waiting_levels(), *self._progress.table()}):
+            first, end = self._queues.range_of(number)
+            known = self._progress.of(number)
+            offset = first if known is None else min(max(known, first), end)
+            if known is not None and offset != known:
+                log.error(
+                    "delay progress corrected level=%d from=%d to=%d queue=%d-%d",
+                    number, known, offset, first, end,
+                )  # fmt: skip
+                self._progress.moved(number, offset)
+            if known is None and offset < end:
+                log.warning(
+                    "no progress of a delay level is known, all its messages will be delivered "
+                    "level=%d from=%d count=%d", number, offset, end - offset,
+                )  # fmt: skip
+            yield _Level(number, offset)
+
+    def start(self) -> None:
+        """Begin to deliver."""
+        self._running = True
+        for level in self._levels.values():
+            waiting = self._queues.end(level.number) - level.offset
+            if waiting <= 0:
+                continue
+            level.due_ms = 0
+            if level.number > self._queues.levels.highest:
+                log.warning(
+                    "messages of a level that messageDelayLevel has no more are delivered at the "
+                    "time they were sent for level=%d count=%d", level.number, waiting,
+                )  # fmt: skip
+        self._arm()
+
+    def close(self) -> None:
+        """Deliver nothing more, and read nothing more of the store."""
+        self._closed = True
+        self._halt()
+
+    def _halt(self) -> None:
+        self._running = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def save_last(self) -> None:
+        """Write how far all is durable. For the store to call when it is closing; any thread."""
+        text = self._progress.take_changes()
+        if text is None:
+            return
+        try:
+            self._progress.save(text)
+        except OSError as error:
+            log.error("delay progress not saved, messages will come twice why=%s", error)
+
+    # --- turns ------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Have the next turn when the first level is due; none if no level waits."""
+        if not self._running:
+            return
+        now, now_ms = self._loop.time(), self._clock_ms()
+        waits = [
+            self._wait_s(level, level.due_ms, now, now_ms)
+            for level in self._levels.values()
+            if level.due_ms is not None
+        ]
+        if not waits:
+            self._timer = None
+        elif (wait_s := min(waits)) <= 0:
+            self._timer = self._loop.call_soon(self._turn)
+        else:
+            self._timer = self._loop.call_later(min(wait_s, _CHECK_S), self._turn)
+
+    def _wait_s(self, level: _Level, due_ms: int, now: float, now_ms: int) -> float:
+        wait_ms = self._queues.levels.wait_ms(level.number, due_ms, now_ms)
+        return max(wait_ms / 1000, level.not_before - now)
+
+    def _turn(self) -> None:
+        """Serve the next level that is due, if any."""
+        now, now_ms = self._loop.time(), self._clock_ms()
+        ready = [
+            level
+            for level in self._levels.values()
+            if level.due_ms is not None and self._wait_s(level, level.due_ms, now, now_ms) <= 0
+        ]
+        if ready:
+            # In turns: the first one behind the level that was served last.
+            level = min(ready, key=lambda one: (one.number <= self._last_served, one.number))
+            self._last_served = level.number
+            self._serve(level, now_ms)
+        self._arm()
+
+    def _serve(self, level: _Level, now_ms: int) -> None:
+        try:
+            self._deliver(level, now_ms)
+        except StoreError as error:
+            log.error("delayed messages wait for a restart why=%s", error)
+            self._halt()
+        except Exception:
+            log.exception("delayed delivery failed, will be tried again level=%d", level.number)
+            level.not_before = self._loop.time() + _LONG_RETRY_S
+
+    # --- delivery ---------------------------------------------------------------------------
+
+    def _deliver(self, level: _Level, now_ms: int) -> None:
+        """Deliver some of what is due. Raises StoreBroken, StoreClosed; OSError from reading."""
+        look = self._queues.look(level.number, level.offset, now_ms)
+        end: int | None = None
+        reached = level.offset
+        try:
+            for due in look.due:
+                reached = due.queue_offset
+                end = self._put_due(level, due) or end
+            reached = look.next_offset
+            level.passed_over += look.passed_over
+            self._wait_for_next(level, look, now_ms)
+        except StoreError as error:
+            self._put_failed(level, reached, error)
+        finally:
+            if reached != level.offset or end is not None:
+                level.offset = reached
+                self._progress.moved(level.number, reached, end)
+            if end is not None:
+                self._appended()
+
+    def _put_due(self, level: _Level, due: Due) -> int | None:
+        """Store a message where it was sent to. Returns the log offset behind it, None for one that
+        can never be stored."""
+        message = due.message
+        try:
+            result = self._store_put(message)
+        except (MessageIllegal, PropertiesTooLarge) as error:
+            level.passed_over += 1
+            log.error(
+                "delayed message cannot be delivered level=%d queue_offset=%d topic=%s reason=%s",
+                level.number, due.queue_offset, message.topic, error,
+            )  # fmt: skip
+            return None
+        level.delivered += 1
+        level.failures = 0
+        if self._count_deliveries:
+            stats = self._stats
+            stats.stored(stats.topic(message.topic, MESSAGE_DELAY), 1, result.size)
+            delivered = stats.consumer(SCHEDULE_GROUP, SCHEDULE_TOPIC)
+            delivered.messages_out += 1
+            delivered.bytes_out += result.size
+        return result.end
+
+    def _put_failed(self, level: _Level, queue_offset: int, error: StoreError) -> None:
+        self.put_failures += 1
+        level.failures += 1
+        if isinstance(error, StoreBroken | StoreClosed):
+            raise error
+        level.not_before = self._loop.time() + _RETRY_S
+        if level.failures & (level.failures - 1) == 0:  # 1, 2, 4, 8, ...
+            log.error(
+                "delayed message not delivered, will be tried again level=%d queue_offset=%d "
+                "tries=%d why=%s", level.number, queue_offset, level.failures, error,
+            )  # fmt: skip
+
+    def _wait_for_next(self, level: _Level, look: Look, now_ms: int) -> None:
+        level.due_ms = None if look.wait_ms is None else now_ms + look.wait_ms
+        hidden = look.wait_ms is None and look.next_offset < self._queues.end(level.number)
+        if hidden:  # stored, but not visible before its sync
+            level.due_ms = now_ms
+        no_step = look.wait_ms == 0 and look.next_offset == level.offset
+        if hidden or no_step:
+            level.not_before = self._loop.time() + _RETRY_S
+
+    # --- for administrators -----------------------------------------------------------------
+
+    @property
+    def highest_level(self) -> int:
+        """The last level of the settings."""
+        return self._queues.levels.highest
+
+    def level_stats(self) -> list[LevelStats]:
+        """All levels that have or had messages, in order."""
+        now_ms = self._clock_ms()
+        return [self._stats_of(level, now_ms) for _, level in sorted(self._levels.items())]
+
+    def _stats_of(self, level: _Level, now_ms: int) -> LevelStats:
+        end = max(self._queues.end(level.number), level.offset)
+        due_ms = None
+        if not self._closed:
+            due_ms = self._queues.delivery_time(level.number, level.offset)
+        late_s = 0.0 if due_ms is None else max(0, now_ms - due_ms) / 1000
+        return LevelStats(
+            level.number, level.offset, end, level.delivered, level.passed_over, late_s
+        )
+
+    def handlers(self) -> dict[int, Handler]:
+        """The handlers by request code."""
+        return {RequestCode.GET_ALL_DELAY_OFFSET: self._all_offsets}
+
+    def _all_offsets(self, _connection: Connection, command: Command) -> bytes:
+        """The next queue offset of each level, as slaves fetch them (protocol/WIRE.md 3.5, 4.8)."""
+        offsets = {level.level: level.offset for level in self.level_stats()}
+        body = dumps({"offsetTable": offsets})
+        return encode_response(command, ResponseCode.SUCCESS, None, None, body)

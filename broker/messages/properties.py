@@ -1,0 +1,97 @@
+"""What a client's property text becomes before it is stored.
+
+A send carries its properties as one text (protocol/WIRE.md 6.3). The broker keeps the client's
+entries in the client's order and bytes, takes out what it owns (`CLUSTER`, and `WAIT` of single
+sends, protocol/WIRE.md 3.1), adds its own cluster name, and picks out what the store needs: the tag
+hash and the index keys. One pass over the entries, because this runs once per message.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from aerobee.protocol.hashing import tag_code
+from aerobee.protocol.message.properties import (
+    NAME_SEPARATOR,
+    PROPERTY_CLUSTER,
+    PROPERTY_CRC,
+    PROPERTY_DELAY,
+    PROPERTY_KEYS,
+    PROPERTY_MULTI_QUEUE_OFFSET,
+    PROPERTY_SEPARATOR,
+    PROPERTY_TAGS,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_UNIQUE_KEY,
+    PROPERTY_WAIT,
+    key_words,
+)
+from aerobee.store.reading.delayed_messages import asked_level
+
+#: What the store writes of one record: its places in further queues, the CRC of its bytes. Whoever
+#: forwards a message or sends it back brings them along, and they would be wrong of another record.
+OF_ONE_RECORD = (PROPERTY_MULTI_QUEUE_OFFSET, PROPERTY_CRC)
+_OWN = frozenset((PROPERTY_CLUSTER, *OF_ONE_RECORD))
+_OFFSETS_MARK, _CRC_MARK = (name.encode() for name in OF_ONE_RECORD)
+
+
+class StoredProperties(NamedTuple):
+    """Stored property text of a message, and what was read from it on the way."""
+
+    encoded: bytes
+    tags_code: int
+    keys: tuple[str, ...]
+    wait: bool
+    delay_level: int
+    transactional: bool
+
+
+def stored_properties(text: str, cluster: str, *, keep_wait: bool = False) -> StoredProperties:
+    """Stored text and derived values of one message's properties.
+
+    Entries without a name or value are dropped, as every reader would (protocol/WIRE.md 6.3); what
+    only the broker may say too, and a client's own CLUSTER is replaced by the broker's. `keep_wait`
+    keeps WAIT (batches).
+    """
+    tags = keys = unique_key = ""
+    wait, delay, transactional = "true", "0", ""
+    kept: list[str] = []
+    for entry in text.split(PROPERTY_SEPARATOR):
+        name, _, value = entry.partition(NAME_SEPARATOR)
+        if not value or not name:
+            continue
+        # In the order of how often clients send them.
+        if name == PROPERTY_UNIQUE_KEY:
+            unique_key = value
+        elif name == PROPERTY_WAIT:
+            wait = value
+            if not keep_wait:
+                continue
+        elif name == PROPERTY_TAGS:
+            tags = value
+        elif name == PROPERTY_KEYS:
+            keys = value
+        elif name in _OWN:
+            continue
+        elif name == PROPERTY_DELAY:
+            delay = value
+        elif name == PROPERTY_TRANSACTION_PREPARED:
+            transactional = value
+        kept.append(entry)
+    kept.append(PROPERTY_CLUSTER + NAME_SEPARATOR + cluster)
+    return StoredProperties(
+        PROPERTY_SEPARATOR.join(kept).encode("utf-8", "surrogatepass"),
+        tag_code(tags) if tags else 0,
+        key_words(unique_key, keys),
+        wait == "true" or wait.lower() == "true",
+        0 if delay == "0" else asked_level(delay),
+        transactional.lower() == "true",
+    )
+
+
+def without_own(properties: bytes) -> bytes:
+    """A batch message's own properties without what only the broker may say of it."""
+    if _OFFSETS_MARK not in properties and _CRC_MARK not in properties:
+        return properties
+    entries = properties.split(b"\x02")
+    marks = (_OFFSETS_MARK + b"\x01", _CRC_MARK + b"\x01")
+    return b"\x02".join([entry for entry in entries if not entry.startswith(marks)])

@@ -1,0 +1,60 @@
+"""What follows an append: dispatch to consume queues and index, and the pulls that wait for it.
+
+The store does the work; this decides when: after the turn of the loop in which messages were
+appended (ASYNC_FLUSH), or after the durable mark moved (SYNC_FLUSH, where dispatch stays at or
+behind durable). Many messages of one turn cost one pass. A queue or index that cannot be written is
+the store's affair: it refuses sends, or becomes read-only, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from aerobee.broker.messages.held_pulls import HeldPulls
+from aerobee.config.model import Settings
+from aerobee.store.message_store import MessageStore
+
+
+class ReputService:
+    """Dispatches what was appended, once a turn of the loop, and replays the held pulls."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, store: MessageStore, held: HeldPulls
+    ) -> None:
+        self._loop = loop
+        self._store = store
+        self._held = held
+        self._scheduled = False
+
+    def schedule(self) -> None:
+        """Dispatch at the end of this turn of the loop."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self.run)
+
+    def run(self) -> None:
+        """Dispatch now."""
+        self._scheduled = False
+        arrivals = self._store.dispatch()
+        if arrivals:
+            self._held.arrived(arrivals)
+
+    def after_append(self, settings: Settings) -> Callable[[], None]:
+        """The function to be called when messages were appended.
+
+        Where they become visible by a mark that a thread of the store moves, that thread is woken;
+        it calls back, and then they are dispatched. Otherwise they are dispatched at the end of the
+        turn, and the flush thread is woken only if it does not keep to its interval.
+        """
+        schedule, request_flush = self.schedule, self._store.request_flush
+        if settings.sync_flush or settings.transient_pool_effective:
+            return request_flush
+        if settings.flush_timed:
+            return schedule
+
+        def schedule_and_flush() -> None:
+            schedule()
+            request_flush()
+
+        return schedule_and_flush

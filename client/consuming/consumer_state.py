@@ -1,0 +1,91 @@
+"""What the parts of a push consumer share: settings, offsets, listener, counters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from aerobee.client.connections.background import TaskOwner
+from aerobee.client.consuming.listener import Consumed, ListenerCall
+from aerobee.client.consuming.offset_store import OffsetStore
+from aerobee.client.consuming.process_queue import ProcessQueue
+from aerobee.client.message import ReceivedMessage
+from aerobee.client.options import Model, PushOptions
+from aerobee.protocol.message.properties import PROPERTY_RETRY_TOPIC
+from aerobee.protocol.names import retry_topic
+
+
+@dataclass(slots=True)
+class TopicCounters:
+    """What the listener did with one topic's messages, since the consumer started."""
+
+    consumed: int = 0
+    failed: int = 0
+    listener_s: float = 0.0
+
+
+@dataclass(slots=True)
+class ConsumerState:
+    """One push consumer's shared state. `give_back` makes the broker redeliver a message."""
+
+    group: str
+    options: PushOptions
+    tasks: TaskOwner
+    offsets: OffsetStore
+    listener: ListenerCall
+    give_back: Callable[[ReceivedMessage], Awaitable[bool]]
+    counters: dict[str, TopicCounters] = field(default_factory=dict)
+
+    @property
+    def broadcasting(self) -> bool:
+        """Each member gets every message; nothing is redelivered."""
+        return self.options.model is Model.BROADCASTING
+
+    async def consume(self, assigned: ProcessQueue, messages: list[ReceivedMessage]) -> Consumed:
+        """Give messages to the listener, keeping count; retried ones under their own topic."""
+        restore_topics(self.group, messages)
+        topic = messages[0].topic
+        assigned.in_listener += 1
+        started = time.monotonic()
+        try:
+            consumed = await self.listener(messages)
+        finally:
+            assigned.in_listener -= 1
+            assigned.last_consume_at = time.time()
+            assigned.signal()
+        counters = self.counters.setdefault(topic, TopicCounters())
+        counters.listener_s += time.monotonic() - started
+        if consumed is Consumed.SUCCESS:
+            counters.consumed += len(messages)
+        else:
+            counters.failed += len(messages)
+        return consumed
+
+    def finish(self, assigned: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        """These need no more care: move the offset to be stored, if the queue is still ours."""
+        offset = assigned.finish(messages)
+        if not assigned.released:
+            self.offsets.update(assigned.queue, offset, only_forward=True)
+
+
+def restore_topics(group: str, messages: list[ReceivedMessage]) -> None:
+    """A message read from the group's retry topic shows the topic it was first sent to."""
+    retry = retry_topic(group)
+    for message in messages:
+        if message.topic == retry and (origin := message.properties.get(PROPERTY_RETRY_TOPIC)):
+            message.topic = origin
+
+
+class ConsumeService(Protocol):
+    """How pulled messages reach the listener; concurrent.py and orderly.py are the two ways."""
+
+    def start(self) -> None:
+        """Start working."""
+
+    def queue_added(self, assigned: ProcessQueue) -> None:
+        """A queue has become ours."""
+
+    def arrived(self, assigned: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        """Messages were pulled and added to the queue's bookkeeping."""

@@ -1,0 +1,79 @@
+"""The options of the topic source and the topic sink that say how to reach the brokers.
+
+All options may be written with the prefix `rocketmq.` as well, as users of RocketMQ's own connector
+are used to; `rocketmq.namesrv.addr` is nameServer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from aerobee.pipeline.errors import OptionError
+from aerobee.pipeline.options import OptionMap
+from aerobee.remoting.blocking import ConnectOptions
+from aerobee.remoting.tls import client_context
+
+ACCESS_OPTIONS: Final = (
+    "nameServer", "accessKey", "secretKey", "useTls", "trustStore",
+)  # fmt: skip
+_SECRETS: Final = ("accessKey", "secretKey")
+_PREFIX: Final = "rocketmq."
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Name servers in the order given, and how a peer is to be talked to.
+
+    It travels to the executors inside pickled readers and writers; its text has no secrets.
+    """
+
+    name_servers: tuple[str, ...]
+    manner: ConnectOptions
+
+
+def topic_options(given: Mapping[str, str], known: Iterable[str]) -> OptionMap:
+    """The options given to `format("rocketmq")`; OptionError for one that is not known."""
+    names = list(known)
+    aliases = {_PREFIX + name: name for name in names} | {_PREFIX + "namesrv.addr": "nameServer"}
+    return OptionMap(given, names, aliases=aliases, secrets=_SECRETS)
+
+
+def read_access(options: OptionMap, timeout_s: float = 3.0) -> Access:
+    """What ACCESS_OPTIONS say; `timeout_s` is for one request."""
+    name_servers = _addresses(options)
+    access_key, secret_key = options.text("accessKey"), options.text("secretKey")
+    if (access_key is None) != (secret_key is None):
+        raise OptionError("options accessKey and secretKey belong together; only one is given")
+    use_tls = options.boolean("useTls", False)
+    if "trustStore" in options and not use_tls:
+        raise OptionError("option trustStore is for useTls=true")
+    _check_trust_store(options)
+    manner = ConnectOptions(timeout_s, use_tls, options.text("trustStore"), access_key, secret_key)
+    return Access(name_servers, manner)
+
+
+def _check_trust_store(options: OptionMap) -> None:
+    """Read the file here once, so that the error of a wrong path names the option."""
+    path = options.text("trustStore")
+    if path is None:
+        return
+    try:
+        client_context(path)
+    except OSError as error:
+        raise options.wrong(
+            "trustStore", f"cannot be read as a PEM file of certificates: {error}"
+        ) from error
+
+
+def _addresses(options: OptionMap) -> tuple[str, ...]:
+    text = options.required("nameServer").replace(",", ";")
+    found = tuple(dict.fromkeys(one.strip() for one in text.split(";") if one.strip()))
+    for address in found:
+        host, _, port = address.rpartition(":")
+        if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+            raise options.wrong("nameServer", "is not host:port, several joined by ; or ,")
+    if not found:
+        raise options.wrong("nameServer", "names no address")
+    return found

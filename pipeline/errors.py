@@ -1,0 +1,50 @@
+"""The errors of reading: each kind is one thing that the user may do something about.
+
+Errors of the sink are beside what raises them (sink/). Texts name topic, broker and queue, never a
+secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aerobee.nearest_name import nearest_name
+
+
+class OptionError(ValueError):
+    """An option that is unknown, missing, given twice, or has a value it cannot have."""
+
+
+class PipelineError(Exception):
+    """What brokers or files refuse, while a plan is made or a partition is read."""
+
+
+class NoSuchTopic(PipelineError):
+    """No name server knows the topic."""
+
+
+class Unreachable(PipelineError):
+    """No name server, or no broker of that name, answered in time."""
+
+
+class Refused(PipelineError):
+    """A peer answered with a code that repeating the request will not change."""
+
+
+class DataLoss(PipelineError):
+    """Messages of a range that was to be read are gone (option failOnDataLoss)."""
+
+
+class BadData(PipelineError):
+    """A broker's answer, or a message in it, cannot be read."""
+
+
+class StoreReadError(PipelineError):
+    """A store's files cannot be read, or changed meanwhile; the text says where and what."""
+
+
+def known_names(given: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown name: "; did you mean ...?", or all that are known."""
+    names = list(known)
+    meant = nearest_name(given, names)
+    return f"; did you mean {meant!r}?" if meant else f"; known are {', '.join(names)}"

@@ -1,0 +1,288 @@
+"""Whether the numbers of each queue follow each other, from runs instead of single records.
+
+In the log the records of a queue are numbered 0, 1, 2 and so on. Each part of the log is summed up
+on its own as runs of numbers without a step (a few for each queue and part, however many records),
+and the runs of all parts, in the log's order, are judged together in one place.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aerobee.pipeline.jobs.derived.findings import Finding
+
+
+class OffsetRun(NamedTuple):
+    """Slots [first, first + length) of a queue, claimed by records from `begin` to `last`."""
+
+    topic: str
+    queue_id: int
+    first: int
+    length: int
+    begin: int
+    last: int
+
+    @property
+    def end(self) -> int:
+        """The slot behind the last."""
+        return self.first + self.length
+
+
+class DamagedRange(NamedTuple):
+    """Log offsets [start, end) without a usable record, and why."""
+
+    start: int
+    end: int
+    reason: str
+
+
+# A damaged place comes with the batch of the records around it, or with one near that.
+_BATCHES_NEAR: Final = 4
+RUNS_DDL: Final = (
+    "topic string, queueId int, first bigint, length bigint, beginOffset bigint, lastOffset bigint"
+)
+
+
+class RunCollector:
+    """Sums up entries (schema ENTRIES) that come in the log's order."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, int], OffsetRun] = {}
+        self._closed: list[OffsetRun] = []
+
+    def add(self, entries: pa.RecordBatch) -> None:
+        """The next ones."""
+        for run in _runs(entries):
+            key = (run.topic, run.queue_id)
+            known = self._open.get(key)
+            if known is not None and known.end == run.first:
+                self._open[key] = known._replace(length=known.length + run.length, last=run.last)
+                continue
+            if known is not None:
+                self._closed.append(known)
+            self._open[key] = run
+
+    def runs(self) -> list[OffsetRun]:
+        """All of them, by queue and place."""
+        return sorted([*self._closed, *self._open.values()], key=_place)
+
+
+def _place(run: OffsetRun) -> tuple[str, int, int]:
+    return run.topic, run.queue_id, run.begin
+
+
+def _runs(entries: pa.RecordBatch) -> Iterator[OffsetRun]:
+    """The runs of one batch, by queue, each queue's in order."""
+    if not entries.num_rows:
+        return
+    coded = entries.column("topic").dictionary_encode()
+    queue_ids = entries.column("queueId").to_numpy()
+    codes = coded.indices.to_numpy()
+    order = np.lexsort((np.arange(len(codes)), queue_ids, codes))
+    codes, queue_ids = codes[order], queue_ids[order]
+    slots = entries.column("slot").to_numpy()[order]
+    places = entries.column("logOffset").to_numpy()[order]
+    fresh = np.ones(len(codes), bool)
+    fresh[1:] = (
+        (codes[1:] != codes[:-1])
+        | (queue_ids[1:] != queue_ids[:-1])
+        | (slots[1:] != slots[:-1] + 1)
+    )
+    begins = np.flatnonzero(fresh)
+    ends = np.append(begins[1:], len(codes))
+    topics = coded.dictionary.to_pylist()
+    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+        yield OffsetRun(
+            topics[codes[begin]],
+            int(queue_ids[begin]),
+            int(slots[begin]),
+            end - begin,
+            int(places[begin]),
+            int(places[end - 1]),
+        )
+
+
+def check_numbering(runs: Iterable[OffsetRun], damaged: Sequence[DamagedRange]) -> list[Finding]:
+    """What is wrong with the numbers; a hole that a damaged part of the log explains is not."""
+    by_queue: dict[tuple[str, int], list[OffsetRun]] = {}
+    for run in sorted(runs, key=_place):
+        by_queue.setdefault((run.topic, run.queue_id), []).append(run)
+    findings: list[Finding] = []
+    for own in by_queue.values():
+        _QueueCheck(damaged, findings).check(_joined(own))
+    return findings
+
+
+def restarts_of(findings: Iterable[Finding]) -> dict[tuple[str, int], int]:
+    """Where the numbering of a queue began anew at last: log offset by (topic, queue id)."""
+    return {
+        (str(one.topic), int(one.queue_id or 0)): int(one.log_offset or 0)
+        for one in findings
+        if one.kind == "queue-restart"
+    }
+
+
+def _joined(runs: list[OffsetRun]) -> list[OffsetRun]:
+    """Runs of neighbouring parts of the log put together."""
+    joined = runs[:1]
+    for run in runs[1:]:
+        if run.first == joined[-1].end:
+            before = joined[-1]
+            joined[-1] = before._replace(length=before.length + run.length, last=run.last)
+        else:
+            joined.append(run)
+    return joined
+
+
+class _QueueCheck:
+    """The check of one queue's runs, in order."""
+
+    def __init__(self, damaged: Sequence[DamagedRange], findings: list[Finding]) -> None:
+        self._damaged = damaged
+        self._findings = findings
+
+    def check(self, runs: list[OffsetRun]) -> None:
+        expected, last = self._first_expected(runs), runs[0].begin
+        for number, run in enumerate(runs):
+            if run.first == expected:
+                expected, last = run.end, run.last
+                continue
+            following = self._going_on(runs, number + 1, expected)
+            if following is not None and self._is_wrong(run, following, expected, last):
+                self._single(run, expected)
+                expected = following.first
+            elif run.first > expected:
+                self._gap(run, expected, last)
+                expected, last = run.end, run.last
+            else:
+                self._back(run, expected)
+                expected, last = run.end, run.last
+
+    @staticmethod
+    def _first_expected(runs: list[OffsetRun]) -> int:
+        """The number of the queue's first record, which the second may show to be a wrong one."""
+        first = runs[0]
+        if first.length == 1 and len(runs) > 1 and 0 < runs[1].first < first.first:
+            return runs[1].first - 1
+        return first.first
+
+    @staticmethod
+    def _going_on(runs: list[OffsetRun], start: int, expected: int) -> OffsetRun | None:
+        """The run from `start` that the queue goes on with. A single record that goes back behind
+        those before it, or ahead of the next run of several, may have a wrong number itself."""
+        candidates = []
+        for number in range(start, len(runs)):
+            run = runs[number]
+            if run.length > 1 or run.first >= expected:
+                candidates.append(run)
+            if run.length > 1:
+                break
+        most = candidates[-1].first if candidates else 0
+        return next((run for run in candidates if run.first <= most), None)
+
+    def _is_wrong(self, run: OffsetRun, following: OffsetRun, expected: int, last: int) -> bool:
+        """Whether it is one record with a wrong number: the next goes on as if this one had the
+        number expected, or were not there, or as damage beside them explains."""
+        skipped = following.first - expected
+        if run.length > 1 or skipped < 0:
+            return False
+        fits = expected <= run.first < following.first
+        return skipped <= 1 or (not fits and self._is_damaged(last, following.begin))
+
+    def _is_damaged(self, after: int, before: int) -> bool:
+        return any(after < one.end and one.start < before for one in self._damaged)
+
+    def _single(self, run: OffsetRun, expected: int) -> None:
+        kind = "queue-repeat" if run.first < expected else "queue-offset"
+        self._say(kind, run, run.first, 1, f"says it is message {run.first}, where {expected} fits")
+
+    def _gap(self, run: OffsetRun, expected: int, last: int) -> None:
+        if not self._is_damaged(last, run.begin):
+            count = run.first - expected
+            text = f"{count} messages from {expected} on are not in the log before {run.begin}"
+            self._say("queue-gap", run, expected, count, text)
+
+    def _back(self, run: OffsetRun, expected: int) -> None:
+        if run.first == 0:
+            self._say("queue-restart", run, 0, 1, f"begins anew at {run.begin}, after {expected}")
+            return
+        count = min(run.end, expected) - run.first
+        text = f"gives {count} numbers from {run.first} on again, which go to {expected - 1}"
+        self._say("queue-repeat", run, run.first, count, text)
+
+    def _say(self, kind: str, run: OffsetRun, slot: int, count: int, what: str) -> None:
+        finding = Finding(kind, run.topic, run.queue_id, slot, run.begin, count, what)
+        self._findings.append(finding)
+
+
+class PartSummary(NamedTuple):
+    """What one part of the log says of itself: offsets of its first and last rows, row counts, and
+    its damaged places, of which the last may reach into the next part (end -1)."""
+
+    first: int
+    last: int
+    records: int
+    bytes: int
+    bad: list[DamagedRange]
+
+
+class PartSummarizer:
+    """Sums up the rows of one part; in the permissive mode damaged places are rows, too.
+
+    Records come in the log's order, damaged places somewhere near the records around them.
+    """
+
+    def __init__(self) -> None:
+        self._first, self._last = 1 << 62, -1
+        self._records = self._bytes = 0
+        self._bad: list[DamagedRange] = []
+        # Log offsets of the records of the last batches.
+        self._near: deque[np.ndarray] = deque(maxlen=_BATCHES_NEAR)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """The next rows."""
+        if not batch.num_rows:
+            return
+        places = batch.column("commitLogOffset").to_numpy()
+        self._first = min(self._first, int(places.min()))
+        self._last = max(self._last, int(places.max()))
+        errors = batch.column("error")
+        good = errors.is_null().to_numpy(zero_copy_only=False)
+        self._bad += [
+            DamagedRange(int(places[row]), -1, str(errors[row]))
+            for row in np.flatnonzero(~good).tolist()
+        ]
+        if good.any():
+            self._records += int(good.sum())
+            self._bytes += pc.sum(batch.column("recordSize").filter(pa.array(good))).as_py()
+            self._near.append(places[good])
+        self._bad = [one if one.end >= 0 else self._closed(one) for one in self._bad]
+
+    def _closed(self, bad: DamagedRange) -> DamagedRange:
+        for places in self._near:
+            at = int(np.searchsorted(places, bad.start, side="right"))
+            if at < len(places):
+                return bad._replace(end=int(places[at]))
+        return bad
+
+    def part(self) -> PartSummary:
+        """All of it."""
+        first = self._first if self._last >= 0 else -1
+        return PartSummary(first, self._last, self._records, self._bytes, self._bad)
+
+
+def damaged_ranges(parts: Iterable[PartSummary]) -> list[DamagedRange]:
+    """The damaged places of all parts, those at the end of a part up to the next part's rows."""
+    ordered = sorted([part for part in parts if part.first >= 0], key=lambda part: part.first)
+    found: list[DamagedRange] = []
+    for place, part in enumerate(ordered):
+        later = [one.first for one in ordered[place + 1 :] if one.records]
+        end = later[0] if later else 1 << 62
+        found += [one if one.end >= 0 else one._replace(end=end) for one in part.bad]
+    return found

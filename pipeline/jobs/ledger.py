@@ -1,0 +1,219 @@
+"""What an archive holds: a ledger of log ranges, each written once however often a run is killed.
+
+    <target>/topic=.../date=.../<start>-<n>.parquet    the rows; what readers see
+    <target>/_archive/entries/<start>.json             a range that is decided: its files, its rows
+    <target>/_archive/done/<start>                     its files are all in place
+    <target>/_archive/staging/<uuid>/...               rows that no entry names yet
+
+Readers pass over names that begin with an underscore. A range goes four steps: its rows are written
+to a staging directory; the entry that names them appears in one act (the decision: made once for
+each start, whoever comes second gives way); its files are moved to their places; it is marked done.
+Whatever step a run dies in, the next one's `recover` finishes decided ranges by the same moves,
+which may be done twice, and throws undecided ones away.
+
+Ranges follow each other without a hole: the next one begins where the last one's last record ends.
+Where retention was quicker than the archive, the entry says what was missed.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import uuid
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from aerobee.pipeline.jobs.target import Target
+
+FOLDER: Final = "_archive"
+_ENTRIES, _DONE, _STAGING = f"{FOLDER}/entries", f"{FOLDER}/done", f"{FOLDER}/staging"
+_VERSION = 1
+
+
+class LedgerError(Exception):
+    """The archive is not what its ledger says; the text says what to do."""
+
+
+class LedgerEntry(NamedTuple):
+    """A range of log offsets [start, end) and its rows. `files`: (where it was staged, where it
+    belongs, bytes); `missed`: log offsets before it that were deleted unarchived; `bad`: damaged
+    places in it; `facts`: what the archiver wants remembered, such as times and topics."""
+
+    start: int
+    end: int
+    rows: int
+    bad: int
+    missed: tuple[int, int] | None
+    files: tuple[tuple[str, str, int], ...]
+    facts: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Its name in the ledger."""
+        return f"{self.start:020d}"
+
+    @property
+    def bytes(self) -> int:
+        """Of its files."""
+        return sum(size for _, _, size in self.files)
+
+
+class StagedRows(NamedTuple):
+    """Rows that were written aside: the end of the last record, and as in Entry."""
+
+    end: int
+    rows: int
+    bad: int
+    facts: dict[str, Any]
+
+
+#: Writes the rows of [start, end) as files below a directory of the target; None: there are none.
+Write = Callable[[int, int, str], StagedRows | None]
+
+
+class Ledger:
+    """The ledger of one target. One run at a time; a second one fails or gives way, no row is
+    written twice."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def entries(self) -> list[LedgerEntry]:
+        """All decided ranges in order. Raises LedgerError if they do not follow each other."""
+        found = [
+            _decoded(self._target.read(path), path)
+            for path in sorted(self._target.files(_ENTRIES))
+            if path.endswith(".json")
+        ]
+        for one, following in pairwise(found):
+            begun = following.start if following.missed is None else following.missed[0]
+            if begun != one.end:
+                raise LedgerError(
+                    f"the archive's ledger has a range to {one.end} and then one from {begun}: "
+                    f"an entry in {_ENTRIES} is gone or of another store"
+                )
+        return found
+
+    def recover(self) -> int:
+        """Finish what a killed run began; how many ranges that were. Raises LedgerError."""
+        done = {posixpath.basename(path) for path in self._target.files(_DONE)}
+        left = [entry for entry in self.entries() if entry.name not in done]
+        for entry in left:
+            self._publish(entry)
+        self._target.remove_tree(_STAGING)
+        return len(left)
+
+    def check(self) -> list[str]:
+        """What the ledger names and the archive has not, or not as long; after `recover`."""
+        sizes = self._target.sizes("")
+        wrong: list[str] = []
+        for entry in self.entries():
+            for _, place, size in entry.files:
+                if sizes.get(place) != size:
+                    found = "is gone" if place not in sizes else f"has {sizes[place]} bytes"
+                    wrong.append(f"{place} {found}, the ledger says {size}")
+        return wrong
+
+    def archive(
+        self, start: int, end: int, write: Write, missed: tuple[int, int] | None = None
+    ) -> LedgerEntry | None:
+        """One range: its rows written by `write`, decided, put in place. None if it has no rows.
+
+        Raises LedgerError when another run decided a range from `start` on meanwhile.
+        """
+        aside = f"{_STAGING}/{uuid.uuid4().hex}"
+        staged = write(start, end, aside)
+        if staged is None:
+            self._target.remove_tree(aside)
+            return None
+        entry = LedgerEntry(
+            start, staged.end, staged.rows, staged.bad, missed, self._files(aside, start),
+            staged.facts,
+        )  # fmt: skip
+        self._target.sync([path for path, _, _ in entry.files])
+        if not self._target.write_new(f"{_ENTRIES}/{entry.name}.json", _encoded(entry)):
+            self._target.remove_tree(aside)
+            raise LedgerError(
+                f"another run archived the log from {start} on meanwhile; nothing of this one was "
+                "kept. Run one archive job for a target at a time"
+            )
+        self._publish(entry)
+        self._target.remove_tree(aside)
+        return entry
+
+    def _files(self, aside: str, start: int) -> tuple[tuple[str, str, int], ...]:
+        """The staged files and their places: the same `name=value` folders, named by the range."""
+        found = []
+        sizes = self._target.sizes(aside)
+        rows = sorted(path for path in sizes if _is_data(path))
+        for number, path in enumerate(rows):
+            folder = "/".join(one for one in posixpath.dirname(path).split("/") if "=" in one)
+            name = f"{start:020d}-{number:05d}.parquet"
+            found.append((path, posixpath.normpath(posixpath.join(folder, name)), sizes[path]))
+        return tuple(found)
+
+    def _publish(self, entry: LedgerEntry) -> None:
+        for aside, place, _ in entry.files:
+            if self._target.exists(aside):
+                self._target.move(aside, place)
+            elif not self._target.exists(place):
+                raise LedgerError(
+                    f"the range from {entry.start} to {entry.end} was decided, but its file {place}"
+                    f" is neither in its place nor in {aside}: it was removed from outside. Remove "
+                    f"{_ENTRIES}/{entry.name}.json and later ones to archive from there again"
+                )
+        self._target.sync([place for _, place, _ in entry.files])
+        self._target.write_new(f"{_DONE}/{entry.name}", b"")
+
+
+def _is_data(path: str) -> bool:
+    return path.endswith(".parquet") and not posixpath.basename(path).startswith(("_", "."))
+
+
+def _encoded(entry: LedgerEntry) -> bytes:
+    fields = entry._asdict() | {"version": _VERSION}
+    return json.dumps(fields, ensure_ascii=False, indent=1).encode()
+
+
+def _decoded(data: bytes, path: str) -> LedgerEntry:
+    try:
+        fields = json.loads(data)
+        version = fields.pop("version")
+        if version != _VERSION:
+            raise LedgerError(f"{path} has version {version}; this program knows {_VERSION}")
+        fields["files"] = tuple((a, b, size) for a, b, size in fields["files"])
+        fields["missed"] = None if fields["missed"] is None else tuple(fields["missed"])
+        return LedgerEntry(**fields)
+    except (ValueError, KeyError, TypeError) as error:
+        raise LedgerError(f"{path} cannot be read ({error}); restore it from a backup") from error
+
+
+class ArchivePlan(NamedTuple):
+    """What is to be archived: ranges of about one size, and what was deleted before them."""
+
+    ranges: tuple[tuple[int, int], ...]
+    missed: tuple[int, int] | None
+
+
+def plan(
+    archived_to: int | None, segments: Sequence[tuple[int, int]], range_bytes: int
+) -> ArchivePlan:
+    """Ranges behind `archived_to` (None: nothing yet) through the segments, (start, end) each.
+
+    A range ends where a segment does, or not at all where that is not worth it.
+    """
+    if not segments:
+        return ArchivePlan((), None)
+    log_min = segments[0][0]
+    begin = log_min if archived_to is None else max(archived_to, log_min)
+    missed = (archived_to, log_min) if archived_to is not None and archived_to < log_min else None
+    ranges: list[tuple[int, int]] = []
+    for _, end in segments:
+        if end <= begin:
+            continue
+        if ranges and end - ranges[-1][0] <= range_bytes:
+            ranges[-1] = (ranges[-1][0], end)
+        else:
+            ranges.append((ranges[-1][1] if ranges else begin, end))
+    return ArchivePlan(tuple(ranges), missed)

@@ -1,0 +1,167 @@
+"""The parts that set-up scripts bring for the tests, brought in the background and waited for.
+
+    python -m tests.parts start     begins to bring all that is not here, and returns at once
+    python -m tests.parts wait      waits for the end of it, and fails if a part failed
+
+Downloads, the clients of other languages and PySpark take minutes, and most suites need none of it.
+So `make test` starts the scripts first and goes on. A test that needs a part asks `lack`, which
+waits while the part is being brought (`need` also skips or fails the test).
+
+Who brings a part holds a lock on its file until the part is here, or has failed; the kernel gives
+the lock back however that process ends. What the script said is in the log beside the lock, and a
+failed part has a file with the script's exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+TESTS = Path(__file__).parent
+STATE = TESTS.parent / ".cache" / "parts"
+
+
+def spark_versions() -> tuple[str, ...]:
+    """Versions of PySpark that the tests know, the newest first."""
+    files = TESTS.parent.glob("requirements/spark-*.txt")
+    names = [path.stem.removeprefix("spark-") for path in files]
+    return tuple(sorted(names, key=lambda name: [int(n) for n in name.split(".")], reverse=True))
+
+
+def _spark(version: str) -> str:
+    return f"spark-{version}"
+
+
+#: Parts and the command of each, in chains: the parts of one chain follow each other.
+CHAINS: tuple[dict[str, tuple[str, ...]], ...] = (
+    {_spark(version): ("tests/spark/setup.sh", version) for version in spark_versions()},
+    {part: ("tests/interop/setup.sh", part) for part in ("java", "cpp", "node", "go")},
+    {"monitors": ("tests/service/setup.sh",)},
+)
+
+
+def lack(part: str) -> str | None:
+    """What went wrong while the part was brought, in one line; None if nothing did.
+
+    Waits while it is being brought. A part that nobody has begun to bring lacks nothing here:
+    whether it is there is for its suite to see.
+    """
+    try:
+        lock = _path(part, "lock").open("rb")
+    except FileNotFoundError:
+        return None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        failed, log = _path(part, "failed"), _path(part, "log")
+        if not failed.exists():
+            return None
+        last = log.read_text(errors="replace").strip().rpartition("\n")[2]
+        return f"{part}: its set-up ended with {failed.read_text()}: {last} (all of it is in {log})"
+
+
+def need(part: str, missing: Callable[[], str | None]) -> None:
+    """Go on if the part is here, once it is if it is being brought.
+
+    A part that could not be brought fails the test. `missing` says what else the part lacks, in one
+    line: that skips the test, and fails it in CI, where everything is brought.
+    """
+    failed = lack(part)
+    if failed is not None:
+        pytest.fail(failed)
+    said = missing()
+    if said is not None:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(said)
+
+
+def start() -> list[str]:
+    """Begin to bring all parts, but those that another process is at; which."""
+    STATE.mkdir(parents=True, exist_ok=True)
+    chains = [{part: lock for part in chain if (lock := _take(part))} for chain in CHAINS]
+    begun = [part for chain in chains for part in chain]
+    sys.stdout.flush()
+    if begun and os.fork() == 0:
+        code = 1
+        try:
+            _bring_all(chains)
+            code = 0
+        finally:
+            os._exit(code)
+    return begun
+
+
+def wait() -> list[str]:
+    """Wait for all parts; what went wrong, by part."""
+    return [said for chain in CHAINS for part in chain if (said := lack(part)) is not None]
+
+
+def _bring_all(chains: list[dict[str, IO[bytes]]]) -> None:
+    """In the process that is left behind: it has nothing to say to the terminal."""
+    with open(os.devnull, "r+b") as nothing:
+        for stream in range(3):
+            os.dup2(nothing.fileno(), stream)
+    threads = [threading.Thread(target=_bring, args=(chain,)) for chain in chains]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _bring(chain: dict[str, IO[bytes]]) -> None:
+    commands = {part: command for one in CHAINS for part, command in one.items()}
+    for part, lock in chain.items():
+        with _path(part, "log").open("wb") as log, lock:
+            begun = time.monotonic()
+            code = 1
+            try:
+                code = subprocess.call(
+                    commands[part], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    cwd=TESTS.parent,
+                )  # fmt: skip
+            finally:
+                if code:
+                    _path(part, "failed").write_text(str(code))
+            if not code:
+                log.write(b"%.0f s\n" % (time.monotonic() - begun))
+
+
+def _take(part: str) -> IO[bytes] | None:
+    """The locked file of a part; None while another process has it."""
+    lock = _path(part, "lock").open("wb")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    _path(part, "failed").unlink(missing_ok=True)
+    return lock
+
+
+def _path(part: str, kind: str) -> Path:
+    return STATE / f"{part}.{kind}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.parts", description=__doc__)
+    parser.add_argument("command", choices=["start", "wait"])
+    if parser.parse_args().command == "start":
+        begun = start()
+        print(f"peers: bringing {', '.join(begun)} in the background; logs are in {STATE}")
+        return 0
+    failures = wait()
+    for said in failures:
+        print(f"peers: {said}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""Which tests run on one worker, and which begin first, where a run has several workers (`-n`).
+
+Tests that share something dear, a broker or a Spark driver, run on one worker one after the other;
+any other test goes to the worker that is free. What takes long begins first, so that no worker is
+left with it at the end, when the others have nothing to do. A few tests measure how long somebody
+waits; they come when all others have ended, on the one worker that is left.
+
+xdist's own groups (`--dist loadgroup`) cannot be used: xdist 3.8 puts the group into a test's id in
+a way that pytest 9.2 does not see, and every test is then a group of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+from tests.parts import spark_versions
+
+QUIET = "quiet"  # the group of the tests that want the machine for themselves
+
+#: How tests' ids begin, and the group of those tests. The first fit counts. "file" is a group for
+#: each module, and "alone" is none. Groups and tests without one begin in this order.
+GROUPS: tuple[tuple[str, str], ...] = (
+    # How long a client, a message, a step of the daemon takes.
+    ("tests/interop/test_hostile.py", QUIET),
+    ("tests/service/test_daemon.py::test_second_sigterm_leaves_at_once", QUIET),
+    ("tests/service/test_damage.py::test_scrub_finds_a_flipped_bit_before", QUIET),
+    ("tests/contract/test_delay.py::test_a_delayed_message_comes_after_its_delay_and", QUIET),
+    ("tests/contract/test_delay.py::test_sends_go_on_while_a_level_is_far_behind", QUIET),
+    # Each of these has Spark drivers of its own, of a gigabyte each, and takes minutes.
+    (rf"tests/spark/.*\[.*spark-({'|'.join(map(re.escape, spark_versions()[1:]))})", "spark older"),
+    ("tests/spark/test_sink.py", "spark writes"),
+    ("tests/spark/test_cluster.py", "spark writes"),
+    ("tests/spark/test_registration.py", "spark writes"),
+    ("tests/spark/test_jobs.py", "spark jobs"),
+    ("tests/spark/test_batch_read.py", "spark jobs"),
+    ("tests/spark/test_store_read.py", "spark jobs"),
+    ("tests/spark/test_sql_filter.py", "spark jobs"),
+    ("tests/spark/", "spark streams"),
+    ("tests/interop/test_expired_crossing.py", "alone"),
+    ("tests/interop/test_store_tools.py", "file"),
+    ("tests/crash/", "alone"),
+    ("tests/sim/", "alone"),
+    ("tests/interop/test_our_client.py", "file"),
+    ("tests/interop/test_sql_filter.py", "file"),
+    ("tests/interop/", "alone"),
+    ("tests/fuzz/", "alone"),
+    ("tests/service/", "alone"),
+    (r"tests/contract/test_client.py::\w+\[java", "contract of java"),
+    ("tests/contract/", "file"),
+    ("tests/bench/", "file"),
+    (r"tests/unit/broker/.*test_staging_crash", "alone"),
+    ("tests/unit/", "file"),
+)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    """This schedule, unless the command line has chosen one of xdist's."""
+    return Schedule(config, log) if config.getoption("dist") == "load" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On a worker: into the order in which the tests begin."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: (group_of(item.nodeid) == QUIET, _place(item.nodeid)))
+
+
+def group_of(nodeid: str) -> str:
+    """The name of the test's group; its own id if it has none."""
+    place = _place(nodeid)
+    group = GROUPS[place][1] if place < len(GROUPS) else "file"
+    if group == "alone":
+        return nodeid
+    return nodeid.partition("::")[0] if group == "file" else group
+
+
+def _place(nodeid: str) -> int:
+    fits = (place for place, (begin, _) in enumerate(GROUPS) if re.match(begin, nodeid))
+    return next(fits, len(GROUPS))
+
+
+class Schedule(LoadScopeScheduling):  # type: ignore[misc]
+    """xdist's groups by scope, with the scopes above, in the order of the collection."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+    def _reschedule(self, node: Any) -> None:
+        """Give a worker another group when one test is left to it besides the one it runs: the
+        least that it can go on with."""
+        if node.shutting_down:
+            return
+        if not self.workqueue:
+            node.shutdown()
+        elif self._only_quiet_is_left() and len(self.nodes) > 1:
+            # All workers but one end. The last one has a test or none left that it does not begin
+            # before it knows of another: it stands still until the others have gone.
+            if not all(one.shutting_down for one in self.nodes if one is not node):
+                node.shutdown()
+        elif self._pending_of(self.assigned_work[node]) < 2:
+            self._assign_work_unit(node)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        if not self._only_quiet_is_left() or len(self.nodes) == 1:
+            super()._assign_work_unit(node)
+
+    def remove_node(self, node: Any) -> str | None:
+        """A worker has ended; the last one may take what wants quiet."""
+        crashed: str | None = super().remove_node(node)
+        for one in self.nodes:
+            self._reschedule(one)
+        return crashed
+
+    def _only_quiet_is_left(self) -> bool:
+        return list(self.workqueue) == [QUIET]

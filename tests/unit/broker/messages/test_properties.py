@@ -1,0 +1,52 @@
+"""What becomes of a client's property text."""
+
+from __future__ import annotations
+
+from aerobee.broker.messages.properties import stored_properties
+
+
+def text(**entries: str) -> str:
+    return "\x02".join(f"{name}\x01{value}" for name, value in entries.items())
+
+
+def test_a_single_send_loses_wait_and_gains_the_cluster() -> None:
+    properties = stored_properties(text(UNIQ_KEY="U1", WAIT="true", TAGS="TagA"), "C1")
+    assert properties.encoded == b"UNIQ_KEY\x01U1\x02TAGS\x01TagA\x02CLUSTER\x01C1"
+    assert properties.tags_code == 2598919
+    assert properties.keys == ("U1",)
+    assert properties.wait
+
+
+def test_a_batch_keeps_wait() -> None:
+    assert stored_properties(text(WAIT="false"), "C1", keep_wait=True).encoded == (
+        b"WAIT\x01false\x02CLUSTER\x01C1"
+    )
+
+
+def test_wait_false_is_seen() -> None:
+    assert not stored_properties(text(WAIT="false"), "C1").wait
+
+
+def test_a_clients_own_cluster_is_replaced() -> None:
+    assert (
+        stored_properties(text(CLUSTER="evil", A="1"), "C1").encoded == b"A\x011\x02CLUSTER\x01C1"
+    )
+
+
+def test_a_trailing_separator_and_broken_entries_are_dropped() -> None:
+    stored = stored_properties("A\x011\x02B\x01\x02\x01x\x02C\x02D\x012\x02", "C1").encoded
+    assert stored == b"A\x011\x02D\x012\x02CLUSTER\x01C1"
+
+
+def test_no_properties_at_all_still_carry_the_cluster() -> None:
+    assert stored_properties("", "C1").encoded == b"CLUSTER\x01C1"
+
+
+def test_every_word_of_keys_is_indexed_after_the_unique_key() -> None:
+    assert stored_properties(text(KEYS="k1  k2", UNIQ_KEY="U"), "C1").keys == ("U", "k1", "k2")
+
+
+def test_delay_and_transaction_are_seen() -> None:
+    properties = stored_properties(text(DELAY="3", TRAN_MSG="true"), "C1")
+    assert (properties.delay_level, properties.transactional) == (3, True)
+    assert stored_properties(text(DELAY="x"), "C1").delay_level == 0

@@ -1,0 +1,77 @@
+"""Parts brought in the background: a test that needs one waits for it, and hears of its failure."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests import parts
+from tests.interop.processes import wait_until
+
+# `slow` goes on when there is a file `go`; `last` follows it.
+PROGRAM = """
+from pathlib import Path
+from tests import parts
+folder = Path({folder!r})
+parts.STATE = folder / "state"
+parts.CHAINS = (
+    {{"slow": ("sh", "-c", f"cd {{folder}} && touch began; until [ -e go ]; do sleep 0.01; done"),
+      "last": ("sh", "-c", f"ls {{folder}}/go")}},
+    {{"bad": ("sh", "-c", "echo no network; exit 3"), "none": ("/no/such/script",)}},
+)
+print(*parts.start())
+"""
+
+
+def started(folder: Path) -> list[str]:
+    """What `start` in a process of its own has begun, when that process has ended."""
+    program = PROGRAM.format(folder=str(folder))
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def is_brought(part: str) -> bool:
+    with (parts.STATE / f"{part}.lock").open("rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def test_a_part_is_waited_for_and_a_failure_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "STATE", tmp_path / "state")
+    assert parts.lack("slow") is None, "nobody has begun to bring it"
+    assert started(tmp_path) == ["slow", "last", "bad", "none"]
+    said = parts.lack("bad")
+    assert said is not None
+    assert said.startswith("bad: its set-up ended with 3: no network ")
+    assert (parts.lack("none") or "").startswith("none: its set-up ended with 1: ")
+    wait_until((tmp_path / "began").exists, 30, "the slow part is being brought")
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(parts.lack, part) for part in ("slow", "last")]
+        assert not is_brought("slow")
+        assert not is_brought("last")
+        # Another run leaves to the first one what it is at, and begins the others again.
+        assert started(tmp_path) == ["bad", "none"]
+        assert not any(one.done() for one in waiting)
+        (tmp_path / "go").touch()
+        assert [one.result(30) for one in waiting] == [None, None]
+    assert parts.lack("bad") is not None
+    assert started(tmp_path) == ["slow", "last", "bad", "none"]
+    assert parts.lack("last") is None
+
+
+def test_every_version_of_pyspark_has_a_part_the_newest_first() -> None:
+    assert parts.spark_versions() == ("4.3", "4.0")
+    assert [*parts.CHAINS[0]] == ["spark-4.3", "spark-4.0"]

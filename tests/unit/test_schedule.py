@@ -1,0 +1,90 @@
+"""Which tests of a run with several workers run on one of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tests.schedule import GROUPS, QUIET, group_of
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("test", "group"),
+    [
+        ("tests/spark/test_sink.py::test_a[spark-4.3]", "spark writes"),
+        ("tests/spark/test_sink.py::test_a[spark-4.0-our]", "spark older"),
+        ("tests/spark/test_traps.py::test_a", "spark streams"),
+        ("tests/interop/test_hostile.py::test_a[x]", QUIET),
+        ("tests/crash/test_cuts.py::test_a[b::c]", "tests/crash/test_cuts.py::test_a[b::c]"),
+        ("tests/contract/test_delay.py::test_a", "tests/contract/test_delay.py"),
+        ("tests/contract/test_client.py::test_a[aerobee]", "tests/contract/test_client.py"),
+        ("tests/contract/test_client.py::test_a[java-json]", "contract of java"),
+        ("tests/test_layers.py::test_a", "tests/test_layers.py"),
+    ],
+)  # fmt: skip
+def test_what_shares_a_broker_or_a_driver_is_one_group(test: str, group: str) -> None:
+    assert group_of(test) == group
+
+
+def test_every_suite_has_a_line() -> None:
+    suites = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
+    assert {begin.split("/")[1] for begin, _ in GROUPS} >= suites
+
+
+def run(root: Path, workers: int, modules: dict[str, str]) -> list[list[str]]:
+    """Runs modules with the real xdist; worker, module, begin and end of each test."""
+    for path, text in modules.items():
+        file = root / "tests" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (root / "conftest.py").write_text(
+        "import os, time, pytest\nfrom tests import schedule\n"
+        "def pytest_configure(config):\n    config.pluginmanager.register(schedule)\n"
+        "@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_call(item):\n"
+        "    begun = time.monotonic()\n    yield\n"
+        "    line = [os.environ['PYTEST_XDIST_WORKER'], item.path.name, begun, time.monotonic()]\n"
+        "    with open('ran', 'a') as file:\n        print(*line, file=file)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", str(workers), "-q", "-p", "no:cacheprovider",
+         "-c", "/dev/null", "--rootdir", ".", "--import-mode=importlib", "tests"],
+        cwd=root, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [line.split() for line in (root / "ran").read_text().splitlines()]
+
+
+SIX = "import pytest, time\n@pytest.mark.parametrize('n', range(6))\ndef test_it(n):\n    {}\n"
+
+
+def test_a_group_stays_on_one_worker_and_others_do_not(tmp_path: Path) -> None:
+    """With the real xdist: its own groups went without a word once."""
+    text = SIX.format("time.sleep(0.02)")
+    names = [f"contract/test_{number}.py" for number in range(3)]
+    ran = run(tmp_path, 3, dict.fromkeys([*names, "service/test_3.py"], text))
+    workers: dict[str, list[str]] = defaultdict(list)
+    for worker, module, *_ in ran:
+        workers[module].append(worker)
+    assert {module: len(on) for module, on in workers.items()} == {
+        f"test_{number}.py": 6 for number in range(4)
+    }
+    assert all(len(set(workers[f"test_{number}.py"])) == 1 for number in range(3))
+    assert len({worker for on in workers.values() for worker in on}) == 3
+
+
+@pytest.mark.parametrize("others", [0, 1, 4])
+def test_what_wants_quiet_runs_when_all_others_have_ended(tmp_path: Path, others: int) -> None:
+    modules = {f"service/test_{n}.py": SIX.format(f"time.sleep({n} / 20)") for n in range(others)}
+    ran = run(tmp_path, 3, {**modules, "interop/test_hostile.py": SIX.format("pass")})
+    quiet = [one for one in ran if one[1] == "test_hostile.py"]
+    ends = [float(one[3]) for one in ran if one not in quiet]
+    assert (len(quiet), len(ends)) == (6, 6 * others)
+    assert len({worker for worker, *_ in quiet}) == 1
+    assert sum(end > float(quiet[0][2]) for end in ends) == 0
