@@ -91,8 +91,19 @@ def put_some(store: MessageStore, clock: ManualClock, chance: random.Random, cou
             topic = chance.choice(("Orders", "Orders", "Letters"))
             store.put(message(body, topic, queue_id, tags=tags, **keys))
         if chance.random() < 0.2:
+            commit(store)
             store.dispatch()
+    commit(store)
     store.dispatch()
+
+
+def commit(store: MessageStore) -> None:
+    """Wait until all is in the files, so that a dispatch depends on no thread of a pool."""
+    store.commits.wake()
+    deadline = time.monotonic() + 20
+    while store.committed < store.written:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
 
 
 def make(root: Path, chance: random.Random, **changes: object) -> None:
@@ -115,11 +126,7 @@ def make(root: Path, chance: random.Random, **changes: object) -> None:
     put_some(store, clock, chance, 40)
     for number in range(4):
         store.put(message(b"not dispatched", unique=f"N{number}"))
-    store.request_flush()
-    deadline = time.monotonic() + 20
-    while store.committed < store.written:
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    commit(store)
     killed = Path(f"{root}-killed")
     shutil.copytree(root, killed)
     as_copy(killed)
