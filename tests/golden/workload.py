@@ -99,7 +99,7 @@ def put_some(store: MessageStore, clock: ManualClock, chance: random.Random, cou
 
 def commit(store: MessageStore) -> None:
     """Wait until all is in the files, so that a dispatch depends on no thread of a pool."""
-    store.commits.wake()
+    store.request_flush()
     deadline = time.monotonic() + 20
     while store.committed < store.written:
         assert time.monotonic() < deadline
