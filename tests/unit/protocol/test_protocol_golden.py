@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from aerobee.broker.registration.body import registration_body
+from aerobee.broker.registration.registration import registration_body
 from aerobee.broker.tables.config_table import DataVersion
 from aerobee.broker.tables.topics import TopicConfig
 from aerobee.nameserver.bodies import cluster_body, read_registration, read_topics, route_body
