@@ -96,28 +96,43 @@ class Schedule(LoadScopeScheduling):  # type: ignore[misc]
     def _reschedule(self, node: Any) -> None:
         """Give a worker another group when one test is left to it besides the one it runs: the
         least that it can go on with."""
-        if node.shutting_down:
+        if node.shutting_down or node not in self.registered_collections:
             return
-        if not self.workqueue:
+        while self._may_assign(node) and self._pending_of(self.assigned_work[node]) < 2:
+            super()._assign_work_unit(node)
+        # When only what wants quiet is left, all workers but one end. The last one has a test or
+        # none left that it does not begin before it knows of another: it stands still until the
+        # others have gone.
+        if not self.workqueue or (
+            not self._may_assign(node)
+            and not all(one.shutting_down for one in self.nodes if one is not node)
+        ):
             node.shutdown()
-        elif self._only_quiet_is_left() and len(self.nodes) > 1:
-            # All workers but one end. The last one has a test or none left that it does not begin
-            # before it knows of another: it stands still until the others have gone.
-            if not all(one.shutting_down for one in self.nodes if one is not node):
-                node.shutdown()
-        elif self._pending_of(self.assigned_work[node]) < 2:
-            self._assign_work_unit(node)
 
     def _assign_work_unit(self, node: Any) -> None:
-        if not self._only_quiet_is_left() or len(self.nodes) == 1:
+        if self._may_assign(node):
             super()._assign_work_unit(node)
 
+    def _may_assign(self, node: Any) -> bool:
+        if not self.workqueue:
+            return False
+        return not self._only_quiet_is_left() or self.nodes == [node]
+
     def remove_node(self, node: Any) -> str | None:
-        """A worker has ended; the last one may take what wants quiet."""
-        crashed: str | None = super().remove_node(node)
+        """A worker has ended; the last one may take what wants quiet.
+
+        Of a worker that died the test that it ran is returned, and has failed; what it had not
+        begun goes to others. (xdist 3.8 would give them its finished groups, too, after which they
+        wait for ever, and the test that it died of once more.)
+        """
+        workload = self.assigned_work.pop(node)
+        left = [name for unit in workload.values() for name, done in unit.items() if not done]
+        for scope, unit in workload.items():
+            if rest := {name: False for name in unit if name in left[1:]}:
+                self.workqueue[scope] = rest
         for one in self.nodes:
             self._reschedule(one)
-        return crashed
+        return left[0] if left else None
 
     def _only_quiet_is_left(self) -> bool:
         return list(self.workqueue) == [QUIET]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -37,8 +37,9 @@ def test_every_suite_has_a_line() -> None:
     assert {begin.split("/")[1] for begin, _ in GROUPS} >= suites
 
 
-def run(root: Path, workers: int, modules: dict[str, str]) -> list[list[str]]:
-    """Runs modules with the real xdist; worker, module, begin and end of each test."""
+def run(root: Path, workers: int, modules: dict[str, str], code: int = 0) -> list[list[str]]:
+    """Runs modules with the real xdist, which ends with that code; worker, module, begin and end of
+    each test."""
     for path, text in modules.items():
         file = root / "tests" / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +58,7 @@ def run(root: Path, workers: int, modules: dict[str, str]) -> list[list[str]]:
         cwd=root, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True,
         timeout=120, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     return [line.split() for line in (root / "ran").read_text().splitlines()]
 
 
@@ -88,3 +89,14 @@ def test_what_wants_quiet_runs_when_all_others_have_ended(tmp_path: Path, others
     assert (len(quiet), len(ends)) == (6, 6 * others)
     assert len({worker for worker, *_ in quiet}) == 1
     assert sum(end > float(quiet[0][2]) for end in ends) == 0
+
+
+@pytest.mark.parametrize("number", [0, 3, 5])
+def test_a_worker_that_dies_costs_the_test_it_ran_and_no_other(tmp_path: Path, number: int) -> None:
+    """The run goes on to its end, and runs nothing twice."""
+    dies = SIX.format(f"import os\n    time.sleep(0.1)\n    if n == {number}: os._exit(1)")
+    modules = {f"contract/test_{one}.py": SIX.format("time.sleep(0.05)") for one in range(3)}
+    modules |= {f"service/test_{one}.py": SIX.format("time.sleep(0.05)") for one in (3, 4)}
+    ran = run(tmp_path, 2, {**modules, "contract/test_dies.py": dies}, code=1)
+    counts = Counter(module for _, module, *_ in ran)
+    assert counts == {f"test_{one}.py": 6 for one in range(5)} | {"test_dies.py": 5}
