@@ -15,6 +15,9 @@ import pytest
 
 VARIABLE = "AEROBEE_REQUIRED_TOOLS"
 
+#: Options of Java for what is over before the optimizing compiler pays: two thirds of the CPU time.
+SHORT_LIVED_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
 
 def _program(name: str) -> Callable[[], bool]:
     return lambda: shutil.which(name) is not None

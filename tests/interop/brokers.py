@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.ports import free_port
 from tests.tls import CERTIFICATE, KEY
+from tests.tools import SHORT_LIVED_JAVA
 
 from .kit import CACHE, JAVA_BROKER
 from .processes import Child, wait_until
@@ -183,7 +184,7 @@ class JavaBroker(Broker):
         "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
         "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
     )
-    compiler: tuple[str, ...] = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+    compiler: tuple[str, ...] = SHORT_LIVED_JAVA
 
     def _launch(self) -> None:
         home = self._write_home()

@@ -4,12 +4,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.tools import SHORT_LIVED_JAVA
+
 from .brokers import Broker
 from .kit import CACHE, HERE, HOME, JAVA_CLIENTS
 from .processes import Child, Dialogue, Line
 
 JAVA_FLAGS = (
-    "-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+    "-Xms32m", "-Xmx256m", *SHORT_LIVED_JAVA,
     "--add-opens=java.base/java.nio=ALL-UNNAMED", f"-Duser.home={HOME}",
 )  # fmt: skip
 

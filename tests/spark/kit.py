@@ -28,6 +28,7 @@ from typing import Any
 
 from tests import campaign, parts
 from tests.interop.processes import Dialogue
+from tests.tools import SHORT_LIVED_JAVA
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ENVIRONMENTS = ROOT / ".cache" / "spark"
@@ -41,15 +42,12 @@ START_S, RUN_S = 300.0, 300.0
 def quick_java(version: str) -> str:
     """Options of Java for a test's Spark.
 
-    A test is over before the optimizing compiler pays: two thirds of the CPU time. The archive of
-    classes (`train.py`) halves the time to the first answer; Java leaves one aside that is not
-    there or does not fit, and would say so where the tests read.
+    The archive of classes (`train.py`) halves the time to the first answer; Java leaves one aside
+    that is not there or does not fit, and would say so where the tests read.
     """
     archive = ENVIRONMENTS / version / "spark.jsa"
-    return (
-        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
-        f"-XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:disable"
-    )
+    of_archive = (f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:disable")
+    return " ".join([*SHORT_LIVED_JAVA, *of_archive])
 
 
 def quick(version: str) -> dict[str, str]:

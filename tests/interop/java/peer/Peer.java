@@ -6,7 +6,17 @@ public final class Peer {
     private Peer() {
     }
 
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] args) {
+        try {
+            run(args);
+        } catch (Throwable failure) {
+            failure.printStackTrace();
+            System.exit(1);
+        }
+        System.exit(0); // clients leave non-daemon threads behind
+    }
+
+    private static void run(String[] args) throws Exception {
         Options options = new Options(args);
         switch (args[0]) {
             case "produce":
@@ -21,6 +31,5 @@ public final class Peer {
             default:
                 throw new IllegalArgumentException("produce, consume or query, not " + args[0]);
         }
-        System.exit(0); // clients leave non-daemon threads behind
     }
 }
