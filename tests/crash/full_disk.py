@@ -18,7 +18,7 @@ from tests.crash.checker import Violation, check
 from tests.crash.daemons import start_daemon
 from tests.crash.history import History, Promise
 from tests.crash.link import SEND, SUCCESS, Link, send_fields
-from tests.crash.mounts import mount, mounted_image, unmount
+from tests.crash.mounts import mount, mounted_image, sync_file_system, unmount
 from tests.crash.recorded_disk import make_file_system
 from tests.crash.restarted import served
 from tests.crash.traffic import QUEUES, Marks, Traffic
@@ -80,7 +80,7 @@ def use_all(disk: Path) -> Path:
     fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     try:
         while _filled(fd):
-            os.sync()
+            sync_file_system(fd)
     finally:
         os.close(fd)
     return path

@@ -49,6 +49,12 @@ def mount(source: str, target: Path, kind: str, options: str = "") -> None:
     )
 
 
+def sync_file_system(fd: int) -> None:
+    """syncfs(2): the file system that has this file, and no other, on which other tests may rely
+    on what has not been synced. Raises OSError."""
+    _checked(_libc.syncfs(fd), f"syncfs of {fd}")
+
+
 def unmount(target: Path) -> None:
     """umount(2); waits a little for what is just being closed. Raises OSError, detached then."""
     deadline = time.monotonic() + _BUSY_S

@@ -73,6 +73,7 @@ class RecordedDisk:
         *,
         mounted: bool = True,
         program: str = "",
+        options: str = "",
     ) -> None:
         self.root = folder / "root"
         self.log_path = folder / "log"
@@ -81,6 +82,7 @@ class RecordedDisk:
         self.file = self._served / "disk"
         self._program = [str(_FALSE), program] if program else [str(_RECORDER)]
         self._mounted = mounted
+        self._options = options
         self._delay_ms = sync_delay_ms
         self._stack = Stack()
         self._commands = 0
@@ -116,7 +118,7 @@ class RecordedDisk:
         if self._mounted:
             self._device, keep = attach_loop(self.file)
             try:
-                mount(self._device, self.root, "ext4")
+                mount(self._device, self.root, "ext4", self._options)
             finally:
                 os.close(keep)
             self._stack.add(self.unmount)
@@ -153,7 +155,7 @@ class RecordedDisk:
         device, keep = self._device, os.open(self._device, os.O_RDWR | os.O_CLOEXEC)
         try:
             unmount(self.root)
-            mount(device, self.root, "ext4")
+            mount(device, self.root, "ext4", self._options)
         finally:
             os.close(keep)
 

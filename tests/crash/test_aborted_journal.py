@@ -11,11 +11,14 @@ import pytest
 
 from aerobee.store.disk.files import Files
 from tests.crash.extents import joined, journal_of
+from tests.crash.mounts import sync_file_system
 from tests.crash.recorded_disk import RecordedDisk, make_file_system
 from tests.crash.write_back import written_back
 from tests.tools import tool
 
 _BLOCK = 4096
+#: Otherwise ext4 commits every five seconds, on a busy machine perhaps just before the failure.
+_NO_COMMIT_MEANWHILE = "commit=600"
 _BYTES = b"acknowledged"
 
 
@@ -28,13 +31,13 @@ def _sync_too_late(folder: Path, sync: Callable[[int], None]) -> bytes:
     """`sync` a file whose newest bytes went with a transaction that failed in another's sync; what
     the file holds after a new mount."""
     image = make_file_system(folder / "base", "ext4")
-    with RecordedDisk(folder, image) as disk:
+    with RecordedDisk(folder, image, options=_NO_COMMIT_MEANWHILE) as disk:
         log = os.open(disk.root / "log", os.O_RDWR | os.O_CREAT)
         queue = os.open(disk.root / "queue", os.O_RDWR | os.O_CREAT)
         try:
             for fd in (log, queue):
                 os.posix_fallocate(fd, 0, _BLOCK)
-            os.sync()
+            sync_file_system(log)
             os.pwrite(log, _BYTES, 0)
             written_back(log)
             for start, end in joined(journal_of(image)):
