@@ -258,6 +258,10 @@ class IndexService:
                 self._leave_out_from(number)
                 return
 
+    def loses_files(self, number: int | None) -> bool:
+        """Whether `drop_from` would remove any file; `None` keeps all."""
+        return number is not None and (number < len(self.files) or bool(self.damaged))
+
     def drop_from(self, number: int) -> list[str]:
         """Remove all but the oldest `number` files, and those that could not be read; the paths."""
         removed = [file.path for file in self.files[number:]] + self.damaged

@@ -11,12 +11,12 @@ also every record that a queue names, as all that was stored is there. By time i
 last record that a queue entry names and that names the entry back, or the beginning of the last
 segment that begins with a sound record.
 
-Reads only, except that index files found not whole are removed: they are made again by the walk
-that follows, and one that is left out would be found wanting again.
+Reads only. Index files found not whole are named: recovery removes them when the files on disk have
+said that their keys are to be made again.
 """
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.offsets_file import Identity, Offsets
@@ -74,8 +74,9 @@ class RecoveryPlan:
     #: Store time of the last record below `start` as far as known, else 0.
     last_store_ms: int
     why: str
-    index_removed: list[str] = field(default_factory=list)
-    index_missing: bool = False
+    #: How many of the oldest index files are relied on; the others go before the walk makes them
+    #: again. None: all stay.
+    index_kept: int | None = None
 
 
 class Planner:
@@ -176,7 +177,7 @@ class Planner:
             if index.end_offset < offsets.index_end:
                 # A failed sync that nobody could note took what was not synced before, or somebody
                 # has put back an older file.
-                end = min(offsets.indexed, self._index_end(index))
+                end = min(offsets.indexed, self._index_end(index, len(index.files)))
                 plan.dispatch_from = min(plan.dispatch_from, max(0, end))
         else:
             keep = index.whole_up_to(offsets.indexed)
@@ -186,14 +187,13 @@ class Planner:
 
     def _index_from(self, plan: RecoveryPlan, index: IndexService, keep: int) -> None:
         """Go on with the oldest `keep` files; read again what the others named."""
-        plan.index_removed = index.drop_from(keep)
-        plan.index_missing = not index.files
-        plan.dispatch_from = min(plan.dispatch_from, self._index_end(index))
+        plan.index_kept = keep
+        plan.dispatch_from = min(plan.dispatch_from, self._index_end(index, keep))
 
-    def _index_end(self, index: IndexService) -> int:
-        if not index.files:
+    def _index_end(self, index: IndexService, keep: int) -> int:
+        if not keep:
             return self._segments.min_offset
-        return self._cross_check.boundary_at(index.files[-1].end_offset)
+        return self._cross_check.boundary_at(index.files[keep - 1].end_offset)
 
     # --- by time ----------------------------------------------------------------------------
 

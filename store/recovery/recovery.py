@@ -119,8 +119,9 @@ class Recovery:
             self._known,
         ).plan(remade_from)
         report.why = plan.why
-        report.index_files_removed += plan.index_removed
         self._set_back_marks(plan)
+        if self._index is not None and plan.index_kept is not None:
+            report.index_files_removed += self._index.drop_from(plan.index_kept)
         self._distrust_segments(plan.start)
         self.last_store_ms = plan.last_store_ms
         scan = self._scan(plan)
@@ -140,13 +141,14 @@ class Recovery:
     def _set_back_marks(self, plan: RecoveryPlan) -> None:
         """If more is being made again than the files say is missing, let them say so first."""
         checkpoint = self._checkpoint
-        if plan.index_removed or plan.index_missing:
+        index_goes = self._index is not None and self._index.loses_files(plan.index_kept)
+        if index_goes or plan.index_kept == 0:
             checkpoint.index_ms = 0
         if plan.dispatch_from < self._cross_check.reference_start(checkpoint):
             checkpoint.logics_ms = checkpoint.index_ms = 0
         if self._segments.segments:
             checkpoint.flush()
-        self._set_back_offsets(plan.dispatch_from, force=bool(plan.index_removed))
+        self._set_back_offsets(plan.dispatch_from, force=index_goes)
 
     def _set_back_offsets(self, start: int, *, force: bool = False) -> None:
         known = self._known.offsets
@@ -260,10 +262,11 @@ class Recovery:
         keep = index.count_reliable(end, None)
         if keep == len(index.files):
             return
-        self.report.index_files_removed += index.drop_from(keep)
         start = self._segments.min_offset
-        if index.files:
-            start = self._cross_check.boundary_at(index.files[-1].end_offset)
+        if keep:
+            start = self._cross_check.boundary_at(index.files[keep - 1].end_offset)
+        self._set_back_offsets(start, force=True)
+        self.report.index_files_removed += index.drop_from(keep)
         boundaries = self._cross_check.boundaries
         scan = LogScanner(MappedSegments(self._segments), end, boundaries, CHECK_NOTHING)
         for batch, *_ in scan.batches(start):

@@ -2,15 +2,19 @@
 
 import errno
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from aerobee.store.disk.files import Files
+from aerobee.store.disk.offsets_file import OffsetsFile
 from aerobee.store.errors import StoreBroken
 from aerobee.store.message_store import MessageStore
 from tests.faulty_files import FaultyFiles
 from tests.unit.store.support import (
     SEGMENT,
+    adopt,
     bodies,
     fill,
     flip,
@@ -55,17 +59,44 @@ def make_wreck(tmp_path: Path) -> Path:
     return root
 
 
+def make_wreck_of_the_index(tmp_path: Path) -> Path:
+    """A killed store whose index files have lost their headers, while the offsets file, set back by
+    a recovery before, says how far the index goes and names none of its files."""
+    running = tmp_path / "running"
+    store = MessageStore.open(small_settings(running))
+    fill(store, 70, queues=2)
+    assert store.close()
+    root = kill_image(running, tmp_path / "wreck")
+    (root / "abort").touch()
+    adopt(root, index_files=(), index_end=-1)
+    for index in (root / "index").iterdir():
+        with index.open("r+b") as file:
+            file.write(bytes(40))
+    return root
+
+
+def copied(wreck: Path, target: Path) -> Path:
+    """A copy that is the store itself, if the wreck is: its offsets file speaks of it."""
+    file = OffsetsFile(Files(), str(wreck))
+    known = file.load()
+    root = kill_image(wreck, target)
+    return adopt(root) if known is not None and known.identity == file.identity() else root
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_crash_inside_recovery_changes_nothing_of_its_end(tmp_path: Path, operation: str) -> None:
-    wreck = make_wreck(tmp_path)
-    undisturbed = kill_image(wreck, tmp_path / "undisturbed")
+@pytest.mark.parametrize(("make", "left"), [(make_wreck, 69), (make_wreck_of_the_index, 70)])
+def test_crash_inside_recovery_changes_nothing_of_its_end(
+    tmp_path: Path, make: Callable[[Path], Path], left: int, operation: str
+) -> None:
+    wreck = make(tmp_path)
+    undisturbed = copied(wreck, tmp_path / "undisturbed")
     store = MessageStore.open(small_settings(undisturbed))
     expected_bodies = [bodies(store, queue_id=queue_id) for queue_id in range(2)]
-    assert len(expected_bodies[0]) + len(expected_bodies[1]) == 69
+    assert len(expected_bodies[0]) + len(expected_bodies[1]) == left
     assert store.close()
     expected = outcome(undisturbed)
     for nth in range(1, 500):
-        root = kill_image(wreck, tmp_path / f"{nth}")
+        root = copied(wreck, tmp_path / f"{nth}")
         files = FaultyFiles(root)
         # From the n-th call on nothing works any more: as far as the disk goes, the process died.
         files.fail(operation, errno.EIO, nth=nth)
