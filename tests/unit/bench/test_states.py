@@ -37,7 +37,7 @@ def root(tmp_path: Path) -> Path:
     (root / "aerobee").mkdir()
     (root / "aerobee" / "__init__.py").write_text("")
     (root / "aerobee" / "store").symlink_to("../store")
-    (root / ".gitignore").write_text(".venv/\nsetups\n")
+    (root / ".gitignore").write_text(".venv/\nsetups\n__pycache__/\n")
     setup = root / ".ci" / "setup"
     setup.write_text(SETUP.format(python=sys.executable))
     setup.chmod(0o755)
