@@ -77,8 +77,8 @@ def write_streams(
 
         async def decide() -> None:
             async with staging_client(plan.options) as client:
-                parts = sink_task._parts_of(results)
-                await client.intent(plan.brokers[0], *sink_task._batch_of(results), parts)
+                staged = sink_task._staged(plan, results)
+                await client.intent(plan.brokers[0], staged.query, staged.batch, staged.parts)
 
         thread = LoopThread.acquire()
         thread.run(decide())
