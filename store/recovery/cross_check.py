@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record_check import CHECK_BODY, CHECK_NOTHING, RECORD, RecordHead
 from aerobee.store.disk.checkpoint import Checkpoint
+from aerobee.store.index.service import IndexService
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_view import EMPTY, ENTRY, ENTRY_BYTES, QueueView
 from aerobee.store.queues.table import ConsumeQueueTable
@@ -182,6 +183,12 @@ class CrossCheck:
         except CorruptRecord:
             return segment.start
         return log_offset
+
+    def index_end(self, index: IndexService, keep: int) -> int:
+        """From where the keys are made again that the oldest `keep` index files do not have."""
+        if not keep:
+            return self._segments.min_offset
+        return self.boundary_at(index.files[keep - 1].end_offset)
 
     def is_sound(self, queue: ConsumeQueue, offset: int, entry: tuple[int, int, int]) -> bool:
         """Whether the record that an entry names is there and names the entry back."""

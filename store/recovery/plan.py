@@ -177,7 +177,7 @@ class Planner:
             if index.end_offset < offsets.index_end:
                 # A failed sync that nobody could note took what was not synced before, or somebody
                 # has put back an older file.
-                end = min(offsets.indexed, self._index_end(index, len(index.files)))
+                end = min(offsets.indexed, self._cross_check.index_end(index, len(index.files)))
                 plan.dispatch_from = min(plan.dispatch_from, max(0, end))
         else:
             keep = index.whole_up_to(offsets.indexed)
@@ -188,12 +188,7 @@ class Planner:
     def _index_from(self, plan: RecoveryPlan, index: IndexService, keep: int) -> None:
         """Go on with the oldest `keep` files; read again what the others named."""
         plan.index_kept = keep
-        plan.dispatch_from = min(plan.dispatch_from, self._index_end(index, keep))
-
-    def _index_end(self, index: IndexService, keep: int) -> int:
-        if not keep:
-            return self._segments.min_offset
-        return self._cross_check.boundary_at(index.files[keep - 1].end_offset)
+        plan.dispatch_from = min(plan.dispatch_from, self._cross_check.index_end(index, keep))
 
     # --- by time ----------------------------------------------------------------------------
 

@@ -262,9 +262,7 @@ class Recovery:
         keep = index.count_reliable(end, None)
         if keep == len(index.files):
             return
-        start = self._segments.min_offset
-        if keep:
-            start = self._cross_check.boundary_at(index.files[keep - 1].end_offset)
+        start = self._cross_check.index_end(index, keep)
         self._set_back_offsets(start, force=True)
         self.report.index_files_removed += index.drop_from(keep)
         boundaries = self._cross_check.boundaries
