@@ -276,20 +276,29 @@ class IndexFile:
             number = previous
         return found
 
-    def holds(self, key_hash: int, log_offset: int) -> bool:
-        """Whether the newest entries of the hash's slot name that record already."""
+    def holds(self, key_hash: int, log_offset: int, store_ms: int) -> bool:
+        """Whether the newest entries of the hash's slot name that record already.
+
+        Their seconds are put right: a power cut may have torn them off, and nothing else shows it.
+        """
         memory = self._map
         assert memory is not None
+        expected = self._seconds(store_ms)
+        found = False
         (number,) = _SLOT.unpack_from(memory, HEADER_BYTES + SLOT_BYTES * (key_hash % self.slots))
         while 0 < number < self.count:
             at = self._entries_at + INDEX_ENTRY_BYTES * number
-            entry_hash, entry_offset, _, previous = _ENTRY.unpack_from(memory, at)
+            entry_hash, entry_offset, seconds, previous = _ENTRY.unpack_from(memory, at)
             if entry_hash == key_hash and entry_offset == log_offset:
-                return True
+                found = True
+                # Those of the very first are relative to the file before (store/FORMAT.md 6.2).
+                if seconds != expected and number > 1:
+                    _ENTRY.pack_into(memory, at, key_hash, log_offset, expected, previous)
+                    self.dirty = True
             if entry_offset < log_offset or previous >= number:
-                return False
+                break
             number = previous
-        return False
+        return found
 
     # --- for the check after a crash (index/check.py) ----------------------------------------
 

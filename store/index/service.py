@@ -127,6 +127,8 @@ class IndexService:
         self._prefixes: dict[str, int] = {}
         self._new_names = False
         self._names = IndexNames(clock)
+        # From this log offset on a power cut may have torn the entries of records.
+        self._unsynced_from = 1 << 63
         self.foreign: list[str] = []
         self.damaged: list[str] = []
 
@@ -230,6 +232,7 @@ class IndexService:
         such keys may follow one whose very name was lost, so it goes. Raises OSError when the disk
         refuses.
         """
+        self._unsynced_from = log_offset
         keep = sum([file.begin_offset < log_offset for file in self.files])
         for number, file in enumerate(self.files[:keep]):
             in_doubt = file.end_offset >= log_offset or number == keep - 1
@@ -359,17 +362,17 @@ class IndexService:
         """As `put_keys` for a record that may be indexed already, wholly or in part."""
         file = self.files[-1] if self.files else None
         if file is not None and log_offset <= file.end_offset and file.count > 1:
+            if log_offset < min(file.end_offset, self._unsynced_from):
+                return
+            hashes = [(key, self.key_hash(topic, key)) for key in keys]
+            missing = tuple(
+                key
+                for key, key_hash in hashes
+                if not any(near.holds(key_hash, log_offset, store_ms) for near in self.files[-2:])
+            )
             if log_offset < file.end_offset:
                 return
-            prefix = self._prefix(topic)
-            keys = tuple(
-                key
-                for key in keys
-                if not any(
-                    near.holds(slot_hash(java_hash_with_prefix(prefix, key)), log_offset)
-                    for near in self.files[-2:]
-                )
-            )
+            keys = missing
         self.put_keys(topic, keys, log_offset, store_ms)
 
     def finish(self) -> None:
