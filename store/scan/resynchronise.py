@@ -6,7 +6,8 @@ damage, and what stands behind it must not be lost with it, as it is in the refe
 
 (a) where the bad one ends by its own lengths, if all that it says of itself agrees: then its
     content is damaged and nothing else. If not, where one of its lengths, the field or the sum of
-    its parts, leads to the beginning of another record: one flipped bit leaves one of them right;
+    its parts, leads to the beginning of another record, not over (b), and the nearer one if both
+    do: one flipped bit leaves one of them right, and the other may lead further by chance;
 (b) else at the next boundary (`boundaries.py`), or at the end of the segment: every segment begins
     with a record;
 (c) and in between, for records that no entry names (half messages; all, if the queues are gone): by
@@ -27,7 +28,7 @@ from collections.abc import Generator
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record_check import BLANK
 from aerobee.store.scan.boundaries import Boundaries
-from aerobee.store.scan.segment_reader import SegmentReader
+from aerobee.store.scan.segment_reader import ClaimedSizes, SegmentReader
 
 # Sound records in a row that are believed without a known place to lead to.
 _LONG_CHAIN = 16
@@ -50,10 +51,13 @@ class Resynchroniser:
 
     def below_floor(self, bad: int, limit: int) -> Generator[None, None, int]:
         """Where it goes on behind `bad`, at `limit` at most: the floor, or the segment's end."""
-        behind = self._behind_itself(bad, limit)
+        claimed = self._reader.claimed_sizes(bad, limit)
+        if claimed.agree:
+            return bad + claimed.by_field
+        known = yield from self._boundaries.after(bad, limit)
+        behind = self._behind_itself(bad, known)
         if behind is not None:
             return behind
-        known = yield from self._boundaries.after(bad, limit)
         for candidate in self._reader.magics(bad + 1, known):
             yield
             if candidate is not None and (yield from self._leads(candidate, known)):
@@ -62,10 +66,9 @@ class Resynchroniser:
 
     def sound_follower(self, bad: int) -> int | None:
         """(a) for what may be a torn tail: a sound record stands behind the one at `bad`."""
-        claimed = self._reader.claimed_sizes(bad, self._reader.end)
-        for size in (claimed.by_field, claimed.by_parts):
-            if size and self._is_sound(bad + size):
-                return bad + size
+        for end in _claimed_ends(bad, self._reader.claimed_sizes(bad, self._reader.end)):
+            if self._is_sound(end):
+                return end
         return None
 
     def anything_sound(self, bad: int) -> int | None:
@@ -82,9 +85,8 @@ class Resynchroniser:
         claimed = self._reader.claimed_sizes(bad, limit)
         if claimed.agree:
             return bad + claimed.by_field
-        ends = [bad + size for size in (claimed.by_field, claimed.by_parts) if size]
-        # Where a record begins is better than the limit, where nothing has to: a damaged length
-        # may lead there by chance, over all the records in between.
+        ends = _claimed_ends(bad, claimed)
+        # Where a record begins is better than the limit, where nothing has to.
         for end in ends:
             if end < limit and self._begins(end, limit):
                 return end
@@ -127,3 +129,9 @@ class Resynchroniser:
             log_offset += head.size
         failed.update(seen)
         return False
+
+
+def _claimed_ends(bad: int, claimed: ClaimedSizes) -> list[int]:
+    """Where the record at `bad` may end, the nearer place first: a damaged length may lead to a
+    later record by chance, over all those in between."""
+    return sorted([bad + size for size in (claimed.by_field, claimed.by_parts) if size])
