@@ -36,7 +36,7 @@ from aerobee.store.flush.offsets_keeper import OffsetsKeeper
 from aerobee.store.flush.services import (
     CommitLogSync,
     ConsumeQueueFlushService,
-    FlushService,
+    FlushRealTimeService,
     log_flusher,
 )
 from aerobee.store.log.commit_log import CommitLog, CommitMark
@@ -200,7 +200,7 @@ class MessageStore:
             lambda: (parts.segments.min_offset, parts.queues.beginnings()),
         )
 
-    def _make_flusher(self, settings: Settings) -> FlushService:
+    def _make_flusher(self, settings: Settings) -> FlushRealTimeService:
         return log_flusher(settings, self._sync, self._clock)
 
     def _make_queue_flusher(self, settings: Settings) -> ConsumeQueueFlushService:
