@@ -26,7 +26,6 @@ from aerobee.store.index.service import IndexService
 from aerobee.store.inspect.start_checks import check_rights, check_small_files
 from aerobee.store.log.encoding import crc_checks
 from aerobee.store.queues.delay_levels import DelayLevels
-from aerobee.store.queues.extended_queue import ExtendedQueueTable
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.recovery.recovery import Recovery
 from aerobee.store.recovery.report import Progress, RecoveryReport
@@ -147,7 +146,13 @@ def make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
         settings.disk_force_ratio,
     )
     segments = MappedFileQueue(files, paths, segment_bytes)
-    queues = _queue_table(settings, files)
+    queues = ConsumeQueueTable(
+        files,
+        os.path.join(root, "consumequeue"),
+        settings.consume_queue_segment_bytes,
+        settings.lmq_max_queues if settings.lmq_enabled else None,
+        settings.consume_queue_ext_segment_bytes if settings.consume_queue_ext_enabled else None,
+    )
     index: IndexService | None = None
     if settings.index_enabled:
         index = IndexService(
@@ -189,16 +194,6 @@ def make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
         StoreLock(files, root),
         RecoveryReport(),
     )
-
-
-def _queue_table(settings: Settings, files: Files) -> ConsumeQueueTable:
-    directory = os.path.join(settings.store_path, "consumequeue")
-    segment_bytes = settings.consume_queue_segment_bytes
-    light_limit = settings.lmq_max_queues if settings.lmq_enabled else None
-    if settings.consume_queue_ext_enabled:
-        ext_segment_bytes = settings.consume_queue_ext_segment_bytes
-        return ExtendedQueueTable(files, directory, segment_bytes, light_limit, ext_segment_bytes)
-    return ConsumeQueueTable(files, directory, segment_bytes, light_limit)
 
 
 def _recover(parts: StoreParts, settings: Settings, progress: Progress | None) -> None:
