@@ -102,7 +102,6 @@ class MessageStore:
         self._reput = (ExtendedReput if settings.consume_queue_ext_enabled else Reput)(
             self._log, parts.dispatcher, parts.index, self._health, self.stats, self._queues.entries
         )
-        self._reput.dispatched_ms = parts.last_store_ms
         self._build_reading(settings)
         self._build_deletion(settings)
         self._queue_flusher = self._make_queue_flusher(settings)

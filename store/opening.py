@@ -29,7 +29,7 @@ from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.recovery.recovery import Recovery
 from aerobee.store.recovery.report import Progress, RecoveryReport
-from aerobee.store.segments.allocate import AllocateMappedFileService, mapped_maker
+from aerobee.store.segments.allocate import AllocateMappedFileService, MakeSegment, mapped_maker
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.segments.paths import LogPaths
 from aerobee.store.segments.transient_pool import TransientStorePool, pooled_maker
@@ -165,15 +165,9 @@ def make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
             settings.index_entries,
         )
     pool: TransientStorePool | None = None
-    make = mapped_maker(files, segment_bytes)
-    if settings.warm_segments:
-        sync_pages = settings.warm_flush_pages if settings.sync_flush else None
-        make = warm_maker(files, segment_bytes, sync_pages)
     if settings.transient_pool_effective:
         pool = TransientStorePool(files, settings.transient_pool_buffers, segment_bytes)
-        make = pooled_maker(
-            files, pool, make, segment_bytes, fail_fast=settings.transient_pool_fail_fast
-        )
+    make = _segment_maker(settings, files, pool)
     return StoreParts(
         files,
         clock,
@@ -194,6 +188,18 @@ def make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
         StoreLock(files, root),
         RecoveryReport(),
     )
+
+
+def _segment_maker(
+    settings: Settings, files: Files, pool: TransientStorePool | None
+) -> MakeSegment:
+    size = settings.commit_log_segment_bytes
+    make = mapped_maker(files, size)
+    if settings.warm_segments:
+        make = warm_maker(files, size, settings.warm_flush_pages if settings.sync_flush else None)
+    if pool is None:
+        return make
+    return pooled_maker(files, pool, make, size, fail_fast=settings.transient_pool_fail_fast)
 
 
 def _recover(parts: StoreParts, settings: Settings, progress: Progress | None) -> None:
