@@ -142,12 +142,15 @@ class _Planner:
 
     def _count(self, cut: Cut) -> None:
         scan = self._files.scanner()[0]
+        # By queue: the number of the first message that goes, as its record has it.
+        numbers: dict[tuple[str, int], int] = {}
         for batch in scan.batches(cut.log_offset):
             cut.records += len(batch.records)
             cut.first_ms = cut.first_ms or batch.records[0][5]
-            for _, _, _, _, sys_flag, store_ms, topic, *_ in batch.records:
+            for _, _, queue_id, number, sys_flag, store_ms, topic, *_ in batch.records:
                 if not sys_flag & SYS_TRANSACTION_PREPARED:
                     cut.topics[topic] += 1
+                    numbers.setdefault((topic, queue_id), number)
                 cut.last_ms = max(cut.last_ms, store_ms)
             if self._progress is not None:
                 done = scan.end - cut.log_offset
@@ -161,6 +164,9 @@ class _Planner:
         ]
         for key, queue in self._files.queues.items():
             end = queue.first_at(cut.log_offset)
+            number = numbers.get(key, end)
+            if number < end and not queue.read_entries(number, 1):
+                end = number  # its file is missing, and with it what could say so
             if end < queue.max_offset:
                 cut.queue_ends[key] = end
         cut.offsets = sum(1 for _ in self._tables().beyond(cut.queue_ends.get))
@@ -186,16 +192,14 @@ def truncate(
         save_table(path, content)
     rest.distrust(flushed=cut.log_offset)
     _cut_log(rest, cut, discard=discard)
-    entries = _cut_queues(rest, cut)
-    known = rest.marks.offsets
-    indexed = -1 if known is None or not rest.marks.ours else min(known.indexed, cut.log_offset)
-    _save_marks(rest, cut, DerivedMarks(cut.log_offset, entries), indexed)
+    _save_marks(rest, cut, _cut_queues(rest, cut))
     rest.settle(progress)
 
 
-def _save_marks(rest: StoreAtRest, cut: Cut, derived: DerivedMarks, indexed: int) -> None:
+def _save_marks(rest: StoreAtRest, cut: Cut, derived: DerivedMarks) -> None:
     """What the offsets file may say now: the log reaches to the cut at most."""
     known = rest.marks.offsets if rest.marks.ours else None
+    indexed = -1 if known is None else min(known.indexed, cut.log_offset)
     gaps = known.gaps if known is not None else ()
     names = known.index_files if known is not None and indexed >= 0 else ()
     file = OffsetsFile(rest.files, rest.root)
@@ -238,16 +242,23 @@ def _cut_log(rest: StoreAtRest, cut: Cut, *, discard: bool) -> None:
             files.close(fd)
 
 
-def _cut_queues(rest: StoreAtRest, cut: Cut) -> int:
-    """Cut all queues; the sum of their ends."""
+def _cut_queues(rest: StoreAtRest, cut: Cut) -> DerivedMarks:
+    """Cut all queues; how far they are known to follow the log then.
+
+    Not at all where files were missing, which are made as a start does it, or where the last run
+    did not end in order: the recovery at the end fills the queues from the log.
+    """
     parts = make_parts(rest.settings, rest.files, rest.clock)
     try:
         parts.queues.load()
+        whole = not rest.was_left_open and not any(queue.unmade for queue in parts.queues)
+        for queue in parts.queues:
+            queue.mend_files()
         for (topic, queue_id), end in cut.queue_ends.items():
-            queue = parts.queues.get(topic, queue_id)
-            if queue is not None:
-                queue.zero_from(end)
+            found = parts.queues.get(topic, queue_id)
+            if found is not None:
+                found.zero_from(end)
         parts.queues.flush(0)
-        return parts.queues.entries()
+        return DerivedMarks(cut.log_offset, parts.queues.entries()) if whole else DerivedMarks(0, 0)
     finally:
         parts.close(clean=False)
