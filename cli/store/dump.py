@@ -31,7 +31,8 @@ from aerobee.store.audit.dump import (
     Wanted,
 )
 from aerobee.store.disk.files import Files
-from aerobee.store.inspect.state import read_checkpoint, read_marks, was_left_open
+from aerobee.store.inspect.state import read_checkpoint
+from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.scan.sequence import Gap
 
 _BODY_SHOWN: Final = 200
@@ -235,17 +236,16 @@ def _message_fields(item: DumpedMessage, body: str) -> dict[str, Any]:
 def _checkpoint(parsed: argparse.Namespace) -> int:
     settings, _ = settings_of(parsed)
     files, root = Files(), settings.store_path
-    with locked_to_read(settings), contextlib.closing(Dump(settings)):
+    with locked_to_read(settings):
+        store = StoreFiles(files, settings)
         times = read_checkpoint(files, root)
-        marks = read_marks(files, root)
-        left_open = was_left_open(files, root)
-    known = marks.offsets
+    marks, known = store.marks, store.marks.offsets
     fields: dict[str, Any] = {
         "directory": root,
         "checkpoint": None if times is None else dict(zip(_CHECKPOINT, times, strict=True)),
         "offsets_file": "damaged" if marks.damaged else "absent" if known is None else "whole",
         "offsets_are_ours": marks.ours,
-        "left_open": left_open,
+        "left_open": store.left_open,
     }
     if known is not None:
         fields |= {

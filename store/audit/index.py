@@ -6,6 +6,7 @@ look-up by a key finds its message. Entries of records the log does not have any
 more are passed over.
 """
 
+import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,10 +14,9 @@ from collections.abc import Iterator, Sequence
 from aerobee.protocol.hashing import java_hash, java_hash_with_prefix
 from aerobee.store.index.file import I32_MAX, slot_hash
 from aerobee.store.inspect.index_file import Entry, IndexFileAudit
-from aerobee.store.inspect.layout import FoundFile
-from aerobee.store.inspect.report import Counts, Findings, Sizes
+from aerobee.store.inspect.report import Counts, Findings
+from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.scan.sequence import Gap
-from aerobee.store.scan.sources import Sources
 
 _PREFIXES_KEPT = 4096
 
@@ -36,32 +36,23 @@ class IndexAudit:
 
     def __init__(
         self,
-        sources: Sources,
-        directory: str,
-        found: Sequence[FoundFile],
-        sizes: Sizes,
+        store: StoreFiles,
         findings: Findings,
         counts: Counts,
         gaps: Sequence[Gap],
-        *,
-        enabled: bool,
-        clean_stop: bool,
     ) -> None:
         self._findings = findings
         self._counts = counts
         self._gaps = gaps
-        self._clean_stop = clean_stop
-        self._enabled = enabled
+        self._clean_stop = not store.left_open
+        self._enabled = store.settings.index_enabled
         self._log_limit = 0
         self._prefixes: dict[str, int] = {}
-        self._directory = directory
+        self._directory = os.path.join(store.root, "index")
         self._files = [
-            IndexFileAudit(
-                sources, file, sizes.index_slots, sizes.index_entries, findings,
-                clean_stop=clean_stop,
-            )
-            for file in found
-        ]  # fmt: skip
+            IndexFileAudit(store, file.path, file.size, findings)
+            for file in store.layout.index_files
+        ]
         self._current: IndexFileAudit | None = None
         self._stream = self._entries()
         self._ahead: tuple[IndexFileAudit, Entry] | None = None

@@ -21,9 +21,9 @@ from typing import NamedTuple, TypeAlias
 from aerobee.protocol.names import LMQ_PREFIX, SCHEDULE_TOPIC
 from aerobee.store.audit.queue_pass import LostByGap, QueuePass
 from aerobee.store.inspect.ext import Extensions
-from aerobee.store.inspect.log_files import LogFiles
-from aerobee.store.inspect.queue_files import QueueFiles, QueueSet
+from aerobee.store.inspect.queue_files import QueueFiles
 from aerobee.store.inspect.report import Counts, Findings
+from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.queues.consume_queue_ext import is_address
 from aerobee.store.queues.queue_view import EMPTY, ENTRY, PRE_BLANK, names_record
 from aerobee.store.scan.compare import differences
@@ -90,26 +90,21 @@ class QueueAudit:
 
     def __init__(
         self,
-        directory: str,
-        queues: QueueSet,
-        records: LogFiles,
+        store: StoreFiles,
         findings: Findings,
         counts: Counts,
         known_topics: frozenset[str] | None,
-        *,
-        strict_delays: bool,
         extensions: Extensions | None,
-        clean_stop: bool,
     ) -> None:
-        self._directory = directory
-        self._queues = queues.queues
-        self._records = records
+        self._directory = os.path.join(store.root, "consumequeue")
+        self._queues = store.queues
+        self._records = store.log
         self._findings = findings
         self._counts = counts
         self._known_topics = known_topics
-        self._strict_delays = strict_delays
+        self._strict_delays = "message_delay_levels" in store.given
         self._extensions = extensions
-        self._clean_stop = clean_stop
+        self._clean_stop = not store.left_open
         self._states: dict[tuple[str, int], _State] = {}
         # Log offsets of single records whose claims are not believed.
         self.strays: list[int] = []

@@ -10,22 +10,10 @@ import os
 from aerobee.config.model import Settings
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.errors import StoreError
-from aerobee.store.inspect.report import Sizes
 from aerobee.store.inspect.start_checks import check_log, check_segment_names, check_small_files
 from aerobee.store.log.encoding import crc_checks
 from aerobee.store.opening import LOG_SIZE_KEYS, StoreParts, make_parts
 from aerobee.store.recovery.recovery import Recovery
-
-
-def with_sizes(settings: Settings, sizes: Sizes) -> Settings:
-    """The settings of a broker that goes by these file sizes."""
-    return settings.with_changes(
-        commit_log_segment_bytes=sizes.segment_bytes,
-        consume_queue_segment_bytes=sizes.queue_bytes,
-        index_slots=sizes.index_slots,
-        index_entries=sizes.index_entries,
-        consume_queue_ext_segment_bytes=sizes.extension_bytes,
-    )
 
 
 def start_refusal(settings: Settings, files: Files, clock: Clock) -> str | None:

@@ -8,10 +8,9 @@ slot that does not know its newest entry. What passes is found by every look-up.
 from collections.abc import Iterator
 
 from aerobee.store.index.file import HEADER_BYTES, SLOT_BYTES, index_file_bytes
-from aerobee.store.index.view import IndexView, no_entries
-from aerobee.store.inspect.layout import FoundFile
+from aerobee.store.index.view import no_entries
 from aerobee.store.inspect.report import Findings
-from aerobee.store.scan.sources import Sources
+from aerobee.store.inspect.store_files import StoreFiles
 
 #: key hash, log offset, seconds since the file's begin, number in the file
 Entry = tuple[int, int, int, int]
@@ -22,20 +21,16 @@ class IndexFileAudit:
 
     def __init__(
         self,
-        sources: Sources,
-        file: FoundFile,
-        slots: int,
-        entries: int,
+        store: StoreFiles,
+        path: str,
+        size: int,
         findings: Findings,
-        *,
-        clean_stop: bool,
     ) -> None:
         self._findings = findings
-        self._clean_stop = clean_stop
-        self.path = file.path
-        self.most = entries
-        self._sources = sources
-        self._view = IndexView(self._read, slots)
+        self._clean_stop = not store.left_open
+        self.path = path
+        self.most = store.sizes.index_entries
+        self._view = store.index_view(path)
         self.begin_ms = self.end_ms = self.begin_offset = self.end_offset = 0
         self.used_slots = 0
         self.count = 1
@@ -44,15 +39,15 @@ class IndexFileAudit:
         self.last_ms = 0
         # What the first entry's seconds were taken against (FORMAT.md 6.2), None if not known.
         self.preset_ms: int | None = None
-        self.usable = self._read_header(file)
+        self.usable = self._read_header(size)
 
-    def _read_header(self, file: FoundFile) -> bool:
+    def _read_header(self, size: int) -> bool:
         slots = self._view.slots
-        if file.size != index_file_bytes(slots, self.most):
+        if size != index_file_bytes(slots, self.most):
             self._say(
                 "index-size",
                 None,
-                f"has {file.size} bytes instead of {index_file_bytes(slots, self.most)} "
+                f"has {size} bytes instead of {index_file_bytes(slots, self.most)} "
                 f"({slots} slots, {self.most} entries)",
             )
             return False
@@ -113,9 +108,6 @@ class IndexFileAudit:
             for slot, stored, expected in wrong:
                 self._bad_slot(slot, stored, expected)
         self._check_header(first, last_offset, used)
-
-    def _read(self, position: int, size: int) -> bytes:
-        return self._sources.get(self.path).read(position, size)
 
     def entry_position(self, number: int) -> int:
         """Where entry `number` is in the file."""

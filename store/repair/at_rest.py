@@ -31,8 +31,7 @@ from aerobee.store.disk.offsets_file import DerivedMarks, Offsets, OffsetsFile
 from aerobee.store.errors import StoreInUse, StoreLayoutError
 from aerobee.store.inspect.layout import ASIDE_PREFIX, Layout, survey
 from aerobee.store.inspect.report import Sizes
-from aerobee.store.inspect.sizes import find_sizes
-from aerobee.store.inspect.state import KnownMarks, read_marks
+from aerobee.store.inspect.state import KnownMarks
 from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.opening import LOG_SIZE_KEYS, make_parts, open_parts
 from aerobee.store.recovery.report import Progress, RecoveryReport
@@ -63,7 +62,7 @@ class StoreAtRest:
     ) -> None:
         self._reading = reading
         # `abort` is ours from the first change on, and says nothing of the last run any more.
-        self._changing = self._left_open = False
+        self._changing = False
         self.files = files or (ReadOnlyFiles() if reading else Files())
         self.clock = clock or Clock()
         self.settings = settings
@@ -72,9 +71,8 @@ class StoreAtRest:
         self.root = settings.store_path
         self._lock = StoreLock(self.files, self.root)
         self._checkpoint = Checkpoint(self.files, os.path.join(self.root, "checkpoint"))
-        self.layout: Layout
-        self.sizes: Sizes
-        self.marks: KnownMarks
+        #: What is there; after changes to it, `look` sees it anew.
+        self.store: StoreFiles
         # Where what was taken out is; made when the first thing is.
         self.aside: str | None = None
 
@@ -108,38 +106,30 @@ class StoreAtRest:
 
     def look(self) -> None:
         """Read names, lengths and marks (again)."""
-        self.layout = survey(self.files, self.settings)
-        self.sizes = find_sizes(self.files, self.layout, self.settings, self.given)
-        self.marks = read_marks(self.files, self.root)
-        if not self._changing:
-            self._left_open = self._lock.was_left_open()
-        self.settings = self.settings.with_changes(
-            commit_log_segment_bytes=self.sizes.segment_bytes,
-            consume_queue_segment_bytes=self.sizes.queue_bytes,
-            index_slots=self.sizes.index_slots,
-            index_entries=self.sizes.index_entries,
-            consume_queue_ext_segment_bytes=self.sizes.extension_bytes,
-        )
+        store = StoreFiles(self.files, self.settings, self.given)
+        if self._changing:
+            store.left_open = self.store.left_open
+        self.store, self.settings = store, store.settings
+
+    @property
+    def layout(self) -> Layout:
+        """The files' names and lengths."""
+        return self.store.layout
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes that the files were made with."""
+        return self.store.sizes
+
+    @property
+    def marks(self) -> KnownMarks:
+        """What the offsets file says."""
+        return self.store.marks
 
     @property
     def was_left_open(self) -> bool:
         """Whether the last run, or a command like this one before us, did not end in order."""
-        return self._left_open
-
-    def store_files(self) -> StoreFiles:
-        """The log and the queues, to be read and closed by the caller. Raises OSError."""
-        return StoreFiles(
-            self.files,
-            self.settings,
-            self.layout,
-            self.sizes,
-            self.marks,
-            left_open=self.was_left_open,
-        )
-
-    def is_given(self, name: str) -> bool:
-        """Whether somebody chose the setting (attribute name)."""
-        return name in self.given
+        return self.store.left_open
 
     def check_loadable(self) -> None:
         """Refuse a store that a start would refuse. Reads names and lengths only.

@@ -12,14 +12,13 @@ the recovery at the end. A crash anywhere leaves a store that starts.
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
 from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
 from aerobee.store.disk.offsets_file import DerivedMarks, Offsets, OffsetsFile
 from aerobee.store.errors import NoSuchPlace
-from aerobee.store.inspect.config import Tables
-from aerobee.store.inspect.report import Counts, Findings
 from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.opening import make_parts
 from aerobee.store.recovery.report import Progress
@@ -71,21 +70,17 @@ def plan_cut(
     """
     assert (at is None) != (after_ms is None)
     rest.check_loadable()
-    files = rest.store_files()
-    try:
-        return _Planner(rest, files, progress).plan(at, after_ms)
-    finally:
-        files.close()
+    with closing(rest.store):
+        return _Planner(rest.store, progress).plan(at, after_ms)
 
 
 class _Planner:
     """Looks for the place, then counts what is behind it."""
 
-    def __init__(self, rest: StoreAtRest, files: StoreFiles, progress: Progress | None) -> None:
-        self._rest = rest
+    def __init__(self, files: StoreFiles, progress: Progress | None) -> None:
         self._progress = progress
-        self._segments = rest.layout.segments
-        self._segment_bytes = rest.sizes.segment_bytes
+        self._segments = files.layout.segments
+        self._segment_bytes = files.sizes.segment_bytes
         self._files = files
         self._start = self._segments[0].start if self._segments else 0
 
@@ -169,10 +164,7 @@ class _Planner:
                 end = number  # its file is missing, and with it what could say so
             if end < queue.max_offset:
                 cut.queue_ends[key] = end
-        cut.offsets = sum(1 for _ in self._tables().beyond(cut.queue_ends.get))
-
-    def _tables(self) -> Tables:
-        return Tables(self._rest.files, self._rest.layout, Findings(), Counts())
+        cut.offsets = sum(1 for _ in self._files.tables().beyond(cut.queue_ends.get))
 
 
 def truncate(
@@ -187,8 +179,7 @@ def truncate(
 
     What is cut is kept in lost+found unless `discard`. Raises OSError or StoreError.
     """
-    tables = Tables(rest.files, rest.layout, Findings(), Counts())
-    for path, content in tables.set_back(cut.queue_ends.get):
+    for path, content in rest.store.tables().set_back(cut.queue_ends.get):
         save_table(path, content)
     rest.distrust(flushed=cut.log_offset)
     _cut_log(rest, cut, discard=discard)

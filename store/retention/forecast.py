@@ -21,10 +21,9 @@ from aerobee.store.disk.files import Clock, DiskSpace, Files
 from aerobee.store.disk.offsets_file import OffsetsFile
 from aerobee.store.disk.steady_time import SteadyTime
 from aerobee.store.errors import StoreLayoutError, StoreSizeMismatch
-from aerobee.store.inspect.config import Tables
-from aerobee.store.inspect.layout import FoundQueue, survey
-from aerobee.store.inspect.report import Counts, Findings
-from aerobee.store.inspect.sizes import find_sizes
+from aerobee.store.inspect.layout import FoundQueue
+from aerobee.store.inspect.report import Findings
+from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.retention.plan import Doomed, choose
 from aerobee.store.retention.rules import (
@@ -120,7 +119,7 @@ def forecast(
     files: Files | None = None,
     clock: Clock | None = None,
 ) -> Forecast:
-    """Look at the store below `settings.store_path`; `given` as for `find_sizes`.
+    """Look at the store below `settings.store_path`; `given` as for `StoreFiles`.
 
     Raises NotAStore, StoreSizeMismatch or OSError.
     """
@@ -142,12 +141,11 @@ class _Look:
         self._rules = RetentionRules.of(settings)
         self._notes: list[str] = []
         self._behind_ms = self._not_counted(clock)
-        self._layout = survey(files, settings)
-        self._sizes = find_sizes(files, self._layout, settings, given)
+        self._store = StoreFiles(files, settings, given)
         self._times: dict[int, LastStored] = {}
         places = [
-            SegmentPlace(file.path, file.start, file.start + self._sizes.segment_bytes)
-            for file in self._layout.segments
+            SegmentPlace(file.path, file.start, file.start + self._store.sizes.segment_bytes)
+            for file in self._store.layout.segments
         ]
         self._places = places[: self._written(places)]
         self._made_ahead = len(places) - len(self._places)
@@ -167,7 +165,7 @@ class _Look:
         return Forecast(
             self._now_ms,
             self._rules,
-            self._sizes.segment_bytes,
+            self._store.sizes.segment_bytes,
             tuple(_disk_forecasts(disks)),
             verdict,
             tuple(self._segments()),
@@ -246,13 +244,13 @@ class _Look:
 
     def _groups(self, now: Wave, following: Wave | None) -> Iterator[GroupForecast]:
         findings = Findings()
-        offsets = list(Tables(self._files, self._layout, findings, Counts()).committed())
+        offsets = list(self._store.tables(findings).committed())
         if "config-damaged" in findings.counts:
             self._notes.append("consumer offsets cannot be read whole: aerobee store verify")
         by_queue: dict[tuple[str, int], list[tuple[str, int]]] = {}
         for topic, group, queue_id, offset in offsets:
             by_queue.setdefault((topic, queue_id), []).append((group, offset))
-        for found in self._layout.queues:
+        for found in self._store.layout.queues:
             groups = by_queue.get((found.topic, found.queue_id))
             if groups and found.files:
                 yield from self._in_queue(found, groups, now, following)
@@ -271,7 +269,7 @@ class _Look:
             found.directory,
             found.topic,
             found.queue_id,
-            self._sizes.queue_bytes,
+            self._store.sizes.queue_bytes,
         )
         try:
             queue.load([file.name for file in found.files])
