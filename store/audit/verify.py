@@ -6,7 +6,8 @@
     queues    ... each record in exactly its slot, and back (invariants I3 to I7)
     index     ... each key of each record found (I6)
     state     checkpoint, offsets, abort, lock                 config   the broker's tables
-    start     whether a start would be refused
+
+Last a broker's own parts are asked whether they would start.
 
 It changes nothing, opens nothing for writing, and needs memory for the queues' states, one index
 file's slots and a few megabytes of the log, however long that is. It trusts no derived file, and
@@ -17,6 +18,7 @@ The caller has locked the store (`disk/lock.py`): what a running broker does mea
 like damage.
 """
 
+import os
 from collections.abc import Callable, Collection
 
 from aerobee.config.model import Settings
@@ -24,12 +26,13 @@ from aerobee.store.audit.index import IndexAudit
 from aerobee.store.audit.log import LogAudit
 from aerobee.store.audit.queue_pass import LostByGap
 from aerobee.store.audit.queues import QueueAudit
-from aerobee.store.audit.start import start_refusal
 from aerobee.store.disk.files import Clock, Files, ReadOnlyFiles
+from aerobee.store.errors import StoreError
 from aerobee.store.inspect.ext import Extensions
 from aerobee.store.inspect.kinds import Level
 from aerobee.store.inspect.layout import check_segments, check_strays
 from aerobee.store.inspect.report import NO_FACTS, Counts, Findings, LogFacts, Report
+from aerobee.store.inspect.start_checks import check_log, check_segment_names
 from aerobee.store.inspect.state import (
     check_abort,
     check_checkpoint,
@@ -37,6 +40,7 @@ from aerobee.store.inspect.state import (
     check_marks,
 )
 from aerobee.store.inspect.store_files import StoreFiles
+from aerobee.store.opening import make_parts
 from aerobee.store.recovery.report import Progress
 
 
@@ -187,12 +191,16 @@ class _Audit:
             self.findings.add("unreadable", path, start, f"the disk refuses bytes {start} to {end}")
 
     def say_refusal(self, clock: Clock) -> None:
-        """What a start would stumble over, if nothing that was found explains it."""
+        """What a start would stumble over, if nothing that was found explains it.
+
+        An audit looks for more than a start does, but not with the same eyes: only if a start's own
+        checks pass as well may a store be called sound.
+        """
         if self.findings.count(Level.DAMAGE):
             return
-        refusal = start_refusal(self.store.settings, self.store.files, clock)
+        refusal = _start_refusal(self.store, clock)
         if refusal is not None:
-            self.findings.add("start-refused", self.store.layout.root, None, refusal)
+            self.findings.add("start-refused", self.store.root, None, refusal)
 
     def _progress_in_log(self, start: int) -> Callable[[int], None]:
         end = start
@@ -207,3 +215,25 @@ class _Audit:
     def _tell(self, what: str, done: int, total: int) -> None:
         if self._progress is not None:
             self._progress(what, done, total)
+
+
+def _start_refusal(store: StoreFiles, clock: Clock) -> str | None:
+    """Why a broker's parts would refuse to start, None if they would not. Changes nothing.
+
+    Whether this user may write is not asked: who looks is often not who runs the broker.
+    """
+    parts = make_parts(store.settings, store.files, clock)
+    try:
+        parts.load()
+        if parts.files.exists(os.path.join(parts.root, "lock")):
+            parts.make_recovery(store.settings).check()
+        else:
+            check_log(parts.segments, parts.queues, None, clean_stop=not store.left_open)
+            check_segment_names(parts.files, parts.segments)
+    except StoreError as error:
+        return str(error)
+    except OSError as error:
+        return f"{error.filename or parts.root}: {error.strerror or error}"
+    finally:
+        parts.close(clean=False)
+    return None

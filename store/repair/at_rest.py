@@ -33,7 +33,7 @@ from aerobee.store.inspect.layout import ASIDE_PREFIX, Layout, survey
 from aerobee.store.inspect.report import Sizes
 from aerobee.store.inspect.state import KnownMarks
 from aerobee.store.inspect.store_files import StoreFiles
-from aerobee.store.opening import LOG_SIZE_KEYS, make_parts, open_parts
+from aerobee.store.opening import make_parts, open_parts
 from aerobee.store.recovery.report import Progress, RecoveryReport
 
 log = logging.getLogger("aerobee.store")
@@ -138,11 +138,7 @@ class StoreAtRest:
         """
         parts = make_parts(self.settings, self.files, self.clock)
         try:
-            parts.segments.paths.check()
-            parts.segments.load(LOG_SIZE_KEYS)
-            parts.queues.load()
-            if parts.index is not None:
-                parts.index.load()
+            parts.load()
             segments = parts.segments.segments
             end = segments[-1].end if segments else 0
             if end < self.marks.flushed or not (segments or parts.queues.entries() == 0):
