@@ -19,10 +19,9 @@ the store.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from aerobee.config.model import Settings
-from aerobee.protocol.message.record import StoreMessage
 from aerobee.store.disk.disk_watch import DiskWatch
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.owner import here
@@ -54,7 +53,7 @@ from aerobee.store.retention.rules import RetentionRules
 from aerobee.store.scan.log_scanner import LogScanner, MappedSegments
 from aerobee.store.scrub.heal import Healer
 from aerobee.store.scrub.scrub import Scrub
-from aerobee.store.segments.results import Arrival, GetResult, PutResult, QueryResult
+from aerobee.store.segments.results import Arrival
 from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.stats import StoreStatsService
 
@@ -105,6 +104,13 @@ class MessageStore:
         self._reput.dispatched_ms = parts.last_store_ms
         self._build_reading(settings)
         self._build_deletion(settings)
+        # Messages are put, read and found by the parts; each says how.
+        self.put, self.put_batch = self._log.put, self._log.put_batch
+        reader, search = self._reader, self._search
+        self.get, self.is_in_memory = reader.get, reader.is_in_memory
+        self.record_at, self.records_from = reader.record_at, reader.records_from
+        self.query, self.offset_by_time = search.query, search.offset_by_time
+        self.store_time, self.earliest_store_time = search.store_time, search.earliest_store_time
         self._queue_flusher = self._make_queue_flusher(settings)
         self._health.watch(self._before_breaking, lambda error: self._on_broken(error))
 
@@ -331,61 +337,6 @@ class MessageStore:
     def make_segment_ahead(self) -> None:
         """Have a segment made before the first put asks for one, which would wait for the disk."""
         self._log.make_ahead()
-
-    # --- messages ---------------------------------------------------------------------------
-
-    def put(self, message: StoreMessage) -> PutResult:
-        """As `CommitLog.put`."""
-        return self._log.put(message)
-
-    def put_batch(self, messages: Sequence[StoreMessage]) -> PutResult:
-        """As `CommitLog.put_batch`."""
-        return self._log.put_batch(messages)
-
-    def get(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        max_messages: int,
-        codes: frozenset[int] | None = None,
-        max_bytes: int | None = None,
-        limits: ReadLimits | None = None,
-    ) -> GetResult:
-        """As `Reader.get`."""
-        return self._reader.get(
-            topic, queue_id, queue_offset, max_messages, codes, max_bytes, limits
-        )
-
-    def record_at(self, log_offset: int) -> bytes | None:
-        """As `Reader.record_at`."""
-        return self._reader.record_at(log_offset)
-
-    def records_from(self, log_offset: int, gaps: Iterable[tuple[int, int]]) -> Iterator[bytes]:
-        """As `Reader.records_from`."""
-        return self._reader.records_from(log_offset, gaps)
-
-    def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
-        """As `Reader.is_in_memory`."""
-        return self._reader.is_in_memory(topic, queue_id, queue_offset)
-
-    def query(
-        self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int
-    ) -> QueryResult:
-        """As `Search.query`."""
-        return self._search.query(topic, key, max_messages, begin_ms, end_ms)
-
-    def offset_by_time(self, topic: str, queue_id: int, time_ms: int) -> int:
-        """As `Search.offset_by_time`."""
-        return self._search.offset_by_time(topic, queue_id, time_ms)
-
-    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """As `Search.store_time`."""
-        return self._search.store_time(topic, queue_id, queue_offset)
-
-    def earliest_store_time(self, topic: str, queue_id: int) -> int:
-        """As `Search.earliest_store_time`."""
-        return self._search.earliest_store_time(topic, queue_id)
 
     # --- marks ------------------------------------------------------------------------------
 
