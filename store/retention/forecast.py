@@ -11,8 +11,8 @@ whole forecast be made again, a few times at most.
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from os.path import dirname
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import NamedTuple
 
 from aerobee.config.model import Settings
@@ -25,7 +25,7 @@ from aerobee.store.inspect.layout import FoundQueue
 from aerobee.store.inspect.report import Findings
 from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.retention.plan import Doomed, choose
+from aerobee.store.retention.plan import RetentionPlan, choose
 from aerobee.store.retention.rules import (
     MANUAL,
     SPACE,
@@ -64,31 +64,18 @@ class SegmentForecast(NamedTuple):
     expires_ms: int | None
 
 
-class Wave(NamedTuple):
-    """What goes at one time, oldest first, and why no more."""
-
-    at_ms: int
-    doomed: tuple[Doomed, ...]
-    stopped_by: str
-
-    @property
-    def bytes(self) -> int:
-        """Disk space that becomes free."""
-        return sum(one.end - one.start for one in self.doomed)
-
-
 class GroupForecast(NamedTuple):
     """A group in one queue that has not consumed all of it."""
 
     group: str
     topic: str
-    queue_id: int
+    queue: int
     committed: int
     #: Messages from there, or from the queue's first one, to the queue's end.
     behind: int
     #: Those among them that go now, and those that go now or at the next hour of deletion.
-    lost_now: int
-    lost_next: int
+    loses_now: int
+    loses_by_next_hour: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +86,16 @@ class Forecast:
     rules: RetentionRules
     segment_bytes: int
     disks: tuple[DiskForecast, ...]
-    verdict: Verdict
     segments: tuple[SegmentForecast, ...]
     made_ahead: int
-    now: Wave
+    #: What goes now, and why.
+    now: RetentionPlan
     #: What an operator's request would delete, whatever the hour.
-    on_request: Wave
+    on_request: RetentionPlan
     #: At the next hour of deletion; None if no hour is set.
-    next: Wave | None
+    next: RetentionPlan | None
     #: What the force ratio would take next if the disk were just above it; at most one run.
-    under_pressure: Wave
+    under_pressure: RetentionPlan
     groups: tuple[GroupForecast, ...]
     notes: tuple[str, ...]
 
@@ -142,7 +129,7 @@ class _Look:
         self._notes: list[str] = []
         self._behind_ms = self._not_counted(clock)
         self._store = StoreFiles(files, settings, given)
-        self._times: dict[int, LastStored] = {}
+        self._last_stored = cache(partial(last_stored, files))
         places = [
             SegmentPlace(file.path, file.start, file.start + self._store.sizes.segment_bytes)
             for file in self._store.layout.segments
@@ -167,7 +154,6 @@ class _Look:
             self._rules,
             self._store.sizes.segment_bytes,
             tuple(_disk_forecasts(disks)),
-            verdict,
             tuple(self._segments()),
             self._made_ahead,
             now,
@@ -216,33 +202,24 @@ class _Look:
         for place in self._places[-1:]:
             yield SegmentForecast(place, None, None)
 
-    def _last_stored(self, place: SegmentPlace, following: SegmentPlace) -> LastStored:
-        known = self._times.get(place.start)
-        if known is None:
-            known = self._times[place.start] = last_stored(self._files, place, following)
-        return known
-
     def _wave(
         self, verdict: Verdict, at_ms: int, *, until_ms: int | None = None, most: int = _EVERYTHING
-    ) -> Wave:
-        choice = choose(
-            self._rules,
-            verdict,
-            self._places,
-            self._last_stored,
-            dirname,
-            _EVERYTHING,
-            (at_ms if until_ms is None else until_ms) - self._behind_ms,
-            most,
+    ) -> RetentionPlan:
+        """What goes from `at_ms` on, or up to `until_ms`."""
+        now_ms = (at_ms if until_ms is None else until_ms) - self._behind_ms
+        plan = choose(
+            self._rules, verdict, self._places, self._last_stored, _EVERYTHING, now_ms, most
         )
-        return Wave(at_ms, choice.doomed, choice.stopped_by)
+        return replace(plan, now_ms=at_ms)
 
     # --- the groups -------------------------------------------------------------------------
 
     def _queues_path(self) -> str:
         return f"{self._settings.store_path}/consumequeue"
 
-    def _groups(self, now: Wave, following: Wave | None) -> Iterator[GroupForecast]:
+    def _groups(
+        self, now: RetentionPlan, following: RetentionPlan | None
+    ) -> Iterator[GroupForecast]:
         findings = Findings()
         offsets = list(self._store.tables(findings).committed())
         if "config-damaged" in findings.counts:
@@ -259,8 +236,8 @@ class _Look:
         self,
         found: FoundQueue,
         groups: Iterable[tuple[str, int]],
-        now: Wave,
-        following: Wave | None,
+        now: RetentionPlan,
+        following: RetentionPlan | None,
     ) -> Iterator[GroupForecast]:
         cache = DescriptorCache(self._files, read_only=True)
         queue = ConsumeQueue(
@@ -298,9 +275,9 @@ class _Look:
                 )
 
 
-def _begin_after(wave: Wave, first_at: Callable[[int], int], begin: int) -> int:
+def _begin_after(wave: RetentionPlan, first_at: Callable[[int], int], begin: int) -> int:
     """Where the queue begins after the wave."""
-    return max(begin, first_at(wave.doomed[-1].end)) if wave.doomed else begin
+    return begin if wave.new_min is None else max(begin, first_at(wave.new_min))
 
 
 def _disk_forecasts(disks: Disks) -> Iterator[DiskForecast]:

@@ -18,11 +18,10 @@ survive a power cut although the log can no longer tell it.
 """
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
@@ -36,7 +35,6 @@ from aerobee.store.queues.snapshot import snapshot
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.retention.disposal import DeletionCounts, Detached, Removal, SegmentDisposal
 from aerobee.store.retention.plan import (
-    Choice,
     Need,
     OffsetsByQueue,
     RetentionPlan,
@@ -134,12 +132,10 @@ class Retention:
         disks = Disks.ask(store.files, store.log_directories, store.queue_directory)
         hour = time.localtime(store.clock.now_ms() / 1000).tm_hour
         verdict = judge(self._rules, hour, disks, manual=self._manual_runs > 0)
-        choice = self._choose(verdict, now_ms)
-        plan = RetentionPlan(now_ms, verdict, choice.doomed, choice.stopped_by)
+        plan = self._choose(verdict, now_ms)
         if groups is None or plan.new_min is None:
             return plan
-        needs = tuple(self._needs(groups(), plan.new_min))
-        return RetentionPlan(now_ms, verdict, choice.doomed, choice.stopped_by, needs)
+        return replace(plan, needs=tuple(self._needs(groups(), plan.new_min)))
 
     def detach(self, plan: RetentionPlan) -> list[Detached]:
         """Let the log begin where the plan says. Owner's thread; nothing is read or written."""
@@ -199,16 +195,16 @@ class Retention:
 
     # --- planning ---------------------------------------------------------------------------
 
-    def _choose(self, verdict: Verdict, now_ms: int) -> Choice:
+    def _choose(self, verdict: Verdict, now_ms: int) -> RetentionPlan:
         if self._disposal.blocked:
-            return Choice((), "a segment deleted before cannot be removed yet")
+            stopped_by = "a segment deleted before cannot be removed yet"
+            return RetentionPlan(now_ms, verdict, stopped_by=stopped_by)
         segments = self._store.segments.segments
         return choose(
             self._rules,
             verdict,
             [SegmentPlace(one.path, one.start, one.end) for one in segments],
             self._last_stored,
-            os.path.dirname,
             self._store.safe_end(),
             now_ms,
         )
