@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from aerobee.cli.output import OK, print_json, print_table, say
 from aerobee.cli.progress import size
-from aerobee.cli.store.access import run_on_store, settings_of
+from aerobee.cli.store.access import on_store, settings_of
 from aerobee.cli.times import time_text
 from aerobee.store.retention.forecast import DiskForecast, Forecast, forecast
 from aerobee.store.retention.plan import MOST_A_RUN, RetentionPlan
@@ -28,12 +28,9 @@ _RULES: Final = frozenset(
 )  # fmt: skip
 
 
+@on_store
 def show_retention(parsed: argparse.Namespace) -> int:
     """Print the forecast for a store directory."""
-    return run_on_store(parsed, lambda: _show(parsed))
-
-
-def _show(parsed: argparse.Namespace) -> int:
     settings, given = settings_of(parsed)
     found = forecast(settings, given)
     if parsed.json:
