@@ -18,7 +18,7 @@ from aerobee.cli.store.verify import json_report, print_report
 from aerobee.store.audit.verify import verify
 from aerobee.store.inspect.report import Report
 from aerobee.store.repair.at_rest import StoreAtRest
-from aerobee.store.repair.model import Plan
+from aerobee.store.repair.plan import Plan
 from aerobee.store.repair.repair import plan_repair, repair
 
 

@@ -17,7 +17,8 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -185,13 +186,20 @@ class StoreAtRest:
                 )
             )
 
-    def take_out(self, path: str) -> str:
-        """Move a file or directory to lost+found, where it keeps its name; its new path."""
-        return self.take_out_as(path, path)
+    @contextmanager
+    def changing(self, path: str, *, create: bool = False) -> Iterator[int]:
+        """A descriptor of a file to be changed; it is synced at the end. Raises OSError."""
+        fd = self.files.open(path, create=create)
+        try:
+            yield fd
+            self.files.sync(fd)
+        finally:
+            self.files.close(fd)
 
-    def take_out_as(self, path: str, name: str) -> str:
-        """The same, under the name that the file `name` would have had there."""
-        target = os.path.join(self._aside(), self._name_below(name))
+    def take_out(self, path: str, name: str | None = None) -> str:
+        """Move a file or directory to lost+found, where it keeps its name, or has the one that the
+        file `name` would have had there; its new path."""
+        target = os.path.join(self._aside(), self._name_below(name or path))
         self.make_directory(os.path.dirname(target))
         while self.files.exists(target):
             target += "~"
@@ -200,7 +208,7 @@ class StoreAtRest:
         except OSError as error:
             if error.errno != errno.EXDEV or self.files.is_directory(path):
                 raise
-            self._copy(path, 0, None, target)
+            self.copy(path, target)
             self.files.remove(path)
         self.files.sync_directory(os.path.dirname(target))
         self.files.sync_directory(os.path.dirname(path))
@@ -212,13 +220,9 @@ class StoreAtRest:
         name = f"{self._name_below(path)}.{start}-{end}"
         target = os.path.join(self._aside(), name)
         self.make_directory(os.path.dirname(target))
-        self._copy(path, start, end, target)
+        self.copy(path, target, start, end)
         self.files.sync_directory(os.path.dirname(target))
         return target
-
-    def copy(self, path: str, target: str) -> None:
-        """Copy a file, durably but for the new name."""
-        self._copy(path, 0, None, target)
 
     def asides(self) -> list[str]:
         """All lost+found directories there are, the newest first."""
@@ -259,8 +263,8 @@ class StoreAtRest:
         for changed in self.files.make_directories(directory):
             self.files.sync_directory(changed)
 
-    def _copy(self, path: str, start: int, end: int | None, target: str) -> None:
-        """Copy a file's bytes, leaving out what was never written."""
+    def copy(self, path: str, target: str, start: int = 0, end: int | None = None) -> None:
+        """Copy a file's bytes, durably but for the new name, leaving out what was never written."""
         source = self.files.open(path, read_only=True)
         copy = -1
         try:

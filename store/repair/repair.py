@@ -20,8 +20,7 @@ from contextlib import closing
 from aerobee.store.audit.verify import verify
 from aerobee.store.recovery.report import Progress
 from aerobee.store.repair.at_rest import StoreAtRest
-from aerobee.store.repair.model import Plan
-from aerobee.store.repair.plan import Planner
+from aerobee.store.repair.plan import Plan, Planner
 from aerobee.store.repair.rebuild import rebuild
 from aerobee.store.repair.truncate import SaveTable
 
@@ -41,12 +40,12 @@ def repair(
     """
     changes = any(step.log for step in plan.steps) or plan.queues or plan.index
     for step in plan.steps:
-        if step.first:
+        if step.first and step.act is not None:
             step.act(rest)
     if changes:
         rest.distrust(without=plan.filled, reaches=plan.report.log.end)
     for step in plan.steps:
-        if not step.first:
+        if not step.first and step.act is not None:
             step.act(rest)
     rest.look()
     if plan.queues or plan.index:

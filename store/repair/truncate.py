@@ -216,21 +216,17 @@ def _cut_log(rest: StoreAtRest, cut: Cut, *, discard: bool) -> None:
             files.sync_directory(os.path.dirname(path))
         else:
             # Under a name that no repair takes for that of a missing segment.
-            rest.take_out_as(path, f"{path}.cut")
+            rest.take_out(path, f"{path}.cut")
     for segment in rest.layout.segments:
         position = cut.log_offset - segment.start
         if segment.path in cut.segments or not 0 <= position < segment.size:
             continue
-        fd = files.open(segment.path)
-        try:
+        with rest.changing(segment.path) as fd:
             high = files.last_nonzero(fd, position, segment.size)
             if high > position:
                 if not discard:
                     rest.keep_bytes(segment.path, position, high)
                 files.zero(fd, position, segment.size)
-                files.sync(fd)
-        finally:
-            files.close(fd)
 
 
 def _cut_queues(rest: StoreAtRest, cut: Cut) -> DerivedMarks:
