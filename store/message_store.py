@@ -47,7 +47,7 @@ from aerobee.store.reading.reader import CHECKED_BELOW, Reader, ReadLimits
 from aerobee.store.reading.search import Search
 from aerobee.store.recovery.cross_check import CrossCheck
 from aerobee.store.recovery.report import Progress
-from aerobee.store.retention.queue_cleaning import CleanedStore, QueueCleaner
+from aerobee.store.retention.queue_cleaning import QueueCleaner
 from aerobee.store.retention.retention import Retention, StoreSide
 from aerobee.store.retention.rules import RetentionRules
 from aerobee.store.scan.log_scanner import LogScanner, MappedSegments
@@ -307,19 +307,7 @@ class MessageStore:
             ),
         )
         self.cleaning = QueueCleaner(
-            CleanedStore(
-                parts.files,
-                self._health,
-                parts.queues,
-                self._log,
-                self._offsets,
-                self._save_beginnings,
-                self.retention.trimmer,
-                self.retention.removal,
-                self.retention.busy,
-                self._dispatch_now,
-                self._reput.count_again,
-            )
+            self.retention, self._log, self._offsets, self._dispatch_now, self._reput.count_again
         )
 
     def _start(self) -> None:

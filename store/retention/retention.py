@@ -90,7 +90,7 @@ class Retention:
     """The deletion of one open store."""
 
     def __init__(self, settings: Settings, store: StoreSide) -> None:
-        self._store = store
+        self.store = store
         self._rules = RetentionRules.of(settings)
         self.counts = DeletionCounts()
         self.removal = Removal(store.files, store.health)
@@ -125,7 +125,7 @@ class Retention:
 
         `groups` gives the committed offsets, and is asked only if something would go.
         """
-        store = self._store
+        store = self.store
         now_ms = store.time.now_ms()
         if store.health.broken is not None or self.removal.stopping:
             return RetentionPlan(now_ms, Verdict(()), stopped_by="the store has stopped")
@@ -143,8 +143,8 @@ class Retention:
             self._manual_runs = max(0, self._manual_runs - 1)
         if not plan.doomed or self.removal.stopping:
             return []
-        taken = self._store.segments.take_front([one.start for one in plan.doomed])
-        since = self._store.clock.monotonic()
+        taken = self.store.segments.take_front([one.start for one in plan.doomed])
+        since = self.store.clock.monotonic()
         return [
             Detached(segment, doomed.reason, since)
             for segment, doomed in zip(taken, plan.doomed, strict=False)
@@ -153,10 +153,10 @@ class Retention:
     def dispose(self, detached: Sequence[Detached]) -> int:
         """Remove what was detached, now or before; how many segments went. Worker thread."""
         removed = self._disposal.run(detached)
-        for start in [start for start in self._times if start < self._store.segments.min_offset]:
+        for start in [start for start in self._times if start < self.store.segments.min_offset]:
             del self._times[start]
         if removed:
-            self._store.freed()
+            self.store.freed()
         return removed
 
     # --- all of it --------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class Retention:
             self._say(plan)
             if detached:
                 self.counts.unconsumed += sum(need.messages for need in plan.needs)
-                self._store.save_offsets()
+                self.store.save_offsets()
             self.dispose(detached)
             self._trim(on_owner)
             return plan
@@ -190,7 +190,7 @@ class Retention:
         """End a run that is under way, and remove what is still to be removed. Any thread."""
         self.removal.stop()
         with self.busy:
-            if self._store.health.broken is None:
+            if self.store.health.broken is None:
                 self._disposal.finish()
 
     # --- planning ---------------------------------------------------------------------------
@@ -199,13 +199,13 @@ class Retention:
         if self._disposal.blocked:
             stopped_by = "a segment deleted before cannot be removed yet"
             return RetentionPlan(now_ms, verdict, stopped_by=stopped_by)
-        segments = self._store.segments.segments
+        segments = self.store.segments.segments
         return choose(
             self._rules,
             verdict,
             [SegmentPlace(one.path, one.start, one.end) for one in segments],
             self._last_stored,
-            self._store.safe_end(),
+            self.store.safe_end(),
             now_ms,
         )
 
@@ -213,25 +213,25 @@ class Retention:
         known = self._times.get(segment.start)
         if known is None:
             known = self._written_here(segment.start) or last_stored(
-                self._store.files, segment, following
+                self.store.files, segment, following
             )
             self._times[segment.start] = known
         return known
 
     def _written_here(self, start: int) -> LastStored | None:
         """A segment that was written since the start knows its last message's time."""
-        segment: MappedFile | None = self._store.segments.find(start)
+        segment: MappedFile | None = self.store.segments.find(start)
         if segment is None or not segment.last_store_ms:
             return None
         return LastStored(segment.last_store_ms, MESSAGE)
 
     def _needs(self, groups: OffsetsByQueue, new_min: int) -> Iterator[Need]:
         for (topic, queue_id), offsets in groups.items():
-            queue = self._store.queues.get(topic, queue_id)
+            queue = self.store.queues.get(topic, queue_id)
             if queue is None or min(offsets.values(), default=queue.max_offset) >= queue.max_offset:
                 continue
             try:
-                with snapshot(self._store.files, queue) as copy:
+                with snapshot(self.store.files, queue) as copy:
                     keep_from = copy.first_at(new_min)
             except FileNotFoundError:  # its topic has been deleted meanwhile
                 continue
@@ -240,7 +240,7 @@ class Retention:
     # --- queues and index -------------------------------------------------------------------
 
     def _trim(self, on_owner: OnOwner) -> None:
-        store, trimmer = self._store, self.trimmer
+        store, trimmer = self.store, self.trimmer
         log_min = store.segments.min_offset
         if log_min > self._trimmed_to and store.health.broken is None:
             planned = trimmer.plan(log_min)
