@@ -104,8 +104,11 @@ class MessageStore:
         self._reput.dispatched_ms = parts.last_store_ms
         self._build_reading(settings)
         self._build_deletion(settings)
-        # Messages are put, read and found by the parts; each says how.
+        # What callers ask of the parts themselves, each of which says how.
+        self.log_directories, self.queue_directory = parts.log_directories, parts.queue_directory
         self.put, self.put_batch = self._log.put, self._log.put_batch
+        self.make_segment_ahead, self.is_page_cache_busy = self._log.make_ahead, self._log.busy
+        self.wait_durable = self._sync.wait
         reader, search = self._reader, self._search
         self.get, self.is_in_memory = reader.get, reader.is_in_memory
         self.record_at, self.records_from = reader.record_at, reader.records_from
@@ -322,10 +325,6 @@ class MessageStore:
         if self._scrub is not None:
             self._scrub.start()
 
-    def make_segment_ahead(self) -> None:
-        """Have a segment made before the first put asks for one, which would wait for the disk."""
-        self._log.make_ahead()
-
     # --- marks ------------------------------------------------------------------------------
 
     @property
@@ -352,10 +351,6 @@ class MessageStore:
     def min_log_offset(self) -> int:
         """First log offset there is."""
         return self._log.min_offset
-
-    def wait_durable(self, log_offset: int, timeout_s: float) -> bool:
-        """As `CommitLogSync.wait`. Any thread."""
-        return self._sync.wait(log_offset, timeout_s)
 
     def request_flush(self) -> None:
         """Something was appended: have it committed, or synced, as soon as the settings say."""
@@ -461,16 +456,6 @@ class MessageStore:
     # --- state ------------------------------------------------------------------------------
 
     @property
-    def log_directories(self) -> tuple[str, ...]:
-        """All directories that commit log segments are in."""
-        return self._parts.log_directories
-
-    @property
-    def queue_directory(self) -> str:
-        """The directory of the consume queues."""
-        return self._parts.queue_directory
-
-    @property
     def free_buffers(self) -> int:
         """Buffers of the transient pool that are free; NO_POOL without one."""
         pool = self._parts.pool
@@ -479,10 +464,6 @@ class MessageStore:
     def not_writable_reason(self) -> str | None:
         """Why puts are refused now, None when they are not."""
         return self._health.reason() or self._log.problem
-
-    def is_page_cache_busy(self) -> bool:
-        """Whether an append has been waiting for memory for too long."""
-        return self._log.busy()
 
     def threads_alive(self) -> bool:
         """Whether the flush threads run as they should; a broken store has stopped its own."""

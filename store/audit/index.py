@@ -10,6 +10,7 @@ import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from aerobee.protocol.hashing import java_hash, java_hash_with_prefix
 from aerobee.store.index.file import I32_MAX, slot_hash
@@ -21,14 +22,14 @@ from aerobee.store.scan.sequence import Gap
 _PREFIXES_KEPT = 4096
 
 
+@dataclass(slots=True)
 class _Missing:
     """Records in a row whose keys are not in the index."""
 
-    __slots__ = ("first_log", "keys", "last_log", "messages")
-
-    def __init__(self, log_offset: int) -> None:
-        self.first_log = self.last_log = log_offset
-        self.messages = self.keys = 0
+    first_log: int
+    last_log: int = 0
+    messages: int = 0
+    keys: int = 0
 
 
 class IndexAudit:

@@ -127,7 +127,8 @@ class QueuePass:
                     continue
                 problem = records.problem(queue, offset, log_offset, size)
                 if problem is not None:
-                    self._say(
+                    queue.note(
+                        self._findings,
                         "unit-dangling",
                         offset,
                         f"the unit of message {offset} of {queue.name}: {problem}",
@@ -139,7 +140,8 @@ class QueuePass:
         return index >= 0 and self._claimed[index][1] > first
 
     def _out_of_order(self, offset: int, log_offset: int, before: int) -> None:
-        self._say(
+        self.queue.note(
+            self._findings,
             "unit-order",
             offset,
             f"message {offset} of {self.queue.name} is at log offset {log_offset}, the one before "
@@ -152,7 +154,7 @@ class QueuePass:
             self._empty = (first, offset + 1)
             return
         if end > first and not self._is_claimed(first, end):
-            self._say("queue-hole", first, self._range_text(first, end, "empty"))
+            self._note_range("queue-hole", first, end, "empty")
         self._empty = (offset, offset + 1)
 
     def _note_blank(self, offset: int, stop: int) -> None:
@@ -162,14 +164,11 @@ class QueuePass:
             self._blank = (first, stop)
             return
         if end > first and not self._is_claimed(first, end):
-            self._say("slot-lost", first, self._range_text(first, end, "without a message"))
+            self._note_range("slot-lost", first, end, "without a message")
         self._blank = (offset, stop)
 
-    def _range_text(self, first: int, end: int, what: str) -> str:
+    def _note_range(self, kind: str, first: int, end: int, what: str) -> None:
+        text = f"slots {first} to {end - 1} of {self.queue.name} are {what}"
         if end == first + 1:
-            return f"slot {first} of {self.queue.name} is {what}"
-        return f"slots {first} to {end - 1} of {self.queue.name} are {what}"
-
-    def _say(self, kind: str, offset: int, what: str) -> None:
-        path, position = self.queue.place(offset)
-        self._findings.add(kind, path, position, what, queue_offset=offset)
+            text = f"slot {first} of {self.queue.name} is {what}"
+        self.queue.note(self._findings, kind, first, text)

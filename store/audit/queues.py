@@ -16,6 +16,7 @@ and in no queue. They are told from losses by the later records that took their 
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from aerobee.protocol.names import LMQ_PREFIX, SCHEDULE_TOPIC
@@ -48,17 +49,16 @@ class Claim(NamedTuple):
 Claims: TypeAlias = dict[tuple[str, int], tuple[list[int], list[bytes]]]
 
 
+@dataclass(slots=True)
 class _Run:
     """Records that follow each other and are not in their slots, which are all empty or all
     `taken` by entries that name something else."""
 
-    __slots__ = ("count", "first", "first_log", "last_log", "taken")
-
-    def __init__(self, claim: Claim, taken: bool) -> None:
-        self.first = claim.offset
-        self.count = 1
-        self.first_log = self.last_log = claim.log_offset
-        self.taken = taken
+    first: int
+    first_log: int
+    last_log: int
+    taken: bool
+    count: int = 1
 
     @property
     def end(self) -> int:
@@ -66,19 +66,17 @@ class _Run:
         return self.first + self.count
 
 
+@dataclass(slots=True)
 class _State:
     """What is known of one queue so far."""
 
-    __slots__ = ("equal", "expected", "ext_missing", "runs", "runs_left_out", "superseded")
-
-    def __init__(self) -> None:
-        self.expected: int | None = None
-        self.equal = 0
-        self.runs: list[_Run] = []
-        self.runs_left_out = 0
-        self.superseded = 0
-        # Entries whose extension entry is missing: how many, and the slot of the first.
-        self.ext_missing: tuple[int, int] = (0, 0)
+    expected: int | None = None
+    equal: int = 0
+    runs: list[_Run] = field(default_factory=list)
+    runs_left_out: int = 0
+    superseded: int = 0
+    # Entries whose extension entry is missing: how many, and the slot of the first.
+    ext_missing: tuple[int, int] = (0, 0)
 
     def claims(self, offset: int) -> bool:
         """Whether a record of the log belongs in the slot, and is not there."""
@@ -163,7 +161,7 @@ class QueueAudit:
             last.count += 1
             last.last_log = claim.log_offset
         elif len(state.runs) < _RUNS_MOST:
-            state.runs.append(_Run(claim, taken))
+            state.runs.append(_Run(claim.offset, claim.log_offset, claim.log_offset, taken))
         else:
             state.runs_left_out += 1
 
@@ -183,15 +181,13 @@ class QueueAudit:
             return
         if delayed and tags_code > _I32_MAX and not self._strict_delays:
             return  # a delivery time, by delay levels that nobody has told us
-        path, position = queue.place(claim.offset)
-        self._findings.add(
+        queue.note(
+            self._findings,
             kind,
-            path,
-            position,
+            claim.offset,
             f"the {whose} of message {claim.offset} of {queue.name} has the tags code {tags_code}, "
             f"its record makes it {claim.tags_code}",
-            log_offset=claim.log_offset,
-            queue_offset=claim.offset,
+            claim.log_offset,
         )
 
     # --- at the end -------------------------------------------------------------------------
@@ -248,9 +244,22 @@ class QueueAudit:
         through = QueuePass(queue, self._findings, self._counts, lost, taken)
         through.read(log_start, log_end)
         if through.beyond:
-            self._say_beyond(through, log_end)
-        if state.ext_missing[0]:
-            self._say_ext_missing(queue, *state.ext_missing)
+            queue.note(
+                self._findings,
+                "unit-beyond-log" if self._clean_stop else "unit-torn",
+                through.beyond_first,
+                f"{through.beyond} units of {queue.name}, from message {through.beyond_first} on, "
+                f"name log offsets at or above {log_end}, where the log ends",
+            )
+        count, first = state.ext_missing
+        if count:
+            queue.note(
+                self._findings,
+                "ext-missing",
+                first,
+                f"{count} units of {queue.name}, the first that of message {first}, have their "
+                "tags in extension units that are not there, or do not add up",
+            )
         if through.named != state.equal:
             through.ask(self._records, log_start, log_end)
         for run in state.runs:
@@ -281,29 +290,6 @@ class QueueAudit:
             queue_offset=first.first,
         )
 
-    def _say_beyond(self, through: QueuePass, log_end: int) -> None:
-        queue, first = through.queue, through.beyond_first
-        path, position = queue.place(first)
-        self._findings.add(
-            "unit-beyond-log" if self._clean_stop else "unit-torn",
-            path,
-            position,
-            f"{through.beyond} units of {queue.name}, from message {first} on, name log offsets at "
-            f"or above {log_end}, where the log ends",
-            queue_offset=first,
-        )
-
-    def _say_ext_missing(self, queue: QueueFiles, count: int, first: int) -> None:
-        path, position = queue.place(first)
-        self._findings.add(
-            "ext-missing",
-            path,
-            position,
-            f"{count} units of {queue.name}, the first that of message {first}, have their tags in "
-            "extension units that are not there, or do not add up",
-            queue_offset=first,
-        )
-
     def _judge_run(self, queue: QueueFiles, run: _Run) -> None:
         names = f"message {run.first} of {queue.name}"
         where = f"the record at {run.first_log}"
@@ -320,10 +306,7 @@ class QueueAudit:
             kind, what = "queue-behind", f"{where}, {names}, not in the queue yet"
         if kind == "record-stray" and run.count == 1:
             self.strays.append(run.first_log)
-        path, position = queue.place(run.first)
-        self._findings.add(
-            kind, path, position, what, log_offset=run.first_log, queue_offset=run.first
-        )
+        queue.note(self._findings, kind, run.first, what, run.first_log)
 
     def _judge_taken(self, queue: QueueFiles, run: _Run, where: str, names: str) -> tuple[str, str]:
         """Whose is the slot? If its entry names a record that names it back, it is that one's."""

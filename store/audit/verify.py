@@ -20,6 +20,7 @@ like damage.
 
 import os
 from collections.abc import Callable, Collection
+from functools import partial
 
 from aerobee.config.model import Settings
 from aerobee.store.audit.index import IndexAudit
@@ -33,12 +34,7 @@ from aerobee.store.inspect.kinds import Level
 from aerobee.store.inspect.layout import check_segments, check_strays
 from aerobee.store.inspect.report import NO_FACTS, Counts, Findings, LogFacts, Report
 from aerobee.store.inspect.start_checks import check_log, check_segment_names
-from aerobee.store.inspect.state import (
-    check_abort,
-    check_checkpoint,
-    check_lock,
-    check_marks,
-)
+from aerobee.store.inspect.state import check_checkpoint, check_lock, check_marks
 from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.opening import make_parts
 from aerobee.store.recovery.report import Progress
@@ -84,7 +80,7 @@ class _Audit:
 
     def __init__(self, store: StoreFiles, progress: Progress | None) -> None:
         self.store = store
-        self._progress = progress
+        self._progress = progress or (lambda *_: None)
         self.findings = Findings()
         self.counts = Counts()
         self.facts = NO_FACTS
@@ -109,7 +105,9 @@ class _Audit:
         counts.log_end = min([scan.end, *ends])
         self._tables.check_offsets(self.store.queue_end)
         root = self.store.layout.root
-        check_abort(self.store.files, root, findings)
+        if self.store.left_open:
+            abort = os.path.join(root, "abort")
+            findings.add("left-open", abort, None, "the last run did not end in order")
         check_lock(self.store.files, root, findings)
         check_marks(self.store.marks, root, log_start, scan.end, findings)
         # The newest message may be among those that are lost.
@@ -130,7 +128,9 @@ class _Audit:
         log.note_times()
         index.finish(scan.end)
         lost = LostByGap(scan.gaps)
-        queues.finish(log_start, scan.end, lost, self._progress_in_queues)
+        queues.finish(
+            log_start, scan.end, lost, partial(self._progress, "reading the consume queues")
+        )
         log.judge(lost)
         self.facts = LogFacts(
             scan.gaps,
@@ -207,14 +207,7 @@ class _Audit:
         if self._segments:
             last = self._segments[-1]
             end = last.start + self.store.sources.get(last.path).last_nonzero(0, last.size)
-        return lambda log_offset: self._tell("reading the log", log_offset - start, end - start)
-
-    def _progress_in_queues(self, done: int, total: int) -> None:
-        self._tell("reading the consume queues", done, total)
-
-    def _tell(self, what: str, done: int, total: int) -> None:
-        if self._progress is not None:
-            self._progress(what, done, total)
+        return lambda log_offset: self._progress("reading the log", log_offset - start, end - start)
 
 
 def _start_refusal(store: StoreFiles, clock: Clock) -> str | None:

@@ -53,6 +53,18 @@ class QueueFiles(QueueView):
             return self.directory, 0
         return file.path, offset * ENTRY_BYTES - file.start
 
+    def note(
+        self,
+        findings: Findings,
+        kind: str,
+        offset: int,
+        what: str,
+        log_offset: int | None = None,
+    ) -> None:
+        """A finding at a slot."""
+        path, position = self.place(offset)
+        findings.add(kind, path, position, what, log_offset=log_offset, queue_offset=offset)
+
     def check_files(self, findings: Findings, found: FoundQueue) -> None:
         """Lengths and the run of the files."""
         expected = found.files[0].start if found.files else 0

@@ -308,7 +308,7 @@ class Build:
     def offsets(self) -> Offsets:
         """What the offsets file is to say once all is in place."""
         rest, parts, end = self._rest, self._parts, self._scan.end
-        known = rest.marks.offsets if rest.marks.ours else None
+        known = rest.marks.believed
         derived = DerivedMarks(0, 0)
         if self._with_queues:
             derived = DerivedMarks(end, parts.queues.entries())

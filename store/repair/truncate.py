@@ -189,7 +189,7 @@ def truncate(
 
 def _save_marks(rest: StoreAtRest, cut: Cut, derived: DerivedMarks) -> None:
     """What the offsets file may say now: the log reaches to the cut at most."""
-    known = rest.marks.offsets if rest.marks.ours else None
+    known = rest.marks.believed
     indexed = -1 if known is None else min(known.indexed, cut.log_offset)
     gaps = known.gaps if known is not None else ()
     names = known.index_files if known is not None and indexed >= 0 else ()
