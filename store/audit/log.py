@@ -7,7 +7,6 @@ damaged ranges, an end that is not where it should be.
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from aerobee.protocol.message.properties import PROPERTY_CRC
 from aerobee.protocol.message.record_check import Checked
@@ -18,8 +17,8 @@ from aerobee.protocol.message.record_layout import (
 )
 from aerobee.protocol.message.record_seal import SEAL_BYTES, is_intact
 from aerobee.protocol.names import is_light
-from aerobee.store.audit.queue_pass import LostByGap
-from aerobee.store.audit.queues import Claims
+from aerobee.store.audit.index import IndexAudit
+from aerobee.store.audit.queues import LostByGap, QueueAudit
 from aerobee.store.dispatch.derived import Derivation, by_queue
 from aerobee.store.inspect.filler import is_filler
 from aerobee.store.inspect.log_files import FileReporter
@@ -31,14 +30,6 @@ from aerobee.store.segments.mapped_file import segment_name
 
 _SEAL = f"{PROPERTY_CRC}\x01".encode()
 _NAMES_SHOWN = 8
-
-
-class Keyed(Protocol):
-    """Takes a record's keys."""
-
-    def __call__(
-        self, topic: str, keys: tuple[str, ...], log_offset: int, store_ms: int
-    ) -> None: ...
 
 
 class LogAudit:
@@ -72,14 +63,8 @@ class LogAudit:
             {}, lambda *key: key, self._further_queue, levels
         )
 
-    def run(
-        self,
-        claimed: Callable[[Claims], None],
-        keyed: Keyed,
-        filled: Callable[[int], None],
-        progress: Callable[[int], None],
-    ) -> None:
-        """Read it all. Fillers go to `filled`, after every batch `progress` is told where."""
+    def run(self, queues: QueueAudit, index: IndexAudit, progress: Callable[[int], None]) -> None:
+        """Read it all for both; after every batch `progress` is told where."""
         scan, counts = self._scan, self._counts
         progress(scan.end)
         for batch in scan.batches(0):
@@ -87,15 +72,15 @@ class LogAudit:
                 self.note_times()
             self._check_times(batch)
             entries = self._derivation.entries(batch.records)
-            claimed(by_queue(entries))
+            queues.feed(by_queue(entries))
             fillers = self._count_transactions(batch.records)
             last = -1
             for _, _, log_offset, _, _, keys, store_ms, topic in entries:
                 if log_offset in fillers:
-                    filled(log_offset)
+                    index.filler(log_offset)
                     self._filler(log_offset, fillers[log_offset])
                 elif log_offset != last:  # a message's further entries follow its own
-                    keyed(topic, keys, log_offset, store_ms)
+                    index.feed(topic, keys, log_offset, store_ms)
                 last = log_offset
             if _SEAL in bytes(batch.buffer):
                 self._check_seals(batch)

@@ -25,8 +25,7 @@ from functools import partial
 from aerobee.config.model import Settings
 from aerobee.store.audit.index import IndexAudit
 from aerobee.store.audit.log import LogAudit
-from aerobee.store.audit.queue_pass import LostByGap
-from aerobee.store.audit.queues import QueueAudit
+from aerobee.store.audit.queues import LostByGap, QueueAudit
 from aerobee.store.disk.files import Clock, Files, ReadOnlyFiles
 from aerobee.store.errors import StoreError
 from aerobee.store.inspect.ext import Extensions
@@ -123,7 +122,7 @@ class _Audit:
         log = LogAudit(store, scan, self.files_scanned, findings, counts)
         limit = max((file.start + file.size for file in self._segments), default=log_start)
         index.start(log_start, limit)
-        log.run(queues.feed, index.feed, index.filler, self._progress_in_log(log_start))
+        log.run(queues, index, self._progress_in_log(log_start))
         self._lose_ends(queues)
         log.note_times()
         index.finish(scan.end)

@@ -30,9 +30,7 @@ from aerobee.store.disk.files import Clock, Files, ReadOnlyFiles
 from aerobee.store.disk.lock import StoreLock
 from aerobee.store.disk.offsets_file import DerivedMarks, Offsets, OffsetsFile
 from aerobee.store.errors import StoreInUse, StoreLayoutError
-from aerobee.store.inspect.layout import ASIDE_PREFIX, Layout, survey
-from aerobee.store.inspect.report import Sizes
-from aerobee.store.inspect.state import KnownMarks
+from aerobee.store.inspect.layout import ASIDE_PREFIX, survey
 from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.opening import make_parts, open_parts
 from aerobee.store.recovery.report import Progress, RecoveryReport
@@ -72,7 +70,8 @@ class StoreAtRest:
         self.root = settings.store_path
         self._lock = StoreLock(self.files, self.root)
         self._checkpoint = Checkpoint(self.files, os.path.join(self.root, "checkpoint"))
-        #: What is there; after changes to it, `look` sees it anew.
+        #: What is there; after changes to it, `look` sees it anew. It was left open if the last
+        #: run, or a command like this one before us, did not end in order.
         self.store: StoreFiles
         # Where what was taken out is; made when the first thing is.
         self.aside: str | None = None
@@ -112,26 +111,6 @@ class StoreAtRest:
             store.left_open = self.store.left_open
         self.store, self.settings = store, store.settings
 
-    @property
-    def layout(self) -> Layout:
-        """The files' names and lengths."""
-        return self.store.layout
-
-    @property
-    def sizes(self) -> Sizes:
-        """The sizes that the files were made with."""
-        return self.store.sizes
-
-    @property
-    def marks(self) -> KnownMarks:
-        """What the offsets file says."""
-        return self.store.marks
-
-    @property
-    def was_left_open(self) -> bool:
-        """Whether the last run, or a command like this one before us, did not end in order."""
-        return self.store.left_open
-
     def check_loadable(self) -> None:
         """Refuse a store that a start would refuse. Reads names and lengths only.
 
@@ -142,7 +121,7 @@ class StoreAtRest:
             parts.load()
             segments = parts.segments.segments
             end = segments[-1].end if segments else 0
-            if end < self.marks.flushed or not (segments or parts.queues.entries() == 0):
+            if end < self.store.marks.flushed or not (segments or parts.queues.entries() == 0):
                 raise StoreLayoutError(
                     f"the commit log ends at {end}, messages that stood behind it are missing. "
                     "Restore the log, or look with 'aerobee store repair' at what is left."
@@ -168,10 +147,10 @@ class StoreAtRest:
         self._checkpoint.load()
         self._checkpoint.logics_ms = self._checkpoint.index_ms = 0
         self._checkpoint.flush()
-        offsets = self.marks.offsets
+        offsets = self.store.marks.offsets
         start = DerivedMarks(0, 0)
         file = OffsetsFile(self.files, self.root)
-        if reaches and not self.marks.ours:
+        if reaches and not self.store.marks.ours:
             offsets = Offsets(reaches, 0, start, start, -1, (), (), file.identity())
         if offsets is not None:
             file.save(

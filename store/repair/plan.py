@@ -95,7 +95,7 @@ class Planner:
         self._rest = rest
         self._report = report
         self._kinds = report.findings.counts
-        self._segment_bytes = rest.sizes.segment_bytes
+        self._segment_bytes = rest.store.sizes.segment_bytes
         self._plan = Plan(report)
         # Segments, by their start, that get another content than the audit has read.
         self._replaced: set[int] = set()
@@ -124,7 +124,7 @@ class Planner:
 
     def _is_hopeless(self) -> bool:
         impossible = self._plan.impossible
-        is_empty = not self._rest.layout.has_log
+        is_empty = not self._rest.store.layout.has_log
         if "log-missing" in self._kinds or (is_empty and "log-short" in self._kinds):
             impossible.append(
                 "the whole commit log is missing. Mount or restore it; if it is elsewhere, give "
@@ -144,7 +144,7 @@ class Planner:
     def _check_sizes(self) -> None:
         """No guess at the size of segments may cost messages."""
         rest, size = self._rest, self._segment_bytes
-        sound = [file for file in rest.layout.segments if not file.start % size]
+        sound = [file for file in rest.store.layout.segments if not file.start % size]
         ask = "Give the broker's: --config FILE, or --set mappedFileSizeCommitLog=BYTES"
         for file in sound:
             if file.size > size and steps.holds_records_from(rest.files, file, size):
@@ -152,7 +152,7 @@ class Planner:
                     f"{file.path} holds records behind byte {size}, so segments are longer than "
                     f"that. {ask}."
                 )
-        guessed = rest.sizes.origins["segment"] == FOUND
+        guessed = rest.store.sizes.origins["segment"] == FOUND
         if guessed and len(sound) == 1 and self._report.log.end > sound[0].start + size:
             self._plan.impossible.append(
                 f"{sound[0].path} was cut, or segments behind it are missing: messages up to log "
@@ -163,7 +163,7 @@ class Planner:
     # --- files in each other's way ----------------------------------------------------------
 
     def _strays(self) -> Iterator[Step]:
-        layout = self._rest.layout
+        layout = self._rest.store.layout
         stray = [(path, "is none of the store's files") for path, stops in layout.foreign if stops]
         stray += [(file.path, "has no length") for file in layout.unfinished]
         stray += [
@@ -178,7 +178,7 @@ class Planner:
 
     def _duplicate(self, file: FoundFile) -> Step:
         files = self._rest.files
-        other = next(one for one in self._rest.layout.segments if one.start == file.start)
+        other = next(one for one in self._rest.store.layout.segments if one.start == file.start)
         if steps.same_bytes(files, file.path, other.path):
             return _take_out(file.path, f", which is the same as {other.path}")
         out, kept = file.path, other.path
@@ -197,7 +197,7 @@ class Planner:
         """Files with the records of another place go there, if nothing sound is in the way."""
         misplaced = self._report.log.misplaced
         free = {start for _, start, _ in misplaced}
-        there = {file.start for file in self._rest.layout.segments}
+        there = {file.start for file in self._rest.store.layout.segments}
         moves: list[tuple[str, int]] = []
         for path, start, own in misplaced:
             self._replaced.add(start)
@@ -221,7 +221,7 @@ class Planner:
 
     def _take_out_misplaced(self, path: str, start: int, own: int) -> Step:
         """For a file with the records of a segment that is there as well."""
-        (other,) = [file.path for file in self._rest.layout.segments if file.start == own]
+        (other,) = [file.path for file in self._rest.store.layout.segments if file.start == own]
         same = steps.same_bytes(self._rest.files, path, other)
         what = "which is a copy of" if same else "which holds other records of the place of"
         loses = f"what log offsets {start} to {start + self._segment_bytes} held"
@@ -236,7 +236,7 @@ class Planner:
         )
 
     def _missing(self) -> Iterator[Step]:
-        layout, size = self._rest.layout, self._segment_bytes
+        layout, size = self._rest.store.layout, self._segment_bytes
         sound = [file for file in layout.segments if not file.start % size]
         starts = {file.start for file in sound} - self._leaving | self._arriving
         if not starts:
@@ -292,7 +292,7 @@ class Planner:
         return kept
 
     def _lengths(self) -> Iterator[Step]:
-        for file in self._rest.layout.segments:
+        for file in self._rest.store.layout.segments:
             if file.size == self._segment_bytes or file.start % self._segment_bytes:
                 continue
             if file.start in self._replaced:
@@ -413,7 +413,7 @@ class Planner:
 
     def _path(self, log_offset: int) -> str:
         start = log_offset // self._segment_bytes * self._segment_bytes
-        found = [file.path for file in self._rest.layout.segments if file.start == start]
+        found = [file.path for file in self._rest.store.layout.segments if file.start == start]
         assert found, log_offset
         return found[0]
 

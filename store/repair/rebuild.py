@@ -176,12 +176,12 @@ class Build:
         parts, rest = self._parts, self._rest
         segments = parts.segments
         self._check_log()
-        if rest.was_left_open:
+        if rest.store.left_open:
             for segment in segments.segments:
                 segment.sync_and_drop_cache()
         cross_check = CrossCheck(segments, parts.queues)
         floor = self._old.known_end
-        lasting = rest.marks.nothing_lost or not rest.was_left_open
+        lasting = rest.store.marks.nothing_lost or not rest.store.left_open
         self._scan = LogScanner(
             MappedSegments(segments),
             min(floor, segments.max_offset),
@@ -213,7 +213,7 @@ class Build:
         """Refuse a log that is not there, or not as far as it was."""
         segments = self._parts.segments
         end = segments.segments[-1].end if segments.segments else 0
-        if end < self._rest.marks.flushed or (not end and self._old.name_anything()):
+        if end < self._rest.store.marks.flushed or (not end and self._old.name_anything()):
             raise StoreLayoutError(
                 f"the commit log ends at {end}, messages that stood behind it are missing; nothing "
                 "was changed. Restore the log, or look with 'aerobee store repair' at what is left."
@@ -238,7 +238,7 @@ class Build:
     def _keep_numbers(self) -> None:
         """No queue ends lower than it did; what a power cut may take back does not count."""
         end = self._scan.end
-        lasting = self._rest.marks.nothing_lost or not self._rest.was_left_open
+        lasting = self._rest.store.marks.nothing_lost or not self._rest.store.left_open
         for key, old in self._old.queues.items():
             top = old.max_offset if lasting else old.first_at(end)
             if not top:
@@ -308,11 +308,11 @@ class Build:
     def offsets(self) -> Offsets:
         """What the offsets file is to say once all is in place."""
         rest, parts, end = self._rest, self._parts, self._scan.end
-        known = rest.marks.believed
+        known = rest.store.marks.believed
         derived = DerivedMarks(0, 0)
         if self._with_queues:
             derived = DerivedMarks(end, parts.queues.entries())
-        elif not rest.was_left_open:
+        elif not rest.store.left_open:
             derived = DerivedMarks(
                 end, sum(queue.max_offset for queue in self._old.queues.values())
             )

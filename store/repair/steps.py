@@ -44,7 +44,7 @@ def put_back(rest: StoreAtRest, aside: str, target: str) -> None:
 
 def make_blank_segment(rest: StoreAtRest, path: str) -> None:
     """A segment that says of itself that nothing is in it, so that numbering is kept."""
-    files, size = rest.files, rest.sizes.segment_bytes
+    files, size = rest.files, rest.store.sizes.segment_bytes
     with rest.changing(path, create=not files.exists(path)) as fd:
         files.set_size(fd, size)
         files.write(fd, 0, encode_blank(size))
@@ -53,7 +53,7 @@ def make_blank_segment(rest: StoreAtRest, path: str) -> None:
 
 def set_length(rest: StoreAtRest, path: str) -> None:
     """Lengthen a segment with zeros, or cut off what is too much; bytes of it are kept."""
-    files, wanted = rest.files, rest.sizes.segment_bytes
+    files, wanted = rest.files, rest.store.sizes.segment_bytes
     found = files.size_of(path)
     with rest.changing(path) as fd:
         if found > wanted and files.last_nonzero(fd, wanted, found) > wanted:
@@ -66,7 +66,7 @@ def fill(rest: StoreAtRest, path: str, start: int, end: int, store_ms: int) -> N
 
     At the segment's end a blank does it.
     """
-    files, size = rest.files, rest.sizes.segment_bytes
+    files, size = rest.files, rest.store.sizes.segment_bytes
     first = start // size * size
     position, stop = start - first, end - first
     with rest.changing(path) as fd:
@@ -117,9 +117,9 @@ def in_lost_and_found(rest: StoreAtRest, start: int) -> str | None:
     files, name = rest.files, segment_name(start)
     for directory in rest.asides():
         path = os.path.join(directory, "commitlog", name)
-        if files.exists(path) and files.size_of(path) == rest.sizes.segment_bytes:
-            file = FoundFile(path, start, rest.sizes.segment_bytes)
-            if head_at(files, file, rest.sizes.segment_bytes, 0) is not None:
+        if files.exists(path) and files.size_of(path) == rest.store.sizes.segment_bytes:
+            file = FoundFile(path, start, rest.store.sizes.segment_bytes)
+            if head_at(files, file, rest.store.sizes.segment_bytes, 0) is not None:
                 return path
     return None
 

@@ -189,7 +189,7 @@ def truncate(
 
 def _save_marks(rest: StoreAtRest, cut: Cut, derived: DerivedMarks) -> None:
     """What the offsets file may say now: the log reaches to the cut at most."""
-    known = rest.marks.believed
+    known = rest.store.marks.believed
     indexed = -1 if known is None else min(known.indexed, cut.log_offset)
     gaps = known.gaps if known is not None else ()
     names = known.index_files if known is not None and indexed >= 0 else ()
@@ -217,7 +217,7 @@ def _cut_log(rest: StoreAtRest, cut: Cut, *, discard: bool) -> None:
         else:
             # Under a name that no repair takes for that of a missing segment.
             rest.take_out(path, f"{path}.cut")
-    for segment in rest.layout.segments:
+    for segment in rest.store.layout.segments:
         position = cut.log_offset - segment.start
         if segment.path in cut.segments or not 0 <= position < segment.size:
             continue
@@ -238,7 +238,7 @@ def _cut_queues(rest: StoreAtRest, cut: Cut) -> DerivedMarks:
     parts = make_parts(rest.settings, rest.files, rest.clock)
     try:
         parts.queues.load()
-        whole = not rest.was_left_open and not any(queue.unmade for queue in parts.queues)
+        whole = not rest.store.left_open and not any(queue.unmade for queue in parts.queues)
         for queue in parts.queues:
             queue.mend_files()
         for (topic, queue_id), end in cut.queue_ends.items():

@@ -52,7 +52,6 @@ from aerobee.store.retention.rules import (
     judge,
 )
 from aerobee.store.retention.segment_times import MESSAGE, LastStored, SegmentPlace, last_stored
-from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
 log = logging.getLogger("aerobee.store.retention")
@@ -212,18 +211,13 @@ class Retention:
     def _last_stored(self, segment: SegmentPlace, following: SegmentPlace) -> LastStored:
         known = self._times.get(segment.start)
         if known is None:
-            known = self._written_here(segment.start) or last_stored(
-                self.store.files, segment, following
-            )
+            written = self.store.segments.find(segment.start)
+            if written is not None and written.last_store_ms:  # since the start, so it knows
+                known = LastStored(written.last_store_ms, MESSAGE)
+            else:
+                known = last_stored(self.store.files, segment, following)
             self._times[segment.start] = known
         return known
-
-    def _written_here(self, start: int) -> LastStored | None:
-        """A segment that was written since the start knows its last message's time."""
-        segment: MappedFile | None = self.store.segments.find(start)
-        if segment is None or not segment.last_store_ms:
-            return None
-        return LastStored(segment.last_store_ms, MESSAGE)
 
     def _needs(self, groups: OffsetsByQueue, new_min: int) -> Iterator[Need]:
         for (topic, queue_id), offsets in groups.items():
