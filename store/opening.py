@@ -76,6 +76,39 @@ class StoreParts:
         """The directory of the consume queues."""
         return self.queues.directory
 
+    def load(self) -> None:
+        """Read what is there, and refuse what no start takes; changes nothing.
+
+        Raises StoreLayoutError, StoreSizeMismatch or OSError.
+        """
+        self.segments.paths.check()
+        check_small_files(self.files, self.root)
+        self.segments.load(LOG_SIZE_KEYS)
+        self.queues.load()
+        self.checkpoint.load()
+        if self.index is not None:
+            self.index.load()
+
+    def make_recovery(self, settings: Settings, progress: Progress | None = None) -> Recovery:
+        """The recovery of what was loaded, before anything was changed."""
+        return Recovery(
+            self.files,
+            self.clock,
+            self.segments,
+            self.queues,
+            self.index,
+            self.checkpoint,
+            self.offsets_file,
+            self.dispatcher,
+            clean_stop=not self.lock.was_left_open(),
+            same_boot=self.lock.was_left_this_boot(),
+            check_crc=crc_checks(
+                verify_property_crc=settings.verify_property_crc,
+                check_crc=settings.check_crc_on_recover,
+            ),
+            progress=progress,
+        )
+
     def open_pool(self) -> None:
         """Get the memory of the transient pool, which only a store that appends needs.
 
@@ -203,32 +236,9 @@ def _segment_maker(
 
 
 def _recover(parts: StoreParts, settings: Settings, progress: Progress | None) -> None:
-    clean_stop = not parts.lock.was_left_open()
-    parts.segments.paths.check()
-    check_small_files(parts.files, parts.root)
-    parts.segments.load(LOG_SIZE_KEYS)
-    parts.queues.load()
-    parts.checkpoint.load()
-    if parts.index is not None:
-        parts.index.load()
+    parts.load()
     check_rights(parts.files, parts.root, parts.segments, parts.queues, parts.index)
-    recovery = Recovery(
-        parts.files,
-        parts.clock,
-        parts.segments,
-        parts.queues,
-        parts.index,
-        parts.checkpoint,
-        parts.offsets_file,
-        parts.dispatcher,
-        clean_stop=clean_stop,
-        same_boot=parts.lock.was_left_this_boot(),
-        check_crc=crc_checks(
-            verify_property_crc=settings.verify_property_crc,
-            check_crc=settings.check_crc_on_recover,
-        ),
-        progress=progress,
-    )
+    recovery = parts.make_recovery(settings, progress)
     recovery.check()
     parts.lock.mark_open()
     for directory in (*parts.log_directories, parts.queue_directory):

@@ -7,14 +7,7 @@ from typing import Any, Final
 
 from aerobee.cli.output import print_json, printable
 from aerobee.cli.progress import Progress, size
-from aerobee.cli.store.access import (
-    DAMAGED,
-    SOUND,
-    below,
-    locked_to_read,
-    run_on_store,
-    settings_of,
-)
+from aerobee.cli.store.access import DAMAGED, SOUND, below, locked_to_read, on_store, settings_of
 from aerobee.cli.times import time_text
 from aerobee.store.audit.verify import verify
 from aerobee.store.inspect.kinds import KINDS, Level
@@ -25,12 +18,9 @@ _COLOURS: Final = {Level.DAMAGE: "\x1b[1;31m", Level.WARNING: "\x1b[33m", Level.
 _PLAIN: Final = "\x1b[0m"
 
 
+@on_store
 def verify_store(parsed: argparse.Namespace) -> int:
     """Check a store; exit code 0 when it is sound, 1 when it is damaged."""
-    return run_on_store(parsed, lambda: _verify(parsed))
-
-
-def _verify(parsed: argparse.Namespace) -> int:
     settings, given = settings_of(parsed)
     with locked_to_read(settings), Progress(shown=not parsed.quiet) as progress:
         report = verify(settings, given, progress=progress)
@@ -122,7 +112,7 @@ def json_report(report: Report) -> dict[str, Any]:
         "levels": {level.value: findings.count(level) for level in Level},
         "kinds": findings.counts,
         "findings": [json_finding(finding) for finding in findings],
-        "gaps": [{"start": gap.start, "end": gap.end, "reason": gap.reason} for gap in report.gaps],
+        "gaps": [gap._asdict() for gap in report.gaps],
         "counts": vars(report.counts),
         "sizes": {
             name: value for name, value in report.sizes._asdict().items() if name != "origins"
