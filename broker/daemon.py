@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from aerobee.broker.core import BrokerCore
-from aerobee.broker.metrics_setup import add_broker, add_http, add_network, metrics_of_process
 from aerobee.broker.monitoring.health import (
     HealthChecks,
     LoopMonitor,
@@ -27,6 +26,12 @@ from aerobee.broker.monitoring.health import (
 )
 from aerobee.broker.monitoring.http import HttpLimits, HttpServer
 from aerobee.broker.monitoring.metrics import Metrics
+from aerobee.broker.monitoring.setup import (
+    add_broker,
+    add_http,
+    add_network,
+    metrics_of_process,
+)
 from aerobee.broker.monitoring.systemd import Notifier, Supervision
 from aerobee.broker.registration.addresses import Identity, ReservedPorts, decide_advertised
 from aerobee.broker.registration.registration import Registrar

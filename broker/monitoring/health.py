@@ -14,7 +14,6 @@ a change was first seen, so `HealthChecks.run` is also called from the daemon's 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -153,13 +152,6 @@ def disk_probe(
         return refusal_text(full, full_ratio) if full else None
 
     return probe
-
-
-def used_ratio(disk: os.statvfs_result) -> float:
-    """Used share of a file system as `df` shows it: root's reserve counts as used up."""
-    used = disk.f_blocks - disk.f_bfree
-    usable = used + disk.f_bavail
-    return used / usable if usable else 1.0
 
 
 # --- the endpoints ------------------------------------------------------------------------------
