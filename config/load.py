@@ -18,7 +18,7 @@ from typing import Final
 
 from aerobee.config import sources
 from aerobee.config.errors import ConfigError, raise_all
-from aerobee.config.limits import Limits
+from aerobee.config.limits import check_limits
 from aerobee.config.model import BY_FULL_KEY, BY_NAME, BY_ROCKETMQ_KEY, SETTINGS, Settings
 from aerobee.config.rules import (
     DEFAULT,
@@ -219,7 +219,7 @@ def _nearest(item: Given) -> str | None:
 def _check_limits(settings: Settings, origins: Mapping[str, Origin]) -> None:
     """Relations between limits, with the place of the setting that breaks one."""
     try:
-        Limits.of(settings, open_files=1 << 30)
+        check_limits(settings)
     except ConfigError as error:
         origin = origins.get(BY_FULL_KEY[error.key].name, DEFAULT)
         if origin is DEFAULT:

@@ -1,6 +1,6 @@
 """Settings that bound what anybody can make the broker do (docs/reliability.md 8).
 
-`limits.py` makes the checked `Limits` of them and asserts their relations.
+`config/limits.py` checks their relations.
 """
 
 from dataclasses import dataclass
