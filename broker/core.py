@@ -38,9 +38,10 @@ from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.light_queues import LightGroupTable, LightTopicTable, load_offsets
 from aerobee.broker.tables.offsets import committed_by_queue
 from aerobee.broker.tables.state_file import JsonStateFile
-from aerobee.broker.tables.topics import PERM_READ, PERM_WRITE, TopicOptions, TopicTable
+from aerobee.broker.tables.topics import TopicOptions, TopicTable
 from aerobee.broker.workers import LoopCalls, WorkerAnswers
 from aerobee.config.model import Settings
+from aerobee.protocol.bodies.routes import PERM_READ, PERM_WRITE
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.headers.send import SendReply
 from aerobee.store.message_store import MessageStore

@@ -16,10 +16,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from aerobee.nameserver.bodies import (
     cluster_body,
-    data_version_json,
     encode,
     is_plain_name,
     kv_body,
@@ -33,11 +33,11 @@ from aerobee.nameserver.kv import ORDER_TOPIC_NAMESPACE, KvTable
 from aerobee.nameserver.routes import (
     UNIT,
     UNIT_SUB,
-    DataVersion,
     Registration,
     RouteLimitReached,
     RouteTable,
 )
+from aerobee.protocol.bodies.topics import DataVersion
 from aerobee.protocol.checksum import body_crc
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
@@ -92,15 +92,17 @@ class Requests:
             RequestCode.QUERY_DATA_VERSION: self._query_data_version,
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
             RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
-            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
-            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: partial(self._set_write_perm, False),
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: partial(self._set_write_perm, True),
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
-            RequestCode.GET_UNIT_TOPIC_LIST: self._unit_topics,
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._unit_sub_topics,
-            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._unit_sub_only_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: partial(self._topics_with_flags, UNIT, 0),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: partial(self._topics_with_flags, UNIT_SUB, 0),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: partial(
+                self._topics_with_flags, UNIT_SUB, UNIT
+            ),
             RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
             RequestCode.GET_NAMESRV_CONFIG: self._get_config,
         }
@@ -177,7 +179,7 @@ class Requests:
         changed = known is None or known != read_data_version(command.body)
         if not changed:
             self._routes.renew(header.broker_addr)
-        body = b"" if known is None else encode(data_version_json(known))
+        body = b"" if known is None else encode(known.to_json())
         return _ok(command, QueryDataVersionResponse(changed).to_ext(), body)
 
     def _known_version(
@@ -185,17 +187,13 @@ class Requests:
     ) -> DataVersion | None:
         return self._routes.known_version(header.broker_name, header.broker_id, header.broker_addr)
 
-    def _wipe_write_perm(self, _owner: object, command: Command) -> bytes:
+    def _set_write_perm(self, allowed: bool, _owner: object, command: Command) -> bytes:
         name = BrokerNameHeader.from_ext(command.ext).broker_name
-        count = self._routes.set_write_perm(name, False)
-        log.info("write permission taken broker=%r topics=%d", name, count)
-        return _ok(command, WipeWritePermResponse(count).to_ext())
-
-    def _add_write_perm(self, _owner: object, command: Command) -> bytes:
-        name = BrokerNameHeader.from_ext(command.ext).broker_name
-        count = self._routes.set_write_perm(name, True)
-        log.info("write permission given broker=%r topics=%d", name, count)
-        return _ok(command, AddWritePermResponse(count).to_ext())
+        count = self._routes.set_write_perm(name, allowed)
+        done = "given" if allowed else "taken"
+        log.info("write permission %s broker=%r topics=%d", done, name, count)
+        answer = AddWritePermResponse(count) if allowed else WipeWritePermResponse(count)
+        return _ok(command, answer.to_ext())
 
     # --- routes and lists
 
@@ -231,15 +229,10 @@ class Requests:
         names = dict.fromkeys((*routes.clusters, *routes.groups))
         return _ok(command, body=topic_list_body(names, routes.any_address()))
 
-    def _unit_topics(self, _owner: object, command: Command) -> bytes:
-        return _ok(command, body=topic_list_body(self._routes.topics_with_flags(UNIT)))
-
-    def _unit_sub_topics(self, _owner: object, command: Command) -> bytes:
-        return _ok(command, body=topic_list_body(self._routes.topics_with_flags(UNIT_SUB)))
-
-    def _unit_sub_only_topics(self, _owner: object, command: Command) -> bytes:
-        topics = self._routes.topics_with_flags(UNIT_SUB, lacking=UNIT)
-        return _ok(command, body=topic_list_body(topics))
+    def _topics_with_flags(
+        self, having: int, lacking: int, _owner: object, command: Command
+    ) -> bytes:
+        return _ok(command, body=topic_list_body(self._routes.topics_with_flags(having, lacking)))
 
     def _delete_topic(self, _owner: object, command: Command) -> bytes:
         header = DeleteTopicHeader.from_ext(command.ext)

@@ -19,7 +19,8 @@ from aerobee.broker.messages.properties import OF_ONE_RECORD
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
-from aerobee.broker.tables.topics import PERM_READ_WRITE, PERM_WRITE, TopicTable
+from aerobee.broker.tables.topics import TopicTable
+from aerobee.protocol.bodies.routes import PERM_READ_WRITE, PERM_WRITE
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response

@@ -27,9 +27,10 @@ import msgspec
 
 from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.registration.name_server_link import LinkOptions, NameServerLink
-from aerobee.broker.tables.config_table import DataVersion
-from aerobee.broker.tables.topics import PERM_READ_WRITE, TopicConfig, TopicTable
+from aerobee.broker.tables.topics import TopicConfig, TopicTable
 from aerobee.config.model import Settings
+from aerobee.protocol.bodies.routes import PERM_READ_WRITE
+from aerobee.protocol.bodies.topics import DataVersion
 from aerobee.protocol.checksum import body_crc
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, make_request

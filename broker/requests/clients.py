@@ -12,9 +12,10 @@ import logging
 from aerobee.broker.router import Handler
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Heartbeat
 from aerobee.broker.tables.groups import GroupTable
-from aerobee.broker.tables.topics import PERM_READ_WRITE, TopicTable
+from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.clients import CheckClientConfig, HeartbeatData, encode_consumer_list
+from aerobee.protocol.bodies.routes import PERM_READ_WRITE
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import TAG_TYPE

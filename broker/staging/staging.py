@@ -21,8 +21,9 @@ from aerobee.broker.staging.rows import ChunkCheck
 from aerobee.broker.staging.table import StageFile, StageTable
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.state_file import JsonStateFile
-from aerobee.broker.tables.topics import PERM_WRITE, TopicTable
+from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
+from aerobee.protocol.bodies.routes import PERM_WRITE
 from aerobee.store.errors import StoreError
 from aerobee.store.message_store import MessageStore
 

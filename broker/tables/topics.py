@@ -16,6 +16,7 @@ from typing import Any
 
 from aerobee.broker.tables.config_table import ConfigTable
 from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.protocol.bodies.routes import PERM_INHERIT, PERM_READ_WRITE
 from aerobee.protocol.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
@@ -30,11 +31,6 @@ from aerobee.protocol.names import (
 )
 
 log = logging.getLogger("aerobee.broker.topics")
-
-PERM_INHERIT = 1
-PERM_WRITE = 2
-PERM_READ = 4
-PERM_READ_WRITE = PERM_READ | PERM_WRITE
 
 _SCHEDULE_QUEUES = 18
 _BENCHMARK_QUEUES = 1_024

@@ -17,7 +17,8 @@ from aerobee.protocol.errors import BadRequest
 
 # The broker id of a master; its slaves have others.
 MASTER_ID = 0
-# What may be done with the queues of a topic.
+# What may be done with the queues of a topic. INHERIT: topics may be made after it.
+PERM_INHERIT = 1
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_READ_WRITE = PERM_READ | PERM_WRITE

@@ -24,15 +24,18 @@ MAX_TOPICS = 200_000
 _MAX_VALUES = 2_000_000
 
 
-class VersionStamp(NamedTuple):
-    """The stamp of a table: equal only when all parts are. Only 5.x sends a state version."""
+class DataVersion(NamedTuple):
+    """The version of a table of topics or groups, which brokers, name servers and slaves compare
+    (protocol/WIRE.md 4.5, store/FORMAT.md 11.2): time of the last change in ms, and how many
+    changes there were. Equal only when all parts are; only 5.x has a state version.
+    """
 
     timestamp_ms: int = 0
     counter: int = 0
     state_version: int = 0
 
     @classmethod
-    def from_json(cls, value: Any) -> "VersionStamp":
+    def from_json(cls, value: Any) -> "DataVersion":
         """A missing one is 0/0; BadRequest (code 1) for nonsense."""
         if value is None:
             return cls()
@@ -42,6 +45,13 @@ class VersionStamp(NamedTuple):
             long_member(members, "counter", 0),
             long_member(members, "stateVersion", 0),
         )
+
+    def to_json(self) -> dict[str, int]:
+        """As brokers and name servers write it."""
+        shown = {"counter": self.counter, "timestamp": self.timestamp_ms}
+        if self.state_version:
+            shown["stateVersion"] = self.state_version
+        return shown
 
 
 class TopicData(msgspec.Struct, frozen=True):
@@ -80,9 +90,9 @@ def _bounded(topic: TopicData) -> TopicData:
 
 
 class TopicTableData(msgspec.Struct, frozen=True):
-    """A topic table with its stamp (answer to 21)."""
+    """A topic table with its version (answer to 21)."""
 
-    version: VersionStamp
+    version: DataVersion
     topics: dict[str, TopicData]
 
     @classmethod
@@ -92,7 +102,7 @@ class TopicTableData(msgspec.Struct, frozen=True):
         if len(table) > MAX_TOPICS:
             raise BadRequest.system_error(f"{len(table)} topics, limit {MAX_TOPICS}")
         return cls(
-            VersionStamp.from_json(members.get("dataVersion")),
+            DataVersion.from_json(members.get("dataVersion")),
             {name: TopicData.from_json(name, value) for name, value in table.items()},
         )
 

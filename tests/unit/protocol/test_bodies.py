@@ -21,8 +21,8 @@ from aerobee.protocol.bodies.clients import (
 )
 from aerobee.protocol.bodies.routes import TopicRoute
 from aerobee.protocol.bodies.topics import (
+    DataVersion,
     TopicData,
-    VersionStamp,
     parse_topic_table,
 )
 from aerobee.protocol.codes import ResponseCode
@@ -146,7 +146,7 @@ def test_topic_tables_take_defaults_and_check_names() -> None:
 
 
 def test_five_x_data_versions_survive() -> None:
-    version = VersionStamp.from_json({"counter": 1, "timestamp": 2, "stateVersion": 3})
+    version = DataVersion.from_json({"counter": 1, "timestamp": 2, "stateVersion": 3})
     assert version == (2, 1, 3)
 
 

@@ -131,7 +131,7 @@ def test_a_topics_file_of_the_java_broker_is_read(tmp_path: Path) -> None:
     )
     topics = topic_table(tmp_path)
     assert topics.get("T7") == TopicConfig("T7", 8, 8, 6)
-    assert topics.data_version == (1700000000999, 3)
+    assert topics.data_version == (1700000000999, 3, 0)
 
 
 @pytest.mark.parametrize("loss", ["damaged", "missing", "both missing"])
