@@ -25,7 +25,7 @@ from aerobee.protocol.bodies.stats import (
     parse_connections,
     parse_topic_stats,
 )
-from aerobee.protocol.bodies.topics import TopicData, parse_topic_table
+from aerobee.protocol.bodies.topics import TopicConfig, parse_topic_table
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.headers.admin import (
     ConsumeStatsHeader,
@@ -91,11 +91,11 @@ class Admin(Role):
         """
         with checking_arguments():
             check_topic_name(topic)
-        settings = TopicData(topic, queues, queues, perm)
+        settings = TopicConfig(topic, queues, queues, perm)
         for address in _masters(await self.cluster(), cluster, broker).values():
             await self._put_topic(address, settings)
 
-    async def put_topic(self, broker: str, settings: TopicData) -> None:
+    async def put_topic(self, broker: str, settings: TopicConfig) -> None:
         """Create a topic on one broker's master, or replace all its settings there.
 
         With fewer queues than before, the messages of those that fall away cannot be read.
@@ -128,7 +128,7 @@ class Admin(Role):
                     await self._session.call(address, code)
         return sorted(masters)
 
-    async def _put_topic(self, address: str, settings: TopicData) -> None:
+    async def _put_topic(self, address: str, settings: TopicConfig) -> None:
         header = CreateTopicHeader(
             topic=settings.name,
             read_queue_nums=settings.read_queues,
@@ -143,14 +143,14 @@ class Admin(Role):
 
     async def topic_settings(
         self, topic: str, *, cluster: str | None = None, broker: str | None = None
-    ) -> dict[str, TopicData | None]:
+    ) -> dict[str, TopicConfig | None]:
         """What a topic is like on every master, by broker name; None where it does not exist.
 
         The brokers are asked themselves: name servers hear of a change a moment later. `cluster`
         and `broker` choose as in `create_topic`. Brokers send their whole topic table for this.
         """
         self._session.check_running()
-        found: dict[str, TopicData | None] = {}
+        found: dict[str, TopicConfig | None] = {}
         for name, address in _masters(await self.cluster(), cluster, broker).items():
             answer = await self._session.call(address, RequestCode.GET_ALL_TOPIC_CONFIG)
             with reading(address):

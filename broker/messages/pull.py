@@ -21,9 +21,10 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
-from aerobee.broker.tables.topics import TopicConfig, TopicTable
+from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.routes import PERM_READ
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import Subscription, tag_codes

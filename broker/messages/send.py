@@ -23,8 +23,9 @@ from aerobee.broker.messages.retry import FailedMessages
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import MESSAGE_FIFO, MESSAGE_NORMAL, BrokerStats
 from aerobee.broker.tables.groups import GroupTable
-from aerobee.broker.tables.topics import TopicConfig, TopicTable
+from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.routes import PERM_READ_WRITE
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command

@@ -13,7 +13,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable, Member
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
-from aerobee.broker.tables.topics import TopicConfig, TopicTable
+from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.stats import (
     ConnectionData,
@@ -26,6 +26,7 @@ from aerobee.protocol.bodies.stats import (
     encode_producer_connections,
     encode_topic_stats,
 )
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response

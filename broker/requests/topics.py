@@ -19,11 +19,11 @@ from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
-from aerobee.broker.tables.topics import TopicConfig, TopicTable
+from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.workers import AnswerLater
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.common import encode_topic_list, parse_body
-from aerobee.protocol.bodies.topics import MULTI_TAG, SINGLE_TAG
+from aerobee.protocol.bodies.topics import MULTI_TAG, SINGLE_TAG, TopicConfig
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from aerobee.broker.messages.properties import stored_properties
-from aerobee.broker.tables.topics import TopicConfig, TopicTable
+from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.routes import PERM_WRITE
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.headers.stages import Run, decode_chunk

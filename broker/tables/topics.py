@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from aerobee.broker.tables.config_table import ConfigTable
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.protocol.bodies.routes import PERM_INHERIT, PERM_READ_WRITE
+from aerobee.protocol.bodies.topics import SINGLE_TAG, TopicConfig
 from aerobee.protocol.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
@@ -37,44 +40,6 @@ _BENCHMARK_QUEUES = 1_024
 _CLUSTER_TOPIC_QUEUES = 16
 # A log line names at most this many lost topics.
 _LOST_SHOWN = 10
-
-
-@dataclass(frozen=True, slots=True)
-class TopicConfig:
-    """One topic, with RocketMQ's defaults."""
-
-    name: str
-    read_queues: int = 16
-    write_queues: int = 16
-    perm: int = PERM_READ_WRITE
-    filter_type: str = "SINGLE_TAG"
-    sys_flag: int = 0
-    order: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """As it stands in the file and on the wire, keys in ascending order."""
-        return {
-            "order": self.order,
-            "perm": self.perm,
-            "readQueueNums": self.read_queues,
-            "topicFilterType": self.filter_type,
-            "topicName": self.name,
-            "topicSysFlag": self.sys_flag,
-            "writeQueueNums": self.write_queues,
-        }
-
-    @classmethod
-    def from_json(cls, name: str, value: Mapping[str, Any]) -> TopicConfig:
-        """Read one; missing members take their defaults. Raises ValueError."""
-        return cls(
-            name,
-            int(value.get("readQueueNums", 16)),
-            int(value.get("writeQueueNums", 16)),
-            int(value.get("perm", PERM_READ_WRITE)),
-            str(value.get("topicFilterType") or "SINGLE_TAG"),
-            int(value.get("topicSysFlag", 0)),
-            str(value.get("order", False)).lower() == "true",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +207,16 @@ def _built_in(options: TopicOptions) -> list[TopicConfig]:
 
 
 def _parse(name: str, value: Mapping[str, Any]) -> TopicConfig | None:
+    """An entry of the file; missing members take their defaults. Raises ValueError."""
     if not is_valid_topic_name(name):
         log.warning("topic left out, its name is illegal name=%r", name)
         return None
-    return TopicConfig.from_json(name, value)
+    return TopicConfig(
+        name,
+        int(value.get("readQueueNums", 16)),
+        int(value.get("writeQueueNums", 16)),
+        int(value.get("perm", PERM_READ_WRITE)),
+        str(value.get("topicFilterType") or SINGLE_TAG),
+        int(value.get("topicSysFlag", 0)),
+        str(value.get("order", False)).lower() == "true",
+    )

@@ -9,7 +9,13 @@ from aerobee.cli.output import OK, print_json, print_table, say
 from aerobee.cli.times import time_text
 from aerobee.client.admin import Admin
 from aerobee.client.errors import NoRoute
-from aerobee.protocol.bodies.routes import ClusterInfo, TopicRoute
+from aerobee.protocol.bodies.routes import (
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    ClusterInfo,
+    TopicRoute,
+)
 from aerobee.protocol.names import (
     DLQ_PREFIX,
     REPLY_TOPIC_SUFFIX,
@@ -18,6 +24,7 @@ from aerobee.protocol.names import (
 )
 
 _ROUTES_AT_ONCE: Final = 16
+_RIGHTS: Final = ((PERM_READ, "r"), (PERM_WRITE, "w"), (PERM_INHERIT, "x"))
 
 
 def list_topics(parsed: argparse.Namespace) -> int:
@@ -129,4 +136,4 @@ def _route_fields(name: str, route: TopicRoute) -> dict[str, Any]:
 
 def rights_text(perm: int) -> str:
     """`rw`, with an x for a topic whose rights new topics inherit."""
-    return "".join(letter for bit, letter in ((4, "r"), (2, "w"), (1, "x")) if perm & bit)
+    return "".join(letter for bit, letter in _RIGHTS if perm & bit)

@@ -1,4 +1,4 @@
-"""The topic tables of brokers, as clients read them (protocol/WIRE.md 4.5)."""
+"""Topics and the topic tables of brokers (protocol/WIRE.md 4.5)."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -54,8 +54,8 @@ class DataVersion(NamedTuple):
         return shown
 
 
-class TopicData(msgspec.Struct, frozen=True):
-    """A topic's configuration as it travels; defaults are those of missing members."""
+class TopicConfig(msgspec.Struct, frozen=True):
+    """One topic of a broker; defaults are those of missing members."""
 
     name: str
     read_queues: int = 16
@@ -66,7 +66,7 @@ class TopicData(msgspec.Struct, frozen=True):
     order: bool = False
 
     @classmethod
-    def from_json(cls, name: str, value: Any) -> "TopicData":
+    def from_json(cls, name: str, value: Any) -> "TopicConfig":
         """BadRequest (code 1) for an illegal name, a number that is none or queues out of range."""
         members = as_object(value, f"topic {name[:127]!r}")
         return _bounded(
@@ -81,8 +81,20 @@ class TopicData(msgspec.Struct, frozen=True):
             )
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the file and on the wire, keys in ascending order."""
+        return {
+            "order": self.order,
+            "perm": self.perm,
+            "readQueueNums": self.read_queues,
+            "topicFilterType": self.filter_type,
+            "topicName": self.name,
+            "topicSysFlag": self.sys_flag,
+            "writeQueueNums": self.write_queues,
+        }
 
-def _bounded(topic: TopicData) -> TopicData:
+
+def _bounded(topic: TopicConfig) -> TopicConfig:
     # 65,535 queues is far beyond any use and keeps a client's queue list within a frame.
     if not (0 <= topic.read_queues <= 0xFFFF and 0 <= topic.write_queues <= 0xFFFF):
         raise BadRequest.system_error(f"the topic {topic.name} has an impossible number of queues")
@@ -93,7 +105,7 @@ class TopicTableData(msgspec.Struct, frozen=True):
     """A topic table with its version (answer to 21)."""
 
     version: DataVersion
-    topics: dict[str, TopicData]
+    topics: dict[str, TopicConfig]
 
     @classmethod
     def from_json(cls, members: Mapping[str, Any]) -> "TopicTableData":
@@ -103,7 +115,7 @@ class TopicTableData(msgspec.Struct, frozen=True):
             raise BadRequest.system_error(f"{len(table)} topics, limit {MAX_TOPICS}")
         return cls(
             DataVersion.from_json(members.get("dataVersion")),
-            {name: TopicData.from_json(name, value) for name, value in table.items()},
+            {name: TopicConfig.from_json(name, value) for name, value in table.items()},
         )
 
 

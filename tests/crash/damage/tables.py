@@ -8,8 +8,9 @@ from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.light_queues import LightConsumerOffsets
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile
-from aerobee.broker.tables.topics import TopicConfig, TopicOptions, TopicTable
+from aerobee.broker.tables.topics import TopicOptions, TopicTable
 from aerobee.nameserver.kv import KvFile
+from aerobee.protocol.bodies.topics import TopicConfig
 
 NOW_MS = 1_700_000_000_000
 TOPICS, GROUPS = "config/topics.json", "config/subscriptionGroup.json"

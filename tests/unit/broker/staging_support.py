@@ -13,8 +13,9 @@ from aerobee.broker.delay.service import ScheduleMessageService
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.state_file import JsonStateFile
-from aerobee.broker.tables.topics import TopicConfig, TopicOptions, TopicTable
+from aerobee.broker.tables.topics import TopicOptions, TopicTable
 from aerobee.protocol.bodies.routes import PERM_READ_WRITE
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.frame import FrameDecoder

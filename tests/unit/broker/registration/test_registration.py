@@ -17,10 +17,11 @@ from aerobee.broker.registration.addresses import Advertised, Identity
 from aerobee.broker.registration.name_server_link import parse_server
 from aerobee.broker.registration.registration import Registrar
 from aerobee.broker.tables.state_file import JsonStateFile
-from aerobee.broker.tables.topics import TopicConfig, TopicOptions, TopicTable
+from aerobee.broker.tables.topics import TopicOptions, TopicTable
 from aerobee.config.model import Settings
 from aerobee.nameserver.bodies import read_registration, read_topics
 from aerobee.nameserver.server import NameServer
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.limits import RemotingLimits

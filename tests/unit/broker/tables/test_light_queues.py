@@ -15,7 +15,8 @@ from aerobee.broker.tables.light_queues import (
 )
 from aerobee.broker.tables.offsets import NO_OFFSET, ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile
-from aerobee.broker.tables.topics import TopicConfig, TopicOptions
+from aerobee.broker.tables.topics import TopicOptions
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.errors import BadRequest
 
 LIGHT = "%LMQ%a"

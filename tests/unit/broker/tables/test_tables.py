@@ -14,7 +14,8 @@ from aerobee import file_replacement
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import NO_OFFSET, ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile
-from aerobee.broker.tables.topics import TopicConfig, TopicOptions, TopicTable
+from aerobee.broker.tables.topics import TopicOptions, TopicTable
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.errors import BadRequest
 from aerobee.store.errors import StoreNotWritable
 
