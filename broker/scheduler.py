@@ -83,20 +83,19 @@ class Scheduler:
             return
         try:
             task.run()
-        except Exception:  # noqa: BLE001 - the top of a task
-            self._failed(task)
+        except Exception as error:  # noqa: BLE001 - the top of a task
+            self._failed(task, error)
         self._schedule(task, task.interval_s)
 
     def _ended(self, task: _Task, future: asyncio.Future[object]) -> None:
         task.running = None
         if not future.cancelled() and (error := future.exception()) is not None:
-            task.failures += 1
-            log.error("duty failed name=%s", task.name, exc_info=error)
+            self._failed(task, error)
         self._schedule(task, task.interval_s)
 
-    def _failed(self, task: _Task) -> None:
+    def _failed(self, task: _Task, error: BaseException) -> None:
         task.failures += 1
-        log.exception("duty failed name=%s", task.name)
+        log.error("duty failed name=%s", task.name, exc_info=error)
 
 
 class Savable(Protocol):

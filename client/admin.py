@@ -7,7 +7,6 @@ merged here. Changes go to the brokers first and to the name servers after, as R
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import Final
 
 from aerobee.client.connections.role import Role
@@ -16,7 +15,13 @@ from aerobee.client.errors import ClientError, NoRoute, checking_arguments, read
 from aerobee.client.message import ReceivedMessage, received
 from aerobee.client.options import Addresses, ClientOptions
 from aerobee.protocol.bodies.common import MessageQueue, parse_kv_table, parse_topic_list
-from aerobee.protocol.bodies.routes import MASTER_ID, BrokerRoute, ClusterInfo, TopicRoute
+from aerobee.protocol.bodies.routes import (
+    MASTER_ID,
+    BrokerRoute,
+    ClusterInfo,
+    TopicRoute,
+    masters,
+)
 from aerobee.protocol.bodies.stats import (
     ConnectionData,
     ConsumeStats,
@@ -121,12 +126,12 @@ class Admin(Role):
             (expired_queues, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE),
             (unused_topics, RequestCode.CLEAN_UNUSED_TOPIC),
         )
-        masters = _masters(await self.cluster(), None, broker)
-        for address in masters.values():
+        found = _masters(await self.cluster(), None, broker)
+        for address in found.values():
             for is_chosen, code in chosen:
                 if is_chosen:
                     await self._session.call(address, code)
-        return sorted(masters)
+        return sorted(found)
 
     async def _put_topic(self, address: str, settings: TopicConfig) -> None:
         header = CreateTopicHeader(
@@ -161,7 +166,7 @@ class Admin(Role):
         """Delete a topic on every broker that has it, then at every name server."""
         route = await self.route(topic)
         ext = TopicHeader(topic).to_ext()
-        for address in _master_addresses(route.brokers):
+        for address in masters(route.brokers).values():
             await self._session.call(address, RequestCode.DELETE_TOPIC_IN_BROKER, ext)
         ext = DeleteTopicHeader(topic).to_ext()
         for address in self._session.name_servers:
@@ -172,7 +177,7 @@ class Admin(Role):
         route = await self.route(topic)
         stats: dict[MessageQueue, QueueOffsets] = {}
         ext = TopicHeader(topic).to_ext()
-        for address in _master_addresses(route.brokers):
+        for address in masters(route.brokers).values():
             answer = await self._session.call(address, RequestCode.GET_TOPIC_STATS_INFO, ext)
             with reading(address):
                 stats |= parse_topic_stats(answer.body)
@@ -190,7 +195,7 @@ class Admin(Role):
         route = await self.route(retry_topic(group))
         progress: dict[MessageQueue, GroupProgress] = {}
         ext = ConsumeStatsHeader(group, topic or "").to_ext()
-        for address in _master_addresses(route.brokers):
+        for address in masters(route.brokers).values():
             answer = await self._session.call(address, RequestCode.GET_CONSUME_STATS, ext)
             with reading(address):
                 progress |= ConsumeStats.parse(answer.body).queues
@@ -200,7 +205,7 @@ class Admin(Role):
         """The members of a consumer group that are online, sorted by client id."""
         route = await self.route(retry_topic(group))
         found: dict[str, ConnectionData] = {}
-        for address in _master_addresses(route.brokers):
+        for address in masters(route.brokers).values():
             answer = await self._session.call(
                 address,
                 RequestCode.GET_CONSUMER_CONNECTION_LIST,
@@ -294,17 +299,13 @@ class Admin(Role):
             return parse_kv_table(answer.body)
 
 
-def _master_addresses(brokers: Iterable[BrokerRoute]) -> list[str]:
-    return [broker.addresses[MASTER_ID] for broker in brokers if MASTER_ID in broker.addresses]
-
-
 def _masters(info: ClusterInfo, cluster: str | None, broker: str | None) -> dict[str, str]:
     """Addresses of the masters meant, by broker name; NoRoute when there is none."""
     names = info.brokers if cluster is None else info.clusters.get(cluster, [])
     chosen = [info.brokers[name] for name in names if name in info.brokers]
     if broker is not None:
         chosen = [one for one in chosen if one.name == broker]
-    addresses = {one.name: one.addresses[MASTER_ID] for one in chosen if MASTER_ID in one.addresses}
+    addresses = masters(chosen)
     if not addresses:
         what = f"broker {broker!r}" if broker else f"cluster {cluster!r}" if cluster else "broker"
         raise NoRoute(f"no name server knows a master of {what}")

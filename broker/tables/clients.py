@@ -25,6 +25,7 @@ from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import Subscription
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.peers import address_text
 
 log = logging.getLogger("aerobee.broker.clients")
 
@@ -47,8 +48,7 @@ class Member:
     @property
     def address(self) -> str:
         """`ip:port` of the other end."""
-        host, port = self.connection.peer
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return address_text(self.connection.peer)
 
 
 Members = dict[Connection, Member]

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from aerobee.cli.cluster.session import admin_of, consumer_of, run_client
+from aerobee.cli.cluster.session import admin_of, client_command, consumer_of
 from aerobee.cli.cluster.topics import rights_text
 from aerobee.cli.output import OK, CommandFailed, print_json, say
 from aerobee.client.errors import NoRoute
@@ -42,12 +42,9 @@ class _Step(NamedTuple):
         return [f"{what} {old} -> {new}" for what, old, new in pairs if old != new]
 
 
-def create_topic(parsed: argparse.Namespace) -> int:
+@client_command
+async def create_topic(parsed: argparse.Namespace) -> int:
     """Create a topic; change one that exists only with `--update`."""
-    return run_client(_create(parsed))
-
-
-async def _create(parsed: argparse.Namespace) -> int:
     async with admin_of(parsed) as admin:
         there = await admin.topic_settings(
             parsed.topic, cluster=parsed.cluster, broker=parsed.broker

@@ -4,7 +4,7 @@ import argparse
 import asyncio
 from typing import Any, Final
 
-from aerobee.cli.cluster.session import admin_of, run_client
+from aerobee.cli.cluster.session import admin_of, client_command
 from aerobee.cli.output import OK, print_json, print_table, say
 from aerobee.cli.times import time_text
 from aerobee.client.admin import Admin
@@ -27,17 +27,9 @@ _ROUTES_AT_ONCE: Final = 16
 _RIGHTS: Final = ((PERM_READ, "r"), (PERM_WRITE, "w"), (PERM_INHERIT, "x"))
 
 
-def list_topics(parsed: argparse.Namespace) -> int:
+@client_command
+async def list_topics(parsed: argparse.Namespace) -> int:
     """Print the topics; those of the system itself only with `--all`."""
-    return run_client(_list(parsed))
-
-
-def describe_topic(parsed: argparse.Namespace) -> int:
-    """Print the queues of a topic with their offsets."""
-    return run_client(_describe(parsed))
-
-
-async def _list(parsed: argparse.Namespace) -> int:
     async with admin_of(parsed) as admin:
         names = await admin.topics()
         if not parsed.all:
@@ -75,7 +67,9 @@ async def _routes(admin: Admin, names: list[str]) -> dict[str, TopicRoute]:
     return {name: one for name, one in zip(names, found, strict=True) if one is not None}
 
 
-async def _describe(parsed: argparse.Namespace) -> int:
+@client_command
+async def describe_topic(parsed: argparse.Namespace) -> int:
+    """Print the queues of a topic with their offsets."""
     async with admin_of(parsed) as admin:
         route = await admin.route(parsed.topic)
         stats = await admin.topic_stats(parsed.topic)

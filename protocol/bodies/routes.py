@@ -1,5 +1,6 @@
 """Routes and cluster info, as clients read them (protocol/WIRE.md 5.3)."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -69,6 +70,11 @@ class BrokerRoute(msgspec.Struct, frozen=True):
                 for broker_id in addresses
             },
         )
+
+
+def masters(brokers: Iterable[BrokerRoute]) -> dict[str, str]:
+    """The master's address of each broker that has one, by broker name."""
+    return {one.name: one.addresses[MASTER_ID] for one in brokers if MASTER_ID in one.addresses}
 
 
 class TopicRoute(msgspec.Struct, frozen=True):

@@ -50,7 +50,7 @@ def one_command(name: str) -> Command:
     decoder = FrameDecoder()
     [command] = decoder.feed(golden(name))
     assert decoder.failed is None
-    assert not decoder.frame_started
+    assert not decoder.buffered
     return command
 
 
