@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from aerobee.broker.messages.acks import Acks
 from aerobee.broker.messages.properties import StoredProperties, stored_properties, without_own
 from aerobee.broker.messages.retry import FailedMessages
+from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import MESSAGE_FIFO, MESSAGE_NORMAL, BrokerStats
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.topics import TopicTable
-from aerobee.protocol.bodies.routes import PERM_READ_WRITE
+from aerobee.config.model import Settings
+from aerobee.protocol.bodies.routes import PERM_READ_WRITE, PERM_WRITE
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
@@ -54,20 +55,6 @@ from aerobee.store.segments.results import PutResult
 _SHARDING_KEY = "__SHARDINGKEY"
 
 
-@dataclass(frozen=True, slots=True)
-class SendOptions:
-    """What sends need to know of the broker: its names, times and mode."""
-
-    cluster_name: str
-    store_host: bytes
-    sync_flush: bool
-    accept_from_ms: int
-    max_message_bytes: int
-    clock_ms: Callable[[], int]
-    broker_writable: Callable[[], bool]
-    advertised: str
-
-
 class Destination(NamedTuple):
     """Where a message goes that asks for more than to be stored.
 
@@ -86,7 +73,8 @@ class SendProcessor:
 
     def __init__(
         self,
-        options: SendOptions,
+        settings: Settings,
+        identity: Identity,
         store: MessageStore,
         put_delayed: Callable[[StoreMessage], PutResult],
         topics: TopicTable,
@@ -96,8 +84,11 @@ class SendProcessor:
         stats: BrokerStats,
         failed: FailedMessages,
         appended: Callable[[], None],
+        clock_ms: Callable[[], int],
     ) -> None:
-        self._options = options
+        self._settings = settings
+        self._advertised = identity.endpoint
+        self._clock_ms = clock_ms
         self._store = store
         self._put_delayed = put_delayed
         self._topics = topics
@@ -107,11 +98,12 @@ class SendProcessor:
         self._stats = stats
         self._failed = failed
         self._appended = appended
-        self._store_host = options.store_host
-        self._cluster = options.cluster_name
-        self._sync_flush = options.sync_flush
+        self._store_host = identity.store_host
+        self._cluster = settings.cluster_name
+        self._sync_flush = settings.sync_flush
+        self._accept_from_ms = settings.start_accept_send_timestamp_ms
         # An offsetMsgId is the store host and the log offset in hex (protocol/WIRE.md 6.6).
-        self._msg_id_prefix = options.store_host.hex().upper()
+        self._msg_id_prefix = identity.store_host.hex().upper()
 
     def handle(self, connection: Connection, command: Command) -> bytes | None:
         """Serve one send; None when its answer waits for the durable mark.
@@ -120,7 +112,7 @@ class SendProcessor:
         """
         try:
             header = SendMessageHeader.from_command(command)
-            if self._options.accept_from_ms:
+            if self._accept_from_ms:
                 self._check_accepting()
             if self._acks.full:
                 raise BadRequest(
@@ -150,10 +142,10 @@ class SendProcessor:
         self._stats.failed(self._stats.topic(name) if known else None)
 
     def _check_accepting(self) -> None:
-        if self._options.clock_ms() < self._options.accept_from_ms:
+        if self._clock_ms() < self._accept_from_ms:
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR,
-                f"broker unable to service, until {self._options.accept_from_ms} (ms since 1970)",
+                f"broker unable to service, until {self._accept_from_ms} (ms since 1970)",
             )
 
     def _create_topic(self, header: SendMessageHeader) -> TopicConfig:
@@ -181,12 +173,12 @@ class SendProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"request queueId[{queue_id}] is illegal, topic[{topic.name}] has "
                 f"{topic.write_queues} write queues, {topic.read_queues} read queues "
-                f"on broker {self._options.advertised}",
+                f"on broker {self._advertised}",
             )
-        if topic.order and not self._options.broker_writable():
+        if topic.order and not self._settings.broker_permission & PERM_WRITE:
             raise BadRequest(
                 ResponseCode.NO_PERMISSION,
-                f"the broker[{self._options.advertised}] sending message is forbidden",
+                f"the broker[{self._advertised}] sending message is forbidden",
             )
         return queue_id
 
@@ -255,11 +247,11 @@ class SendProcessor:
             raise BadRequest(
                 ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry topics"
             )
-        if len(command.body) > self._options.max_message_bytes:
+        if len(command.body) > self._settings.max_message_bytes:
             raise BadRequest(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the batch has {len(command.body)} bytes, the limit is "
-                f"{self._options.max_message_bytes} (maxMessageSize)",
+                f"{self._settings.max_message_bytes} (maxMessageSize)",
             )
         messages = self._batch_messages(connection, command, header, shared, queue_id)
         result = self._store.put_batch(messages)
@@ -337,7 +329,7 @@ class SendProcessor:
         if properties.transactional:
             raise BadRequest(
                 ResponseCode.NO_PERMISSION,
-                f"the broker[{self._options.advertised}] sending transaction message is forbidden: "
+                f"the broker[{self._advertised}] sending transaction message is forbidden: "
                 "transactions are not served by this version",
             )
         topic = header.topic

@@ -16,7 +16,7 @@ from aerobee.broker.router import Handler
 from aerobee.broker.scheduler import Scheduler
 from aerobee.broker.staging.log import StageLog
 from aerobee.broker.staging.publish import Publisher
-from aerobee.broker.staging.requests import StageAnswers, StageOptions, StageRequests
+from aerobee.broker.staging.requests import StageAnswers, StageRequests
 from aerobee.broker.staging.rows import ChunkCheck
 from aerobee.broker.staging.table import StageFile, StageTable
 from aerobee.broker.stats import BrokerStats
@@ -70,15 +70,7 @@ class Staging:
             delays,
         )
         self._requests = StageRequests(
-            StageOptions(
-                settings.broker_name,
-                settings.max_message_bytes,
-                settings.stage_expiry_ms,
-                settings.stage_max_bytes,
-                settings.sync_flush_timeout_ms / 1000,
-                delays is not None,
-                clock_ms,
-            ),
+            settings,
             self.table,
             self._log,
             ChunkCheck(
@@ -90,6 +82,8 @@ class Staging:
             self.publisher,
             self.answers,
             appended,
+            clock_ms,
+            delays=delays is not None,
         )
 
     def handlers(self) -> dict[int, Handler]:
