@@ -41,7 +41,7 @@ from aerobee.protocol.bodies.topics import DataVersion
 from aerobee.protocol.checksum import body_crc
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.frames.command import Command, encode_response, encode_success
 from aerobee.protocol.headers.admin import (
     AddWritePermResponse,
     BrokerIdentityHeader,
@@ -166,12 +166,14 @@ class Requests:
         if master is not None:
             answer = RegisterBrokerResponse(master.ha_address, master.address)
         order_topics = self._kv.namespace(ORDER_TOPIC_NAMESPACE)
-        return _ok(command, answer.to_ext(), b"" if order_topics is None else kv_body(order_topics))
+        return encode_success(
+            command, b"" if order_topics is None else kv_body(order_topics), answer.to_ext()
+        )
 
     def _unregister(self, _owner: object, command: Command) -> bytes:
         header = BrokerIdentityHeader.from_ext(command.ext)
         self._routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
-        return _ok(command)
+        return encode_success(command)
 
     def _query_data_version(self, _owner: object, command: Command) -> bytes:
         header = BrokerIdentityHeader.from_ext(command.ext)
@@ -180,7 +182,7 @@ class Requests:
         if not changed:
             self._routes.renew(header.broker_addr)
         body = b"" if known is None else encode(known.to_json())
-        return _ok(command, QueryDataVersionResponse(changed).to_ext(), body)
+        return encode_success(command, body, QueryDataVersionResponse(changed).to_ext())
 
     def _known_version(
         self, header: RegisterBrokerHeader | BrokerIdentityHeader
@@ -193,7 +195,7 @@ class Requests:
         done = "given" if allowed else "taken"
         log.info("write permission %s broker=%r topics=%d", done, name, count)
         answer = AddWritePermResponse(count) if allowed else WipeWritePermResponse(count)
-        return _ok(command, answer.to_ext())
+        return encode_success(command, ext=answer.to_ext())
 
     # --- routes and lists
 
@@ -212,40 +214,42 @@ class Requests:
         if self._options.order_messages:
             order_conf = self._kv.get(ORDER_TOPIC_NAMESPACE, topic)
         body = route_body(queues, groups, routes.filter_servers(groups), order_conf)
-        return _ok(command, body=body)
+        return encode_success(command, body)
 
     def _cluster_info(self, _owner: object, command: Command) -> bytes:
-        return _ok(command, body=cluster_body(self._routes.groups, self._routes.clusters))
+        return encode_success(command, cluster_body(self._routes.groups, self._routes.clusters))
 
     def _all_topics(self, _owner: object, command: Command) -> bytes:
-        return _ok(command, body=topic_list_body(self._routes.topics))
+        return encode_success(command, topic_list_body(self._routes.topics))
 
     def _topics_by_cluster(self, _owner: object, command: Command) -> bytes:
         cluster = ClusterHeader.from_ext(command.ext).cluster
-        return _ok(command, body=topic_list_body(self._routes.topics_of_cluster(cluster)))
+        return encode_success(command, topic_list_body(self._routes.topics_of_cluster(cluster)))
 
     def _system_topics(self, _owner: object, command: Command) -> bytes:
         routes = self._routes
         names = dict.fromkeys((*routes.clusters, *routes.groups))
-        return _ok(command, body=topic_list_body(names, routes.any_address()))
+        return encode_success(command, topic_list_body(names, routes.any_address()))
 
     def _topics_with_flags(
         self, having: int, lacking: int, _owner: object, command: Command
     ) -> bytes:
-        return _ok(command, body=topic_list_body(self._routes.topics_with_flags(having, lacking)))
+        return encode_success(
+            command, topic_list_body(self._routes.topics_with_flags(having, lacking))
+        )
 
     def _delete_topic(self, _owner: object, command: Command) -> bytes:
         header = DeleteTopicHeader.from_ext(command.ext)
         self._routes.delete_topic(header.topic, header.cluster_name or None)
         log.info("topic deleted name=%r cluster=%r", header.topic, header.cluster_name)
-        return _ok(command)
+        return encode_success(command)
 
     # --- key-value configuration
 
     def _put_kv(self, _owner: object, command: Command) -> bytes:
         header = PutKvHeader.from_ext(command.ext)
         self._kv.put(header.namespace, header.key, header.value)
-        return _ok(command)
+        return encode_success(command)
 
     def _get_kv(self, _owner: object, command: Command) -> bytes:
         header = KvHeader.from_ext(command.ext)
@@ -255,12 +259,12 @@ class Requests:
                 ResponseCode.QUERY_NOT_FOUND,
                 f"No config item, Namespace: {header.namespace} Key: {header.key}",
             )
-        return _ok(command, KvValueResponse(value).to_ext())
+        return encode_success(command, ext=KvValueResponse(value).to_ext())
 
     def _delete_kv(self, _owner: object, command: Command) -> bytes:
         header = KvHeader.from_ext(command.ext)
         self._kv.delete(header.namespace, header.key)
-        return _ok(command)
+        return encode_success(command)
 
     def _kv_namespace(self, _owner: object, command: Command) -> bytes:
         namespace = KvNamespaceHeader.from_ext(command.ext).namespace
@@ -269,25 +273,20 @@ class Requests:
             raise BadRequest(
                 ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}"
             )
-        return _ok(command, body=kv_body(table))
+        return encode_success(command, kv_body(table))
 
     # --- the name server's own configuration
 
     def _update_config(self, _owner: object, _command: Command) -> bytes:
-        raise BadRequest(
-            ResponseCode.NO_PERMISSION,
+        raise BadRequest.no_permission(
             "the configuration of a name server cannot be changed by a request; change it where "
-            "the name server is started",
+            "the name server is started"
         )
 
     def _get_config(self, _owner: object, command: Command) -> bytes:
         shown = self._options.shown or {}
         text = "".join(f"{key}={value}\n" for key, value in shown.items())
-        return _ok(command, body=text.encode())
-
-
-def _ok(command: Command, ext: Mapping[str, str] | None = None, body: bytes = b"") -> bytes:
-    return encode_response(command, ResponseCode.SUCCESS, None, ext, body)
+        return encode_success(command, text.encode())
 
 
 def _check_names(**names: str) -> None:

@@ -26,8 +26,8 @@ from typing import NamedTuple
 from aerobee.broker.delay.progress import DelayProgress
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import MESSAGE_DELAY, BrokerStats
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.frames.fastjson import dumps
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.protocol.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
@@ -338,4 +338,4 @@ class ScheduleMessageService:
         """The next queue offset of each level, as slaves fetch them (protocol/WIRE.md 3.5, 4.8)."""
         offsets = {level.level: level.offset for level in self.level_stats()}
         body = dumps({"offsetTable": offsets})
-        return encode_response(command, ResponseCode.SUCCESS, None, None, body)
+        return encode_success(command, body)

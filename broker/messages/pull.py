@@ -162,9 +162,8 @@ class PullProcessor:
 
     def _check(self, header: PullMessageHeader) -> GroupConfig:
         if not self._readable:
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION,
-                f"the broker[{self._identity.endpoint}] pulling message is forbidden",
+            raise BadRequest.no_permission(
+                f"the broker[{self._identity.endpoint}] pulling message is forbidden"
             )
         group = self._groups.get(header.consumer_group)
         if group is None:
@@ -174,9 +173,8 @@ class PullProcessor:
                 "autoCreateSubscriptionGroup on",
             )
         if not group.consume_enable:
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION,
-                f"subscription group no permission, {header.consumer_group}",
+            raise BadRequest.no_permission(
+                f"subscription group no permission, {header.consumer_group}"
             )
         self._check_queue(header, self._topics.get(header.topic))
         return group
@@ -188,15 +186,11 @@ class PullProcessor:
                 f"topic[{header.topic}] not exist, apply first please!",
             )
         if not topic.perm & PERM_READ:
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION,
-                f"the topic[{header.topic}] pulling is forbidden",
-            )
+            raise BadRequest.no_permission(f"the topic[{header.topic}] pulling is forbidden")
         if not 0 <= header.queue_id < topic.read_queues:
-            raise BadRequest(
-                ResponseCode.SYSTEM_ERROR,
+            raise BadRequest.system_error(
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] has "
-                f"{topic.read_queues} read queues",
+                f"{topic.read_queues} read queues"
             )
 
     def _tag_codes(self, header: PullMessageHeader, group: GroupConfig) -> frozenset[int] | None:
@@ -219,9 +213,8 @@ class PullProcessor:
                 "consumer here; send a heartbeat first",
             )
         if not group.consume_broadcast_enable and live.message_model == "BROADCASTING":
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION,
-                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
+            raise BadRequest.no_permission(
+                f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
             )
         subscription = live.subscriptions.get(header.topic)
         if subscription is None:
@@ -322,7 +315,6 @@ def _answer_code(status: GetStatus, asked_offset: int) -> int:
 
 def _check_expression_type(expression_type: str | None) -> None:
     if expression_type and expression_type != "TAG":
-        raise BadRequest(
-            ResponseCode.SYSTEM_ERROR,
-            "The broker does not support consumer to filter message by " + expression_type,
+        raise BadRequest.system_error(
+            "The broker does not support consumer to filter message by " + expression_type
         )

@@ -124,9 +124,8 @@ class SendProcessor:
             if topic is None and header.topic != STAGE_TOPIC:
                 topic = self._create_topic(header)
             if topic is None or topic.name in NO_SEND_TOPICS:
-                raise BadRequest(
-                    ResponseCode.NO_PERMISSION,
-                    f"Sending message to topic[{header.topic}] is forbidden.",
+                raise BadRequest.no_permission(
+                    f"Sending message to topic[{header.topic}] is forbidden."
                 )
             queue_id = self._choose_queue(topic, header.queue_id)
             put = self._put_batch if header.batch else self._put_single
@@ -143,9 +142,8 @@ class SendProcessor:
 
     def _check_accepting(self) -> None:
         if self._clock_ms() < self._accept_from_ms:
-            raise BadRequest(
-                ResponseCode.SYSTEM_ERROR,
-                f"broker unable to service, until {self._accept_from_ms} (ms since 1970)",
+            raise BadRequest.system_error(
+                f"broker unable to service, until {self._accept_from_ms} (ms since 1970)"
             )
 
     def _create_topic(self, header: SendMessageHeader) -> TopicConfig:
@@ -169,16 +167,14 @@ class SendProcessor:
         if queue_id < 0:
             return random.randrange(max(1, topic.write_queues))
         if queue_id >= max(topic.write_queues, topic.read_queues):
-            raise BadRequest(
-                ResponseCode.SYSTEM_ERROR,
+            raise BadRequest.system_error(
                 f"request queueId[{queue_id}] is illegal, topic[{topic.name}] has "
                 f"{topic.write_queues} write queues, {topic.read_queues} read queues "
-                f"on broker {self._advertised}",
+                f"on broker {self._advertised}"
             )
         if topic.order and not self._settings.broker_permission & PERM_WRITE:
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION,
-                f"the broker[{self._advertised}] sending message is forbidden",
+            raise BadRequest.no_permission(
+                f"the broker[{self._advertised}] sending message is forbidden"
             )
         return queue_id
 
@@ -239,19 +235,15 @@ class SendProcessor:
     ) -> bytes | None:
         shared = stored_properties(header.properties, self._cluster, keep_wait=True)
         if shared.delay_level > 0 or header.sys_flag & SYS_TRANSACTION_MASK or shared.transactional:
-            raise BadRequest(
-                ResponseCode.MESSAGE_ILLEGAL,
-                "a batch cannot carry a delay level or be transactional",
+            raise BadRequest.illegal_message(
+                "a batch cannot carry a delay level or be transactional"
             )
         if topic.name.startswith(RETRY_PREFIX):
-            raise BadRequest(
-                ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry topics"
-            )
+            raise BadRequest.illegal_message("batch request does not support retry topics")
         if len(command.body) > self._settings.max_message_bytes:
-            raise BadRequest(
-                ResponseCode.MESSAGE_ILLEGAL,
+            raise BadRequest.illegal_message(
                 f"the batch has {len(command.body)} bytes, the limit is "
-                f"{self._settings.max_message_bytes} (maxMessageSize)",
+                f"{self._settings.max_message_bytes} (maxMessageSize)"
             )
         messages = self._batch_messages(connection, command, header, shared, queue_id)
         result = self._store.put_batch(messages)
@@ -297,7 +289,7 @@ class SendProcessor:
                 )
             )
         if not messages:
-            raise BadRequest(ResponseCode.MESSAGE_ILLEGAL, "the batch holds no message")
+            raise BadRequest.illegal_message("the batch holds no message")
         return messages
 
     def _answer(
@@ -327,10 +319,9 @@ class SendProcessor:
     ) -> Destination:
         """Where a message goes that asks for more than to be stored."""
         if properties.transactional:
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION,
+            raise BadRequest.no_permission(
                 f"the broker[{self._advertised}] sending transaction message is forbidden: "
-                "transactions are not served by this version",
+                "transactions are not served by this version"
             )
         topic = header.topic
         if topic.startswith(RETRY_PREFIX) and self._is_dead(command, header):

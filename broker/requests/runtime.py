@@ -22,9 +22,8 @@ from aerobee.protocol.codes import (
     PROTOCOL_VERSION,
     PROTOCOL_VERSION_NAME,
     RequestCode,
-    ResponseCode,
 )
-from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.frames.fastjson import dumps, text_of
 from aerobee.protocol.message.record_layout import SYS_FLAG_POSITION, store_timestamp_position
 from aerobee.remoting.connection import Connection
@@ -64,13 +63,13 @@ class RuntimeRequests:
     def runtime_info(self, _connection: Connection, command: Command) -> bytes:
         """The runtime table."""
         body = encode_kv_table(self.runtime_table())
-        return encode_response(command, ResponseCode.SUCCESS, None, None, body)
+        return encode_success(command, body)
 
     def config(self, _connection: Connection, command: Command) -> bytes:
         """The settings as `broker.conf` lines, with the topic table's version in the header."""
         body = "".join(f"{line}\n" for line in config_lines(self._settings)).encode()
         ext = {"version": dumps(self._topics.data_version.to_json()).decode()}
-        return encode_response(command, ResponseCode.SUCCESS, None, ext, body)
+        return encode_success(command, body, ext)
 
     def runtime_table(self) -> dict[str, str]:
         """Every key of the reference's table with its text."""

@@ -34,7 +34,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.frames.command import Command, encode_response, encode_success
 from aerobee.protocol.headers.stages import (
     DONE,
     NONE,
@@ -228,7 +228,7 @@ class StageRequests:
             settings.stage_expiry_ms,
             self._delays,
         )
-        return encode_response(command, ResponseCode.SUCCESS, None, capability.to_ext())
+        return encode_success(command, ext=capability.to_ext())
 
     # --- chunks -----------------------------------------------------------------------------
 
@@ -250,7 +250,7 @@ class StageRequests:
             born_ms = self._clock_ms()
             self._log.chunk(header, command.body, born_ms, connection.packed_peer)
             self._appended()
-        return encode_response(command, ResponseCode.SUCCESS)
+        return encode_success(command)
 
     def _is_known(self, stage: Stage | None, header: StageChunkHeader) -> bool:
         """Whether the chunk is there. Raises BadRequest if it cannot belong to its stage."""

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
-from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import Subscription
 from aerobee.remoting.connection import Connection
@@ -228,9 +227,8 @@ class ClientTable:
         added = sum(group not in producers for group in heartbeat.data.producer_groups)
         added += sum(consumer.group not in consumers for consumer in heartbeat.data.consumers)
         if added and self._entries + added > self._limit:
-            raise BadRequest(
-                ResponseCode.SYSTEM_ERROR,
-                f"the broker knows {self._entries} clients in groups, the limit is {self._limit}",
+            raise BadRequest.system_error(
+                f"the broker knows {self._entries} clients in groups, the limit is {self._limit}"
             )
 
     def _note_producer(self, heartbeat: Heartbeat, name: str) -> None:
