@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from aerobee.broker.delay.progress import DelayProgress
@@ -65,20 +66,18 @@ class LevelStats(NamedTuple):
     late_s: float
 
 
+@dataclass(slots=True, eq=False)
 class _Level:
     """The message at the head of a level, and what has become of those before it."""
 
-    __slots__ = ("delivered", "due_ms", "failures", "not_before", "number", "offset", "passed_over")
-
-    def __init__(self, number: int, offset: int) -> None:
-        self.number = number
-        self.offset = offset
-        # Wall time at which there is something to be done; None when nothing waits.
-        self.due_ms: int | None = None
-        self.not_before = 0.0  # loop time
-        self.failures = 0  # of the message at the head
-        self.delivered = 0
-        self.passed_over = 0
+    number: int
+    offset: int
+    # Wall time at which there is something to be done; None when nothing waits.
+    due_ms: int | None = None
+    not_before: float = 0.0  # loop time
+    failures: int = 0  # of the message at the head
+    delivered: int = 0
+    passed_over: int = 0
 
 
 class ScheduleMessageService:

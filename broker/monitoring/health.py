@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeAlias
 
@@ -44,15 +45,13 @@ class Verdict(NamedTuple):
         return self.reason is None
 
 
+@dataclass(slots=True, eq=False)
 class _Check:
-    __slots__ = ("name", "ok", "probe", "remedy", "since")
-
-    def __init__(self, name: str, probe: Probe, remedy: str, since: float) -> None:
-        self.name = name
-        self.probe = probe
-        self.remedy = remedy
-        self.since = since
-        self.ok: bool | None = None
+    name: str
+    probe: Probe
+    remedy: str
+    since: float
+    ok: bool | None = None
 
 
 class LoopMonitor:
