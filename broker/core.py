@@ -16,11 +16,11 @@ from aerobee.broker.delay.progress import DelayProgress
 from aerobee.broker.delay.service import ScheduleMessageService
 from aerobee.broker.messages.acks import Acks
 from aerobee.broker.messages.held_pulls import HeldPulls
-from aerobee.broker.messages.pull import PullOptions, PullProcessor
+from aerobee.broker.messages.pull import PullProcessor
 from aerobee.broker.messages.query import QueryProcessor
 from aerobee.broker.messages.reput import ReputService
 from aerobee.broker.messages.retry import FailedMessages, RetryProcessor
-from aerobee.broker.messages.send import SendOptions, SendProcessor, refused_without_buffer
+from aerobee.broker.messages.send import SendProcessor, refused_without_buffer
 from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.requests.clients import ClientRequests
 from aerobee.broker.requests.locks import LockRequests, OrderLocks
@@ -38,13 +38,12 @@ from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.light_queues import LightGroupTable, LightTopicTable, load_offsets
 from aerobee.broker.tables.offsets import committed_by_queue
 from aerobee.broker.tables.state_file import JsonStateFile
-from aerobee.broker.tables.topics import PERM_READ, PERM_WRITE, TopicOptions, TopicTable
+from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.workers import LoopCalls, WorkerAnswers
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.headers.send import SendReply
 from aerobee.store.message_store import MessageStore
-from aerobee.store.reading.reader import ReadLimits
 
 # Held pulls and waiting acks are looked at this often; a hold lasts at most this much too long.
 _SWEEP_S = 0.2
@@ -84,19 +83,7 @@ class BrokerCore:
         settings = self.settings
         light = settings.lmq_enabled
         self.topics = (LightTopicTable if light else TopicTable)(
-            TopicOptions(
-                settings.broker_name,
-                settings.cluster_name,
-                settings.default_topic_queues,
-                settings.auto_create_topic,
-                settings.cluster_topic,
-                settings.broker_topic,
-                settings.trace_topic_name if settings.trace_topic else "",
-                settings.max_topics,
-                settings.auto_create_per_minute,
-            ),
-            self._state_file("topics.json"),
-            wall_clock_ms,
+            settings, self._state_file("topics.json"), wall_clock_ms
         )
         self.groups = (LightGroupTable if light else GroupTable)(
             self._state_file("subscriptionGroup.json"),
@@ -164,16 +151,8 @@ class BrokerCore:
             closing=self.delays.save_last,
         )
         self._send = SendProcessor(
-            SendOptions(
-                settings.cluster_name,
-                self.identity.store_host,
-                settings.sync_flush,
-                settings.start_accept_send_timestamp_ms,
-                settings.max_message_bytes,
-                wall_clock_ms,
-                lambda: bool(settings.broker_permission & PERM_WRITE),
-                self.identity.endpoint,
-            ),
+            settings,
+            self.identity,
             store,
             self.delays.put,
             self.topics,
@@ -183,18 +162,11 @@ class BrokerCore:
             self.stats,
             self._failed_messages,
             self._appended,
+            wall_clock_ms,
         )
         self._pull = PullProcessor(
-            PullOptions(
-                settings.broker_name,
-                self.identity.store_host,
-                self.identity.endpoint,
-                bool(settings.broker_permission & PERM_READ),
-                settings.long_polling,
-                settings.short_polling_ms / 1000,
-                settings.slave_read,
-                ReadLimits.bulk(settings) if settings.transfer_bytes_bulk else None,
-            ),
+            settings,
+            self.identity,
             store,
             self.topics,
             self.groups,

@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from aerobee.broker.core import BrokerCore
-from aerobee.broker.metrics_setup import add_broker, add_http, add_network, metrics_of_process
 from aerobee.broker.monitoring.health import (
     HealthChecks,
     LoopMonitor,
@@ -27,12 +26,18 @@ from aerobee.broker.monitoring.health import (
 )
 from aerobee.broker.monitoring.http import HttpLimits, HttpServer
 from aerobee.broker.monitoring.metrics import Metrics
+from aerobee.broker.monitoring.setup import (
+    add_broker,
+    add_http,
+    add_network,
+    metrics_of_process,
+)
 from aerobee.broker.monitoring.systemd import Notifier, Supervision
 from aerobee.broker.registration.addresses import Identity, ReservedPorts, decide_advertised
 from aerobee.broker.registration.registration import Registrar
 from aerobee.broker.scheduler import Scheduler
 from aerobee.broker.stats import BrokerStats
-from aerobee.config.limits import Limits
+from aerobee.config.limits import check_limits, connection_limit
 from aerobee.config.model import Settings
 from aerobee.config.ports import VIP_BELOW, check_ports
 from aerobee.nameserver.server import NameServer
@@ -71,8 +76,9 @@ class Daemon:
         self.settings = settings
         self.stats = BrokerStats(light=settings.lmq_enabled)
         self.health = HealthChecks()
-        limits = Limits.of(settings)
-        self._limits = remoting_limits(limits)
+        check_limits(settings)
+        limit = connection_limit(settings)
+        self._limits = remoting_limits(settings, limit.connections)
         self._notifier = notifier or Notifier({})
         self._supervision = Supervision(self._notifier, self.health)
         # What stops the parts that have been started, with their names.
@@ -84,7 +90,7 @@ class Daemon:
             lambda: None if self._serving else "the broker is starting or stopping",
             "wait; the log shows how far it is",
         )
-        self.warnings: tuple[str, ...] = limits.warnings
+        self.warnings: tuple[str, ...] = limit.warnings
         # There from `start` on.
         self.store: MessageStore
         self.core: BrokerCore
@@ -273,21 +279,21 @@ class Daemon:
             )
 
 
-def remoting_limits(limits: Limits) -> RemotingLimits:
+def remoting_limits(settings: Settings, connections: int) -> RemotingLimits:
     """The limits of the client ports, as the connection layer takes them."""
     return RemotingLimits(
-        frame_bytes=limits.frame_bytes,
-        header_bytes=limits.header_bytes,
-        connections=limits.connections,
-        connections_per_address=limits.connections_per_address,
-        idle_s=limits.idle_s,
-        frame_grace_s=limits.frame_grace_s,
-        frame_bytes_per_s=limits.frame_bytes_per_s,
-        inbound_total_bytes=limits.inbound_total_bytes,
-        outbound_high_water_bytes=limits.outbound_high_water_bytes,
-        outbound_connection_bytes=limits.outbound_connection_bytes,
-        outbound_total_bytes=limits.outbound_total_bytes,
-        pending_calls=limits.pending_calls,
+        frame_bytes=settings.max_frame_bytes,
+        header_bytes=settings.max_header_bytes,
+        connections=connections,
+        connections_per_address=min(settings.connections_per_address, connections),
+        idle_s=float(settings.idle_seconds),
+        frame_grace_s=float(settings.frame_base_seconds),
+        frame_bytes_per_s=settings.frame_bytes_per_second,
+        inbound_total_bytes=settings.inbound_bytes,
+        outbound_high_water_bytes=settings.outbound_high_water_bytes,
+        outbound_connection_bytes=settings.outbound_bytes_per_connection,
+        outbound_total_bytes=settings.outbound_bytes,
+        pending_calls=settings.calls_per_connection,
     )
 
 

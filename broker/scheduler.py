@@ -10,27 +10,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 log = logging.getLogger("aerobee.broker.housekeeping")
 state_log = logging.getLogger("aerobee.broker.state")
 
 
+@dataclass(slots=True, eq=False)
 class _Task:
     """One periodic function."""
 
-    __slots__ = ("blocking", "failures", "handle", "interval_s", "name", "run", "running")
-
-    def __init__(
-        self, name: str, interval_s: float, run: Callable[[], object], blocking: bool
-    ) -> None:
-        self.name = name
-        self.interval_s = interval_s
-        self.run = run
-        self.blocking = blocking
-        self.failures = 0
-        self.handle: asyncio.TimerHandle | None = None
-        self.running: asyncio.Future[object] | None = None
+    name: str
+    interval_s: float
+    run: Callable[[], object]
+    blocking: bool
+    failures: int = 0
+    handle: asyncio.TimerHandle | None = None
+    running: asyncio.Future[object] | None = None
 
 
 class Scheduler:
@@ -83,20 +80,19 @@ class Scheduler:
             return
         try:
             task.run()
-        except Exception:  # noqa: BLE001 - the top of a task
-            self._failed(task)
+        except Exception as error:  # noqa: BLE001 - the top of a task
+            self._failed(task, error)
         self._schedule(task, task.interval_s)
 
     def _ended(self, task: _Task, future: asyncio.Future[object]) -> None:
         task.running = None
         if not future.cancelled() and (error := future.exception()) is not None:
-            task.failures += 1
-            log.error("duty failed name=%s", task.name, exc_info=error)
+            self._failed(task, error)
         self._schedule(task, task.interval_s)
 
-    def _failed(self, task: _Task) -> None:
+    def _failed(self, task: _Task, error: BaseException) -> None:
         task.failures += 1
-        log.exception("duty failed name=%s", task.name)
+        log.error("duty failed name=%s", task.name, exc_info=error)
 
 
 class Savable(Protocol):

@@ -23,6 +23,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aerobee.protocol.names import LMQ_PREFIX, is_light
@@ -70,42 +71,36 @@ class TrafficCounts(NamedTuple):
     sent_back: int
 
 
+@dataclass(slots=True, eq=False)
 class TopicStats:
     """What came in for one topic and one kind of message. `bytes_in` are stored bytes."""
 
-    __slots__ = ("bytes_in", "failures", "message_type", "messages_in", "sizes", "topic")
-
-    def __init__(self, topic: str, message_type: str = MESSAGE_NORMAL) -> None:
-        self.topic = topic
-        self.message_type = message_type
-        self.messages_in = 0
-        self.bytes_in = 0
-        self.failures = 0
-        self.sizes = Buckets(MESSAGE_SIZE_BOUNDS)
+    topic: str
+    message_type: str = MESSAGE_NORMAL
+    messages_in: int = 0
+    bytes_in: int = 0
+    failures: int = 0
+    sizes: Buckets = field(default_factory=lambda: Buckets(MESSAGE_SIZE_BOUNDS))
 
     @property
     def counts(self) -> TrafficCounts:
         return TrafficCounts(self.messages_in, self.bytes_in, 0)
 
 
+@dataclass(slots=True, eq=False)
 class ConsumerStats:
     """What one consumer group took from one topic, and what it gave back.
 
     `pulled` is the queue offset behind the last message given to the group, by queue id.
     """
 
-    __slots__ = (
-        "bytes_out", "group", "messages_out", "pulled", "sent_back", "sent_to_dlq", "topic",
-    )  # fmt: skip
-
-    def __init__(self, group: str, topic: str) -> None:
-        self.group = group
-        self.topic = topic
-        self.messages_out = 0
-        self.bytes_out = 0
-        self.pulled: dict[int, int] = {}
-        self.sent_back = 0
-        self.sent_to_dlq = 0
+    group: str
+    topic: str
+    messages_out: int = 0
+    bytes_out: int = 0
+    pulled: dict[int, int] = field(default_factory=dict)
+    sent_back: int = 0
+    sent_to_dlq: int = 0
 
     @property
     def counts(self) -> TrafficCounts:

@@ -14,7 +14,7 @@ from typing import Any
 from aerobee import __version__
 from aerobee.cli.configs import print_as_broker_conf
 from aerobee.cli.output import CANNOT_CONNECT, CONFIGURATION, CommandFailed, say
-from aerobee.config.limits import Limits, raise_open_files
+from aerobee.config.limits import check_limits, connection_limit, raise_open_files
 from aerobee.config.load import Loaded, load_settings
 from aerobee.config.logs import Logging
 from aerobee.config.model import Settings
@@ -65,7 +65,8 @@ def nameserver(parsed: argparse.Namespace) -> int:
 def _run_name_server(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code."""
     raise_open_files(settings.connections + settings.reserved_files)
-    for warning in Limits.of(settings).warnings:
+    check_limits(settings)
+    for warning in connection_limit(settings).warnings:
         names_log.warning("%s", warning)
     return asyncio.run(_serve_routes(settings))
 

@@ -7,7 +7,6 @@ merged here. Changes go to the brokers first and to the name servers after, as R
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import Final
 
 from aerobee.client.connections.role import Role
@@ -16,7 +15,13 @@ from aerobee.client.errors import ClientError, NoRoute, checking_arguments, read
 from aerobee.client.message import ReceivedMessage, received
 from aerobee.client.options import Addresses, ClientOptions
 from aerobee.protocol.bodies.common import MessageQueue, parse_kv_table, parse_topic_list
-from aerobee.protocol.bodies.routes import MASTER_ID, BrokerRoute, ClusterInfo, TopicRoute
+from aerobee.protocol.bodies.routes import (
+    MASTER_ID,
+    BrokerRoute,
+    ClusterInfo,
+    TopicRoute,
+    masters,
+)
 from aerobee.protocol.bodies.stats import (
     ConnectionData,
     ConsumeStats,
@@ -25,7 +30,7 @@ from aerobee.protocol.bodies.stats import (
     parse_connections,
     parse_topic_stats,
 )
-from aerobee.protocol.bodies.topics import TopicData, parse_topic_table
+from aerobee.protocol.bodies.topics import TopicConfig, parse_topic_table
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.headers.admin import (
     ConsumeStatsHeader,
@@ -91,11 +96,11 @@ class Admin(Role):
         """
         with checking_arguments():
             check_topic_name(topic)
-        settings = TopicData(topic, queues, queues, perm)
+        settings = TopicConfig(topic, queues, queues, perm)
         for address in _masters(await self.cluster(), cluster, broker).values():
             await self._put_topic(address, settings)
 
-    async def put_topic(self, broker: str, settings: TopicData) -> None:
+    async def put_topic(self, broker: str, settings: TopicConfig) -> None:
         """Create a topic on one broker's master, or replace all its settings there.
 
         With fewer queues than before, the messages of those that fall away cannot be read.
@@ -121,14 +126,14 @@ class Admin(Role):
             (expired_queues, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE),
             (unused_topics, RequestCode.CLEAN_UNUSED_TOPIC),
         )
-        masters = _masters(await self.cluster(), None, broker)
-        for address in masters.values():
+        found = _masters(await self.cluster(), None, broker)
+        for address in found.values():
             for is_chosen, code in chosen:
                 if is_chosen:
                     await self._session.call(address, code)
-        return sorted(masters)
+        return sorted(found)
 
-    async def _put_topic(self, address: str, settings: TopicData) -> None:
+    async def _put_topic(self, address: str, settings: TopicConfig) -> None:
         header = CreateTopicHeader(
             topic=settings.name,
             read_queue_nums=settings.read_queues,
@@ -143,14 +148,14 @@ class Admin(Role):
 
     async def topic_settings(
         self, topic: str, *, cluster: str | None = None, broker: str | None = None
-    ) -> dict[str, TopicData | None]:
+    ) -> dict[str, TopicConfig | None]:
         """What a topic is like on every master, by broker name; None where it does not exist.
 
         The brokers are asked themselves: name servers hear of a change a moment later. `cluster`
         and `broker` choose as in `create_topic`. Brokers send their whole topic table for this.
         """
         self._session.check_running()
-        found: dict[str, TopicData | None] = {}
+        found: dict[str, TopicConfig | None] = {}
         for name, address in _masters(await self.cluster(), cluster, broker).items():
             answer = await self._session.call(address, RequestCode.GET_ALL_TOPIC_CONFIG)
             with reading(address):
@@ -161,7 +166,7 @@ class Admin(Role):
         """Delete a topic on every broker that has it, then at every name server."""
         route = await self.route(topic)
         ext = TopicHeader(topic).to_ext()
-        for address in _master_addresses(route.brokers):
+        for address in masters(route.brokers).values():
             await self._session.call(address, RequestCode.DELETE_TOPIC_IN_BROKER, ext)
         ext = DeleteTopicHeader(topic).to_ext()
         for address in self._session.name_servers:
@@ -172,7 +177,7 @@ class Admin(Role):
         route = await self.route(topic)
         stats: dict[MessageQueue, QueueOffsets] = {}
         ext = TopicHeader(topic).to_ext()
-        for address in _master_addresses(route.brokers):
+        for address in masters(route.brokers).values():
             answer = await self._session.call(address, RequestCode.GET_TOPIC_STATS_INFO, ext)
             with reading(address):
                 stats |= parse_topic_stats(answer.body)
@@ -190,7 +195,7 @@ class Admin(Role):
         route = await self.route(retry_topic(group))
         progress: dict[MessageQueue, GroupProgress] = {}
         ext = ConsumeStatsHeader(group, topic or "").to_ext()
-        for address in _master_addresses(route.brokers):
+        for address in masters(route.brokers).values():
             answer = await self._session.call(address, RequestCode.GET_CONSUME_STATS, ext)
             with reading(address):
                 progress |= ConsumeStats.parse(answer.body).queues
@@ -200,7 +205,7 @@ class Admin(Role):
         """The members of a consumer group that are online, sorted by client id."""
         route = await self.route(retry_topic(group))
         found: dict[str, ConnectionData] = {}
-        for address in _master_addresses(route.brokers):
+        for address in masters(route.brokers).values():
             answer = await self._session.call(
                 address,
                 RequestCode.GET_CONSUMER_CONNECTION_LIST,
@@ -294,17 +299,13 @@ class Admin(Role):
             return parse_kv_table(answer.body)
 
 
-def _master_addresses(brokers: Iterable[BrokerRoute]) -> list[str]:
-    return [broker.addresses[MASTER_ID] for broker in brokers if MASTER_ID in broker.addresses]
-
-
 def _masters(info: ClusterInfo, cluster: str | None, broker: str | None) -> dict[str, str]:
     """Addresses of the masters meant, by broker name; NoRoute when there is none."""
     names = info.brokers if cluster is None else info.clusters.get(cluster, [])
     chosen = [info.brokers[name] for name in names if name in info.brokers]
     if broker is not None:
         chosen = [one for one in chosen if one.name == broker]
-    addresses = {one.name: one.addresses[MASTER_ID] for one in chosen if MASTER_ID in one.addresses}
+    addresses = masters(chosen)
     if not addresses:
         what = f"broker {broker!r}" if broker else f"cluster {cluster!r}" if cluster else "broker"
         raise NoRoute(f"no name server knows a master of {what}")

@@ -163,17 +163,10 @@ def code_name(code: int) -> str:
         return str(code)
 
 
-def not_a_name_server(address: str, response: Command) -> RequestRefused:
-    """For code 3 to a request that every name server knows: commonly a broker's port was given."""
+def wrong_peer(address: str, response: Command, *, asked: str, found: str) -> RequestRefused:
+    """For code 3 to a request that every peer of the kind asked knows: its port is the other's."""
     code, remark = response.code, response.remark
-    text = f"{address} is a broker, not a name server: it answered {code} {code_name(code)}"
-    return RequestRefused(text, address=address, code=code, remark=remark)
-
-
-def not_a_broker(address: str, response: Command) -> RequestRefused:
-    """For code 3 from a name server that was asked what only brokers know."""
-    code, remark = response.code, response.remark
-    text = f"{address} is a name server, not a broker: it answered {code} {code_name(code)}"
+    text = f"{address} is a {found}, not a {asked}: it answered {code} {code_name(code)}"
     return RequestRefused(text, address=address, code=code, remark=remark)
 
 

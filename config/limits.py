@@ -1,16 +1,15 @@
 """Limits: what input from outside can make the broker hold, and how the limits hang together.
 
 A limit alone says little: a message has to fit a frame, a frame the memory for unfinished frames, a
-record a segment, connections the files this process may open. `Limits.of` asserts those relations
-once, at the start, so that no code on the request path has to wonder (a record that fits no segment
+record a segment, connections the files this process may open. Those relations are checked once,
+at the start, so that no code on the request path has to wonder (a record that fits no segment
 was acknowledged and lost in the reference, docs/reliability.md B19).
 
 Numbers that are part of the format or the protocol, and so not settings, are constants here.
 """
 
 import resource
-from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, NamedTuple
 
 from aerobee.config.errors import ConfigError
 from aerobee.config.model import BY_NAME, Settings
@@ -22,50 +21,11 @@ PROPERTIES_BYTES_MAX: Final = 32_767  # an i16 length in the record (store/FORMA
 _JSON_ESCAPE_FACTOR: Final = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Checked limits of the client ports, named as the connection layer names them.
+class ConnectionLimit(NamedTuple):
+    """The most client connections, and what is to be said of that."""
 
-    Limits of a single component (topics, held pulls, message size) are read from the settings.
-    """
-
-    frame_bytes: int
-    header_bytes: int
-    frame_grace_s: float
-    frame_bytes_per_s: int
-    idle_s: float
     connections: int
-    connections_per_address: int
-    inbound_total_bytes: int
-    outbound_high_water_bytes: int
-    outbound_connection_bytes: int
-    outbound_total_bytes: int
-    pending_calls: int
     warnings: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, settings: Settings, open_files: int | None = None) -> Self:
-        """Make and check the limits. `open_files` is what the process may open (default: asked of
-        the system). Raises ConfigError naming the setting to change; `warnings` says what was
-        lowered to what the system allows."""
-        _assert_relations(settings)
-        files = open_files_allowed() if open_files is None else open_files
-        connections, warnings = _connections(settings, files)
-        return cls(
-            frame_bytes=settings.max_frame_bytes,
-            header_bytes=settings.max_header_bytes,
-            frame_grace_s=float(settings.frame_base_seconds),
-            frame_bytes_per_s=settings.frame_bytes_per_second,
-            idle_s=float(settings.idle_seconds),
-            connections=connections,
-            connections_per_address=min(settings.connections_per_address, connections),
-            inbound_total_bytes=settings.inbound_bytes,
-            outbound_high_water_bytes=settings.outbound_high_water_bytes,
-            outbound_connection_bytes=settings.outbound_bytes_per_connection,
-            outbound_total_bytes=settings.outbound_bytes,
-            pending_calls=settings.calls_per_connection,
-            warnings=warnings,
-        )
 
 
 def open_files_allowed() -> int:
@@ -87,7 +47,8 @@ def raise_open_files(wanted: int) -> int:
     return open_files_allowed()
 
 
-def _assert_relations(settings: Settings) -> None:
+def check_limits(settings: Settings) -> None:
+    """Raises ConfigError naming the setting to change when two limits contradict each other."""
     frame = settings.max_frame_bytes
     header = settings.max_header_bytes
     record = settings.max_message_bytes + RECORD_OVERHEAD_BYTES
@@ -137,16 +98,18 @@ def _hold(settings: Settings, name: str, holds: bool, reason: str) -> None:
         raise ConfigError(BY_NAME[name].full_key, value, reason)
 
 
-def _connections(settings: Settings, open_files: int) -> tuple[int, tuple[str, ...]]:
-    """How many connections fit the process's open files, and a warning when that is fewer."""
-    room = open_files - settings.reserved_files
+def connection_limit(settings: Settings, open_files: int | None = None) -> ConnectionLimit:
+    """How many connections fit the files that this process may open (default: asked of the system),
+    with a warning when those are fewer than configured. Raises ConfigError when none fit."""
+    files = open_files_allowed() if open_files is None else open_files
+    room = files - settings.reserved_files
     if room < 1:
-        reason = f"leaves no connections of the {open_files} files this process may open"
+        reason = f"leaves no connections of the {files} files this process may open"
         raise ConfigError(BY_NAME["reserved_files"].full_key, str(settings.reserved_files), reason)
     if settings.connections <= room:
-        return settings.connections, ()
+        return ConnectionLimit(settings.connections)
     warning = (
         f"connections are limited to {room}, not {settings.connections}: this process may open "
-        f"{open_files} files (raise ulimit -n or LimitNOFILE)"
+        f"{files} files (raise ulimit -n or LimitNOFILE)"
     )
-    return room, (warning,)
+    return ConnectionLimit(room, (warning,))

@@ -18,15 +18,13 @@ from typing import Final
 
 from aerobee.config import sources
 from aerobee.config.errors import ConfigError, raise_all
-from aerobee.config.limits import Limits
+from aerobee.config.limits import check_limits
 from aerobee.config.model import BY_FULL_KEY, BY_NAME, BY_ROCKETMQ_KEY, SETTINGS, Settings
 from aerobee.config.rules import (
     DEFAULT,
     Origin,
     Values,
     apply_rules,
-    build,
-    defaults,
     loopback_by_omission,
 )
 from aerobee.config.settings.legacy import DERIVED_PATHS
@@ -40,6 +38,14 @@ _SOURCES: Final = {
     "environment": "environment",
     "set": "flag",
     "flag": "flag",
+}
+# The names of settings that a syntax takes, the first that knows a key wins.
+_NAMES: Final[Mapping[str, tuple[Mapping[str, Setting], ...]]] = {
+    "properties": (BY_ROCKETMQ_KEY, BY_FULL_KEY),
+    "toml": (BY_FULL_KEY,),
+    "environment": (BY_FULL_KEY,),
+    "set": (BY_FULL_KEY, BY_ROCKETMQ_KEY, BY_NAME),
+    "flag": (BY_NAME,),
 }
 _REDACTED: Final = "***"
 
@@ -93,7 +99,7 @@ def load_settings(
     merge.take(sources.from_overrides(overrides))
     merge.take(sources.from_flags(flags or {}))
     rule_warnings = merge.apply_rules()
-    settings = build(merge.values)
+    settings = Settings(**merge.values).resolve()
     _check_limits(settings, merge.origins)
     if settings.max_message_bytes != merge.values["max_message_bytes"]:
         rule_warnings.append(
@@ -123,7 +129,7 @@ class _Merge:
     """
 
     def __init__(self, strict: bool) -> None:
-        self.values: Values = defaults()
+        self.values: Values = {setting.name: setting.default for setting in SETTINGS}
         self.origins: dict[str, Origin] = {}
         self.warnings: list[str] = []
         self._errors: list[ConfigError] = []
@@ -186,14 +192,7 @@ def _was_asked(setting: Setting, origins: Mapping[str, Origin]) -> bool:
 
 def _find(item: Given) -> Setting | None:
     """The setting a key means in its syntax."""
-    key = item.key
-    if item.syntax == "flag":
-        return BY_NAME[key]
-    if item.syntax == "properties":
-        return BY_ROCKETMQ_KEY.get(key) or BY_FULL_KEY.get(key)
-    if item.syntax == "set":
-        return BY_FULL_KEY.get(key) or BY_ROCKETMQ_KEY.get(key) or BY_NAME.get(key)
-    return BY_FULL_KEY.get(key)
+    return next((names[item.key] for names in _NAMES[item.syntax] if item.key in names), None)
 
 
 def _hint(item: Given) -> str:
@@ -219,7 +218,7 @@ def _nearest(item: Given) -> str | None:
 def _check_limits(settings: Settings, origins: Mapping[str, Origin]) -> None:
     """Relations between limits, with the place of the setting that breaks one."""
     try:
-        Limits.of(settings, open_files=1 << 30)
+        check_limits(settings)
     except ConfigError as error:
         origin = origins.get(BY_FULL_KEY[error.key].name, DEFAULT)
         if origin is DEFAULT:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from aerobee.config.errors import ConfigError, raise_all
-from aerobee.config.model import BY_NAME, Settings
+from aerobee.config.model import BY_NAME
 
 Values = dict[str, Any]
 
@@ -240,13 +240,3 @@ def _parts(values: Values, origins: dict[str, Origin]) -> None:
     if values["name_servers"] and not asked:
         values["nameserver_enabled"] = False
         origins["nameserver_enabled"] = Origin("rule", "other name servers are given", "")
-
-
-def defaults() -> Values:
-    """The declared defaults by attribute name."""
-    return {name: setting.default for name, setting in BY_NAME.items()}
-
-
-def build(values: Values) -> Settings:
-    """The resolved settings of merged, checked values."""
-    return Settings(**values).resolve()

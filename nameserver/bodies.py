@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from aerobee.nameserver.routes import BrokerGroup, DataVersion, QueueData
+from aerobee.nameserver.routes import BrokerGroup, QueueData
+from aerobee.protocol.bodies.topics import DataVersion
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.fastjson import JsonError, loads
 
@@ -87,13 +88,6 @@ def is_plain_name(text: str) -> bool:
 def encode(value: Any) -> bytes:
     """Standard JSON, members sorted. Keys must be str, and no member None."""
     return msgspec.json.encode(value, order="sorted")
-
-
-def data_version_json(version: DataVersion) -> dict[str, int]:
-    shown = {"counter": version.counter, "timestamp": version.timestamp_ms}
-    if version.state_version:
-        shown["stateVersion"] = version.state_version
-    return shown
 
 
 def route_body(

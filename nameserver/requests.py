@@ -16,10 +16,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from aerobee.nameserver.bodies import (
     cluster_body,
-    data_version_json,
     encode,
     is_plain_name,
     kv_body,
@@ -33,15 +33,15 @@ from aerobee.nameserver.kv import ORDER_TOPIC_NAMESPACE, KvTable
 from aerobee.nameserver.routes import (
     UNIT,
     UNIT_SUB,
-    DataVersion,
     Registration,
     RouteLimitReached,
     RouteTable,
 )
+from aerobee.protocol.bodies.topics import DataVersion
 from aerobee.protocol.checksum import body_crc
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.frames.command import Command, encode_response, encode_success
 from aerobee.protocol.headers.admin import (
     AddWritePermResponse,
     BrokerIdentityHeader,
@@ -92,15 +92,17 @@ class Requests:
             RequestCode.QUERY_DATA_VERSION: self._query_data_version,
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
             RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
-            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
-            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: partial(self._set_write_perm, False),
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: partial(self._set_write_perm, True),
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
-            RequestCode.GET_UNIT_TOPIC_LIST: self._unit_topics,
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._unit_sub_topics,
-            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._unit_sub_only_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: partial(self._topics_with_flags, UNIT, 0),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: partial(self._topics_with_flags, UNIT_SUB, 0),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: partial(
+                self._topics_with_flags, UNIT_SUB, UNIT
+            ),
             RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
             RequestCode.GET_NAMESRV_CONFIG: self._get_config,
         }
@@ -164,12 +166,14 @@ class Requests:
         if master is not None:
             answer = RegisterBrokerResponse(master.ha_address, master.address)
         order_topics = self._kv.namespace(ORDER_TOPIC_NAMESPACE)
-        return _ok(command, answer.to_ext(), b"" if order_topics is None else kv_body(order_topics))
+        return encode_success(
+            command, b"" if order_topics is None else kv_body(order_topics), answer.to_ext()
+        )
 
     def _unregister(self, _owner: object, command: Command) -> bytes:
         header = BrokerIdentityHeader.from_ext(command.ext)
         self._routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
-        return _ok(command)
+        return encode_success(command)
 
     def _query_data_version(self, _owner: object, command: Command) -> bytes:
         header = BrokerIdentityHeader.from_ext(command.ext)
@@ -177,25 +181,21 @@ class Requests:
         changed = known is None or known != read_data_version(command.body)
         if not changed:
             self._routes.renew(header.broker_addr)
-        body = b"" if known is None else encode(data_version_json(known))
-        return _ok(command, QueryDataVersionResponse(changed).to_ext(), body)
+        body = b"" if known is None else encode(known.to_json())
+        return encode_success(command, body, QueryDataVersionResponse(changed).to_ext())
 
     def _known_version(
         self, header: RegisterBrokerHeader | BrokerIdentityHeader
     ) -> DataVersion | None:
         return self._routes.known_version(header.broker_name, header.broker_id, header.broker_addr)
 
-    def _wipe_write_perm(self, _owner: object, command: Command) -> bytes:
+    def _set_write_perm(self, allowed: bool, _owner: object, command: Command) -> bytes:
         name = BrokerNameHeader.from_ext(command.ext).broker_name
-        count = self._routes.set_write_perm(name, False)
-        log.info("write permission taken broker=%r topics=%d", name, count)
-        return _ok(command, WipeWritePermResponse(count).to_ext())
-
-    def _add_write_perm(self, _owner: object, command: Command) -> bytes:
-        name = BrokerNameHeader.from_ext(command.ext).broker_name
-        count = self._routes.set_write_perm(name, True)
-        log.info("write permission given broker=%r topics=%d", name, count)
-        return _ok(command, AddWritePermResponse(count).to_ext())
+        count = self._routes.set_write_perm(name, allowed)
+        done = "given" if allowed else "taken"
+        log.info("write permission %s broker=%r topics=%d", done, name, count)
+        answer = AddWritePermResponse(count) if allowed else WipeWritePermResponse(count)
+        return encode_success(command, ext=answer.to_ext())
 
     # --- routes and lists
 
@@ -214,45 +214,42 @@ class Requests:
         if self._options.order_messages:
             order_conf = self._kv.get(ORDER_TOPIC_NAMESPACE, topic)
         body = route_body(queues, groups, routes.filter_servers(groups), order_conf)
-        return _ok(command, body=body)
+        return encode_success(command, body)
 
     def _cluster_info(self, _owner: object, command: Command) -> bytes:
-        return _ok(command, body=cluster_body(self._routes.groups, self._routes.clusters))
+        return encode_success(command, cluster_body(self._routes.groups, self._routes.clusters))
 
     def _all_topics(self, _owner: object, command: Command) -> bytes:
-        return _ok(command, body=topic_list_body(self._routes.topics))
+        return encode_success(command, topic_list_body(self._routes.topics))
 
     def _topics_by_cluster(self, _owner: object, command: Command) -> bytes:
         cluster = ClusterHeader.from_ext(command.ext).cluster
-        return _ok(command, body=topic_list_body(self._routes.topics_of_cluster(cluster)))
+        return encode_success(command, topic_list_body(self._routes.topics_of_cluster(cluster)))
 
     def _system_topics(self, _owner: object, command: Command) -> bytes:
         routes = self._routes
         names = dict.fromkeys((*routes.clusters, *routes.groups))
-        return _ok(command, body=topic_list_body(names, routes.any_address()))
+        return encode_success(command, topic_list_body(names, routes.any_address()))
 
-    def _unit_topics(self, _owner: object, command: Command) -> bytes:
-        return _ok(command, body=topic_list_body(self._routes.topics_with_flags(UNIT)))
-
-    def _unit_sub_topics(self, _owner: object, command: Command) -> bytes:
-        return _ok(command, body=topic_list_body(self._routes.topics_with_flags(UNIT_SUB)))
-
-    def _unit_sub_only_topics(self, _owner: object, command: Command) -> bytes:
-        topics = self._routes.topics_with_flags(UNIT_SUB, lacking=UNIT)
-        return _ok(command, body=topic_list_body(topics))
+    def _topics_with_flags(
+        self, having: int, lacking: int, _owner: object, command: Command
+    ) -> bytes:
+        return encode_success(
+            command, topic_list_body(self._routes.topics_with_flags(having, lacking))
+        )
 
     def _delete_topic(self, _owner: object, command: Command) -> bytes:
         header = DeleteTopicHeader.from_ext(command.ext)
         self._routes.delete_topic(header.topic, header.cluster_name or None)
         log.info("topic deleted name=%r cluster=%r", header.topic, header.cluster_name)
-        return _ok(command)
+        return encode_success(command)
 
     # --- key-value configuration
 
     def _put_kv(self, _owner: object, command: Command) -> bytes:
         header = PutKvHeader.from_ext(command.ext)
         self._kv.put(header.namespace, header.key, header.value)
-        return _ok(command)
+        return encode_success(command)
 
     def _get_kv(self, _owner: object, command: Command) -> bytes:
         header = KvHeader.from_ext(command.ext)
@@ -262,12 +259,12 @@ class Requests:
                 ResponseCode.QUERY_NOT_FOUND,
                 f"No config item, Namespace: {header.namespace} Key: {header.key}",
             )
-        return _ok(command, KvValueResponse(value).to_ext())
+        return encode_success(command, ext=KvValueResponse(value).to_ext())
 
     def _delete_kv(self, _owner: object, command: Command) -> bytes:
         header = KvHeader.from_ext(command.ext)
         self._kv.delete(header.namespace, header.key)
-        return _ok(command)
+        return encode_success(command)
 
     def _kv_namespace(self, _owner: object, command: Command) -> bytes:
         namespace = KvNamespaceHeader.from_ext(command.ext).namespace
@@ -276,25 +273,20 @@ class Requests:
             raise BadRequest(
                 ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}"
             )
-        return _ok(command, body=kv_body(table))
+        return encode_success(command, kv_body(table))
 
     # --- the name server's own configuration
 
     def _update_config(self, _owner: object, _command: Command) -> bytes:
-        raise BadRequest(
-            ResponseCode.NO_PERMISSION,
+        raise BadRequest.no_permission(
             "the configuration of a name server cannot be changed by a request; change it where "
-            "the name server is started",
+            "the name server is started"
         )
 
     def _get_config(self, _owner: object, command: Command) -> bytes:
         shown = self._options.shown or {}
         text = "".join(f"{key}={value}\n" for key, value in shown.items())
-        return _ok(command, body=text.encode())
-
-
-def _ok(command: Command, ext: Mapping[str, str] | None = None, body: bytes = b"") -> bytes:
-    return encode_response(command, ResponseCode.SUCCESS, None, ext, body)
+        return encode_success(command, text.encode())
 
 
 def _check_names(**names: str) -> None:

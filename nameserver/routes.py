@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aerobee.protocol.bodies.routes import MASTER_ID, PERM_READ_WRITE, PERM_WRITE
+from aerobee.protocol.bodies.topics import DataVersion
 
 log = logging.getLogger("aerobee.nameserver")
 
@@ -32,14 +33,6 @@ class RouteLimitReached(Exception):
     """A registration would make a table larger than it may be; the text says which."""
 
 
-class DataVersion(NamedTuple):
-    """Version stamp of a broker's topic table; equal only when all parts are (WIRE.md 4.5)."""
-
-    timestamp_ms: int = 0
-    counter: int = 0
-    state_version: int = 0
-
-
 class QueueData(NamedTuple):
     """Queues of one topic on one broker."""
 
@@ -50,7 +43,10 @@ class QueueData(NamedTuple):
 
 
 class Registration(NamedTuple):
-    """What a broker says of itself. `owner` is the connection it said it on."""
+    """What a broker says of itself. `owner` is the connection it said it on.
+
+    The one in force for an address is kept without its topics, and with the time it was renewed.
+    """
 
     cluster: str
     name: str
@@ -61,28 +57,7 @@ class Registration(NamedTuple):
     topics: Mapping[str, QueueData]
     filter_servers: tuple[str, ...]
     owner: object
-
-
-class Master(NamedTuple):
-    """What a slave learns of its master."""
-
-    address: str
-    ha_address: str
-
-
-@dataclass(slots=True)
-class LiveBroker:
-    """One registered address."""
-
-    cluster: str
-    name: str
-    broker_id: int
-    address: str
-    ha_address: str
-    data_version: DataVersion
-    filter_servers: tuple[str, ...]
-    owner: object
-    updated_ms: int
+    updated_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -114,12 +89,12 @@ class RouteTable:
         self.clusters: dict[str, set[str]] = {}
         # topic -> broker name -> queues
         self.topics: dict[str, dict[str, QueueData]] = {}
-        self.live: dict[str, LiveBroker] = {}
+        self.live: dict[str, Registration] = {}
         self._queue_entries = 0
         # topic -> (broker name, when, why)
         self._departed: dict[str, tuple[str, int, str]] = {}
 
-    def register(self, registration: Registration) -> Master | None:
+    def register(self, registration: Registration) -> Registration | None:
         """Take in a registration; a slave gets its live master (protocol/WIRE.md 5.2, steps 1-5).
 
         Raises `RouteLimitReached` before anything is changed.
@@ -149,17 +124,7 @@ class RouteTable:
         changed = is_new or before is None or before.data_version != registration.data_version
         if broker_id == MASTER_ID and changed:
             self._upsert_topics(name, registration.topics)
-        self.live[address] = LiveBroker(
-            cluster=registration.cluster,
-            name=name,
-            broker_id=broker_id,
-            address=address,
-            ha_address=registration.ha_address,
-            data_version=registration.data_version,
-            filter_servers=registration.filter_servers,
-            owner=registration.owner,
-            updated_ms=self._clock_ms(),
-        )
+        self.live[address] = registration._replace(topics={}, updated_ms=self._clock_ms())
         if before is None:
             log.info(
                 "broker joined name=%s id=%d address=%s cluster=%s topics=%d",
@@ -173,20 +138,18 @@ class RouteTable:
 
     def known_version(self, name: str, broker_id: int, address: str) -> DataVersion | None:
         """The version this broker last registered at `address`, None when it is unknown there."""
-        live = self.live.get(address)
-        if live is None or live.name != name or live.broker_id != broker_id:
-            return None
-        return live.data_version
+        live = self._find_live(name, broker_id, address)
+        return None if live is None else live.data_version
 
     def renew(self, address: str) -> None:
         """A broker has shown that its table is unchanged: it is alive (protocol/WIRE.md 5.2)."""
-        self.live[address].updated_ms = self._clock_ms()
+        self.live[address] = self.live[address]._replace(updated_ms=self._clock_ms())
 
     def unregister(self, name: str, broker_id: int, address: str) -> None:
         """A broker leaves. Only the address that holds the id may give it up: a broker that was
         replaced and stops late must not take its successor away."""
-        live = self.live.get(address)
-        if live is not None and live.name == name and live.broker_id == broker_id:
+        live = self._find_live(name, broker_id, address)
+        if live is not None:
             self._remove(live, "it unregistered")
 
     def connection_closed(self, owner: object, reason: str) -> None:
@@ -194,7 +157,7 @@ class RouteTable:
         for live in [live for live in self.live.values() if live.owner == owner]:
             self._remove(live, f"its connection ended ({reason})")
 
-    def expire(self) -> list[LiveBroker]:
+    def expire(self) -> list[Registration]:
         """Drop brokers that have been silent too long; returns them."""
         oldest = self._clock_ms() - self._limits.expiry_ms
         expired = [live for live in self.live.values() if live.updated_ms < oldest]
@@ -269,6 +232,11 @@ class RouteTable:
         """Some broker's address, "" when there is none: admin tools ask it for system topics."""
         return next(iter(self.live), "")
 
+    def _find_live(self, name: str, broker_id: int, address: str) -> Registration | None:
+        live = self.live.get(address)
+        same = live is not None and live.name == name and live.broker_id == broker_id
+        return live if same else None
+
     def _check_room(self, registration: Registration) -> None:
         limits = self._limits
         if registration.address not in self.live and len(self.live) >= limits.brokers:
@@ -294,10 +262,9 @@ class RouteTable:
                 "broker moved name=%s id=%d from=%s to=%s", group.name, broker_id, old, address
             )
 
-    def _master_of(self, group: BrokerGroup) -> Master | None:
+    def _master_of(self, group: BrokerGroup) -> Registration | None:
         address = group.addresses.get(MASTER_ID)
-        live = None if address is None else self.live.get(address)
-        return None if live is None else Master(live.address, live.ha_address)
+        return None if address is None else self.live.get(address)
 
     def _upsert_topics(self, name: str, topics: Mapping[str, QueueData]) -> None:
         for topic, data in topics.items():
@@ -307,7 +274,7 @@ class RouteTable:
                 self._departed.pop(topic, None)
             queues[name] = data
 
-    def _remove(self, live: LiveBroker, why: str) -> None:
+    def _remove(self, live: Registration, why: str) -> None:
         del self.live[live.address]
         log.info("broker left name=%s address=%s why=%s", live.name, live.address, why)
         group = self.groups.get(live.name)

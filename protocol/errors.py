@@ -41,6 +41,11 @@ class BadRequest(ProtocolError):
         """The answer to a message that breaks a size or format limit (code 13)."""
         return cls(ResponseCode.MESSAGE_ILLEGAL, remark)
 
+    @classmethod
+    def no_permission(cls, remark: str) -> "BadRequest":
+        """The answer to what topic, group or broker are set not to allow (code 16)."""
+        return cls(ResponseCode.NO_PERMISSION, remark)
+
 
 class CorruptRecord(ProtocolError):
     """The bytes at a log position are not a valid record."""

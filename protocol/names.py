@@ -7,7 +7,6 @@ reaches the file system, a log line or a metric (docs/reliability.md 8, class "n
 
 import re
 
-from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 
 MAX_TOPIC_CHARS = 127
@@ -88,16 +87,14 @@ def check_group_name(text: str | None) -> str:
 
 def _check(text: str | None, kind: str, limit: int) -> str:
     if text is None or not text.strip():
-        raise BadRequest(ResponseCode.SYSTEM_ERROR, f"the specified {kind} is blank")
+        raise BadRequest.system_error(f"the specified {kind} is blank")
     if len(text) > limit:
-        raise BadRequest(
-            ResponseCode.SYSTEM_ERROR,
-            f"the specified {kind} has {len(text)} characters, the limit is {limit}",
+        raise BadRequest.system_error(
+            f"the specified {kind} has {len(text)} characters, the limit is {limit}"
         )
     if _NAME.fullmatch(text) is None:
-        raise BadRequest(
-            ResponseCode.SYSTEM_ERROR,
-            f"the specified {kind} contains characters other than {_NAME.pattern}",
+        raise BadRequest.system_error(
+            f"the specified {kind} contains characters other than {_NAME.pattern}"
         )
     return text
 

@@ -1,4 +1,4 @@
-"""Limits of one set of connections; `config/limits.py` fills them from the settings.
+"""Limits of one set of connections; `broker/daemon.py` fills them from the settings.
 
 The defaults are the table of docs/reliability.md 8.2: judged before memory is
 spent, each with a counter in `stats.py` and one answer when hit.

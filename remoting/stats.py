@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -24,42 +25,25 @@ class CloseReason(StrEnum):
     LOCAL = "closed here"
 
 
+@dataclass(slots=True, eq=False)
 class ServerStats:
     """Counters since the set was made; all but `open` and the three gauges only grow."""
 
-    __slots__ = (
-        "accept_errors",
-        "accepted",
-        "bad_frames",
-        "bytes_in",
-        "bytes_out",
-        "closed",
-        "commands_in",
-        "inbound_bytes",
-        "open",
-        "outbound_bytes",
-        "paused",
-        "reads",
-        "refused_address",
-        "refused_total",
-    )
-
-    def __init__(self) -> None:
-        self.accepted = 0
-        self.open = 0
-        # Refused because of the limit for all, and for one address.
-        self.refused_total = 0
-        self.refused_address = 0
-        # Times that accepting paused because the process (or machine) had no descriptor left.
-        self.accept_errors = 0
-        self.bad_frames = 0
-        self.closed: Counter[str] = Counter()
-        self.reads = 0
-        self.commands_in = 0
-        self.bytes_in = 0
-        self.bytes_out = 0
-        # Times that reading from a peer stopped until it took its output.
-        self.paused = 0
-        # Gauges: bytes of unfinished frames now; unsent output when last counted.
-        self.inbound_bytes = 0
-        self.outbound_bytes = 0
+    accepted: int = 0
+    open: int = 0
+    # Refused because of the limit for all, and for one address.
+    refused_total: int = 0
+    refused_address: int = 0
+    # Times that accepting paused because the process (or machine) had no descriptor left.
+    accept_errors: int = 0
+    bad_frames: int = 0
+    closed: Counter[str] = field(default_factory=Counter)
+    reads: int = 0
+    commands_in: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    # Times that reading from a peer stopped until it took its output.
+    paused: int = 0
+    # Gauges: bytes of unfinished frames now; unsent output when last counted.
+    inbound_bytes: int = 0
+    outbound_bytes: int = 0

@@ -58,8 +58,8 @@ ORDER: dict[str, tuple[str, ...]] = {
     "nameserver": ("kv", "routes", "bodies", "requests", "server"),
     "broker": (
         *("stats", "router", "workers", "scheduler", "tables", "registration", "delay"),
-        *("messages", "staging", "monitoring", "requests"),
-        *("core", "metrics_setup", "daemon", "process"),
+        *("messages", "staging", "requests"),
+        *("core", "monitoring", "daemon", "process"),
     ),
     "client": (
         *("errors", "loop_thread", "message", "assign", "options", "connections"),

@@ -21,13 +21,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from aerobee.broker.delay.progress import DelayProgress
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import MESSAGE_DELAY, BrokerStats
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.frames.fastjson import dumps
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.protocol.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
@@ -65,20 +66,18 @@ class LevelStats(NamedTuple):
     late_s: float
 
 
+@dataclass(slots=True, eq=False)
 class _Level:
     """The message at the head of a level, and what has become of those before it."""
 
-    __slots__ = ("delivered", "due_ms", "failures", "not_before", "number", "offset", "passed_over")
-
-    def __init__(self, number: int, offset: int) -> None:
-        self.number = number
-        self.offset = offset
-        # Wall time at which there is something to be done; None when nothing waits.
-        self.due_ms: int | None = None
-        self.not_before = 0.0  # loop time
-        self.failures = 0  # of the message at the head
-        self.delivered = 0
-        self.passed_over = 0
+    number: int
+    offset: int
+    # Wall time at which there is something to be done; None when nothing waits.
+    due_ms: int | None = None
+    not_before: float = 0.0  # loop time
+    failures: int = 0  # of the message at the head
+    delivered: int = 0
+    passed_over: int = 0
 
 
 class ScheduleMessageService:
@@ -338,4 +337,4 @@ class ScheduleMessageService:
         """The next queue offset of each level, as slaves fetch them (protocol/WIRE.md 3.5, 4.8)."""
         offsets = {level.level: level.offset for level in self.level_stats()}
         body = dumps({"offsetTable": offsets})
-        return encode_response(command, ResponseCode.SUCCESS, None, None, body)
+        return encode_success(command, body)

@@ -12,17 +12,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import perf_counter
 
 from aerobee.broker.messages.held_pulls import HeldPull, HeldPulls
+from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.router import refusal
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
-from aerobee.broker.tables.topics import PERM_READ, TopicConfig, TopicTable
+from aerobee.broker.tables.topics import TopicTable
+from aerobee.config.model import Settings
 from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.protocol.bodies.routes import PERM_READ
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import Subscription, tag_codes
@@ -66,26 +69,13 @@ _ANSWER_CODES: dict[GetStatus, int] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PullOptions:
-    """What pulls need to know of the broker."""
-
-    broker_name: str
-    store_host: bytes
-    advertised: str
-    readable: bool
-    long_polling: bool
-    short_polling_s: float
-    slave_read: bool
-    bulk: ReadLimits | None = None  # for pulls with maxMsgBytes; None treats them as any other
-
-
 class PullProcessor:
     """Serves consumers; `appended` is called after a put. Loop thread only."""
 
     def __init__(
         self,
-        options: PullOptions,
+        settings: Settings,
+        identity: Identity,
         store: MessageStore,
         topics: TopicTable,
         groups: GroupTable,
@@ -95,7 +85,14 @@ class PullProcessor:
         stats: BrokerStats,
         appended: Callable[[], None],
     ) -> None:
-        self._options = options
+        self._broker_name = settings.broker_name
+        self._identity = identity
+        self._readable = bool(settings.broker_permission & PERM_READ)
+        # How long a pull is held whatever it asks for; None leaves it to the client.
+        self._hold_s = None if settings.long_polling else settings.short_polling_ms / 1000
+        self._slave_read = settings.slave_read
+        # For pulls with maxMsgBytes; None treats them as any other.
+        self._bulk = ReadLimits.bulk(settings) if settings.transfer_bytes_bulk else None
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -123,12 +120,9 @@ class PullProcessor:
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
         if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:
-            options = self._options
-            hold_s = (
-                header.suspend_timeout_millis / 1000
-                if options.long_polling
-                else options.short_polling_s
-            )
+            hold_s = self._hold_s
+            if hold_s is None:
+                hold_s = header.suspend_timeout_millis / 1000
             if self._held.hold(connection, command, header, codes, hold_s, self._replay):
                 return None
         return self._answer(command, header, group, result, code)
@@ -151,7 +145,7 @@ class PullProcessor:
 
     def _get(self, header: PullMessageHeader, codes: frozenset[int] | None) -> GetResult:
         started = perf_counter()
-        bulk = self._options.bulk if header.max_msg_bytes is not None else None
+        bulk = self._bulk if header.max_msg_bytes is not None else None
         result = self._store.get(
             header.topic,
             header.queue_id,
@@ -167,10 +161,9 @@ class PullProcessor:
         return result
 
     def _check(self, header: PullMessageHeader) -> GroupConfig:
-        if not self._options.readable:
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION,
-                f"the broker[{self._options.advertised}] pulling message is forbidden",
+        if not self._readable:
+            raise BadRequest.no_permission(
+                f"the broker[{self._identity.endpoint}] pulling message is forbidden"
             )
         group = self._groups.get(header.consumer_group)
         if group is None:
@@ -180,9 +173,8 @@ class PullProcessor:
                 "autoCreateSubscriptionGroup on",
             )
         if not group.consume_enable:
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION,
-                f"subscription group no permission, {header.consumer_group}",
+            raise BadRequest.no_permission(
+                f"subscription group no permission, {header.consumer_group}"
             )
         self._check_queue(header, self._topics.get(header.topic))
         return group
@@ -194,15 +186,11 @@ class PullProcessor:
                 f"topic[{header.topic}] not exist, apply first please!",
             )
         if not topic.perm & PERM_READ:
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION,
-                f"the topic[{header.topic}] pulling is forbidden",
-            )
+            raise BadRequest.no_permission(f"the topic[{header.topic}] pulling is forbidden")
         if not 0 <= header.queue_id < topic.read_queues:
-            raise BadRequest(
-                ResponseCode.SYSTEM_ERROR,
+            raise BadRequest.system_error(
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] has "
-                f"{topic.read_queues} read queues",
+                f"{topic.read_queues} read queues"
             )
 
     def _tag_codes(self, header: PullMessageHeader, group: GroupConfig) -> frozenset[int] | None:
@@ -225,9 +213,8 @@ class PullProcessor:
                 "consumer here; send a heartbeat first",
             )
         if not group.consume_broadcast_enable and live.message_model == "BROADCASTING":
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION,
-                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
+            raise BadRequest.no_permission(
+                f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
             )
         subscription = live.subscriptions.get(header.topic)
         if subscription is None:
@@ -251,7 +238,7 @@ class PullProcessor:
         code: int,
     ) -> bytes:
         broker_id = 0
-        if self._options.slave_read:
+        if self._slave_read:
             slow = result.suggest_slave
             broker_id = group.which_broker_when_consume_slowly if slow else group.broker_id
         fields = PullMessageResponse(
@@ -275,8 +262,8 @@ class PullProcessor:
 
     def _store_offset_moved(self, header: PullMessageHeader, new_offset: int) -> None:
         """Store the event in OFFSET_MOVED_EVENT, where operators see it."""
-        options = self._options
-        message = offset_moved_message(header, new_offset, options.broker_name, options.store_host)
+        store_host = self._identity.store_host
+        message = offset_moved_message(header, new_offset, self._broker_name, store_host)
         try:
             self._store.put(message)
         except StoreError as error:
@@ -328,7 +315,6 @@ def _answer_code(status: GetStatus, asked_offset: int) -> int:
 
 def _check_expression_type(expression_type: str | None) -> None:
     if expression_type and expression_type != "TAG":
-        raise BadRequest(
-            ResponseCode.SYSTEM_ERROR,
-            "The broker does not support consumer to filter message by " + expression_type,
+        raise BadRequest.system_error(
+            "The broker does not support consumer to filter message by " + expression_type
         )

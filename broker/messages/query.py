@@ -9,7 +9,7 @@ from __future__ import annotations
 from aerobee.broker.router import Handler
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.frames.command import Command, encode_response, encode_success
 from aerobee.protocol.headers.client import QueryMessageHeader, ViewMessageHeader
 from aerobee.remoting.connection import Connection
 from aerobee.store.message_store import MessageStore
@@ -57,20 +57,15 @@ class QueryProcessor:
                 "can not find message, maybe time range not correct",
                 fields,
             )
-        return encode_response(
-            command, ResponseCode.SUCCESS, None, fields, b"".join(_fitting(result.records))
-        )
+        return encode_success(command, b"".join(_fitting(result.records)), fields)
 
     def view(self, _connection: Connection, command: Command) -> bytes:
         """The message at a log offset; SYSTEM_ERROR when no message starts there."""
         header = ViewMessageHeader.from_ext(command.ext)
         record = self._store.record_at(header.offset)
         if record is None:
-            raise BadRequest(
-                ResponseCode.SYSTEM_ERROR,
-                f"can not find message by the offset, {header.offset}",
-            )
-        return encode_response(command, ResponseCode.SUCCESS, None, {}, record)
+            raise BadRequest.system_error(f"can not find message by the offset, {header.offset}")
+        return encode_success(command, record, {})
 
 
 def _fitting(records: list[bytes]) -> list[bytes]:

@@ -19,10 +19,11 @@ from aerobee.broker.messages.properties import OF_ONE_RECORD
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
-from aerobee.broker.tables.topics import PERM_READ_WRITE, PERM_WRITE, TopicTable
+from aerobee.broker.tables.topics import TopicTable
+from aerobee.protocol.bodies.routes import PERM_READ_WRITE, PERM_WRITE
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.headers.client import SendBackHeader
 from aerobee.protocol.message.properties import (
@@ -108,12 +109,10 @@ class RetryProcessor:
                 f"subscription group not exist, {header.group}",
             )
         if group.retry_queue_nums <= 0:
-            return encode_response(command, ResponseCode.SUCCESS)
+            return encode_success(command)
         record = self._store.record_at(header.offset)
         if record is None:
-            raise BadRequest(
-                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}"
-            )
+            raise BadRequest.system_error(f"look message by offset failed, {header.offset}")
         message = decode_record(record)
         topic, queue_id = self._target(command, header, group, message)
         self._put(self._again(message, topic, queue_id, header, group))
@@ -121,7 +120,7 @@ class RetryProcessor:
         self._failed.sent_back(header.group, message.topic, message.properties)
         if topic == dlq_topic(header.group):
             self._failed.dead_lettered(header.group, message.topic, message.properties)
-        return encode_response(command, ResponseCode.SUCCESS)
+        return encode_success(command)
 
     def _target(
         self, command: Command, header: SendBackHeader, group: GroupConfig, message: Message
@@ -135,9 +134,7 @@ class RetryProcessor:
     def _writable(self, name: str, queues: int) -> str:
         config = self._topics.create_retry(name, queues, PERM_READ_WRITE)
         if not config.perm & PERM_WRITE:
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden"
-            )
+            raise BadRequest.no_permission(f"the topic[{name}] sending message is forbidden")
         return name
 
     def _again(

@@ -14,16 +14,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from aerobee.broker.messages.acks import Acks
 from aerobee.broker.messages.properties import StoredProperties, stored_properties, without_own
 from aerobee.broker.messages.retry import FailedMessages
+from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import MESSAGE_FIFO, MESSAGE_NORMAL, BrokerStats
 from aerobee.broker.tables.groups import GroupTable
-from aerobee.broker.tables.topics import PERM_READ_WRITE, TopicConfig, TopicTable
+from aerobee.broker.tables.topics import TopicTable
+from aerobee.config.model import Settings
+from aerobee.protocol.bodies.routes import PERM_READ_WRITE, PERM_WRITE
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command
@@ -52,20 +55,6 @@ from aerobee.store.segments.results import PutResult
 _SHARDING_KEY = "__SHARDINGKEY"
 
 
-@dataclass(frozen=True, slots=True)
-class SendOptions:
-    """What sends need to know of the broker: its names, times and mode."""
-
-    cluster_name: str
-    store_host: bytes
-    sync_flush: bool
-    accept_from_ms: int
-    max_message_bytes: int
-    clock_ms: Callable[[], int]
-    broker_writable: Callable[[], bool]
-    advertised: str
-
-
 class Destination(NamedTuple):
     """Where a message goes that asks for more than to be stored.
 
@@ -84,7 +73,8 @@ class SendProcessor:
 
     def __init__(
         self,
-        options: SendOptions,
+        settings: Settings,
+        identity: Identity,
         store: MessageStore,
         put_delayed: Callable[[StoreMessage], PutResult],
         topics: TopicTable,
@@ -94,8 +84,11 @@ class SendProcessor:
         stats: BrokerStats,
         failed: FailedMessages,
         appended: Callable[[], None],
+        clock_ms: Callable[[], int],
     ) -> None:
-        self._options = options
+        self._settings = settings
+        self._advertised = identity.endpoint
+        self._clock_ms = clock_ms
         self._store = store
         self._put_delayed = put_delayed
         self._topics = topics
@@ -105,11 +98,12 @@ class SendProcessor:
         self._stats = stats
         self._failed = failed
         self._appended = appended
-        self._store_host = options.store_host
-        self._cluster = options.cluster_name
-        self._sync_flush = options.sync_flush
+        self._store_host = identity.store_host
+        self._cluster = settings.cluster_name
+        self._sync_flush = settings.sync_flush
+        self._accept_from_ms = settings.start_accept_send_timestamp_ms
         # An offsetMsgId is the store host and the log offset in hex (protocol/WIRE.md 6.6).
-        self._msg_id_prefix = options.store_host.hex().upper()
+        self._msg_id_prefix = identity.store_host.hex().upper()
 
     def handle(self, connection: Connection, command: Command) -> bytes | None:
         """Serve one send; None when its answer waits for the durable mark.
@@ -118,7 +112,7 @@ class SendProcessor:
         """
         try:
             header = SendMessageHeader.from_command(command)
-            if self._options.accept_from_ms:
+            if self._accept_from_ms:
                 self._check_accepting()
             if self._acks.full:
                 raise BadRequest(
@@ -130,9 +124,8 @@ class SendProcessor:
             if topic is None and header.topic != STAGE_TOPIC:
                 topic = self._create_topic(header)
             if topic is None or topic.name in NO_SEND_TOPICS:
-                raise BadRequest(
-                    ResponseCode.NO_PERMISSION,
-                    f"Sending message to topic[{header.topic}] is forbidden.",
+                raise BadRequest.no_permission(
+                    f"Sending message to topic[{header.topic}] is forbidden."
                 )
             queue_id = self._choose_queue(topic, header.queue_id)
             put = self._put_batch if header.batch else self._put_single
@@ -148,10 +141,9 @@ class SendProcessor:
         self._stats.failed(self._stats.topic(name) if known else None)
 
     def _check_accepting(self) -> None:
-        if self._options.clock_ms() < self._options.accept_from_ms:
-            raise BadRequest(
-                ResponseCode.SYSTEM_ERROR,
-                f"broker unable to service, until {self._options.accept_from_ms} (ms since 1970)",
+        if self._clock_ms() < self._accept_from_ms:
+            raise BadRequest.system_error(
+                f"broker unable to service, until {self._accept_from_ms} (ms since 1970)"
             )
 
     def _create_topic(self, header: SendMessageHeader) -> TopicConfig:
@@ -175,16 +167,14 @@ class SendProcessor:
         if queue_id < 0:
             return random.randrange(max(1, topic.write_queues))
         if queue_id >= max(topic.write_queues, topic.read_queues):
-            raise BadRequest(
-                ResponseCode.SYSTEM_ERROR,
+            raise BadRequest.system_error(
                 f"request queueId[{queue_id}] is illegal, topic[{topic.name}] has "
                 f"{topic.write_queues} write queues, {topic.read_queues} read queues "
-                f"on broker {self._options.advertised}",
+                f"on broker {self._advertised}"
             )
-        if topic.order and not self._options.broker_writable():
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION,
-                f"the broker[{self._options.advertised}] sending message is forbidden",
+        if topic.order and not self._settings.broker_permission & PERM_WRITE:
+            raise BadRequest.no_permission(
+                f"the broker[{self._advertised}] sending message is forbidden"
             )
         return queue_id
 
@@ -245,19 +235,15 @@ class SendProcessor:
     ) -> bytes | None:
         shared = stored_properties(header.properties, self._cluster, keep_wait=True)
         if shared.delay_level > 0 or header.sys_flag & SYS_TRANSACTION_MASK or shared.transactional:
-            raise BadRequest(
-                ResponseCode.MESSAGE_ILLEGAL,
-                "a batch cannot carry a delay level or be transactional",
+            raise BadRequest.illegal_message(
+                "a batch cannot carry a delay level or be transactional"
             )
         if topic.name.startswith(RETRY_PREFIX):
-            raise BadRequest(
-                ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry topics"
-            )
-        if len(command.body) > self._options.max_message_bytes:
-            raise BadRequest(
-                ResponseCode.MESSAGE_ILLEGAL,
+            raise BadRequest.illegal_message("batch request does not support retry topics")
+        if len(command.body) > self._settings.max_message_bytes:
+            raise BadRequest.illegal_message(
                 f"the batch has {len(command.body)} bytes, the limit is "
-                f"{self._options.max_message_bytes} (maxMessageSize)",
+                f"{self._settings.max_message_bytes} (maxMessageSize)"
             )
         messages = self._batch_messages(connection, command, header, shared, queue_id)
         result = self._store.put_batch(messages)
@@ -303,7 +289,7 @@ class SendProcessor:
                 )
             )
         if not messages:
-            raise BadRequest(ResponseCode.MESSAGE_ILLEGAL, "the batch holds no message")
+            raise BadRequest.illegal_message("the batch holds no message")
         return messages
 
     def _answer(
@@ -333,10 +319,9 @@ class SendProcessor:
     ) -> Destination:
         """Where a message goes that asks for more than to be stored."""
         if properties.transactional:
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION,
-                f"the broker[{self._options.advertised}] sending transaction message is forbidden: "
-                "transactions are not served by this version",
+            raise BadRequest.no_permission(
+                f"the broker[{self._advertised}] sending transaction message is forbidden: "
+                "transactions are not served by this version"
             )
         topic = header.topic
         if topic.startswith(RETRY_PREFIX) and self._is_dead(command, header):

@@ -18,44 +18,36 @@ _PROTOCOL = "remoting"
 _VERSIONS = range(213, 612)
 
 
-class Clients:
+async def clients(table: ClientTable) -> Fill:
     """Connections of producers, and of consumers by group; a connection counts once in each."""
+    producers = {
+        member.connection: member for _, members in table.producer_groups() for member in members
+    }
+    by_producer = Counter(map(_software, producers.values()))
+    by_consumer = Counter(
+        (group.name, *_software(member), _mode(group))
+        for group in table.consumer_groups()
+        for member in group.members.values()
+    )
 
-    def __init__(self, clients: ClientTable) -> None:
-        self._clients = clients
-
-    async def snapshot(self) -> Fill:
-        producers = {
-            member.connection: member
-            for _, members in self._clients.producer_groups()
-            for member in members
-        }
-        by_producer = Counter(map(_software, producers.values()))
-        by_consumer = Counter(
-            (group.name, *_software(member), _mode(group))
-            for group in self._clients.consumer_groups()
-            for member in group.members.values()
+    def fill(page: Page) -> None:
+        connections = page.family(
+            "rocketmq_producer_connections",
+            "Connections of producers",
+            ["language", "version", "protocol_type"],
         )
+        for (language, version), count in by_producer.items():
+            connections.add(count, language, version, _PROTOCOL)
+        connections = page.family(
+            "rocketmq_consumer_connections",
+            "Connections of consumers",
+            ["consumer_group", "language", "version", "consume_mode", "protocol_type", "is_system"],
+        )
+        for (group, language, version, mode), count in by_consumer.items():
+            system = is_system_group(group)
+            connections.add(count, group, language, version, mode, _PROTOCOL, yes_no(system))
 
-        def fill(page: Page) -> None:
-            connections = page.gauge(
-                "rocketmq_producer_connections",
-                "Connections of producers",
-                ["language", "version", "protocol_type"],
-            )
-            for (language, version), count in by_producer.items():
-                connections.add(count, language, version, _PROTOCOL)
-            connections = page.gauge(
-                "rocketmq_consumer_connections",
-                "Connections of consumers",
-                ["consumer_group", "language", "version", "consume_mode", "protocol_type",
-                 "is_system"],
-            )  # fmt: skip
-            for (group, language, version, mode), count in by_consumer.items():
-                system = is_system_group(group)
-                connections.add(count, group, language, version, mode, _PROTOCOL, yes_no(system))
-
-        return fill
+    return fill
 
 
 def _software(member: Member) -> tuple[str, str]:
@@ -67,64 +59,57 @@ def _mode(group: ConsumerGroup) -> str:
     return "pull" if group.consume_type == "CONSUME_ACTIVELY" else "push"
 
 
-class NameServers:
+async def name_servers(
+    registered: Mapping[str, bool], embedded: Callable[[], NameServerCounts] | None
+) -> Fill:
     """Where this broker is registered, and what the embedded name server knows."""
+    servers = dict(registered)
+    counts = embedded() if embedded else None
 
-    def __init__(
-        self,
-        registered: Mapping[str, bool],
-        embedded: Callable[[], NameServerCounts] | None,
-    ) -> None:
-        self._registered = registered
-        self._embedded = embedded
+    def fill(page: Page) -> None:
+        page.tally(
+            "aerobee_registered",
+            "1 when the name server took our last registration",
+            "name_server",
+            servers,
+        )
+        if counts is not None:
+            _fill_embedded(page, counts)
 
-    async def snapshot(self) -> Fill:
-        registered = dict(self._registered)
-        counts = self._embedded() if self._embedded else None
-
-        def fill(page: Page) -> None:
-            family = page.gauge(
-                "aerobee_registered",
-                "1 when the name server took our last registration",
-                ["name_server"],
-            )
-            for server, yes in registered.items():
-                family.add(yes, server)
-            if counts is not None:
-                _fill_embedded(page, counts)
-
-        return fill
+    return fill
 
 
 def _fill_embedded(page: Page, counts: NameServerCounts) -> None:
-    page.gauge("aerobee_nameserver_brokers", "Brokers registered here").add(counts.brokers)
-    page.gauge("aerobee_nameserver_topics", "Topics with a route here").add(counts.topics)
-    requests = page.counter(
+    page.numbers(
+        [
+            ("aerobee_nameserver_brokers", "Brokers registered here", counts.brokers),
+            ("aerobee_nameserver_topics", "Topics with a route here", counts.topics),
+        ]
+    )
+    requests = page.family(
         "aerobee_nameserver_requests_total", "Requests to the name server", ["request_code"]
     )
     for code, count in counts.requests.items():
         requests.add(count, request_name(code))
 
 
-class HttpPort:
+async def http_port(server: HttpServer) -> Fill:
     """The HTTP port itself."""
+    answers = {str(status): count for status, count in sorted(server.requests.items())}
+    opened = server.open
 
-    def __init__(self, server: HttpServer) -> None:
-        self._server = server
+    def fill(page: Page) -> None:
+        page.numbers(
+            [
+                ("aerobee_http_connections_open", "Open HTTP connections", opened),
+                (
+                    "aerobee_http_connections_refused_total",
+                    "HTTP connections beyond the limit",
+                    server.refused,
+                ),
+            ]
+        )
+        name = "aerobee_http_answers_total"
+        page.tally(name, "Answers of the HTTP port", "status", answers)
 
-    async def snapshot(self) -> Fill:
-        server, answers = self._server, dict(self._server.requests)
-        opened = server.open
-
-        def fill(page: Page) -> None:
-            page.gauge("aerobee_http_connections_open", "Open HTTP connections").add(opened)
-            page.counter(
-                "aerobee_http_connections_refused_total", "HTTP connections beyond the limit"
-            ).add(server.refused)
-            family = page.counter(
-                "aerobee_http_answers_total", "Answers of the HTTP port", ["status"]
-            )
-            for status, count in sorted(answers.items()):
-                family.add(count, str(status))
-
-        return fill
+    return fill

@@ -14,9 +14,9 @@ a change was first seen, so `HealthChecks.run` is also called from the daemon's 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeAlias
 
@@ -45,15 +45,13 @@ class Verdict(NamedTuple):
         return self.reason is None
 
 
+@dataclass(slots=True, eq=False)
 class _Check:
-    __slots__ = ("name", "ok", "probe", "remedy", "since")
-
-    def __init__(self, name: str, probe: Probe, remedy: str, since: float) -> None:
-        self.name = name
-        self.probe = probe
-        self.remedy = remedy
-        self.since = since
-        self.ok: bool | None = None
+    name: str
+    probe: Probe
+    remedy: str
+    since: float
+    ok: bool | None = None
 
 
 class LoopMonitor:
@@ -153,13 +151,6 @@ def disk_probe(
         return refusal_text(full, full_ratio) if full else None
 
     return probe
-
-
-def used_ratio(disk: os.statvfs_result) -> float:
-    """Used share of a file system as `df` shows it: root's reserve counts as used up."""
-    used = disk.f_blocks - disk.f_bfree
-    usable = used + disk.f_bavail
-    return used / usable if usable else 1.0
 
 
 # --- the endpoints ------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
 """The /metrics page: families built at each scrape, from the broker's plain counters.
 
-A scrape has two halves. On the loop each section copies what only the loop may touch (tables, the
-store's queues) and returns a function; in one worker thread these functions fill a `Page`, and
-prometheus-client renders it in the format the scraper asked for. So the loop is held for the
-copying alone, and a slow scraper or a large page holds up nobody. Plain ints of long-lived counter
-objects are read by the thread directly: each is one whole value under the interpreter's lock.
+A scrape has two halves. On the loop each section, a coroutine function, copies what only the loop
+may touch (tables, the store's queues) and returns a `Fill`; in one worker thread these fill a
+`Page`, and prometheus-client renders it in the format the scraper asked for. So the loop is held
+for the copying alone, and a slow scraper or a large page holds up nobody. Plain ints of long-lived
+counter objects are read by the thread directly: each is one whole value under the interpreter's
+lock.
 
 That thread shares the interpreter's lock with the event loop, which could otherwise wait a whole
 switch interval (5 ms) at each of its turns while a large page is built; so the work is cut into
@@ -27,11 +28,12 @@ import asyncio
 import gzip
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias, cast
 
 from aerobee.broker.monitoring.http import Request, Response
 from aerobee.broker.stats import OTHER, Buckets
@@ -52,6 +54,9 @@ _PAUSE_S = 0.00005
 _GZIP_FROM_BYTES = 8192
 
 Labels: TypeAlias = tuple[str, ...]
+# A family of one number: its name, its help text, and the value now.
+Number: TypeAlias = tuple[str, str, float]
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,27 +145,33 @@ class Page:
             "node_id": options.broker_name,
         }
 
-    def counter(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Family:
-        """A counter family; the name ends in `_total`."""
-        assert name.endswith("_total"), name
-        return self._family("counter", name, help_text, labels)
+    def family(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Family:
+        """A counter when the name ends in `_total`, else a gauge."""
+        kind = "counter" if name.endswith("_total") else "gauge"
+        return self._family(kind, name, help_text, labels)
 
-    def gauge(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Family:
-        return self._family("gauge", name, help_text, labels)
+    def numbers(self, numbers: Iterable[Number], **labels: str) -> None:
+        """Families of one number each, all under the same labels."""
+        for name, help_text, value in numbers:
+            self.family(name, help_text, tuple(labels)).add(value, *labels.values())
+
+    def tally(self, name: str, help_text: str, label: str, counts: Mapping[str, float]) -> None:
+        """A family with one label, and its number for each value of that."""
+        family = self.family(name, help_text, [label])
+        for text, value in counts.items():
+            family.add(value, text)
 
     def histogram(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Family:
         return self._family("histogram", name, help_text, labels)
 
     def collect(self) -> Iterator[Metric]:
         """Everything as prometheus-client's families, in the order of first use."""
-        folded = self.gauge(
+        self.tally(
             "aerobee_metrics_folded_series",
             "Series beyond the limit of their family, added up as __other__ in this scrape",
-            ["family"],
+            "family",
+            {family.name: family.folded for family in self._families.values() if family.folded},
         )
-        for family in list(self._families.values()):
-            if family.folded:
-                folded.add(family.folded, family.name)
         for family in self._families.values():
             if self._options.rocketmq_names or not family.name.startswith(ROCKETMQ_PREFIX):
                 yield self._metric(family)
@@ -221,18 +232,8 @@ class _Samples:
         return {**self._base, **dict(zip(self._family.labels, key, strict=True))}
 
 
+# The half of a section that runs in the worker thread.
 Fill: TypeAlias = Callable[[Page], None]
-
-
-class Section(Protocol):
-    """A group of families with one subject."""
-
-    async def snapshot(self) -> Fill:
-        """On the loop: copy what only the loop may touch.
-
-        May let the loop turn in between. The returned function runs in the worker thread.
-        """
-        ...
 
 
 class Metrics:
@@ -240,16 +241,26 @@ class Metrics:
 
     def __init__(self, options: MetricsOptions) -> None:
         self._options = options
-        self._sections: dict[str, Section] = {}
+        self._sections: dict[str, Callable[[], Awaitable[Fill]]] = {}
         # One thread: scrapes that come together are rendered one after the other.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="aerobee-metrics")
         self._process: CollectorRegistry | None = None
         self.section_failures: dict[str, int] = {}
 
-    def add(self, name: str, section: Section) -> None:
-        """Show one more subject; the daemon adds each as soon as its parts exist."""
+    def add(
+        self,
+        name: str,
+        section: Callable[P, Awaitable[Fill]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        """Show one more subject; the daemon adds each as soon as its parts, the arguments, exist.
+
+        `section` is called at each scrape, on the loop: it copies what only the loop may touch,
+        and may let the loop turn in between.
+        """
         assert name not in self._sections, f"section {name} added twice"
-        self._sections[name] = section
+        self._sections[name] = partial(section, *args, **kwargs)
         self.section_failures[name] = 0
 
     async def route(self, request: Request) -> Response:
@@ -257,7 +268,7 @@ class Metrics:
         fills: dict[str, Fill] = {}
         for name, section in list(self._sections.items()):
             try:
-                fills[name] = await section.snapshot()
+                fills[name] = await section()
             except Exception:  # noqa: BLE001 - logged there; the other sections go on
                 self._failed(name)
         accept = request.headers.get("accept", "")
@@ -300,13 +311,12 @@ class Metrics:
                 fill(page)
             except Exception:  # noqa: BLE001 - logged there; the other sections go on
                 self._failed(name)
-        failures = page.counter(
+        page.tally(
             "aerobee_metrics_section_failures_total",
             "Scrapes in which a group of families could not be built; see the log",
-            ["section"],
+            "section",
+            dict(self.section_failures),
         )
-        for name, count in list(self.section_failures.items()):
-            failures.add(count, name)
         return page
 
     def _process_registry(self) -> CollectorRegistry:

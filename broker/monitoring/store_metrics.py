@@ -2,7 +2,7 @@
 consumers are behind.
 
 Lag asks the store's queues, which only the loop may do. With many groups and queues that adds up to
-more than the loop should be held for, so `Lag.snapshot` lets it turn every millisecond; the answer
+more than the loop should be held for, so `lag` lets it turn every millisecond; the answer
 is then a picture taken over a few turns, which lag is anyway.
 """
 
@@ -23,14 +23,11 @@ from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.protocol.names import is_retry_topic
 from aerobee.store.disk.files import DiskSpace, Files
 from aerobee.store.message_store import MessageStore
-from aerobee.store.retention.disposal import DeletionCounts
 from aerobee.store.retention.retention import Retention
 from aerobee.store.retention.rules import FORCED, MANUAL, SPACE, TIME
 from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.stats import BOUNDS_S, Histogram, StoreStats
 
-_STORAGE_LABELS = ["storage_type", "storage_medium"]
-_STORAGE = ("local", "disk")
 _TURN_S = 0.001
 # Reading a store time may touch a cold page of the log; past this many a scrape gives none.
 _TIME_READS = 1000
@@ -39,104 +36,91 @@ _BLOCK_BYTES = 512  # the unit of st_blocks on every file system
 _REASONS = (TIME, SPACE, MANUAL, FORCED)
 
 
-class Store:
-    """Marks, counters and times of the store, and the size of its files below `path`."""
+class DiskUsage:
+    """The disk space of all files below `path`; counted at most once a minute."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        path: str,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._store = store
+    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
         self._clock = clock
-        self._size = (0, -_SIZE_KEPT_S)  # bytes, and when they were counted
+        self._bytes = 0
+        self._counted_at = -_SIZE_KEPT_S
 
-    async def snapshot(self) -> Fill:
-        store = self._store
-        # The order matters: a mark read later may only be further on.
-        dispatched, durable = store.dispatched, store.durable
-        committed, written = store.committed, store.written
-        free_buffers = store.free_buffers
-        oldest, stats = store.min_log_offset, store.stats
-        put_failures = dict(stats.put_failures)
-        gaps = len(store.known_gaps)
-
-        def fill(page: Page) -> None:
-            marks = page.gauge(
-                "aerobee_store_mark_bytes", "How far the log has come, by log offset", ["mark"]
-            )
-            marks.add(oldest, "oldest")
-            marks.add(dispatched, "dispatched")
-            marks.add(durable, "durable")
-            marks.add(committed, "committed")
-            marks.add(written, "written")
-            if free_buffers != NO_POOL:
-                page.gauge(
-                    "aerobee_store_transient_buffers_free", "Buffers of the transient pool not used"
-                ).add(free_buffers)
-            behind = (
-                ("flush", "Bytes written and not yet synced", written - durable),
-                ("dispatch", "Bytes written and not yet given to queues", written - dispatched),
-            )
-            for what, help_text, value in behind:
-                page.gauge(f"rocketmq_storage_{what}_behind_bytes", help_text, _STORAGE_LABELS).add(
-                    value, *_STORAGE
-                )
-            _fill_counters(page, stats, put_failures)
-            _fill_damage(page, stats, gaps)
-            page.gauge(
-                "rocketmq_storage_size_bytes",
-                "Disk space that all store files take",
-                _STORAGE_LABELS,
-            ).add(self._files_bytes(), *_STORAGE)
-
-        return fill
-
-    def _files_bytes(self) -> int:
-        """Disk space of all files below the store path; counted at most once a minute."""
-        size, counted_at = self._size
+    def bytes(self) -> int:
+        """As of the last count."""
         now = self._clock()
-        if now - counted_at >= _SIZE_KEPT_S:
-            size = _tree_bytes(self._path)
-            self._size = (size, now)
-        return size
+        if now - self._counted_at >= _SIZE_KEPT_S:
+            self._bytes = _tree_bytes(self._path)
+            self._counted_at = now
+        return self._bytes
 
 
-def _fill_damage(page: Page, stats: StoreStats, gaps: int) -> None:
-    found = page.counter(
-        "aerobee_store_damage_found_total", "Damaged places found, each once", ["kind"]
-    )
-    for kind, count in stats.damage_found.items():
-        found.add(count, kind)
-    page.gauge("aerobee_store_known_gaps", "Places of the log known to hold no usable record").add(
-        gaps
-    )
+async def marks_and_times(store: MessageStore, usage: DiskUsage) -> Fill:
+    """Marks, counters and times of the store, and the size of its files."""
+    # The order matters: a mark read later may only be further on.
+    dispatched, durable = store.dispatched, store.durable
+    committed, written = store.committed, store.written
+    free_buffers = store.free_buffers
+    oldest, stats = store.min_log_offset, store.stats
+    put_failures = dict(stats.put_failures)
+    gaps = len(store.known_gaps)
+
+    def fill(page: Page) -> None:
+        marks = {
+            "oldest": oldest,
+            "dispatched": dispatched,
+            "durable": durable,
+            "committed": committed,
+            "written": written,
+        }
+        page.tally(
+            "aerobee_store_mark_bytes", "How far the log has come, by log offset", "mark", marks
+        )
+        if free_buffers != NO_POOL:
+            page.family(
+                "aerobee_store_transient_buffers_free", "Buffers of the transient pool not used"
+            ).add(free_buffers)
+        sizes = (
+            ("flush_behind", "Bytes written and not yet synced", written - durable),
+            ("dispatch_behind", "Bytes written and not yet given to queues", written - dispatched),
+            ("size", "Disk space that all store files take", usage.bytes()),
+        )
+        page.numbers(
+            ((f"rocketmq_storage_{name}_bytes", text, value) for name, text, value in sizes),
+            storage_type="local",
+            storage_medium="disk",
+        )
+        _fill_counters(page, stats, put_failures)
+        page.tally(
+            "aerobee_store_damage_found_total",
+            "Damaged places found, each once",
+            "kind",
+            stats.damage_found,
+        )
+        page.family(
+            "aerobee_store_known_gaps", "Places of the log known to hold no usable record"
+        ).add(gaps)
+
+    return fill
 
 
 def _fill_counters(page: Page, stats: StoreStats, put_failures: Mapping[str, int]) -> None:
-    for name, help_text, value in (
+    counters = (
         ("appends", "Appends to the log, a batch is one", stats.appends),
         ("appended_messages", "Messages appended to the log", stats.appended_messages),
         ("appended_bytes", "Bytes appended to the log", stats.appended_bytes),
-        (
-            "dispatched_messages",
-            "Messages put into queues",
-            stats.dispatched_messages,
-        ),
+        ("dispatched_messages", "Messages put into queues", stats.dispatched_messages),
         ("queue_syncs", "Syncs of consume queue files", stats.queue_syncs),
         ("damaged_reads", "Reads that came to damage, which is passed over", stats.damaged_reads),
         ("segments_created", "Log segments created", stats.segments_created),
         ("index_files_created", "Index files created", stats.index_files_created),
-    ):
-        page.counter(f"aerobee_store_{name}_total", help_text).add(value)
-    failures = page.counter(
+    )
+    page.numbers((f"aerobee_store_{name}_total", text, value) for name, text, value in counters)
+    failures = page.family(
         "aerobee_store_put_failures_total", "Appends that failed or were refused", ["reason"]
     )
     for kind, count in put_failures.items():
         failures.add(count, error_word(kind))
-    page.gauge("aerobee_store_put_max_seconds", "Longest put since the start").add(
+    page.family("aerobee_store_put_max_seconds", "Longest put since the start").add(
         stats.put_times.max_s
     )
     for name, help_text, times in (
@@ -182,159 +166,139 @@ class _Behind(NamedTuple):
     oldest_ms: int | None  # store time of the oldest unread message, None when not asked
 
 
-class Lag:
+async def lag(
+    offsets: ConsumerOffsets,
+    queues: MessageStore,
+    pulled: Callable[[str, str], Mapping[int, int]],
+    read_queues: Callable[[str, str], int],
+    is_system_topic: Callable[[str], bool],
+    wall_clock: Callable[[], float] = time.time,
+) -> Fill:
     """How many messages, and how old, each group has before it in each topic.
 
     `read_queues(group, topic)` gives the topic's number of read queues, 0 when topic or group does
     not exist (any more); `pulled(group, topic)` the offset behind the last message given out, by
     queue.
     """
+    behind: list[_Behind] = []
+    reads_left = _TIME_READS
+    turn_began = perf_counter()
+    for topic, group in offsets.pairs():
+        if perf_counter() - turn_began > _TURN_S:
+            await asyncio.sleep(0)
+            turn_began = perf_counter()
+        count = read_queues(group, topic)
+        if count:
+            given_out = pulled(group, topic)
+            unread = list(_unread(queues, topic, count, offsets.of(group, topic), given_out))
+            may_read = len(unread) <= reads_left
+            reads_left -= len(unread) if may_read else 0
+            oldest_ms = _oldest_ms(queues, topic, unread) if may_read else None
+            messages = sum(queue.end - queue.begin for queue in unread)
+            inflight = sum(queue.pulled - queue.begin for queue in unread)
+            behind.append(_Behind(topic, group, messages, inflight, oldest_ms))
+    now_ms = int(wall_clock() * 1000)
 
-    def __init__(
-        self,
-        offsets: ConsumerOffsets,
-        queues: MessageStore,
-        pulled: Callable[[str, str], Mapping[int, int]],
-        read_queues: Callable[[str, str], int],
-        is_system_topic: Callable[[str], bool],
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._offsets = offsets
-        self._queues = queues
-        self._pulled = pulled
-        self._read_queues = read_queues
-        self._is_system_topic = is_system_topic
-        self._wall_clock = wall_clock
+    def fill(page: Page) -> None:
+        labels = ["consumer_group", "topic", "is_retry", "is_system"]
+        lag = page.family("rocketmq_consumer_lag_messages", "Messages not yet consumed", labels)
+        inflight = page.family(
+            "rocketmq_consumer_inflight_messages", "Messages given out, not yet consumed", labels
+        )
+        ready = page.family(
+            "rocketmq_consumer_ready_messages", "Messages not yet given out", labels
+        )
+        age = page.family(
+            "rocketmq_consumer_lag_latency_milliseconds",
+            "Age of the oldest message not yet consumed, 0 when there is none",
+            labels,
+        )
+        for topic, group, messages, given_out, oldest_ms in behind:
+            system = is_system_topic(topic) or is_system_group(group)
+            values = (group, topic, yes_no(is_retry_topic(topic)), yes_no(system))
+            lag.add(messages, *values)
+            inflight.add(given_out, *values)
+            ready.add(messages - given_out, *values)
+            if oldest_ms is not None:
+                age.add(max(0, now_ms - oldest_ms) if messages else 0, *values)
 
-    async def snapshot(self) -> Fill:
-        behind: list[_Behind] = []
-        reads_left = _TIME_READS
-        turn_began = perf_counter()
-        for topic, group in self._offsets.pairs():
-            if perf_counter() - turn_began > _TURN_S:
-                await asyncio.sleep(0)
-                turn_began = perf_counter()
-            count = self._read_queues(group, topic)
-            if count:
-                unread = list(self._unread(group, topic, count))
-                may_read = len(unread) <= reads_left
-                reads_left -= len(unread) if may_read else 0
-                behind.append(self._behind(topic, group, unread, may_read))
-        now_ms = int(self._wall_clock() * 1000)
-        is_system_topic = self._is_system_topic
-
-        def fill(page: Page) -> None:
-            labels = ["consumer_group", "topic", "is_retry", "is_system"]
-            lag = page.gauge("rocketmq_consumer_lag_messages", "Messages not yet consumed", labels)
-            inflight = page.gauge(
-                "rocketmq_consumer_inflight_messages",
-                "Messages given out, not yet consumed",
-                labels,
-            )
-            ready = page.gauge(
-                "rocketmq_consumer_ready_messages", "Messages not yet given out", labels
-            )
-            age = page.gauge(
-                "rocketmq_consumer_lag_latency_milliseconds",
-                "Age of the oldest message not yet consumed, 0 when there is none",
-                labels,
-            )
-            for topic, group, messages, given_out, oldest_ms in behind:
-                system = is_system_topic(topic) or is_system_group(group)
-                values = (group, topic, yes_no(is_retry_topic(topic)), yes_no(system))
-                lag.add(messages, *values)
-                inflight.add(given_out, *values)
-                ready.add(messages - given_out, *values)
-                if oldest_ms is not None:
-                    age.add(max(0, now_ms - oldest_ms) if messages else 0, *values)
-
-        return fill
-
-    def _unread(self, group: str, topic: str, count: int) -> Iterable[_Unread]:
-        committed, pulled = self._offsets.of(group, topic), self._pulled(group, topic)
-        for queue_id in range(count):
-            end = self._queues.max_offset(topic, queue_id)
-            if end <= 0:
-                continue
-            # What has expired, or was there before the group, cannot be consumed any more.
-            begin = max(committed.get(queue_id, 0), self._queues.min_offset(topic, queue_id))
-            if begin < end:
-                given_out = min(max(pulled.get(queue_id, begin), begin), end)
-                yield _Unread(queue_id, begin, end, given_out)
-
-    def _behind(self, topic: str, group: str, unread: list[_Unread], may_read: bool) -> _Behind:
-        messages = sum(queue.end - queue.begin for queue in unread)
-        inflight = sum(queue.pulled - queue.begin for queue in unread)
-        if not may_read:
-            return _Behind(topic, group, messages, inflight, None)
-        times = [self._queues.store_time(topic, q.queue_id, q.begin) for q in unread]
-        known = [stored_ms for stored_ms in times if stored_ms >= 0]
-        oldest_ms = min(known) if known else (0 if not messages else None)
-        return _Behind(topic, group, messages, inflight, oldest_ms)
+    return fill
 
 
-class Deletions:
+def _unread(
+    queues: MessageStore,
+    topic: str,
+    count: int,
+    committed: Mapping[int, int],
+    pulled: Mapping[int, int],
+) -> Iterable[_Unread]:
+    for queue_id in range(count):
+        end = queues.max_offset(topic, queue_id)
+        if end <= 0:
+            continue
+        # What has expired, or was there before the group, cannot be consumed any more.
+        begin = max(committed.get(queue_id, 0), queues.min_offset(topic, queue_id))
+        if begin < end:
+            given_out = min(max(pulled.get(queue_id, begin), begin), end)
+            yield _Unread(queue_id, begin, end, given_out)
+
+
+def _oldest_ms(queues: MessageStore, topic: str, unread: list[_Unread]) -> int | None:
+    """Store time of the oldest unread message; 0 when all is read, None when it is unknown."""
+    times = [queues.store_time(topic, queue.queue_id, queue.begin) for queue in unread]
+    known = [stored_ms for stored_ms in times if stored_ms >= 0]
+    return min(known, default=None if unread else 0)
+
+
+async def deletions(
+    retention: Retention,
+    directories: Sequence[str],
+    refusal_ratio: float,
+    disk_space: Callable[[str], DiskSpace] | None = None,
+) -> Fill:
     """What was deleted and why, what hangs, and how full the disks of `directories` are."""
+    counts, hanged = retention.counts, retention.hanged
+    # In order of the reasons, and all of them from the start: a rate needs the zero before.
+    segments = {reason: counts.segments.get(reason, 0) for reason in _REASONS}
+    sizes = {reason: counts.segment_bytes.get(reason, 0) for reason in _REASONS}
 
-    def __init__(
-        self,
-        retention: Retention,
-        directories: Sequence[str],
-        refusal_ratio: float,
-        disk_space: Callable[[str], DiskSpace] | None = None,
-    ) -> None:
-        self._retention = retention
-        self._directories = tuple(dict.fromkeys(directories))
-        self._refusal_ratio = refusal_ratio
-        self._disk_space = disk_space or Files().disk_space
-
-    async def snapshot(self) -> Fill:
-        counts, hanged = self._retention.counts, self._retention.hanged
-        # In order of the reasons, and all of them from the start: a rate needs the zero before.
-        segments = [(reason, counts.segments.get(reason, 0)) for reason in _REASONS]
-        sizes = [(reason, counts.segment_bytes.get(reason, 0)) for reason in _REASONS]
-
-        def fill(page: Page) -> None:
-            for name, help_text, by_reason in (
-                ("segments", "Log segments deleted", segments),
-                ("bytes", "Bytes of log segments deleted", sizes),
-            ):
-                family = page.counter(f"aerobee_store_deleted_{name}_total", help_text, ["reason"])
-                for reason, value in by_reason:
-                    family.add(value, reason)
-            _fill_counts(page, counts)
-            page.gauge(
-                "aerobee_store_hanged_segments",
-                "Deleted segments that are still there, because they are read or the disk refuses",
-            ).add(hanged)
-            self._fill_disks(page)
-
-        return fill
-
-    def _fill_disks(self, page: Page) -> None:
-        used = page.gauge("aerobee_disk_used_ratio", "Used share of a file system", ["path"])
-        free = page.gauge("aerobee_disk_free_bytes", "Bytes that can still be used", ["path"])
-        for path in self._directories:
-            try:
-                space = self._disk_space(path)
-            except OSError:
-                continue  # the disk check of /ready says so
-            used.add(space.used_ratio, path)
-            free.add(space.free_bytes, path)
-        page.gauge("aerobee_disk_refusal_ratio", "Used share above which sends are refused").add(
-            self._refusal_ratio
+    def fill(page: Page) -> None:
+        name = "aerobee_store_deleted_segments_total"
+        page.tally(name, "Log segments deleted", "reason", segments)
+        name = "aerobee_store_deleted_bytes_total"
+        page.tally(name, "Bytes of log segments deleted", "reason", sizes)
+        counters = (
+            ("deleted_queue_files", "Consume queue files deleted", counts.queue_files),
+            ("deleted_index_files", "Index files deleted", counts.index_files),
+            (
+                "deleted_unconsumed_messages",
+                "Messages deleted that a group had not consumed, for each group",
+                counts.unconsumed,
+            ),
+            ("deletion_failures", "Removals that the system refused", counts.failures),
+        )
+        page.numbers((f"aerobee_store_{name}_total", text, value) for name, text, value in counters)
+        page.family(
+            "aerobee_store_hanged_segments",
+            "Deleted segments that are still there, because they are read or the disk refuses",
+        ).add(hanged)
+        _fill_disks(page, directories, disk_space or Files().disk_space)
+        page.family("aerobee_disk_refusal_ratio", "Used share above which sends are refused").add(
+            refusal_ratio
         )
 
+    return fill
 
-def _fill_counts(page: Page, counts: DeletionCounts) -> None:
-    for name, help_text, value in (
-        ("deleted_queue_files", "Consume queue files deleted", counts.queue_files),
-        ("deleted_index_files", "Index files deleted", counts.index_files),
-        (
-            "deleted_unconsumed_messages",
-            "Messages deleted that a group had not consumed, for each group",
-            counts.unconsumed,
-        ),
-        ("deletion_failures", "Removals that the system refused", counts.failures),
-    ):
-        page.counter(f"aerobee_store_{name}_total", help_text).add(value)
+
+def _fill_disks(
+    page: Page, directories: Sequence[str], disk_space: Callable[[str], DiskSpace]
+) -> None:
+    used = page.family("aerobee_disk_used_ratio", "Used share of a file system", ["path"])
+    free = page.family("aerobee_disk_free_bytes", "Bytes that can still be used", ["path"])
+    for path in dict.fromkeys(directories):
+        try:
+            space = disk_space(path)
+        except OSError:
+            continue  # the disk check of /ready says so
+        used.add(space.used_ratio, path)
+        free.add(space.free_bytes, path)

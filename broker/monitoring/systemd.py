@@ -19,7 +19,6 @@ import asyncio
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from aerobee.broker.monitoring.health import HealthChecks, Verdict
@@ -67,10 +66,6 @@ class Notifier:
 
     def stopping(self, status: str = "") -> None:
         self._send("STOPPING=1", *_status_lines(status))
-
-    def reloading(self) -> None:
-        """A reload begins; `ready` ends it."""
-        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def status(self, text: str) -> None:
         """One line for `systemctl status`."""

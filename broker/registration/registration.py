@@ -20,16 +20,17 @@ import logging
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.registration.name_server_link import LinkOptions, NameServerLink
-from aerobee.broker.tables.config_table import DataVersion
-from aerobee.broker.tables.topics import PERM_READ_WRITE, TopicConfig, TopicTable
+from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
+from aerobee.protocol.bodies.routes import PERM_READ_WRITE
+from aerobee.protocol.bodies.topics import DataVersion, TopicConfig
 from aerobee.protocol.checksum import body_crc
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, make_request

@@ -12,13 +12,14 @@ import logging
 from aerobee.broker.router import Handler
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Heartbeat
 from aerobee.broker.tables.groups import GroupTable
-from aerobee.broker.tables.topics import PERM_READ_WRITE, TopicTable
+from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.clients import CheckClientConfig, HeartbeatData, encode_consumer_list
-from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.bodies.routes import PERM_READ_WRITE
+from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import TAG_TYPE
-from aerobee.protocol.frames.command import Command, encode_response, make_request
+from aerobee.protocol.frames.command import Command, encode_success, make_request
 from aerobee.protocol.headers.client import ConsumerListHeader, UnregisterClientHeader
 from aerobee.protocol.names import check_group_name, check_topic_name, is_light, retry_topic
 from aerobee.remoting.connection import Connection
@@ -60,7 +61,7 @@ class ClientRequests:
         heartbeat = Heartbeat(connection, command.language, command.version, data)
         for group in self._clients.heartbeat(heartbeat):
             self._notify(group, force=False)
-        return encode_response(command, ResponseCode.SUCCESS)
+        return encode_success(command)
 
     def _prepare(self, name: str) -> None:
         """Make the group's settings and retry topic when they may and need to be made."""
@@ -77,28 +78,27 @@ class ClientRequests:
         left = self._clients.unregister(connection, header.producer_group, header.consumer_group)
         if left is not None:
             self._notify(left, force=False)
-        return encode_response(command, ResponseCode.SUCCESS, None, {})
+        return encode_success(command, ext={})
 
     def check_config(self, _connection: Connection, command: Command) -> bytes:
         """Whether this broker can filter as a consumer asks; consumers ask before they start."""
         if command.body:
             subscription = CheckClientConfig.parse(command.body).subscription
             if subscription is not None and subscription.type != TAG_TYPE:
-                raise BadRequest(
-                    ResponseCode.SYSTEM_ERROR,
+                raise BadRequest.system_error(
                     "The broker does not support consumer to filter message by "
-                    + subscription.type[:64],
+                    + subscription.type[:64]
                 )
-        return encode_response(command, ResponseCode.SUCCESS)
+        return encode_success(command)
 
     def consumer_list(self, _connection: Connection, command: Command) -> bytes:
         """The client ids of a group; none is code 1, not an empty list (protocol/WIRE.md 3.3)."""
         group = ConsumerListHeader.from_ext(command.ext).consumer_group
         client_ids = self._clients.consumer_ids(group)
         if not client_ids:
-            raise BadRequest(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
+            raise BadRequest.system_error(f"no consumer for this group, {group}")
         body = encode_consumer_list(client_ids)
-        return encode_response(command, ResponseCode.SUCCESS, None, None, body)
+        return encode_success(command, body)
 
     def connection_closed(self, connection: Connection) -> None:
         """The client has left all its groups."""

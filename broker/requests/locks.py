@@ -14,8 +14,8 @@ from typing import NamedTuple
 from aerobee.broker.router import Handler
 from aerobee.protocol.bodies.clients import LockBatch, encode_locked_queues
 from aerobee.protocol.bodies.common import MessageQueue
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.names import check_group_name, check_topic_name
 from aerobee.remoting.connection import Connection
 
@@ -93,13 +93,13 @@ class LockRequests:
         batch = _read(command)
         held = self._locks.lock(batch.group, batch.client_id, batch.queues)
         body = encode_locked_queues(held)
-        return encode_response(command, ResponseCode.SUCCESS, None, None, body)
+        return encode_success(command, body)
 
     def unlock(self, _connection: Connection, command: Command) -> bytes:
         """Give up; queues held by others stay as they are."""
         batch = _read(command)
         self._locks.unlock(batch.group, batch.client_id, batch.queues)
-        return encode_response(command, ResponseCode.SUCCESS)
+        return encode_success(command)
 
 
 def _read(command: Command) -> LockBatch:

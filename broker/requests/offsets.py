@@ -16,7 +16,7 @@ from __future__ import annotations
 from aerobee.broker.router import Handler
 from aerobee.broker.tables.offsets import NO_OFFSET, ConsumerOffsets
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.frames.command import Command, encode_response, encode_success
 from aerobee.protocol.headers.client import (
     QueryConsumerOffsetHeader,
     QueueHeader,
@@ -55,7 +55,7 @@ class OffsetRequests:
                 remark = "not found: the group has no offset in this queue; it may be new"
                 return encode_response(command, ResponseCode.QUERY_NOT_FOUND, remark, {})
             offset = 0
-        return encode_response(command, ResponseCode.SUCCESS, None, {"offset": str(offset)})
+        return encode_success(command, ext={"offset": str(offset)})
 
     def _is_fresh(self, topic: str, queue_id: int) -> bool:
         """Whether nothing of the queue is gone or on disk alone; so for an unknown one too."""
@@ -71,7 +71,7 @@ class OffsetRequests:
         if self._offsets.commit(
             header.consumer_group, header.topic, header.queue_id, header.commit_offset
         ):
-            return encode_response(command, ResponseCode.SUCCESS, None, {})
+            return encode_success(command, ext={})
         remark = (
             f"offset {header.commit_offset} refused: it is negative or beyond the end of queue "
             f"{header.queue_id} of {header.topic}"
@@ -106,4 +106,4 @@ class OffsetRequests:
 
 
 def _answer(command: Command, name: str, value: int) -> bytes:
-    return encode_response(command, ResponseCode.SUCCESS, None, {name: str(value)})
+    return encode_success(command, ext={name: str(value)})

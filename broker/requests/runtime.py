@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 
 from aerobee.broker.delay.service import LevelStats
-from aerobee.broker.monitoring.health import used_ratio
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.topics import TopicTable
@@ -23,12 +22,12 @@ from aerobee.protocol.codes import (
     PROTOCOL_VERSION,
     PROTOCOL_VERSION_NAME,
     RequestCode,
-    ResponseCode,
 )
-from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.frames.fastjson import dumps, text_of
 from aerobee.protocol.message.record_layout import SYS_FLAG_POSITION, store_timestamp_position
 from aerobee.remoting.connection import Connection
+from aerobee.store.disk.files import Files
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.stats import PUT_RANGES, rate_text
@@ -64,13 +63,13 @@ class RuntimeRequests:
     def runtime_info(self, _connection: Connection, command: Command) -> bytes:
         """The runtime table."""
         body = encode_kv_table(self.runtime_table())
-        return encode_response(command, ResponseCode.SUCCESS, None, None, body)
+        return encode_success(command, body)
 
     def config(self, _connection: Connection, command: Command) -> bytes:
         """The settings as `broker.conf` lines, with the topic table's version in the header."""
         body = "".join(f"{line}\n" for line in config_lines(self._settings)).encode()
         ext = {"version": dumps(self._topics.data_version.to_json()).decode()}
-        return encode_response(command, ResponseCode.SUCCESS, None, ext, body)
+        return encode_success(command, body, ext)
 
     def runtime_table(self) -> dict[str, str]:
         """Every key of the reference's table with its text."""
@@ -185,18 +184,19 @@ class RuntimeRequests:
 
     def _disks(self) -> dict[str, str]:
         settings = self._settings
-        disks = {path: _disk(path) for path in settings.commit_log_directories}
-        distinct = {disk.f_fsid: disk for disk in disks.values()}.values()
+        directories = settings.commit_log_directories
+        disks = [os.statvfs(_existing(path)) for path in directories]
+        distinct = {disk.f_fsid: disk for disk in disks}.values()
         total = sum(disk.f_blocks * disk.f_frsize for disk in distinct)
         free = sum(disk.f_bavail * disk.f_frsize for disk in distinct)
-        # Of several the emptiest counts: while it has room, sends go on.
-        emptiest = min(disks.values(), key=used_ratio)
-        queue_ratio = _ratio_text(_disk(os.path.join(settings.store_path, "consumequeue")))
+        ratios = {path: _used_ratio(path) for path in directories}
+        queue_ratio = _used_ratio(os.path.join(settings.store_path, "consumequeue"))
         return {
             "commitLogDirCapacity": f"Total : {size_text(total)}, Free : {size_text(free)}.",
-            "commitLogDiskRatio": _ratio_text(emptiest),
-            **{f"commitLogDiskRatio_{path}": _ratio_text(disk) for path, disk in disks.items()},
-            "consumeQueueDiskRatio": queue_ratio,
+            # Of several the emptiest counts: while it has room, sends go on.
+            "commitLogDiskRatio": text_of(min(ratios.values())),
+            **{f"commitLogDiskRatio_{path}": text_of(ratio) for path, ratio in ratios.items()},
+            "consumeQueueDiskRatio": text_of(queue_ratio),
         }
 
 
@@ -227,15 +227,15 @@ def _duration_text(seconds: int) -> str:
     return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
 
 
-def _disk(path: str) -> os.statvfs_result:
-    """The file system that holds `path`, or would hold it."""
+def _existing(path: str) -> str:
+    """`path`, or the nearest directory above it that is there and would hold it."""
     while not os.path.exists(path):
         path = os.path.dirname(path) or "/"
-    return os.statvfs(path)
+    return path
 
 
-def _ratio_text(disk: os.statvfs_result) -> str:
-    return text_of(round(used_ratio(disk), 4))
+def _used_ratio(path: str) -> float:
+    return round(Files().used_ratio(_existing(path)), 4)
 
 
 def _now_ms() -> int:

@@ -13,7 +13,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable, Member
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
-from aerobee.broker.tables.topics import TopicConfig, TopicTable
+from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.stats import (
     ConnectionData,
@@ -26,9 +26,10 @@ from aerobee.protocol.bodies.stats import (
     encode_producer_connections,
     encode_topic_stats,
 )
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.frames.fastjson import dumps
 from aerobee.protocol.headers.admin import (
     BrokerConsumeStatsHeader,
@@ -92,7 +93,7 @@ class StatsRequests:
             last_ms = self._time_of(name, queue_id, most - 1) if most else 0
             queue = MessageQueue(name, self._broker_name, queue_id)
             queues[queue] = QueueOffsets(least, most, last_ms)
-        return _success(command, encode_topic_stats(queues))
+        return encode_success(command, encode_topic_stats(queues))
 
     def consume_stats(self, _connection: Connection, command: Command) -> bytes:
         """A group's progress in one topic, or in all that it has offsets in."""
@@ -107,7 +108,7 @@ class StatsRequests:
         for topic in self._consumed(group, names):
             queues.update(self._progress(group, topic, topic.read_queues))
             tps += self._rates.messages_a_second(group, topic.name)
-        return _success(command, ConsumeStats(queues, tps).encode())
+        return encode_success(command, ConsumeStats(queues, tps).encode())
 
     def broker_consume_stats(self, _connection: Connection, command: Command) -> bytes:
         """The progress of every group in every topic it has offsets in."""
@@ -124,7 +125,7 @@ class StatsRequests:
             ]
             if entries:
                 groups[group.name] = entries
-        return _success(command, encode_broker_consume_stats(self._endpoint, groups))
+        return encode_success(command, encode_broker_consume_stats(self._endpoint, groups))
 
     def _consumed(self, group: str, names: Iterable[str]) -> list[TopicConfig]:
         """The topics among `names` that exist and that the group, if it is live, subscribes to."""
@@ -155,7 +156,7 @@ class StatsRequests:
         """The groups that subscribe to a topic now or have offsets in it."""
         topic = TopicHeader.from_ext(command.ext).topic
         groups = {*self._clients.groups_subscribed(topic), *self._offsets.groups_of(topic)}
-        return _success(command, encode_group_list(sorted(groups)))
+        return encode_success(command, encode_group_list(sorted(groups)))
 
     def consumer_connections(self, _connection: Connection, command: Command) -> bytes:
         """The live members of a consumer group and what it subscribes to."""
@@ -172,7 +173,7 @@ class StatsRequests:
             group.consume_from_where,
             group.subscriptions.values(),
         )
-        return _success(command, body)
+        return encode_success(command, body)
 
     def producer_connections(self, _connection: Connection, command: Command) -> bytes:
         """The live members of a producer group."""
@@ -180,7 +181,7 @@ class StatsRequests:
         members = self._clients.producers(name)
         if not members:
             raise BadRequest.system_error(f"the producer group[{name}] not exist")
-        return _success(command, encode_producer_connections(map(_connection_data, members)))
+        return encode_success(command, encode_producer_connections(map(_connection_data, members)))
 
     def all_producers(self, _connection: Connection, command: Command) -> bytes:
         """All live producers by group; the address has Java's leading slash."""
@@ -198,7 +199,7 @@ class StatsRequests:
             ]
             for name, members in self._clients.producer_groups()
         }
-        return _success(command, dumps({"data": groups}))
+        return encode_success(command, dumps({"data": groups}))
 
 
 class _Measurement(NamedTuple):
@@ -239,7 +240,3 @@ class GroupRates:
 
 def _connection_data(member: Member) -> ConnectionData:
     return ConnectionData(member.client_id, member.address, member.language, member.version)
-
-
-def _success(command: Command, body: bytes) -> bytes:
-    return encode_response(command, ResponseCode.SUCCESS, None, None, body)

@@ -19,14 +19,14 @@ from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
-from aerobee.broker.tables.topics import TopicConfig, TopicTable
+from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.workers import AnswerLater
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.common import encode_topic_list, parse_body
-from aerobee.protocol.bodies.topics import MULTI_TAG, SINGLE_TAG
-from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.bodies.topics import MULTI_TAG, SINGLE_TAG, TopicConfig
+from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.frames.fastjson import dumps
 from aerobee.protocol.headers.admin import CreateTopicHeader, DeleteGroupHeader, TopicHeader
 from aerobee.protocol.names import (
@@ -112,14 +112,12 @@ class TopicRequests:
             topic.write_queues,
             topic.perm,
         )
-        return encode_response(command, ResponseCode.SUCCESS)
+        return encode_success(command)
 
     def _changeable(self, topic: str) -> str:
         name = check_topic_name(topic)
         if self._topics.is_system(name):
-            raise BadRequest(
-                ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic."
-            )
+            raise BadRequest.system_error(f"The topic[{name}] is conflict with system topic.")
         return name
 
     def _check_topic(self, topic: TopicConfig, known: TopicConfig | None) -> None:
@@ -162,13 +160,13 @@ class TopicRequests:
     def all_topics(self, _connection: Connection, command: Command) -> bytes:
         """The whole topic table."""
         body = dumps(self._topics.to_json())
-        return encode_response(command, ResponseCode.SUCCESS, None, None, body)
+        return encode_success(command, body)
 
     def system_topics(self, _connection: Connection, command: Command) -> bytes:
         """The names of system topics, also of those that do not exist here."""
         names = self._topics.system_names().union(_ALWAYS_SYSTEM)
         body = encode_topic_list(sorted(names))
-        return encode_response(command, ResponseCode.SUCCESS, None, None, body)
+        return encode_success(command, body)
 
     def update_group(self, _connection: Connection, command: Command) -> bytes:
         """Create or change a group."""
@@ -179,7 +177,7 @@ class TopicRequests:
         self._check_group(group)
         self._groups.update(group)
         log.info("group configured name=%s enabled=%s", group.name, group.consume_enable)
-        return encode_response(command, ResponseCode.SUCCESS)
+        return encode_success(command)
 
     def _check_group(self, group: GroupConfig) -> None:
         most = self._limits.max_queues_per_topic
@@ -197,7 +195,7 @@ class TopicRequests:
     def all_groups(self, _connection: Connection, command: Command) -> bytes:
         """The whole group table."""
         body = dumps(self._groups.to_json())
-        return encode_response(command, ResponseCode.SUCCESS, None, None, body)
+        return encode_success(command, body)
 
     def delete_group(self, _connection: Connection, command: Command) -> bytes:
         """Delete a group, with its offsets if asked; one that is unknown is no error."""
@@ -208,19 +206,19 @@ class TopicRequests:
         if header.remove_offset:
             self._offsets.remove_group(name)
         self._stats.forget_group(name)
-        return encode_response(command, ResponseCode.SUCCESS)
+        return encode_success(command)
 
     def all_offsets(self, _connection: Connection, command: Command) -> bytes:
         """The offsets of all groups, as slaves fetch them."""
         body = dumps({"offsetTable": self._offsets.all()})
-        return encode_response(command, ResponseCode.SUCCESS, None, None, body)
+        return encode_success(command, body)
 
     # --- deletion of what has expired or is in no table ---------------------------------------
 
     def delete_expired(self, _connection: Connection, command: Command) -> bytes:
         """Have expired segments deleted from the next run on, whatever the hour."""
         self._store.retention.arm()
-        return encode_response(command, ResponseCode.SUCCESS)
+        return encode_success(command)
 
     def clean_expired(self, connection: Connection, command: Command) -> bytes | None:
         """Free the files of queues all of whose messages are gone."""

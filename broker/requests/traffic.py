@@ -20,9 +20,9 @@ from typing import Protocol
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats, TrafficCounts
 from aerobee.protocol.bodies.stats import StatsWindow, encode_stats_data
-from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.headers.admin import StatsDataHeader
 from aerobee.remoting.connection import Connection
 from aerobee.store.stats import StoreStatsService
@@ -174,6 +174,4 @@ class TrafficRequests:
             raise BadRequest.system_error(
                 f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
             )
-        return encode_response(
-            command, ResponseCode.SUCCESS, None, None, encode_stats_data(*windows)
-        )
+        return encode_success(command, encode_stats_data(*windows))

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import perf_counter
 from typing import NamedTuple
 
@@ -32,9 +31,10 @@ from aerobee.broker.staging.publish import Publisher
 from aerobee.broker.staging.rows import ChunkCheck
 from aerobee.broker.staging.table import BatchKey, Stage, StageTable
 from aerobee.broker.stats import BrokerStats
+from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.frames.command import Command, encode_response, encode_success
 from aerobee.protocol.headers.stages import (
     DONE,
     NONE,
@@ -63,19 +63,6 @@ MAX_CHUNKS = 1_000_000
 MAX_WAITING = 10_000
 # A status request waits this long at most, whatever it asks for.
 _MAX_WAIT_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class StageOptions:
-    """What staging needs to know of the broker."""
-
-    broker_name: str
-    max_message_bytes: int
-    expiry_ms: int
-    max_staged_bytes: int
-    sync_timeout_s: float
-    delays: bool
-    clock_ms: Callable[[], int]
 
 
 class _WaitingAnswer(NamedTuple):
@@ -200,21 +187,26 @@ class StageRequests:
 
     def __init__(
         self,
-        options: StageOptions,
+        settings: Settings,
         table: StageTable,
         stages: StageLog,
         check: ChunkCheck,
         publisher: Publisher,
         answers: StageAnswers,
         appended: Callable[[], None],
+        clock_ms: Callable[[], int],
+        *,
+        delays: bool,
     ) -> None:
-        self._options = options
+        self._settings = settings
         self._table = table
         self._log = stages
         self._check = check
         self._publisher = publisher
         self._answers = answers
         self._appended = appended
+        self._clock_ms = clock_ms
+        self._delays = delays
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -227,16 +219,16 @@ class StageRequests:
 
     def capability(self, _connection: Connection, command: Command) -> bytes:
         """What this broker takes."""
-        options = self._options
+        settings = self._settings
         capability = StageCapability(
             STAGE_PROTOCOL,
-            options.broker_name,
-            options.max_message_bytes,
-            options.max_message_bytes,
-            options.expiry_ms,
-            options.delays,
+            settings.broker_name,
+            settings.max_message_bytes,
+            settings.max_message_bytes,
+            settings.stage_expiry_ms,
+            self._delays,
         )
-        return encode_response(command, ResponseCode.SUCCESS, None, capability.to_ext())
+        return encode_success(command, ext=capability.to_ext())
 
     # --- chunks -----------------------------------------------------------------------------
 
@@ -255,10 +247,10 @@ class StageRequests:
         if not self._is_known(stage, header) and not given_up:
             self._check_room(len(command.body))
             self._check.check(command.body, header.rows)
-            born_ms = self._options.clock_ms()
+            born_ms = self._clock_ms()
             self._log.chunk(header, command.body, born_ms, connection.packed_peer)
             self._appended()
-        return encode_response(command, ResponseCode.SUCCESS)
+        return encode_success(command)
 
     def _is_known(self, stage: Stage | None, header: StageChunkHeader) -> bool:
         """Whether the chunk is there. Raises BadRequest if it cannot belong to its stage."""
@@ -277,10 +269,10 @@ class StageRequests:
         return False
 
     def _check_room(self, size: int) -> None:
-        limit = self._options.max_staged_bytes
-        if size > self._options.max_message_bytes:
+        limit = self._settings.stage_max_bytes
+        if size > self._settings.max_message_bytes:
             raise BadRequest.illegal_message(
-                f"the chunk has {size} bytes, {self._options.max_message_bytes} (maxMessageSize) "
+                f"the chunk has {size} bytes, {self._settings.max_message_bytes} (maxMessageSize) "
                 "are allowed"
             )
         if self._table.staged_bytes + size > limit or self._table.chunks >= MAX_CHUNKS:
@@ -307,7 +299,12 @@ class StageRequests:
         intent = self._table.open.get(key)
         end = None if intent is None else intent.end
         self._answers.wait(
-            connection, command, key, end, self._options.sync_timeout_s, existed=existed
+            connection,
+            command,
+            key,
+            end,
+            self._settings.sync_flush_timeout_ms / 1000,
+            existed=existed,
         )
         return None
 
@@ -325,7 +322,7 @@ class StageRequests:
     def _problem_with(self, key: BatchKey, part: StagePart) -> str | None:
         if part.stage in self._table.dropped:
             return "it was given up"
-        if part.broker != self._options.broker_name:
+        if part.broker != self._settings.broker_name:
             return None
         stage = self._table.stages.get(part.stage)
         if stage is None or stage.key != key:
@@ -365,7 +362,7 @@ class StageRequests:
 
     def expire(self) -> None:
         """Give up stages that nothing was added to for as long as the settings say."""
-        names = self._table.silent(self._options.clock_ms() - self._options.expiry_ms)
+        names = self._table.silent(self._clock_ms() - self._settings.stage_expiry_ms)
         by_key: dict[BatchKey, list[str]] = {}
         for name in names:
             by_key.setdefault(self._table.stages[name].key, []).append(name)

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from aerobee.broker.messages.properties import stored_properties
-from aerobee.broker.tables.topics import PERM_WRITE, TopicConfig, TopicTable
+from aerobee.broker.tables.topics import TopicTable
+from aerobee.protocol.bodies.routes import PERM_WRITE
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.headers.stages import Run, decode_chunk
@@ -108,14 +110,10 @@ class ChunkCheck:
     def _check_queue(self, run: Run) -> None:
         name = run.topic
         if self._topics.is_system(name) or name.startswith(RETRY_PREFIX):
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
-            )
+            raise BadRequest.no_permission(f"Sending message to topic[{name}] is forbidden.")
         topic = self._topics.get(name) or self._create(name)
         if not topic.perm & PERM_WRITE or not self._broker_writable():
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden"
-            )
+            raise BadRequest.no_permission(f"the topic[{name}] sending message is forbidden")
         if not 0 <= run.queue_id < max(topic.write_queues, topic.read_queues):
             raise BadRequest.system_error(
                 f"request queueId[{run.queue_id}] is illegal, topic[{name}] has "

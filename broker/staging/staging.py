@@ -16,13 +16,14 @@ from aerobee.broker.router import Handler
 from aerobee.broker.scheduler import Scheduler
 from aerobee.broker.staging.log import StageLog
 from aerobee.broker.staging.publish import Publisher
-from aerobee.broker.staging.requests import StageAnswers, StageOptions, StageRequests
+from aerobee.broker.staging.requests import StageAnswers, StageRequests
 from aerobee.broker.staging.rows import ChunkCheck
 from aerobee.broker.staging.table import StageFile, StageTable
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.state_file import JsonStateFile
-from aerobee.broker.tables.topics import PERM_WRITE, TopicTable
+from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
+from aerobee.protocol.bodies.routes import PERM_WRITE
 from aerobee.store.errors import StoreError
 from aerobee.store.message_store import MessageStore
 
@@ -69,15 +70,7 @@ class Staging:
             delays,
         )
         self._requests = StageRequests(
-            StageOptions(
-                settings.broker_name,
-                settings.max_message_bytes,
-                settings.stage_expiry_ms,
-                settings.stage_max_bytes,
-                settings.sync_flush_timeout_ms / 1000,
-                delays is not None,
-                clock_ms,
-            ),
+            settings,
             self.table,
             self._log,
             ChunkCheck(
@@ -89,6 +82,8 @@ class Staging:
             self.publisher,
             self.answers,
             appended,
+            clock_ms,
+            delays=delays is not None,
         )
 
     def handlers(self) -> dict[int, Handler]:

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
-from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import Subscription
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.peers import address_text
 
 log = logging.getLogger("aerobee.broker.clients")
 
@@ -47,8 +47,7 @@ class Member:
     @property
     def address(self) -> str:
         """`ip:port` of the other end."""
-        host, port = self.connection.peer
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return address_text(self.connection.peer)
 
 
 Members = dict[Connection, Member]
@@ -228,9 +227,8 @@ class ClientTable:
         added = sum(group not in producers for group in heartbeat.data.producer_groups)
         added += sum(consumer.group not in consumers for consumer in heartbeat.data.consumers)
         if added and self._entries + added > self._limit:
-            raise BadRequest(
-                ResponseCode.SYSTEM_ERROR,
-                f"the broker knows {self._entries} clients in groups, the limit is {self._limit}",
+            raise BadRequest.system_error(
+                f"the broker knows {self._entries} clients in groups, the limit is {self._limit}"
             )
 
     def _note_producer(self, heartbeat: Heartbeat, name: str) -> None:

@@ -1,6 +1,6 @@
 """What the tables of topics and of groups have in common: named configurations in one state file.
 
-The table and its version stamp change together, after the new text is on the disk: what was
+The table and its data version change together, after the new text is on the disk: what was
 answered survives a restart, and a change that cannot be written changes nothing.
 """
 
@@ -8,38 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
+from aerobee.protocol.bodies.topics import DataVersion
 from aerobee.protocol.frames.fastjson import loads
 
 log = logging.getLogger("aerobee.broker.state")
-
-
-class DataVersion(NamedTuple):
-    """The version stamp of a table, which brokers, name servers and slaves compare
-    (store/FORMAT.md 11.2): time of the last change in ms, and how many changes there were.
-
-    Two versions are the same only when both numbers are; every change moves both.
-    """
-
-    timestamp_ms: int
-    counter: int
-
-    def next(self, now_ms: int) -> DataVersion:
-        return DataVersion(now_ms, self.counter + 1)
-
-    def to_json(self) -> dict[str, int]:
-        return {"counter": self.counter, "timestamp": self.timestamp_ms}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any] | None, now_ms: int) -> DataVersion:
-        """Read a version; a missing one is of now, unchanged. Raises ValueError, TypeError."""
-        if not value:
-            return cls(now_ms, 0)
-        if not isinstance(value, Mapping):
-            raise ValueError("the data version is not an object")
-        return cls(int(value.get("timestamp", now_ms)), int(value.get("counter", 0)))
 
 
 class NamedConfig(Protocol):
@@ -102,7 +77,7 @@ class ConfigTable(Generic[C]):
     def _change(self, entries: dict[str, C], _changed: list[C]) -> None:
         """Take `entries` as the table, once they are on the disk: a send to a topic that only
         memory knows would be answered, and be in no topic after a restart."""
-        version = self.data_version.next(self._clock_ms())
+        version = DataVersion(self._clock_ms(), self.data_version.counter + 1)
         self._file.save_or_refuse(pretty(self._to_json(entries, version)))
         self._entries, self.data_version = entries, version
 
@@ -122,4 +97,13 @@ class ConfigTable(Generic[C]):
             for name, value in members(members(document)[self._key]).items()
             if (entry := parse(name, members(value))) is not None
         }
-        return DataVersion.from_json(document.get("dataVersion"), self._clock_ms()), entries
+        return _version(document.get("dataVersion"), self._clock_ms()), entries
+
+
+def _version(value: Mapping[str, Any] | None, now_ms: int) -> DataVersion:
+    """The version in a file; a missing one is of now, unchanged. Raises ValueError, TypeError."""
+    if not value:
+        return DataVersion(now_ms, 0)
+    if not isinstance(value, Mapping):
+        raise ValueError("the data version is not an object")
+    return DataVersion(int(value.get("timestamp", now_ms)), int(value.get("counter", 0)))

@@ -24,7 +24,8 @@ from aerobee.broker.tables.offsets import (
     parse_table,
 )
 from aerobee.broker.tables.state_file import JsonStateFile, members
-from aerobee.broker.tables.topics import TopicConfig, TopicTable
+from aerobee.broker.tables.topics import TopicTable
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.frames.fastjson import loads
 from aerobee.protocol.names import check_group_name, check_topic_name, is_light
 

@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from aerobee.broker.tables.config_table import ConfigTable
 from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.config.model import Settings
+from aerobee.protocol.bodies.routes import PERM_INHERIT, PERM_READ_WRITE
+from aerobee.protocol.bodies.topics import SINGLE_TAG, TopicConfig
 from aerobee.protocol.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
@@ -31,11 +35,6 @@ from aerobee.protocol.names import (
 
 log = logging.getLogger("aerobee.broker.topics")
 
-PERM_INHERIT = 1
-PERM_WRITE = 2
-PERM_READ = 4
-PERM_READ_WRITE = PERM_READ | PERM_WRITE
-
 _SCHEDULE_QUEUES = 18
 _BENCHMARK_QUEUES = 1_024
 _CLUSTER_TOPIC_QUEUES = 16
@@ -43,67 +42,14 @@ _CLUSTER_TOPIC_QUEUES = 16
 _LOST_SHOWN = 10
 
 
-@dataclass(frozen=True, slots=True)
-class TopicConfig:
-    """One topic, with RocketMQ's defaults."""
-
-    name: str
-    read_queues: int = 16
-    write_queues: int = 16
-    perm: int = PERM_READ_WRITE
-    filter_type: str = "SINGLE_TAG"
-    sys_flag: int = 0
-    order: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """As it stands in the file and on the wire, keys in ascending order."""
-        return {
-            "order": self.order,
-            "perm": self.perm,
-            "readQueueNums": self.read_queues,
-            "topicFilterType": self.filter_type,
-            "topicName": self.name,
-            "topicSysFlag": self.sys_flag,
-            "writeQueueNums": self.write_queues,
-        }
-
-    @classmethod
-    def from_json(cls, name: str, value: Mapping[str, Any]) -> TopicConfig:
-        """Read one; missing members take their defaults. Raises ValueError."""
-        return cls(
-            name,
-            int(value.get("readQueueNums", 16)),
-            int(value.get("writeQueueNums", 16)),
-            int(value.get("perm", PERM_READ_WRITE)),
-            str(value.get("topicFilterType") or "SINGLE_TAG"),
-            int(value.get("topicSysFlag", 0)),
-            str(value.get("order", False)).lower() == "true",
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class TopicOptions:
-    """What the table needs to know of the broker."""
-
-    broker_name: str
-    cluster_name: str
-    default_topic_queues: int
-    auto_create: bool
-    cluster_topic: bool
-    broker_topic: bool
-    trace_topic: str
-    limit: int
-    auto_create_per_minute: int
-
-
 class TopicTable(ConfigTable[TopicConfig]):
     """All topics of this broker. Loop thread only."""
 
     def __init__(
-        self, options: TopicOptions, file: JsonStateFile, clock_ms: Callable[[], int]
+        self, settings: Settings, file: JsonStateFile, clock_ms: Callable[[], int]
     ) -> None:
-        self._options = options
-        built_in = _built_in(options)
+        self._settings = settings
+        built_in = _built_in(settings)
         self._system = SYSTEM_TOPICS | {topic.name for topic in built_in}
         super().__init__(
             file, "topicConfigTable", {topic.name: topic for topic in built_in}, _parse, clock_ms
@@ -111,7 +57,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         # Whether the file itself was read; its backup is older, and without both there is nothing.
         present = file.path.is_file() and file.path.stat().st_size > 0
         self.is_whole = present and self._texts_read == 1
-        if not options.auto_create:
+        if not settings.auto_create_topic:
             # A template left over from before must not go on creating topics.
             self._entries.pop(AUTO_CREATE_TOPIC, None)
         self._observers: list[Callable[[list[TopicConfig]], None]] = []
@@ -148,7 +94,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         if not self._room_for_one_more(name):
             return None
         perm = template.perm
-        if template_name == AUTO_CREATE_TOPIC and not self._options.auto_create:
+        if template_name == AUTO_CREATE_TOPIC and not self._settings.auto_create_topic:
             perm = PERM_READ_WRITE
         queues = max(1, min(queues, template.write_queues))
         topic = TopicConfig(
@@ -165,9 +111,9 @@ class TopicTable(ConfigTable[TopicConfig]):
         if minute != this_minute:
             created = 0
         reason = ""
-        if len(self._entries) >= self._options.limit:
-            reason = f"there are {self._options.limit} topics, the limit"
-        elif created >= self._options.auto_create_per_minute:
+        if len(self._entries) >= self._settings.max_topics:
+            reason = f"there are {self._settings.max_topics} topics, the limit"
+        elif created >= self._settings.auto_create_per_minute:
             reason = f"{created} topics were created in this minute, the limit"
         self._minute = (this_minute, created + (not reason))
         if reason:
@@ -220,7 +166,7 @@ class TopicTable(ConfigTable[TopicConfig]):
             observer(changed)
 
 
-def _built_in(options: TopicOptions) -> list[TopicConfig]:
+def _built_in(settings: Settings) -> list[TopicConfig]:
     def system(name: str, queues: int = 1, perm: int = PERM_READ_WRITE) -> TopicConfig:
         return TopicConfig(name, queues, queues, perm)
 
@@ -229,24 +175,33 @@ def _built_in(options: TopicOptions) -> list[TopicConfig]:
         system(SELF_TEST_TOPIC),
         system(BENCHMARK_TOPIC, _BENCHMARK_QUEUES),
         system(
-            options.cluster_name,
+            settings.cluster_name,
             _CLUSTER_TOPIC_QUEUES,
-            everything if options.cluster_topic else PERM_INHERIT,
+            everything if settings.cluster_topic else PERM_INHERIT,
         ),
-        system(options.broker_name, 1, everything if options.broker_topic else PERM_INHERIT),
+        system(settings.broker_name, 1, everything if settings.broker_topic else PERM_INHERIT),
         system(OFFSET_MOVED_TOPIC),
         system(SCHEDULE_TOPIC, _SCHEDULE_QUEUES),
-        system(options.cluster_name + REPLY_TOPIC_SUFFIX),
+        system(settings.cluster_name + REPLY_TOPIC_SUFFIX),
     ]
-    if options.auto_create:
-        topics.append(system(AUTO_CREATE_TOPIC, options.default_topic_queues, everything))
-    if options.trace_topic:
-        topics.append(system(options.trace_topic))
+    if settings.auto_create_topic:
+        topics.append(system(AUTO_CREATE_TOPIC, settings.default_topic_queues, everything))
+    if settings.trace_topic:
+        topics.append(system(settings.trace_topic_name))
     return topics
 
 
 def _parse(name: str, value: Mapping[str, Any]) -> TopicConfig | None:
+    """An entry of the file; missing members take their defaults. Raises ValueError."""
     if not is_valid_topic_name(name):
         log.warning("topic left out, its name is illegal name=%r", name)
         return None
-    return TopicConfig.from_json(name, value)
+    return TopicConfig(
+        name,
+        int(value.get("readQueueNums", 16)),
+        int(value.get("writeQueueNums", 16)),
+        int(value.get("perm", PERM_READ_WRITE)),
+        str(value.get("topicFilterType") or SINGLE_TAG),
+        int(value.get("topicSysFlag", 0)),
+        str(value.get("order", False)).lower() == "true",
+    )

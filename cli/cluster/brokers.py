@@ -2,18 +2,15 @@
 
 import argparse
 
-from aerobee.cli.cluster.session import admin_of, run_client
+from aerobee.cli.cluster.session import admin_of, client_command
 from aerobee.cli.output import OK, USAGE, CommandFailed, print_json, say
 
 
-def clean(parsed: argparse.Namespace) -> int:
+@client_command
+async def clean(parsed: argparse.Namespace) -> int:
     """Have brokers delete what is of no use any more."""
     if not (parsed.log or parsed.queues or parsed.topics):
         raise CommandFailed("say what to clean: --log, --queues or --topics", USAGE)
-    return run_client(_clean(parsed))
-
-
-async def _clean(parsed: argparse.Namespace) -> int:
     async with admin_of(parsed) as admin:
         done = await admin.clean(
             expired_log=parsed.log,

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final
 
-from aerobee.cli.cluster.session import admin_of, check_broker, consumer_of, run_client
+from aerobee.cli.cluster.session import admin_of, check_broker, client_command, consumer_of
 from aerobee.cli.message_text import Printer
 from aerobee.cli.output import CANNOT_CONNECT, OK, USAGE, CommandFailed, say
 from aerobee.cli.times import FIRST_TIME_MS, parse_time
@@ -31,22 +31,9 @@ _TAIL_BUFFER: Final = 1000
 _PLACES_SHOWN: Final = 16
 
 
-def pull(parsed: argparse.Namespace) -> int:
+@client_command
+async def pull(parsed: argparse.Namespace) -> int:
     """Print up to `--count` messages that are there, oldest first."""
-    return run_client(_pull(parsed))
-
-
-def tail(parsed: argparse.Namespace) -> int:
-    """Print messages as they arrive."""
-    return run_client(_tail(parsed))
-
-
-def query(parsed: argparse.Namespace) -> int:
-    """Print the messages with a key or an id."""
-    return run_client(_query(parsed))
-
-
-async def _pull(parsed: argparse.Namespace) -> int:
     printer = Printer(json=parsed.json, full=parsed.full)
     async with consumer_of(parsed) as consumer:
         cursors = [
@@ -87,7 +74,9 @@ def _say_rest(cursors: list["_Cursor"], shown: int, *, filtered: bool) -> None:
         say(f"{text}; next offsets: {', '.join(places)}")
 
 
-async def _tail(parsed: argparse.Namespace) -> int:
+@client_command
+async def tail(parsed: argparse.Namespace) -> int:
+    """Print messages as they arrive."""
     printer = Printer(json=parsed.json, full=parsed.full)
     async with consumer_of(parsed) as consumer:
         queues = await _queues(consumer, parsed)
@@ -210,7 +199,9 @@ async def _start(consumer: PullConsumer, queue: MessageQueue, where: str) -> int
     return await consumer.offset_at(queue, number)
 
 
-async def _query(parsed: argparse.Namespace) -> int:
+@client_command
+async def query(parsed: argparse.Namespace) -> int:
+    """Print the messages with a key or an id."""
     async with admin_of(parsed) as admin:
         found = await (_by_key(admin, parsed) if parsed.key else _by_id(admin, parsed))
     printer = Printer(json=parsed.json, full=parsed.full)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
-from aerobee.cli.cluster.session import check_broker, name_servers, run_client
+from aerobee.cli.cluster.session import check_broker, client_command, name_servers
 from aerobee.cli.output import (
     OK,
     USAGE,
@@ -22,7 +22,8 @@ from aerobee.client.producing.sender import SendResult, SendStatus
 from aerobee.protocol.bodies.common import MessageQueue
 
 
-def send(parsed: argparse.Namespace) -> int:
+@client_command
+async def send(parsed: argparse.Namespace) -> int:
     """Send, and print where each message came to lie."""
     if parsed.lines and parsed.body is not None:
         raise CommandFailed("--lines reads standard input: leave the body out", USAGE)
@@ -32,10 +33,6 @@ def send(parsed: argparse.Namespace) -> int:
         raise CommandFailed("--queue and --order-key exclude each other", USAGE)
     if parsed.broker is not None and parsed.queue is None:
         raise CommandFailed("--broker needs --queue: it says whose queue is meant", USAGE)
-    return run_client(_send(parsed))
-
-
-async def _send(parsed: argparse.Namespace) -> int:
     options = ProducerOptions(send_timeout_s=parsed.timeout)
     rows: list[SendResult] = []
     count = 0

@@ -2,9 +2,10 @@
 
 import argparse
 import asyncio
+import functools
 import logging
 import os
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from aerobee.cli.output import CANNOT_CONNECT, REFUSED, USAGE, CommandFailed
@@ -38,16 +39,23 @@ def consumer_of(parsed: argparse.Namespace) -> PullConsumer:
     return PullConsumer(name_servers(parsed), options=ClientOptions(call_timeout_s=parsed.timeout))
 
 
-def run_client(work: Coroutine[Any, Any, int]) -> int:
-    """Run a command's coroutine; what the client raises ends it with a text and an exit code."""
-    # Without any handler the client's warnings would go to standard error, where they would repeat
-    # the error that is about to be said.
-    if not logging.getLogger("aerobee").hasHandlers():
-        logging.getLogger("aerobee").addHandler(logging.NullHandler())
-    try:
-        return asyncio.run(work)
-    except ClientError as error:
-        raise CommandFailed(_text(error), exit_code(error)) from error
+def client_command(
+    work: Callable[[argparse.Namespace], Coroutine[Any, Any, int]],
+) -> Callable[[argparse.Namespace], int]:
+    """A command that runs `work`; what the client raises ends it with a text and an exit code."""
+
+    @functools.wraps(work)
+    def run(parsed: argparse.Namespace) -> int:
+        # Without any handler the client's warnings would go to standard error, where they would
+        # repeat the error that is about to be said.
+        if not logging.getLogger("aerobee").hasHandlers():
+            logging.getLogger("aerobee").addHandler(logging.NullHandler())
+        try:
+            return asyncio.run(work(parsed))
+        except ClientError as error:
+            raise CommandFailed(_text(error), exit_code(error)) from error
+
+    return run
 
 
 async def check_broker(parsed: argparse.Namespace, having: Iterable[str]) -> None:

@@ -8,24 +8,26 @@ Settings that are not named stay as they are.
 import argparse
 from typing import Final, NamedTuple
 
-from aerobee.cli.cluster.session import admin_of, consumer_of, run_client
+from msgspec.structs import replace
+
+from aerobee.cli.cluster.session import admin_of, client_command, consumer_of
 from aerobee.cli.cluster.topics import rights_text
 from aerobee.cli.output import OK, CommandFailed, print_json, say
 from aerobee.client.errors import NoRoute
 from aerobee.protocol.bodies.common import MessageQueue
-from aerobee.protocol.bodies.topics import TopicData
+from aerobee.protocol.bodies.routes import PERM_READ, PERM_READ_WRITE, PERM_WRITE
+from aerobee.protocol.bodies.topics import TopicConfig
 
 _QUEUES: Final = 8
-_PERMISSIONS: Final = {"r": 4, "w": 2, "rw": 6}
-_READ_WRITE: Final = 6
+_PERMISSIONS: Final = {"r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ_WRITE}
 
 
 class _Step(NamedTuple):
     """What one broker has (None: no such topic) and what it should have."""
 
     broker: str
-    before: TopicData | None
-    after: TopicData
+    before: TopicConfig | None
+    after: TopicConfig
 
     @property
     def changes(self) -> list[str]:
@@ -40,12 +42,9 @@ class _Step(NamedTuple):
         return [f"{what} {old} -> {new}" for what, old, new in pairs if old != new]
 
 
-def create_topic(parsed: argparse.Namespace) -> int:
+@client_command
+async def create_topic(parsed: argparse.Namespace) -> int:
     """Create a topic; change one that exists only with `--update`."""
-    return run_client(_create(parsed))
-
-
-async def _create(parsed: argparse.Namespace) -> int:
     async with admin_of(parsed) as admin:
         there = await admin.topic_settings(
             parsed.topic, cluster=parsed.cluster, broker=parsed.broker
@@ -60,22 +59,19 @@ async def _create(parsed: argparse.Namespace) -> int:
     return OK
 
 
-def _asked(parsed: argparse.Namespace, before: TopicData | None) -> TopicData:
+def _asked(parsed: argparse.Namespace, before: TopicConfig | None) -> TopicConfig:
     """The settings asked for; what was not asked for stays."""
     if before is None:
         queues = parsed.queues or _QUEUES
-        return TopicData(parsed.topic, queues, queues, _PERMISSIONS[parsed.perm or "rw"])
+        return TopicConfig(parsed.topic, queues, queues, _PERMISSIONS[parsed.perm or "rw"])
     perm = before.perm
     if parsed.perm is not None:
-        perm = before.perm & ~_READ_WRITE | _PERMISSIONS[parsed.perm]
-    return TopicData(
-        before.name,
-        parsed.queues or before.read_queues,
-        parsed.queues or before.write_queues,
-        perm,
-        before.filter_type,
-        before.sys_flag,
-        before.order,
+        perm = before.perm & ~PERM_READ_WRITE | _PERMISSIONS[parsed.perm]
+    return replace(
+        before,
+        read_queues=parsed.queues or before.read_queues,
+        write_queues=parsed.queues or before.write_queues,
+        perm=perm,
     )
 
 

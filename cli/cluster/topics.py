@@ -4,12 +4,18 @@ import argparse
 import asyncio
 from typing import Any, Final
 
-from aerobee.cli.cluster.session import admin_of, run_client
+from aerobee.cli.cluster.session import admin_of, client_command
 from aerobee.cli.output import OK, print_json, print_table, say
 from aerobee.cli.times import time_text
 from aerobee.client.admin import Admin
 from aerobee.client.errors import NoRoute
-from aerobee.protocol.bodies.routes import ClusterInfo, TopicRoute
+from aerobee.protocol.bodies.routes import (
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    ClusterInfo,
+    TopicRoute,
+)
 from aerobee.protocol.names import (
     DLQ_PREFIX,
     REPLY_TOPIC_SUFFIX,
@@ -18,19 +24,12 @@ from aerobee.protocol.names import (
 )
 
 _ROUTES_AT_ONCE: Final = 16
+_RIGHTS: Final = ((PERM_READ, "r"), (PERM_WRITE, "w"), (PERM_INHERIT, "x"))
 
 
-def list_topics(parsed: argparse.Namespace) -> int:
+@client_command
+async def list_topics(parsed: argparse.Namespace) -> int:
     """Print the topics; those of the system itself only with `--all`."""
-    return run_client(_list(parsed))
-
-
-def describe_topic(parsed: argparse.Namespace) -> int:
-    """Print the queues of a topic with their offsets."""
-    return run_client(_describe(parsed))
-
-
-async def _list(parsed: argparse.Namespace) -> int:
     async with admin_of(parsed) as admin:
         names = await admin.topics()
         if not parsed.all:
@@ -68,7 +67,9 @@ async def _routes(admin: Admin, names: list[str]) -> dict[str, TopicRoute]:
     return {name: one for name, one in zip(names, found, strict=True) if one is not None}
 
 
-async def _describe(parsed: argparse.Namespace) -> int:
+@client_command
+async def describe_topic(parsed: argparse.Namespace) -> int:
+    """Print the queues of a topic with their offsets."""
     async with admin_of(parsed) as admin:
         route = await admin.route(parsed.topic)
         stats = await admin.topic_stats(parsed.topic)
@@ -129,4 +130,4 @@ def _route_fields(name: str, route: TopicRoute) -> dict[str, Any]:
 
 def rights_text(perm: int) -> str:
     """`rw`, with an x for a topic whose rights new topics inherit."""
-    return "".join(letter for bit, letter in ((4, "r"), (2, "w"), (1, "x")) if perm & bit)
+    return "".join(letter for bit, letter in _RIGHTS if perm & bit)

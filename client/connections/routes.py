@@ -25,9 +25,9 @@ from aerobee.client.errors import (
     ClientError,
     NetworkError,
     NoRoute,
-    not_a_name_server,
     peer_error,
     reading,
+    wrong_peer,
 )
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.routes import (
@@ -87,7 +87,7 @@ class RouteCache:
                     self._name_servers.append(self._name_servers.pop(0))
                 continue
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                raise not_a_name_server(address, answer)
+                raise wrong_peer(address, answer, asked="name server", found="broker")
             return answer
         assert failure is not None
         raise failure

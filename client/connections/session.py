@@ -28,8 +28,8 @@ from aerobee.client.errors import (
     ClientClosed,
     ClientError,
     NoRoute,
-    not_a_broker,
     peer_error,
+    wrong_peer,
 )
 from aerobee.client.options import (
     Addresses,
@@ -156,7 +156,7 @@ class Session:
         if answer.code not in accept:
             unknown = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             if unknown and address in self.name_servers and code not in _OF_NAME_SERVERS:
-                raise not_a_broker(address, answer)
+                raise wrong_peer(address, answer, asked="broker", found="name server")
             raise peer_error(address, answer)
         return answer
 

@@ -16,8 +16,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from aerobee.client import queue_offsets
-from aerobee.client.connections.background import Periodic
-from aerobee.client.connections.session import Session
 from aerobee.client.consuming.consumer_state import ConsumerState
 from aerobee.client.consuming.order_lock import OrderLocks
 from aerobee.client.consuming.process_queue import ProcessQueue
@@ -37,17 +35,10 @@ PullLoop = Callable[[ProcessQueue], Coroutine[Any, Any, None]]
 class Assignment:
     """Held queues by name, each with its pull loop."""
 
-    def __init__(
-        self,
-        session: Session,
-        state: ConsumerState,
-        locks: OrderLocks | None,
-        rebalances: Periodic,
-    ) -> None:
-        self._session = session
+    def __init__(self, state: ConsumerState, locks: OrderLocks | None) -> None:
+        self._session = state.session
         self._state = state
         self._locks = locks
-        self._rebalances = rebalances
         self._held: dict[MessageQueue, ProcessQueue] = {}
         self._loops: dict[ProcessQueue, asyncio.Task[None]] = {}
         self._releasing: dict[MessageQueue, asyncio.Task[None]] = {}
@@ -76,7 +67,9 @@ class Assignment:
         assigned = ProcessQueue(queue, offset)
         assigned.locked_at = locked_at
         self._held[queue] = assigned
-        self._loops[assigned] = self._state.tasks.spawn(pull(assigned), f"pull {queue_text(queue)}")
+        self._loops[assigned] = self._state.session.tasks.spawn(
+            pull(assigned), f"pull {queue_text(queue)}"
+        )
         log.info("queue taken queue=%s offset=%d", queue_text(queue), offset)
 
     async def _start_offset(self, queue: MessageQueue) -> int:
@@ -118,7 +111,7 @@ class Assignment:
         self._loops.pop(assigned).cancel()
         if wait_s is None:
             wait_s = _HAND_OVER_S if self._locks is None else _ORDERLY_HAND_OVER_S
-        self._releasing[assigned.queue] = self._state.tasks.spawn(
+        self._releasing[assigned.queue] = self._state.session.tasks.spawn(
             self._finish_release(assigned, reset_to, lost, wait_s),
             f"release {queue_text(assigned.queue)}",
         )
@@ -142,7 +135,7 @@ class Assignment:
             log.info("queue released queue=%s", queue_text(queue))
         finally:
             del self._releasing[queue]
-            self._rebalances.wake()
+            self._state.rebalances.wake()
 
     async def release_all(self, wait_s: float) -> None:
         """Give every queue away and wait until that is done."""

@@ -32,7 +32,7 @@ class ConcurrentConsumeService:
     def start(self) -> None:
         """Start the workers."""
         for number in range(self._state.options.concurrency):
-            self._state.tasks.spawn(self._work(), f"worker {number}")
+            self._state.session.tasks.spawn(self._work(), f"worker {number}")
 
     def queue_added(self, assigned: ProcessQueue) -> None:
         """Nothing to prepare: workers serve all queues."""

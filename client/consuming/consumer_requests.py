@@ -11,11 +11,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
 from typing import Any
 
-from aerobee.client.connections.background import Periodic
-from aerobee.client.connections.session import Session
 from aerobee.client.consuming.assignment import Assignment
 from aerobee.client.consuming.consumer_state import ConsumerState, TopicCounters, restore_topics
 from aerobee.client.consuming.listener import Consumed
@@ -24,7 +21,6 @@ from aerobee.client.message import received
 from aerobee.protocol.bodies.clients import subscription_members
 from aerobee.protocol.bodies.common import parse_offset_table
 from aerobee.protocol.codes import PROTOCOL_VERSION_NAME, RequestCode, ResponseCode
-from aerobee.protocol.filters.subscription import Subscription
 from aerobee.protocol.frames.command import Command, make_response
 from aerobee.protocol.frames.fastjson import dumps
 from aerobee.protocol.message.record import decode_record
@@ -35,26 +31,16 @@ _MIB = 1024 * 1024
 class ConsumerRequests:
     """Answers brokers for one push consumer."""
 
-    def __init__(
-        self,
-        session: Session,
-        state: ConsumerState,
-        assignment: Assignment,
-        subscriptions: Mapping[str, Subscription],
-        rebalances: Periodic,
-    ) -> None:
-        self._session = session
+    def __init__(self, state: ConsumerState, assignment: Assignment) -> None:
         self._state = state
         self._assignment = assignment
-        self._subscriptions = subscriptions
-        self._rebalances = rebalances
         self._started_ms = int(time.time() * 1000)
 
     async def answer(self, command: Command) -> Command | None:
         """The answer, or None for a oneway or an unknown request."""
         code = command.code
         if code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            self._rebalances.wake()
+            self._state.rebalances.wake()
         elif code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
             self._reset(command)
         elif code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
@@ -95,14 +81,14 @@ class ConsumerRequests:
                 "PROP_CONSUMEORDERLY": "true" if options.orderly else "false",
                 "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
                 "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
-                "PROP_NAMESERVER_ADDR": ";".join(self._session.name_servers),
+                "PROP_NAMESERVER_ADDR": ";".join(self._state.session.name_servers),
                 "PROP_THREADPOOL_CORE_SIZE": str(options.concurrency),
             },
             "statusTable": {
                 topic: _topic_status(counter, running_s) for topic, counter in counters.items()
             },
             "subscriptionSet": [
-                subscription_members(item) for item in self._subscriptions.values()
+                subscription_members(item) for item in self._state.subscriptions.values()
             ],
         }
 

@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from aerobee.client.connections.background import TaskOwner
+from aerobee.client.connections.background import Periodic
+from aerobee.client.connections.session import Session
 from aerobee.client.consuming.listener import Consumed, ListenerCall
 from aerobee.client.consuming.offset_store import OffsetStore
 from aerobee.client.consuming.process_queue import ProcessQueue
 from aerobee.client.message import ReceivedMessage
 from aerobee.client.options import Model, PushOptions
+from aerobee.protocol.filters.subscription import Subscription
 from aerobee.protocol.message.properties import PROPERTY_RETRY_TOPIC
 from aerobee.protocol.names import retry_topic
 
@@ -28,11 +30,17 @@ class TopicCounters:
 
 @dataclass(slots=True)
 class ConsumerState:
-    """One push consumer's shared state. `give_back` makes the broker redeliver a message."""
+    """One push consumer's shared state.
+
+    `subscriptions` are by topic; `rebalances` can be woken; `give_back` makes the broker redeliver
+    a message.
+    """
 
     group: str
     options: PushOptions
-    tasks: TaskOwner
+    session: Session
+    subscriptions: dict[str, Subscription]
+    rebalances: Periodic
     offsets: OffsetStore
     listener: ListenerCall
     give_back: Callable[[ReceivedMessage], Awaitable[bool]]

@@ -47,7 +47,7 @@ class OrderlyConsumeService:
     def queue_added(self, assigned: ProcessQueue) -> None:
         """Start consuming the queue."""
         self._waiting[assigned] = deque()
-        self._state.tasks.spawn(
+        self._state.session.tasks.spawn(
             self._consume_queue(assigned), f"orderly {queue_text(assigned.queue)}"
         )
 

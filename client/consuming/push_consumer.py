@@ -85,13 +85,15 @@ class PushConsumer:
         self._state = ConsumerState(
             group=self.group,
             options=options,
-            tasks=session.tasks,
+            session=session,
+            subscriptions=self._subscriptions,
+            rebalances=self._rebalances,
             offsets=self._offsets,
             listener=self._listener,
             give_back=SendBack(session, self.group, options.max_reconsume),
         )
         locks = OrderLocks(session, self.group) if options.orderly and clustering else None
-        self._assignment = Assignment(session, self._state, locks, self._rebalances)
+        self._assignment = Assignment(self._state, locks)
         service: ConsumeService
         self._orderly: OrderlyConsumeService | None = None
         if options.orderly:
@@ -100,23 +102,9 @@ class PushConsumer:
         else:
             service = ConcurrentConsumeService(self._state)
         self._service = service
-        puller = QueuePuller(session, self._state, service, self._assignment, self._subscriptions)
-        self._rebalancer = Rebalancer(
-            session,
-            self._state,
-            self._assignment,
-            puller,
-            locks,
-            self._subscriptions,
-            self._rebalances,
-        )
-        self._requests = ConsumerRequests(
-            session,
-            self._state,
-            self._assignment,
-            self._subscriptions,
-            self._rebalances,
-        )
+        puller = QueuePuller(self._state, service, self._assignment)
+        self._rebalancer = Rebalancer(self._state, self._assignment, puller, locks)
+        self._requests = ConsumerRequests(self._state, self._assignment)
 
     async def __aenter__(self) -> Self:
         await self.start()

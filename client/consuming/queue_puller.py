@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 from typing import Final
 
-from aerobee.client.connections.session import Session
 from aerobee.client.consuming.assignment import Assignment
 from aerobee.client.consuming.consumer_state import ConsumerState, ConsumeService
 from aerobee.client.consuming.process_queue import ProcessQueue
@@ -38,26 +36,20 @@ class QueuePuller:
     """Runs pull loops for a push consumer."""
 
     def __init__(
-        self,
-        session: Session,
-        state: ConsumerState,
-        service: ConsumeService,
-        assignment: Assignment,
-        subscriptions: Mapping[str, Subscription],
+        self, state: ConsumerState, service: ConsumeService, assignment: Assignment
     ) -> None:
-        self._session = session
+        self._session = state.session
         self._state = state
-        self._puller = Puller(session, state.group)
+        self._puller = Puller(state.session, state.group)
         self._service = service
         self._assignment = assignment
-        self._subscriptions = subscriptions
 
     async def run(self, assigned: ProcessQueue) -> None:
         """Pull until the queue is dropped."""
         self._service.queue_added(assigned)
         while True:
             await assigned.wait_until(lambda: self._has_room(assigned))
-            subscription = self._subscriptions.get(assigned.queue.topic)
+            subscription = self._state.subscriptions.get(assigned.queue.topic)
             if assigned.dropped or subscription is None:
                 return
             pull = self._pull(assigned, subscription)

@@ -16,13 +16,10 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Mapping
 from typing import Final
 
 from aerobee.client.assign import assign
-from aerobee.client.connections.background import Periodic
 from aerobee.client.connections.routes import read_queues
-from aerobee.client.connections.session import Session
 from aerobee.client.consuming.assignment import Assignment
 from aerobee.client.consuming.consumer_state import ConsumerState
 from aerobee.client.consuming.order_lock import OrderLocks
@@ -33,7 +30,6 @@ from aerobee.protocol.bodies.clients import parse_consumer_list
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.routes import TopicRoute
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.filters.subscription import Subscription
 from aerobee.protocol.headers.client import ConsumerListHeader
 from aerobee.protocol.names import is_retry_topic
 
@@ -47,21 +43,16 @@ class Rebalancer:
 
     def __init__(
         self,
-        session: Session,
         state: ConsumerState,
         assignment: Assignment,
         puller: QueuePuller,
         locks: OrderLocks | None,
-        subscriptions: Mapping[str, Subscription],
-        rebalances: Periodic,
     ) -> None:
-        self._session = session
+        self._session = state.session
         self._state = state
         self._assignment = assignment
         self._puller = puller
         self._locks = locks
-        self._subscriptions = subscriptions
-        self._rebalances = rebalances
         self._retry_s = _FIRST_RETRY_S
         self._timer: asyncio.TimerHandle | None = None
         self.stopped = False
@@ -72,7 +63,7 @@ class Rebalancer:
             return
         if self._timer is not None:
             self._timer.cancel()
-        topics = sorted(self._subscriptions)
+        topics = sorted(self._state.subscriptions)
         complete = True
         for assigned in self._assignment.held():
             if assigned.queue.topic not in topics:
@@ -101,7 +92,7 @@ class Rebalancer:
             self._retry_s = _FIRST_RETRY_S
         elif not self.stopped:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._retry_s, self._rebalances.wake)
+            self._timer = loop.call_later(self._retry_s, self._state.rebalances.wake)
             longest = self._state.options.rebalance_interval_s
             self._retry_s = min(self._retry_s * 2, longest)
 

@@ -25,7 +25,7 @@ from aerobee.client.connections.session import Session
 from aerobee.client.errors import ClientError, NoRoute, SendFailed, reading
 from aerobee.client.options import Addresses, ClientOptions
 from aerobee.protocol.bodies.common import MessageQueue
-from aerobee.protocol.bodies.routes import MASTER_ID, ClusterInfo
+from aerobee.protocol.bodies.routes import ClusterInfo, masters
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.hashing import java_hash
@@ -109,11 +109,7 @@ class StageClient(Role):
         answer = await self._session.call_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
         with reading("name server"):
             cluster = ClusterInfo.parse(answer.body)
-        self._addresses = {
-            broker.name: broker.addresses[MASTER_ID]
-            for broker in cluster.brokers.values()
-            if MASTER_ID in broker.addresses
-        }
+        self._addresses = masters(cluster.brokers.values())
 
     async def capability(self, broker: str) -> StageCapability | None:
         """What a broker can stage; None if it is none of ours, or speaks of it otherwise."""

@@ -28,8 +28,7 @@ class BrokerSettings:
     listen_port: int = setting(
         10911,
         "listenPort",
-        low=0,
-        high=_PORT_HIGH,
+        within=(0, _PORT_HIGH),
         why="Port for clients. 0 takes a free one and prints it.",
     )
     vip_port_enabled: bool = setting(
@@ -55,15 +54,13 @@ class BrokerSettings:
     broker_id: int = setting(
         0,
         "brokerId",
-        low=0,
-        high=I64_MAX,
+        within=(0, I64_MAX),
         why="0 is the master and every master's number; slaves have numbers above 0.",
     )
     broker_permission: int = setting(
         6,
         "brokerPermission",
-        low=0,
-        high=_PERMISSIONS_HIGH,
+        within=(0, _PERMISSIONS_HIGH),
         why="What the whole broker allows: 4 read + 2 write (+ 1 inherit). 4 drains the senders.",
     )
     name_servers: str = setting(
@@ -87,9 +84,7 @@ class BrokerSettings:
     short_polling_ms: int = setting(
         1000,
         "shortPollingTimeMills",
-        unit="ms",
-        low=1,
-        high=120_000,
+        within=(1, 120_000),
         why="How long such a pull is held when long polling is off.",
     )
     notify_consumer_ids_changed: bool = setting(
@@ -101,26 +96,20 @@ class BrokerSettings:
     flush_consumer_offset_interval_ms: int = setting(
         5000,
         "flushConsumerOffsetInterval",
-        unit="ms",
-        low=100,
-        high=3_600_000,
+        within=(100, 3_600_000),
         why="How often committed offsets are written to disk; a kill loses at most this much.",
     )
     register_interval_ms: int = setting(
         30_000,
         "registerNameServerPeriod",
-        unit="ms",
-        low=10_000,
-        high=60_000,
+        within=(10_000, 60_000),
         clamp=True,
         why="Pause between renewals with the name servers, which forget it after 120 s.",
     )
     register_timeout_ms: int = setting(
         6000,
         "registerBrokerTimeoutMills",
-        unit="ms",
-        low=100,
-        high=60_000,
+        within=(100, 60_000),
         why="Time a name server gets to answer one registration.",
     )
     force_register: bool = setting(
@@ -138,25 +127,20 @@ class BrokerSettings:
         0,
         "startAcceptSendRequestTimeStamp",
         unit="ms since 1970",
-        low=0,
-        high=I64_MAX,
+        within=(0, I64_MAX),
         why="Sends are refused before this moment: lets a broker warm up with readers only.",
     )
     lock_lease_ms: int = setting(
         60_000,
         "lockMaxLiveTime",
-        unit="ms",
-        low=1000,
-        high=3_600_000,
+        within=(1000, 3_600_000),
         aliases=("rocketmq.broker.rebalance.lockMaxLiveTime",),
         why="""How long an orderly consumer keeps its lock on a queue without renewing it (clients
         renew every 20 s). RocketMQ: a JVM property.""",
     )
     client_expiry_ms: int = setting(
         120_000,
-        unit="ms",
-        low=1000,
-        high=3_600_000,
+        within=(1000, 3_600_000),
         why="A producer or consumer without heartbeat for this long is forgotten (120 s upstream).",
     )
     slave_read: bool = setting(
@@ -207,8 +191,7 @@ class TopicSettings:
     default_topic_queues: int = setting(
         8,
         "defaultTopicQueueNums",
-        low=1,
-        high=1024,
+        within=(1, 1024),
         why="Queues of TBW102, and so the most that a topic made by a first send gets.",
     )
     auto_create_topic: bool = setting(
@@ -224,8 +207,7 @@ class TopicSettings:
     )
     auto_create_per_minute: int = setting(
         600,
-        low=1,
-        high=1_000_000,
+        within=(1, 1_000_000),
         why="Most topics made by sends in one minute: making topics is a way to fill a disk.",
     )
     cluster_topic: bool = setting(

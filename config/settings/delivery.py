@@ -30,9 +30,7 @@ class DeliverySettings:
     flush_delay_offset_interval_ms: int = setting(
         10_000,
         "flushDelayOffsetInterval",
-        unit="ms",
-        low=100,
-        high=_DAY_MS,
+        within=(100, _DAY_MS),
         why="""How often the progress of the delay queues is written to disk. What was delivered
         since is delivered again after a crash.""",
     )
@@ -50,16 +48,14 @@ class DeliverySettings:
     schedule_pending_limit: int = setting(
         2000,
         "scheduleAsyncDeliverMaxPendingLimit",
-        low=1,
-        high=I32_MAX,
+        within=(1, I32_MAX),
         effect="never",
         why="Most deliveries on the way at a time. Here none are.",
     )
     schedule_resends_to_block: int = setting(
         3,
         "scheduleAsyncDeliverMaxResendNum2Blocked",
-        low=1,
-        high=I32_MAX,
+        within=(1, I32_MAX),
         effect="never",
         why="Failed deliveries after which a level waits. Here it waits after the first.",
     )
@@ -69,26 +65,21 @@ class DeliverySettings:
     transaction_timeout_ms: int = setting(
         6000,
         "transactionTimeOut",
-        unit="ms",
-        low=1,
-        high=_DAY_MS,
+        within=(1, _DAY_MS),
         effect="later",
         why="Age at which the producer of an undecided transaction is asked.",
     )
     transaction_check_max: int = setting(
         15,
         "transactionCheckMax",
-        low=1,
-        high=I32_MAX,
+        within=(1, I32_MAX),
         effect="later",
         why="How often it is asked before the message is put aside.",
     )
     transaction_check_interval_ms: int = setting(
         60_000,
         "transactionCheckInterval",
-        unit="ms",
-        low=100,
-        high=_DAY_MS,
+        within=(100, _DAY_MS),
         effect="later",
         why="Pause between two rounds of asking.",
     )
@@ -102,19 +93,13 @@ class StageSettings:
 
     stage_expiry_ms: int = setting(
         _DAY_MS,
-        key="expiry_ms",
-        unit="ms",
-        low=1_000,
-        high=365 * _DAY_MS,
+        within=(1_000, 365 * _DAY_MS),
         why="""A stage that nothing was added to and no commit has named for so long is given up.
         Less than retention.hours: stages lie in the commit log.""",
     )
     stage_max_bytes: int = setting(
         64 * _GIB,
-        key="max_bytes",
-        unit="bytes",
-        low=1 << 20,
-        high=I64_MAX,
+        within=(1 << 20, I64_MAX),
         why="""Bytes of stages that are neither published nor given up; beyond it jobs are told to
         try again. They are on the disk, in memory there are some hundred bytes a chunk.""",
     )

@@ -37,8 +37,7 @@ class ReplicationSettings:
     ha_listen_port: int = setting(
         0,
         "haListenPort",
-        low=0,
-        high=65_535,
+        within=(0, 65_535),
         effect="later",
         why="""Port for slaves. 0: listen_port + 1. In a broker.conf always listen_port + 1, because
         RocketMQ 4.9 overwrites what stands there.""",
@@ -46,27 +45,21 @@ class ReplicationSettings:
     ha_heartbeat_interval_ms: int = setting(
         5000,
         "haSendHeartbeatInterval",
-        unit="ms",
-        low=100,
-        high=_DAY_MS,
+        within=(100, _DAY_MS),
         effect="later",
         why="Pause between two signs of life to a slave.",
     )
     ha_housekeeping_interval_ms: int = setting(
         20_000,
         "haHousekeepingInterval",
-        unit="ms",
-        low=1000,
-        high=_DAY_MS,
+        within=(1000, _DAY_MS),
         effect="later",
         why="A silent replication connection is closed after this.",
     )
     ha_transfer_batch_bytes: int = setting(
         32_768,
         "haTransferBatchSize",
-        unit="bytes",
-        low=1024,
-        high=16_777_216,
+        within=(1024, 16_777_216),
         effect="later",
         why="Largest piece of log sent to a slave at a time.",
     )
@@ -79,18 +72,14 @@ class ReplicationSettings:
     ha_slave_behind_max_bytes: int = setting(
         268_435_456,
         "haSlaveFallbehindMax",
-        unit="bytes",
-        low=1,
-        high=I64_MAX,
+        within=(1, I64_MAX),
         effect="later",
         why="A slave further behind than this does not count as a copy.",
     )
     slave_timeout_ms: int = setting(
         3000,
         "slaveTimeout",
-        unit="ms",
-        low=1,
-        high=600_000,
+        within=(1, 600_000),
         effect="later",
         why="A SYNC_MASTER send no slave has by then is answered FLUSH_SLAVE_TIMEOUT.",
     )

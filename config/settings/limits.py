@@ -1,6 +1,6 @@
 """Settings that bound what anybody can make the broker do (docs/reliability.md 8).
 
-`limits.py` makes the checked `Limits` of them and asserts their relations.
+`config/limits.py` checks their relations.
 """
 
 from dataclasses import dataclass
@@ -21,115 +21,91 @@ class LimitSettings:
     max_frame_bytes: int = setting(
         16 * _MIB,
         "frameMaxLength",
-        unit="bytes",
-        low=1024,
-        high=256 * _MIB,
+        within=(1024, 256 * _MIB),
         aliases=("com.rocketmq.remoting.frameMaxLength",),
         why="""Largest frame with its length word, judged before anything is allocated; a larger
         announcement closes the connection. RocketMQ: a JVM property.""",
     )
     max_header_bytes: int = setting(
         256 * _KIB,
-        unit="bytes",
-        low=1024,
-        high=16 * _MIB,
+        within=(1024, 16 * _MIB),
         why="Largest frame header. Properties may be 32,767 bytes and JSON multiplies by six.",
     )
     frame_base_seconds: int = setting(
         30,
-        unit="s",
-        low=1,
-        high=3600,
+        within=(1, 3600),
         why="Time every frame gets to arrive whole, besides its size at frame_bytes_per_second.",
     )
     frame_bytes_per_second: int = setting(
         64 * _KIB,
         unit="bytes/s",
-        low=1,
-        high=I32_MAX,
+        within=(1, I32_MAX),
         why="Slowest rate at which a large frame may trickle in; slower connections are closed.",
     )
     idle_seconds: int = setting(
         120,
         "serverChannelMaxIdleTimeSeconds",
-        unit="s",
-        low=1,
-        high=86_400,
+        within=(1, 86_400),
         why="A connection silent both ways for this long is closed; clients beat every 30 s.",
     )
     connections: int = setting(
         10_000,
-        low=1,
-        high=1_000_000,
+        within=(1, 1_000_000),
         why="Most client connections; less if the process may not open as many files.",
     )
     connections_per_address: int = setting(
         5000,
-        low=1,
-        high=1_000_000,
+        within=(1, 1_000_000),
         why="Most connections from one address; a NAT gateway looks like one address.",
     )
     reserved_files: int = setting(
         256,
-        unit="files",
-        low=32,
-        high=100_000,
+        within=(32, 100_000),
         why="Open files kept back from connections for the store's own.",
     )
     inbound_bytes: int = setting(
         128 * _MIB,
-        unit="bytes",
-        low=1 * _MIB,
-        high=I32_MAX,
+        within=(1 * _MIB, I32_MAX),
         why="Memory all half-received frames may take; beyond it the broker stops reading.",
     )
     outbound_bytes: int = setting(
         128 * _MIB,
-        unit="bytes",
-        low=1 * _MIB,
-        high=I32_MAX,
+        within=(1 * _MIB, I32_MAX),
         why="Unsent answers of all connections; beyond it the slowest is closed.",
     )
     outbound_high_water_bytes: int = setting(
         1 * _MIB,
         "writeBufferHighWaterMark",
-        unit="bytes",
-        low=64 * _KIB,
-        high=I32_MAX,
+        within=(64 * _KIB, I32_MAX),
         why="Unsent answers of one connection above which nothing more is read from it.",
     )
     outbound_bytes_per_connection: int = setting(
         64 * _MIB,
         unit="bytes",
-        low=1 * _MIB,
-        high=I32_MAX,
+        within=(1 * _MIB, I32_MAX),
         why="Unsent answers of one connection above which it is closed.",
     )
     calls_per_connection: int = setting(
         16_384,
-        low=1,
-        high=1_000_000,
+        within=(1, 1_000_000),
         why="Questions of the broker to one client that wait for an answer.",
     )
     held_pulls: int = setting(
         100_000,
         "pullThreadPoolQueueCapacity",
-        low=1,
-        high=10_000_000,
+        within=(1, 10_000_000),
         why="Most pulls that wait for a message; more are answered at once, and ask again.",
     )
     max_topics: int = setting(
-        20_000, low=16, high=1_000_000, why="Most topics. Each is files, memory and registration."
+        20_000, within=(16, 1_000_000), why="Most topics. Each is files, memory and registration."
     )
     max_queues: int = setting(
-        200_000, low=16, high=10_000_000, why="Most queues of all topics together."
+        200_000, within=(16, 10_000_000), why="Most queues of all topics together."
     )
-    max_queues_per_topic: int = setting(1024, low=1, high=65_536, why="Most queues of one topic.")
-    max_groups: int = setting(20_000, low=16, high=1_000_000, why="Most consumer groups.")
+    max_queues_per_topic: int = setting(1024, within=(1, 65_536), why="Most queues of one topic.")
+    max_groups: int = setting(20_000, within=(16, 1_000_000), why="Most consumer groups.")
     max_inflated_bytes: int = setting(
         32 * _MIB,
-        unit="bytes",
-        low=64 * _KIB,
-        high=I32_MAX,
+        within=(64 * _KIB, I32_MAX),
         why="Largest registration body after inflating it.",
     )

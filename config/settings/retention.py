@@ -21,10 +21,7 @@ class RetentionSettings:
     retention_hours: int = setting(
         72,
         "fileReservedTime",
-        key="hours",
-        unit="h",
-        low=1,
-        high=876_000,
+        within=(1, 876_000),
         why="""A segment whose last message was stored longer ago than this may be deleted. RocketMQ
         counts from the file's modification time, which copying changes.""",
     )
@@ -38,17 +35,14 @@ class RetentionSettings:
     disk_max_used_percent: int = setting(
         75,
         "diskMaxUsedSpaceRatio",
-        unit="percent",
-        low=10,
-        high=95,
+        within=(10, 95),
         clamp=True,
         why="With more of the disk used, expired segments are deleted at once.",
     )
     disk_force_ratio: float = setting(
         0.85,
         "diskSpaceCleanForciblyRatio",
-        low=0.01,
-        high=1.0,
+        within=(0.01, 1.0),
         aliases=("rocketmq.broker.diskSpaceCleanForciblyRatio",),
         why="""With more of the disk used, the oldest segments are deleted before their time,
         consumed or not, until it is back at this ratio. RocketMQ: a JVM property.""",
@@ -57,43 +51,33 @@ class RetentionSettings:
     clean_interval_ms: int = setting(
         10_000,
         "cleanResourceInterval",
-        unit="ms",
-        low=100,
-        high=_DAY_MS,
+        within=(100, _DAY_MS),
         why="""Pause between two looks for what can be deleted. The first look comes six of these
         after the start.""",
     )
     delete_commit_log_pause_ms: int = setting(
         100,
         "deleteCommitLogFilesInterval",
-        unit="ms",
-        low=0,
-        high=_DAY_MS,
+        within=(0, _DAY_MS),
         why="Pause between two deleted segments, for the disk's sake.",
     )
     delete_consume_queue_pause_ms: int = setting(
         100,
         "deleteConsumeQueueFilesInterval",
-        unit="ms",
-        low=0,
-        high=_DAY_MS,
+        within=(0, _DAY_MS),
         why="The same for consume queue files.",
     )
     destroy_segment_after_ms: int = setting(
         120_000,
         "destroyMapedFileIntervalForcibly",
-        unit="ms",
-        low=0,
-        high=_DAY_MS,
+        within=(0, _DAY_MS),
         why="""A deleted segment that is still read after this loses its name; its readers keep what
         they see.""",
     )
     redelete_interval_ms: int = setting(
         120_000,
         "redeleteHangedFileInterval",
-        unit="ms",
-        low=0,
-        high=_DAY_MS,
+        within=(0, _DAY_MS),
         why="Pause before a segment that could not be removed, or is still read, is tried again.",
     )
 
@@ -106,19 +90,14 @@ class ScrubSettings:
 
     scrub_bytes_per_second: int = setting(
         16 << 20,
-        key="bytes_per_second",
         unit="bytes",
-        low=0,
-        high=1 << 40,
+        within=(0, 1 << 40),
         why="""How much of the log is read a second, at most. 16 MiB/s take 5 to 20 percent of a
         processor, more the smaller the messages. 0: no scrub, only reads find damage.""",
     )
     scrub_interval_hours: int = setting(
         168,
-        key="interval_hours",
-        unit="h",
-        low=0,
-        high=876_000,
+        within=(0, 876_000),
         why="""Hours from the end of one pass over the whole log to the next. After a start what it
         did not read is checked at once. 0: only that.""",
     )

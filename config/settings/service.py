@@ -25,8 +25,7 @@ class NameServerSettings:
     )
     nameserver_port: int = setting(
         9876,
-        low=0,
-        high=_PORT_HIGH,
+        within=(0, _PORT_HIGH),
         why="Port it listens on. 0 turns the embedded name server off.",
     )
     nameserver_kv_path: str = setting(
@@ -53,15 +52,13 @@ class HttpSettings:
     http_port: int = setting(
         5557,
         "metricsPromExporterPort",
-        low=0,
-        high=_PORT_HIGH,
+        within=(0, _PORT_HIGH),
         why="""Port for metrics and health: the one RocketMQ 5's metrics and the usual exporter use.
         0 turns it off.""",
     )
     http_connections: int = setting(
         64,
-        low=1,
-        high=10_000,
+        within=(1, 10_000),
         why="Most connections of that port at a time: probes and scrapes must not starve clients.",
     )
 
@@ -91,8 +88,7 @@ class MetricsSettings:
         50_000,
         "metricsOtelCardinalityLimit",
         unit="series",
-        low=1,
-        high=10_000_000,
+        within=(1, 10_000_000),
         why="Beyond this a family adds everything up under __other__.",
     )
     metrics_exporter4x: bool = setting(
@@ -121,8 +117,6 @@ class LogSettings:
     )
     log_queue_events: int = setting(
         10_000,
-        unit="events",
-        low=100,
-        high=1_000_000,
+        within=(100, 1_000_000),
         why="Events waiting for a slow reader of the log; more are dropped and counted.",
     )

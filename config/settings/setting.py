@@ -17,7 +17,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
 
 Value = bool | int | float | str
 Effect = Literal["now", "later", "never"]
@@ -27,30 +27,61 @@ T = TypeVar("T", bool, int, float, str)
 I32_MAX: Final = (1 << 31) - 1
 I64_MAX: Final = (1 << 63) - 1
 
+# The unit that the last word of a name says, for a number with a range that names no other.
+_UNITS: Final = {
+    "ms": "ms",
+    "seconds": "s",
+    "hours": "h",
+    "bits": "bits",
+    "bytes": "bytes",
+    "pages": "pages of 4096 bytes",
+    "files": "files",
+    "messages": "messages",
+    "events": "events",
+    "percent": "percent",
+}
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _DECIMAL_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 
 
+class _Options(TypedDict, total=False):
+    """What a declaration may say beside name, default and reason; the attributes of `Setting`."""
+
+    unit: str
+    within: tuple[int | float, int | float]
+    clamp: bool
+    choices: tuple[str, ...]
+    separator: str
+    aliases: tuple[str, ...]
+    effect: Effect
+    refused: Mapping[str, str]
+    secret: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One declared setting. `name` is the attribute of `Settings`; `section`.`key` its own name."""
+    """One declared setting. `name` is the attribute of `Settings`; `section`.`key` its own name;
+    `within` is the lowest and the highest value."""
 
     name: str
     section: str
-    key: str
     default: Value
+    rocketmq_key: str
     reason: str
     unit: str = ""
-    low: int | float | None = None
-    high: int | float | None = None
+    within: tuple[int | float, int | float] | None = None
     clamp: bool = False
     choices: tuple[str, ...] = ()
     separator: str = ""
-    rocketmq_key: str = ""
     aliases: tuple[str, ...] = ()
     effect: Effect = "now"
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
     secret: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its name in its section: the attribute's, without the section's name before it."""
+        return self.name.removeprefix(f"{self.section}_")
 
     @property
     def type(self) -> type[bool] | type[int] | type[float] | type[str]:
@@ -68,11 +99,7 @@ class Setting:
             return " or ".join(self.choices)
         if self.type is bool:
             return "true or false"
-        if self.low is not None and self.high is not None:
-            return f"{self.low} to {self.high}"
-        if self.low is not None:
-            return f"at least {self.low}"
-        return ""
+        return "{} to {}".format(*self.within) if self.within else ""
 
     def parse(self, text: str) -> Value:
         """Turn configuration text into a value of this setting's type; ValueError says why not."""
@@ -102,8 +129,7 @@ class Setting:
         if isinstance(value, bool):
             self._check_refused("true" if value else "false")
             return value
-        low = value if self.low is None else self.low
-        high = value if self.high is None else self.high
+        low, high = self.within or (value, value)
         if low <= value <= high:
             return value
         if self.clamp:
@@ -127,59 +153,23 @@ class Setting:
             raise ValueError(self.refused[text])
 
 
-def setting(
-    default: T,
-    rocketmq_key: str = "",
-    *,
-    why: str,
-    key: str = "",
-    unit: str = "",
-    low: int | float | None = None,
-    high: int | float | None = None,
-    clamp: bool = False,
-    choices: tuple[str, ...] = (),
-    separator: str = "",
-    aliases: tuple[str, ...] = (),
-    effect: Effect = "now",
-    refused: Mapping[str, str] | None = None,
-    secret: bool = False,
-) -> T:
+def setting(default: T, rocketmq_key: str = "", *, why: str, **options: Unpack[_Options]) -> T:
     """Declare a field of a section class. `why` is the reason printed in the manual."""
-    declared = {
-        "rocketmq_key": rocketmq_key,
-        "reason": " ".join(why.split()),
-        "key": key,
-        "unit": unit,
-        "low": low,
-        "high": high,
-        "clamp": clamp,
-        "choices": choices,
-        "separator": separator,
-        "aliases": aliases,
-        "effect": effect,
-        "refused": dict(refused or {}),
-        "secret": secret,
-    }
+    declared = {"rocketmq_key": rocketmq_key, "reason": " ".join(why.split()), **options}
     field: T = dataclasses.field(default=default, metadata={"setting": declared})
     return field
 
 
 def settings_of(section_class: type[Any]) -> tuple[Setting, ...]:
     """The settings one section class declares, in the order of its source."""
-    section: str = section_class.section
-    return tuple(
-        _build(section, field)
-        for field in dataclasses.fields(section_class)
-        if "setting" in field.metadata
-    )
-
-
-def _build(section: str, field: "dataclasses.Field[Any]") -> Setting:
-    """The key is the attribute without its section's name, unless declared otherwise."""
-    declared = dict(field.metadata["setting"])
-    declared["key"] = declared["key"] or field.name.removeprefix(f"{section}_")
-    default: Any = field.default
-    return Setting(name=field.name, section=section, default=default, **declared)
+    found = []
+    for field in dataclasses.fields(section_class):
+        declared = dict(field.metadata["setting"])
+        if "within" in declared:
+            declared.setdefault("unit", _UNITS.get(field.name.rpartition("_")[2], ""))
+        default: Any = field.default
+        found.append(Setting(field.name, section_class.section, default, **declared))
+    return tuple(found)
 
 
 def _parse_bool(text: str) -> bool:

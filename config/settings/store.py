@@ -48,18 +48,14 @@ class StoreSettings:
     commit_log_segment_bytes: int = setting(
         1_073_741_824,
         "mappedFileSizeCommitLog",
-        unit="bytes",
-        low=65_536,
-        high=_SEGMENT_HIGH,
+        within=(65_536, _SEGMENT_HIGH),
         why="""Size of one commit log file, reserved on disk ahead of need (this one and the next).
         Small machines take less. Never change it under existing data.""",
     )
     consume_queue_segment_bytes: int = setting(
         6_000_000,
         "mappedFileSizeConsumeQueue",
-        unit="bytes",
-        low=_UNIT_BYTES,
-        high=_SEGMENT_HIGH,
+        within=(_UNIT_BYTES, _SEGMENT_HIGH),
         why="""Size of one consume queue file, rounded up to a multiple of 20 bytes (300,000
         messages). Never change it under existing data.""",
     )
@@ -72,17 +68,13 @@ class StoreSettings:
     consume_queue_ext_segment_bytes: int = setting(
         50_331_648,
         "mappedFileSizeConsumeQueueExt",
-        unit="bytes",
-        low=24,
-        high=_SEGMENT_HIGH,
+        within=(24, _SEGMENT_HIGH),
         why="Size of one file of these. Never change it under existing data.",
     )
     consume_queue_ext_bitmap_bits: int = setting(
         64,
         "bitMapLengthConsumeQueueExt",
-        unit="bits",
-        low=8,
-        high=65_536,
+        within=(8, 65_536),
         effect="later",
         why="Size of one filter bit map; RocketMQ's broker overrides it with 112.",
     )
@@ -94,15 +86,13 @@ class StoreSettings:
     index_slots: int = setting(
         5_000_000,
         "maxHashSlotNum",
-        low=1,
-        high=100_000_000,
+        within=(1, 100_000_000),
         why="Hash slots of one index file (4 bytes each). Never change it under existing data.",
     )
     index_entries: int = setting(
         20_000_000,
         "maxIndexNum",
-        low=2,
-        high=100_000_000,
+        within=(2, 100_000_000),
         why="Keys of one index file (20 bytes each). Never change it under existing data.",
     )
     index_safe: bool = setting(
@@ -122,9 +112,7 @@ class StoreSettings:
     flush_interval_ms: int = setting(
         500,
         "flushIntervalCommitLog",
-        unit="ms",
-        low=1,
-        high=_HOUR_MS,
+        within=(1, _HOUR_MS),
         why="Pause between two looks at the commit log under ASYNC_FLUSH.",
     )
     flush_timed: bool = setting(
@@ -135,90 +123,68 @@ class StoreSettings:
     flush_least_pages: int = setting(
         4,
         "flushCommitLogLeastPages",
-        unit="pages of 4096 bytes",
-        low=0,
-        high=1_000_000,
+        within=(0, 1_000_000),
         why="Do not sync for less than this, until the thorough interval is over.",
     )
     flush_thorough_interval_ms: int = setting(
         10_000,
         "flushCommitLogThoroughInterval",
-        unit="ms",
-        low=1,
-        high=_HOUR_MS,
+        within=(1, _HOUR_MS),
         why="After this long even a single byte is synced.",
     )
     sync_flush_timeout_ms: int = setting(
         5000,
         "syncFlushTimeout",
-        unit="ms",
-        low=1,
-        high=600_000,
+        within=(1, 600_000),
         why="A SYNC_FLUSH send not on disk by then is answered FLUSH_DISK_TIMEOUT: stored, unsure.",
     )
     commit_interval_ms: int = setting(
         200,
         "commitIntervalCommitLog",
-        unit="ms",
-        low=1,
-        high=_HOUR_MS,
+        within=(1, _HOUR_MS),
         why="Pause between two looks at the transient pool for what is to go into the files.",
     )
     commit_least_pages: int = setting(
         4,
         "commitCommitLogLeastPages",
-        unit="pages of 4096 bytes",
-        low=0,
-        high=1_000_000,
+        within=(0, 1_000_000),
         why="Do not write less than this, until the thorough interval is over.",
     )
     commit_thorough_interval_ms: int = setting(
         200,
         "commitCommitLogThoroughInterval",
-        unit="ms",
-        low=1,
-        high=_HOUR_MS,
+        within=(1, _HOUR_MS),
         why="After this long without a write even a single byte goes.",
     )
     consume_queue_flush_interval_ms: int = setting(
         1000,
         "flushIntervalConsumeQueue",
-        unit="ms",
-        low=1,
-        high=_HOUR_MS,
+        within=(1, _HOUR_MS),
         why="Pause between two flushes of the consume queues (they can be rebuilt from the log).",
     )
     consume_queue_flush_least_pages: int = setting(
         2,
         "flushConsumeQueueLeastPages",
-        unit="pages of 4096 bytes",
-        low=0,
-        high=1_000_000,
+        within=(0, 1_000_000),
         why="A queue with less new than this waits, until the thorough interval is over.",
     )
     consume_queue_flush_thorough_interval_ms: int = setting(
         60_000,
         "flushConsumeQueueThoroughInterval",
-        unit="ms",
-        low=1,
-        high=24 * _HOUR_MS,
+        within=(1, 24 * _HOUR_MS),
         why="After this long every queue and the checkpoint are flushed.",
     )
     max_message_bytes: int = setting(
         4_194_304,
         "maxMessageSize",
-        unit="bytes",
-        low=1,
-        high=I32_MAX,
+        within=(1, I32_MAX),
         why="""Largest message body. It has to fit a frame and a segment, with its properties; the
         default shrinks to fit small segments.""",
     )
     page_cache_busy_timeout_ms: int = setting(
         1000,
         "osPageCacheBusyTimeOutMills",
-        unit="ms",
-        low=1,
-        high=600_000,
+        within=(1, 600_000),
         why="An append that takes longer than this makes the broker answer busy meanwhile.",
     )
     check_crc_on_recover: bool = setting(
@@ -236,57 +202,48 @@ class StoreSettings:
     query_max_messages: int = setting(
         64,
         "maxMsgsNumBatch",
-        unit="messages",
-        low=1,
-        high=1024,
+        within=(1, 1024),
         why="Most messages a query by key returns.",
     )
     unique_query_max_messages: int = setting(
         32,
         "defaultQueryMaxNum",
-        unit="messages",
-        low=1,
-        high=1024,
+        within=(1, 1024),
         why="Most messages a query by unique id returns.",
     )
     transfer_bytes_memory: int = setting(
         262_144,
         "maxTransferBytesOnMessageInMemory",
         unit="bytes",
-        low=1,
-        high=I32_MAX,
+        within=(1, I32_MAX),
         why="Most bytes of one pull answer from recent messages; one message always goes.",
     )
     transfer_count_memory: int = setting(
         32,
         "maxTransferCountOnMessageInMemory",
         unit="messages",
-        low=1,
-        high=1_000_000,
+        within=(1, 1_000_000),
         why="Most messages of one pull answer from recent messages.",
     )
     transfer_bytes_disk: int = setting(
         65_536,
         "maxTransferBytesOnMessageInDisk",
         unit="bytes",
-        low=1,
-        high=I32_MAX,
+        within=(1, I32_MAX),
         why="Most bytes of one pull answer from old messages, which the disk has to fetch.",
     )
     transfer_count_disk: int = setting(
         8,
         "maxTransferCountOnMessageInDisk",
         unit="messages",
-        low=1,
-        high=1_000_000,
+        within=(1, 1_000_000),
         why="Most messages of one pull answer from old messages.",
     )
     transfer_bytes_bulk: int = setting(
         4_194_304,
         "maxTransferBytesBulk",
         unit="bytes",
-        low=0,
-        high=I32_MAX,
+        within=(0, I32_MAX),
         why="""Most bytes of one pull answer to a reader that asks for large ones (maxMsgBytes, as
         the Spark source does), a quarter of it from old messages. The larger, the fewer requests,
         and the longer others wait meanwhile: 4 MiB of small messages take some 10 ms. 0: nobody
@@ -296,23 +253,20 @@ class StoreSettings:
         32_768,
         "maxTransferCountBulk",
         unit="messages",
-        low=1,
-        high=1_000_000,
+        within=(1, 1_000_000),
         why="Most messages of one such answer.",
     )
     memory_ratio_percent: int = setting(
         40,
         "accessMessageInMemoryMaxRatio",
         unit="percent of the machine's memory",
-        low=0,
-        high=100,
+        within=(0, 100),
         why="A message nearer to the end of the log than this counts as recent.",
     )
     disk_warning_ratio: float = setting(
         0.90,
         "diskSpaceWarningLevelRatio",
-        low=0.01,
-        high=1.0,
+        within=(0.01, 1.0),
         aliases=("rocketmq.broker.diskSpaceWarningLevelRatio",),
         why="Sends are refused while more of the disk than this is used. RocketMQ: a JVM property.",
     )
@@ -355,8 +309,7 @@ class StoreSettings:
     lmq_max_queues: int = setting(
         20_000,
         "maxLmqConsumeQueueNum",
-        low=1,
-        high=I32_MAX,
+        within=(1, I32_MAX),
         why="Most light queues; a message that needs one more is refused.",
     )
     transient_pool_enabled: bool = setting(
@@ -369,8 +322,7 @@ class StoreSettings:
     transient_pool_buffers: int = setting(
         5,
         "transientStorePoolSize",
-        low=1,
-        high=1024,
+        within=(1, 1024),
         why="""Buffers of that pool, each as large as a segment. Two are in use, the others are how
         far the disk may fall behind.""",
     )
@@ -389,8 +341,6 @@ class StoreSettings:
     warm_flush_pages: int = setting(
         4096,
         "flushLeastPagesWhenWarmMapedFile",
-        unit="pages of 4096 bytes",
-        low=1,
-        high=I64_MAX,
+        within=(1, I64_MAX),
         why="How often warming syncs on the way, under SYNC_FLUSH.",
     )

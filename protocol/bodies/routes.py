@@ -1,5 +1,6 @@
 """Routes and cluster info, as clients read them (protocol/WIRE.md 5.3)."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -17,7 +18,8 @@ from aerobee.protocol.errors import BadRequest
 
 # The broker id of a master; its slaves have others.
 MASTER_ID = 0
-# What may be done with the queues of a topic.
+# What may be done with the queues of a topic. INHERIT: topics may be made after it.
+PERM_INHERIT = 1
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
@@ -68,6 +70,11 @@ class BrokerRoute(msgspec.Struct, frozen=True):
                 for broker_id in addresses
             },
         )
+
+
+def masters(brokers: Iterable[BrokerRoute]) -> dict[str, str]:
+    """The master's address of each broker that has one, by broker name."""
+    return {one.name: one.addresses[MASTER_ID] for one in brokers if MASTER_ID in one.addresses}
 
 
 class TopicRoute(msgspec.Struct, frozen=True):

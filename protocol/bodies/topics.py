@@ -1,4 +1,4 @@
-"""The topic tables of brokers, as clients read them (protocol/WIRE.md 4.5)."""
+"""Topics and the topic tables of brokers (protocol/WIRE.md 4.5)."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -24,15 +24,18 @@ MAX_TOPICS = 200_000
 _MAX_VALUES = 2_000_000
 
 
-class VersionStamp(NamedTuple):
-    """The stamp of a table: equal only when all parts are. Only 5.x sends a state version."""
+class DataVersion(NamedTuple):
+    """The version of a table of topics or groups, which brokers, name servers and slaves compare
+    (protocol/WIRE.md 4.5, store/FORMAT.md 11.2): time of the last change in ms, and how many
+    changes there were. Equal only when all parts are; only 5.x has a state version.
+    """
 
     timestamp_ms: int = 0
     counter: int = 0
     state_version: int = 0
 
     @classmethod
-    def from_json(cls, value: Any) -> "VersionStamp":
+    def from_json(cls, value: Any) -> "DataVersion":
         """A missing one is 0/0; BadRequest (code 1) for nonsense."""
         if value is None:
             return cls()
@@ -43,9 +46,16 @@ class VersionStamp(NamedTuple):
             long_member(members, "stateVersion", 0),
         )
 
+    def to_json(self) -> dict[str, int]:
+        """As brokers and name servers write it."""
+        shown = {"counter": self.counter, "timestamp": self.timestamp_ms}
+        if self.state_version:
+            shown["stateVersion"] = self.state_version
+        return shown
 
-class TopicData(msgspec.Struct, frozen=True):
-    """A topic's configuration as it travels; defaults are those of missing members."""
+
+class TopicConfig(msgspec.Struct, frozen=True):
+    """One topic of a broker; defaults are those of missing members."""
 
     name: str
     read_queues: int = 16
@@ -56,7 +66,7 @@ class TopicData(msgspec.Struct, frozen=True):
     order: bool = False
 
     @classmethod
-    def from_json(cls, name: str, value: Any) -> "TopicData":
+    def from_json(cls, name: str, value: Any) -> "TopicConfig":
         """BadRequest (code 1) for an illegal name, a number that is none or queues out of range."""
         members = as_object(value, f"topic {name[:127]!r}")
         return _bounded(
@@ -71,8 +81,20 @@ class TopicData(msgspec.Struct, frozen=True):
             )
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the file and on the wire, keys in ascending order."""
+        return {
+            "order": self.order,
+            "perm": self.perm,
+            "readQueueNums": self.read_queues,
+            "topicFilterType": self.filter_type,
+            "topicName": self.name,
+            "topicSysFlag": self.sys_flag,
+            "writeQueueNums": self.write_queues,
+        }
 
-def _bounded(topic: TopicData) -> TopicData:
+
+def _bounded(topic: TopicConfig) -> TopicConfig:
     # 65,535 queues is far beyond any use and keeps a client's queue list within a frame.
     if not (0 <= topic.read_queues <= 0xFFFF and 0 <= topic.write_queues <= 0xFFFF):
         raise BadRequest.system_error(f"the topic {topic.name} has an impossible number of queues")
@@ -80,10 +102,10 @@ def _bounded(topic: TopicData) -> TopicData:
 
 
 class TopicTableData(msgspec.Struct, frozen=True):
-    """A topic table with its stamp (answer to 21)."""
+    """A topic table with its version (answer to 21)."""
 
-    version: VersionStamp
-    topics: dict[str, TopicData]
+    version: DataVersion
+    topics: dict[str, TopicConfig]
 
     @classmethod
     def from_json(cls, members: Mapping[str, Any]) -> "TopicTableData":
@@ -92,8 +114,8 @@ class TopicTableData(msgspec.Struct, frozen=True):
         if len(table) > MAX_TOPICS:
             raise BadRequest.system_error(f"{len(table)} topics, limit {MAX_TOPICS}")
         return cls(
-            VersionStamp.from_json(members.get("dataVersion")),
-            {name: TopicData.from_json(name, value) for name, value in table.items()},
+            DataVersion.from_json(members.get("dataVersion")),
+            {name: TopicConfig.from_json(name, value) for name, value in table.items()},
         )
 
 

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import msgspec
 
-from aerobee.protocol.codes import PROTOCOL_VERSION, LanguageName
+from aerobee.protocol.codes import PROTOCOL_VERSION, LanguageName, ResponseCode
 from aerobee.protocol.frames.header_encode import HEADER_ENCODERS, JSON, frame
 
 RESPONSE_FLAG = 1
@@ -136,3 +136,10 @@ def encode_response(
         code, ext, RESPONSE_FLAG, OUR_LANGUAGE, request.opaque, remark, PROTOCOL_VERSION
     )
     return frame(serialization, header, body)
+
+
+def encode_success(
+    request: Command, body: bytes = b"", ext: Mapping[str, str] | None = None
+) -> bytes:
+    """The whole frame of an answer of success; `ext` as of `encode_response`."""
+    return encode_response(request, ResponseCode.SUCCESS, None, ext, body)

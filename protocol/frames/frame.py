@@ -45,11 +45,6 @@ class FrameDecoder:
         """Bytes that wait for the rest of their frame."""
         return len(self._pending)
 
-    @property
-    def frame_started(self) -> bool:
-        """Whether a frame has begun to arrive and is not whole yet."""
-        return bool(self._pending)
-
     def feed(self, data: bytes | bytearray | memoryview) -> list[Command]:
         """The commands that are whole now, in order. Keeps nothing of `data` itself.
 

@@ -8,15 +8,22 @@ from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.light_queues import LightConsumerOffsets
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile
-from aerobee.broker.tables.topics import TopicConfig, TopicOptions, TopicTable
+from aerobee.broker.tables.topics import TopicTable
+from aerobee.config.model import Settings
 from aerobee.nameserver.kv import KvFile
+from aerobee.protocol.bodies.topics import TopicConfig
 
 NOW_MS = 1_700_000_000_000
 TOPICS, GROUPS = "config/topics.json", "config/subscriptionGroup.json"
 OFFSETS, LIGHT = "config/consumerOffset.json", "config/lmqConsumerOffset.json"
 KV = "namesrv/kvConfig.json"
 
-_OPTIONS = TopicOptions("broker-a", "DefaultCluster", 8, True, True, True, "", 1000, 100)
+_OPTIONS = Settings.for_tests(
+    broker_name="broker-a",
+    cluster_name="DefaultCluster",
+    max_topics=1000,
+    auto_create_per_minute=100,
+)
 Contents = Mapping[str, Any]
 
 

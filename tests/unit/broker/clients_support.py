@@ -12,7 +12,8 @@ from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile
-from aerobee.broker.tables.topics import TopicOptions, TopicTable
+from aerobee.broker.tables.topics import TopicTable
+from aerobee.config.model import Settings
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.remoting.connection import Connection
@@ -117,7 +118,13 @@ class Tables:
         self.queues = Queues()
         self.warnings = Tally()
         self.topics = TopicTable(
-            TopicOptions("b-a", "C1", 8, auto_create, True, True, "", 1000, 1000),
+            Settings.for_tests(
+                broker_name="b-a",
+                cluster_name="C1",
+                auto_create_topic=auto_create,
+                max_topics=1000,
+                auto_create_per_minute=1000,
+            ),
             JsonStateFile(folder / "topics.json"),
             lambda: NOW_MS,
         )

@@ -13,7 +13,10 @@ from aerobee.broker.delay.service import ScheduleMessageService
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.state_file import JsonStateFile
-from aerobee.broker.tables.topics import PERM_READ_WRITE, TopicConfig, TopicOptions, TopicTable
+from aerobee.broker.tables.topics import TopicTable
+from aerobee.config.model import Settings
+from aerobee.protocol.bodies.routes import PERM_READ_WRITE
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.frame import FrameDecoder
@@ -97,7 +100,9 @@ class Desk:
         self.loop = Loop()
         self.store = MessageStore.open(settings)
         self.topics = TopicTable(
-            TopicOptions(BROKER, "C1", 8, True, True, True, "", 1000, 1000),
+            Settings.for_tests(
+                broker_name=BROKER, cluster_name="C1", max_topics=1000, auto_create_per_minute=1000
+            ),
             JsonStateFile(path / "config" / "topics.json"),
             lambda: NOW_MS,
         )

@@ -11,7 +11,7 @@ from aerobee.client.errors import CallerError, ClientClosed, NoRoute, PeerFailed
 from aerobee.client.options import ClientOptions
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.stats import QueueOffsets, encode_topic_stats
-from aerobee.protocol.bodies.topics import TopicData
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import encode_response
 from aerobee.protocol.headers.admin import CreateTopicHeader
@@ -52,7 +52,7 @@ async def test_a_topic_may_be_created_on_one_broker_only(two, admin) -> None:
 
 
 async def test_a_topics_settings_are_asked_of_the_brokers_themselves(two, admin) -> None:
-    wide = TopicData("NEW", 7, 5, 4)
+    wide = TopicConfig("NEW", 7, 5, 4)
     shown = {"readQueueNums": 7, "writeQueueNums": 5, "perm": 4}
     for broker, topics in ((two["a"], {"NEW": shown}), (two["b"], {})):
         body = json.dumps({"topicConfigTable": topics}).encode()
@@ -65,7 +65,7 @@ async def test_a_topics_settings_are_asked_of_the_brokers_themselves(two, admin)
 
 async def test_a_topics_settings_are_put_whole(two, admin) -> None:
     accept(two["a"], RequestCode.UPDATE_AND_CREATE_TOPIC)
-    await admin.put_topic("a", TopicData("NEW", 7, 5, 4, sys_flag=2))
+    await admin.put_topic("a", TopicConfig("NEW", 7, 5, 4, sys_flag=2))
     (command,) = two["a"].of(RequestCode.UPDATE_AND_CREATE_TOPIC)
     header = CreateTopicHeader.from_ext(command.ext)
     assert (header.read_queue_nums, header.write_queue_nums, header.topic_sys_flag) == (7, 5, 2)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from aerobee.broker.daemon import remoting_limits
 from aerobee.config.errors import ConfigError
-from aerobee.config.limits import Limits, open_files_allowed
+from aerobee.config.limits import check_limits, connection_limit, open_files_allowed
 from aerobee.config.load import load_settings
 from aerobee.config.manual import MANUAL, manual
 from aerobee.config.model import BY_FULL_KEY, BY_ROCKETMQ_KEY, SETTINGS, Settings
@@ -82,17 +83,19 @@ def test_settings_cannot_be_changed() -> None:
 
 
 def test_limits_of_the_defaults_hold() -> None:
-    limits = Limits.of(Settings.for_tests(), open_files=65_536)
-    assert limits.connections == 10_000
-    assert limits.warnings == ()
+    check_limits(Settings.for_tests())
+    limit = connection_limit(Settings.for_tests(), open_files=65_536)
+    assert limit.connections == 10_000
+    assert limit.warnings == ()
 
 
 def test_connections_fit_the_open_files() -> None:
-    limits = Limits.of(Settings.for_tests(), open_files=1024)
-    assert limits.connections == limits.connections_per_address == 1024 - 256
-    assert "ulimit" in limits.warnings[0]
+    limit = connection_limit(Settings.for_tests(), open_files=1024)
+    assert limit.connections == 1024 - 256
+    assert remoting_limits(Settings.for_tests(), 768).connections_per_address == 768
+    assert "ulimit" in limit.warnings[0]
     with pytest.raises(ConfigError, match="leaves no connections"):
-        Limits.of(Settings.for_tests(), open_files=200)
+        connection_limit(Settings.for_tests(), open_files=200)
     assert open_files_allowed() > 0
 
 
@@ -113,7 +116,7 @@ def test_connections_fit_the_open_files() -> None:
 )
 def test_limits_that_contradict_each_other_stop(changes: dict[str, int], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Limits.of(Settings.for_tests(**changes), open_files=65_536)
+        check_limits(Settings.for_tests(**changes))
     assert caught.value.key == key
 
 

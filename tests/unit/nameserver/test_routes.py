@@ -8,14 +8,13 @@ import random
 import pytest
 
 from aerobee.nameserver.routes import (
-    DataVersion,
-    Master,
     QueueData,
     Registration,
     RouteLimitReached,
     RouteLimits,
     RouteTable,
 )
+from aerobee.protocol.bodies.topics import DataVersion
 
 V1, V2 = DataVersion(1000, 1), DataVersion(2000, 2)
 QUEUES = QueueData(4, 4, 6, 0)
@@ -79,7 +78,9 @@ def test_slaves_never_change_queues_and_learn_their_master(table):
     assert table.register(slave) is None
     assert table.find("T1") is None
     table.register(broker())
-    assert table.register(slave) == Master("b-a:10911", "b-a:10912")
+    master = table.register(slave)
+    assert master is not None
+    assert (master.address, master.ha_address) == ("b-a:10911", "b-a:10912")
     table.register(slave._replace(data_version=V2, topics={"T9": QUEUES}))
     assert table.find("T9") is None
     assert table.find("T1")[1][0].addresses == {0: "b-a:10911", 1: "slave:10911"}

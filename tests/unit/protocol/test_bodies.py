@@ -21,8 +21,8 @@ from aerobee.protocol.bodies.clients import (
 )
 from aerobee.protocol.bodies.routes import TopicRoute
 from aerobee.protocol.bodies.topics import (
-    TopicData,
-    VersionStamp,
+    DataVersion,
+    TopicConfig,
     parse_topic_table,
 )
 from aerobee.protocol.codes import ResponseCode
@@ -138,7 +138,7 @@ def test_lock_requests_name_what_is_wrong() -> None:
 
 def test_topic_tables_take_defaults_and_check_names() -> None:
     table = parse_topic_table(b'{"topicConfigTable":{"T":{"attributes":{}}}}')
-    assert table.topics["T"] == TopicData("T", 16, 16, 6, "SINGLE_TAG", 0, False)
+    assert table.topics["T"] == TopicConfig("T", 16, 16, 6, "SINGLE_TAG", 0, False)
     assert "topic" in refusal(lambda: parse_topic_table(b'{"topicConfigTable":{"a/b":{}}}'))
     assert "queues" in refusal(
         lambda: parse_topic_table(b'{"topicConfigTable":{"T":{"readQueueNums":70000}}}')
@@ -146,7 +146,7 @@ def test_topic_tables_take_defaults_and_check_names() -> None:
 
 
 def test_five_x_data_versions_survive() -> None:
-    version = VersionStamp.from_json({"counter": 1, "timestamp": 2, "stateVersion": 3})
+    version = DataVersion.from_json({"counter": 1, "timestamp": 2, "stateVersion": 3})
     assert version == (2, 1, 3)
 
 

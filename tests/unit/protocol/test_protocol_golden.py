@@ -10,8 +10,6 @@ from types import ModuleType
 import pytest
 
 from aerobee.broker.registration.registration import registration_body
-from aerobee.broker.tables.config_table import DataVersion
-from aerobee.broker.tables.topics import TopicConfig
 from aerobee.nameserver.bodies import cluster_body, read_registration, read_topics, route_body
 from aerobee.nameserver.routes import BrokerGroup, QueueData
 from aerobee.protocol.bodies import clients as client_bodies
@@ -19,6 +17,7 @@ from aerobee.protocol.bodies import common as bodies
 from aerobee.protocol.bodies import routes as route_bodies
 from aerobee.protocol.bodies import stats as stats_bodies
 from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.protocol.bodies.topics import DataVersion, TopicConfig
 from aerobee.protocol.filters.subscription import parse_tag_expression
 from aerobee.protocol.frames.command import Command, encode_response, make_response
 from aerobee.protocol.frames.frame import FrameDecoder
@@ -51,7 +50,7 @@ def one_command(name: str) -> Command:
     decoder = FrameDecoder()
     [command] = decoder.feed(golden(name))
     assert decoder.failed is None
-    assert not decoder.frame_started
+    assert not decoder.buffered
     return command
 
 

@@ -13,19 +13,10 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
-from aerobee.broker.monitoring.broker_metrics import (
-    Connections,
-    Requests,
-    Runtime,
-    SimpleMetric,
-    SimpleMetrics,
-    Traffic,
-)
-from aerobee.broker.monitoring.client_metrics import Clients, HttpPort, NameServers
+from aerobee.broker.monitoring import broker_metrics, client_metrics, store_metrics
 from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.http import HttpServer, Request, Response
-from aerobee.broker.monitoring.metrics import Fill, Metrics, MetricsOptions, Page
-from aerobee.broker.monitoring.store_metrics import Deletions, Lag, Store
+from aerobee.broker.monitoring.metrics import Fill, Metrics, MetricsOptions, Number, Page
 from aerobee.broker.stats import OTHER, BrokerStats
 from aerobee.broker.tables.clients import ConsumerGroup, Member
 from aerobee.nameserver.server import NameServerCounts
@@ -39,8 +30,10 @@ from aerobee.store.stats import StoreStats
 OPTIONS = MetricsOptions("Cluster", "broker-a", (("zone", "z1"),))
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
-TOPICS = SimpleMetric("rocketmq_topic_number", "Topics", lambda: 2)
-HELD = SimpleMetric("aerobee_held_pulls", "Held pulls", lambda: 0)
+
+def tables() -> list[Number]:
+    return [("rocketmq_topic_number", "Topics", 2), ("aerobee_held_pulls", "Held pulls", 0)]
+
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -86,7 +79,7 @@ async def test_traffic_by_topic_and_group(metrics: Metrics) -> None:
     stats.delivered(stats.consumer("G", "SYS"), 3, 900)
     stats.consumer("G", "SYS").sent_back += 1
     stats.get_missed += 4
-    metrics.add("traffic", Traffic(stats, system))
+    metrics.add("traffic", broker_metrics.traffic, stats, system)
     page = samples(await scrape(metrics))
     plain = {"topic": "T", "message_type": "normal", "is_system": "false"}
     assert value(page, "rocketmq_messages_in_total", **plain) == 2
@@ -108,9 +101,11 @@ async def test_groups_of_rocketmq_itself_count_as_system(metrics: Metrics) -> No
     stats = BrokerStats()
     for group in ("TOOLS_CONSUMER", "CID_RMQ_SYS_X", "Own"):
         stats.delivered(stats.consumer(group, "T"), 1, 100)
-    metrics.add("traffic", Traffic(stats, system))
+    metrics.add("traffic", broker_metrics.traffic, stats, system)
     queues, offsets = FakeQueues({}), FakeOffsets({("T", "TOOLS_CONSUMER"): {0: 0}})
-    metrics.add("lag", Lag(offsets, queues, stats.pulled, lambda _group, _topic: 1, system))
+    metrics.add(
+        "lag", store_metrics.lag, offsets, queues, stats.pulled, lambda _group, _topic: 1, system
+    )
     page = samples(await scrape(metrics))
     is_system = {"TOOLS_CONSUMER": "true", "CID_RMQ_SYS_X": "true", "Own": "false"}
     for group, expected in is_system.items():
@@ -121,7 +116,7 @@ async def test_groups_of_rocketmq_itself_count_as_system(metrics: Metrics) -> No
 
 
 async def test_rocketmq_names_carry_its_labels_and_ours_do_not(metrics: Metrics) -> None:
-    metrics.add("tables", SimpleMetrics([TOPICS, HELD]))
+    metrics.add("tables", broker_metrics.numbers, tables)
     text = (await scrape(metrics)).body.decode()
     labels = 'cluster="Cluster",node_id="broker-a",node_type="broker",zone="z1"'
     assert f"rocketmq_topic_number{{{labels}}} 2.0\n" in text
@@ -130,7 +125,7 @@ async def test_rocketmq_names_carry_its_labels_and_ours_do_not(metrics: Metrics)
 
 async def test_rocketmq_names_can_be_turned_off() -> None:
     metrics = Metrics(MetricsOptions("C", "b", rocketmq_names=False))
-    metrics.add("tables", SimpleMetrics([TOPICS, HELD]))
+    metrics.add("tables", broker_metrics.numbers, tables)
     text = (await scrape(metrics)).body.decode()
     assert "rocketmq_" not in text
     assert "aerobee_held_pulls" in text
@@ -143,7 +138,7 @@ async def test_request_latency_is_in_milliseconds_under_known_names(metrics: Met
     stats.request_refused(10, 17, 0.004)
     stats.request_refused(54321, 3)
     stats.group_warnings.bump("mixed subscriptions")
-    metrics.add("requests", Requests(stats))
+    metrics.add("requests", broker_metrics.requests, stats)
     page = samples(await scrape(metrics))
     labels = {
         "protocol_type": "remoting",
@@ -167,7 +162,9 @@ async def test_connections_of_each_server(metrics: Metrics) -> None:
     broker.open, broker.outbound_bytes, broker.bad_frames = 7, 12345, 2
     broker.refused_address = 3
     broker.closed["frame too slow"] += 1
-    metrics.add("connections", Connections({"broker": broker, "nameserver": name_server}))
+    metrics.add(
+        "connections", broker_metrics.connections, {"broker": broker, "nameserver": name_server}
+    )
     page = samples(await scrape(metrics))
     assert value(page, "aerobee_connections_open", server="broker") == 7
     assert value(page, "aerobee_connections_open", server="nameserver") == 0
@@ -185,7 +182,7 @@ async def test_runtime_shows_health_and_lag_of_the_loop(metrics: Metrics) -> Non
     health.add("disk", lambda: "full", "")
     monitor = LoopMonitor(asyncio.get_running_loop())
     monitor.lag.add(0.02)
-    metrics.add("runtime", Runtime("1.2.3", 1_795_000_000.0, health, monitor))
+    metrics.add("runtime", broker_metrics.runtime, "1.2.3", 1_795_000_000.0, health, monitor)
     page = samples(await scrape(metrics))
     assert value(page, "aerobee_ready") == 0
     assert value(page, "aerobee_check_ok", check="store") == 1
@@ -215,7 +212,7 @@ class FakeClients:
 
 
 async def test_clients_are_counted_by_connection(metrics: Metrics) -> None:
-    metrics.add("clients", Clients(FakeClients()))
+    metrics.add("clients", client_metrics.clients, FakeClients())
     page = samples(await scrape(metrics))
     java = {"language": "java", "version": "v4_9_8", "protocol_type": "remoting"}
     go = {**java, "language": "go", "version": "unknown"}
@@ -228,7 +225,7 @@ async def test_clients_are_counted_by_connection(metrics: Metrics) -> None:
 async def test_name_servers_show_registration_and_routes(metrics: Metrics) -> None:
     counts = NameServerCounts(1, 12, {105: 7, -1: 2})
     registered = {"127.0.0.1:9876": True, "other:9876": False}
-    metrics.add("name servers", NameServers(registered, lambda: counts))
+    metrics.add("name servers", client_metrics.name_servers, registered, lambda: counts)
     page = samples(await scrape(metrics))
     assert value(page, "aerobee_registered", name_server="127.0.0.1:9876") == 1
     assert value(page, "aerobee_registered", name_server="other:9876") == 0
@@ -242,7 +239,7 @@ async def test_http_port_counts_its_answers(metrics: Metrics) -> None:
     server = HttpServer("127.0.0.1", 0, {})
     server.requests[404] = 3
     server.refused = 2
-    metrics.add("http", HttpPort(server))
+    metrics.add("http", client_metrics.http_port, server)
     page = samples(await scrape(metrics))
     assert value(page, "aerobee_http_answers_total", status="404") == 3
     assert value(page, "aerobee_http_connections_refused_total") == 2
@@ -261,7 +258,8 @@ async def test_free_buffers_of_the_transient_pool_are_shown(
     metrics: Metrics, tmp_path: Path
 ) -> None:
     store = FakeStore()
-    metrics.add("store", Store(store, str(tmp_path)))
+    usage = store_metrics.DiskUsage(str(tmp_path))
+    metrics.add("store", store_metrics.marks_and_times, store, usage)
     name = "aerobee_store_transient_buffers_free"
     assert name not in {sample[0] for sample in samples(await scrape(metrics))}
     store.free_buffers = 3
@@ -285,7 +283,8 @@ async def test_store_marks_times_and_disk(metrics: Metrics, tmp_path: Path) -> N
         os.fsync(file.fileno())  # some file systems find the blocks only now
     with (tmp_path / "index").open("wb") as sparse:
         sparse.truncate(1 << 30)
-    metrics.add("store", Store(store, str(tmp_path)))
+    usage = store_metrics.DiskUsage(str(tmp_path))
+    metrics.add("store", store_metrics.marks_and_times, store, usage)
     page = samples(await scrape(metrics))
     for mark, expected in (("oldest", 100), ("dispatched", 800), ("durable", 900)):
         assert value(page, "aerobee_store_mark_bytes", mark=mark) == expected
@@ -329,7 +328,14 @@ async def test_deletion_is_counted_by_reason_and_disks_are_shown_by_path(
             raise FileNotFoundError(path)
         return disks[path]
 
-    metrics.add("deletion", Deletions(deletion, ["/log", "/gone", "/queues", "/log"], 0.9, ask))
+    metrics.add(
+        "deletion",
+        store_metrics.deletions,
+        deletion,
+        ["/log", "/gone", "/queues", "/log"],
+        0.9,
+        ask,
+    )
     page = samples(await scrape(metrics))
     for reason, segments in (("time", 1), ("space", 0), ("manual", 0), ("forced", 2)):
         labels = {"reason": reason}
@@ -386,7 +392,9 @@ async def test_lag_counts_what_can_still_be_consumed(metrics: Metrics) -> None:
     stats = BrokerStats()
     stats.consumer("G", "T").pulled.update({0: 94, 1: 20, 2: 5})
     read_queues = lambda _group, topic: counts.get(topic, 0)  # noqa: E731
-    metrics.add("lag", Lag(offsets, queues, stats.pulled, read_queues, system, lambda: 2000.0))
+    metrics.add(
+        "lag", store_metrics.lag, offsets, queues, stats.pulled, read_queues, system, lambda: 2000.0
+    )
     page = samples(await scrape(metrics))
 
     def lag(group: str, topic: str, what: str) -> float:
@@ -410,7 +418,6 @@ async def test_lag_of_many_groups_lets_the_loop_turn(metrics: Metrics) -> None:
     ends = {("T", queue): (0, 10) for queue in range(8)}
     offsets = FakeOffsets({("T", f"G{number}"): {0: 1} for number in range(3000)})
     queues = FakeQueues(ends)
-    lag = Lag(offsets, queues, BrokerStats().pulled, lambda _group, _topic: 8, system)
     turns = 0
 
     async def count_turns() -> None:
@@ -420,7 +427,8 @@ async def test_lag_of_many_groups_lets_the_loop_turn(metrics: Metrics) -> None:
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count_turns())
-    await lag.snapshot()
+    pulled = BrokerStats().pulled
+    await store_metrics.lag(offsets, queues, pulled, lambda _group, _topic: 8, system)
     counting.cancel()
     assert turns > 3
     assert len(queues.asked) <= 1000
@@ -431,7 +439,7 @@ async def test_series_beyond_the_limit_are_folded_and_reported() -> None:
     stats = BrokerStats()
     for number in range(25):
         stats.stored(stats.topic(f"T{number}"), 1, 100)
-    metrics.add("traffic", Traffic(stats, system))
+    metrics.add("traffic", broker_metrics.traffic, stats, system)
     response = await scrape(metrics)
     metrics.close()
     page = samples(response)
@@ -442,32 +450,28 @@ async def test_series_beyond_the_limit_are_folded_and_reported() -> None:
     assert folded == 15
 
 
-class BrokenSection:
-    def __init__(self, in_thread: bool) -> None:
-        self._in_thread = in_thread
+async def broken_section(in_thread: bool) -> Fill:
+    if not in_thread:
+        raise RuntimeError("a bug")
 
-    async def snapshot(self) -> Fill:
-        if not self._in_thread:
-            raise RuntimeError("a bug")
+    def fill(_page: Page) -> None:
+        raise RuntimeError("a bug")
 
-        def fill(_page: Page) -> None:
-            raise RuntimeError("a bug")
-
-        return fill
+    return fill
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
 async def test_broken_section_hides_no_other(metrics: Metrics, in_thread: bool) -> None:
-    metrics.add("broken", BrokenSection(in_thread))
-    metrics.add("tables", SimpleMetrics([TOPICS, HELD]))
+    metrics.add("broken", broken_section, in_thread)
+    metrics.add("tables", broker_metrics.numbers, tables)
     page = samples(await scrape(metrics))
     assert value(page, "aerobee_metrics_section_failures_total", section="broken") == 1
     assert value(page, "aerobee_held_pulls") == 0
 
 
 async def test_format_is_what_the_scraper_asks_for(metrics: Metrics) -> None:
-    metrics.add("requests", Requests(BrokerStats()))
-    metrics.add("connections", Connections({"broker": ServerStats()}))
+    metrics.add("requests", broker_metrics.requests, BrokerStats())
+    metrics.add("connections", broker_metrics.connections, {"broker": ServerStats()})
     plain = await scrape(metrics)
     assert plain.content_type == "text/plain; version=0.0.4; charset=utf-8"
     openmetrics = await scrape(metrics, accept=OPENMETRICS)
@@ -497,7 +501,7 @@ async def test_large_page_is_packed_for_who_takes_it(metrics: Metrics) -> None:
     stats = BrokerStats()
     for number in range(200):
         stats.stored(stats.topic(f"T{number}"), 1, 100)
-    metrics.add("traffic", Traffic(stats, system))
+    metrics.add("traffic", broker_metrics.traffic, stats, system)
     plain = await scrape(metrics)
     packed = await scrape(metrics, accept_encoding="deflate, gzip;q=0.8")
     assert packed.headers == (("Content-Encoding", "gzip"),)

@@ -50,16 +50,6 @@ def test_message_reaches_the_supervisor(
     notifier.close()
 
 
-def test_reload_carries_the_monotonic_time(supervisor: Supervisor) -> None:
-    listening, name = supervisor
-    notifier = Notifier({"NOTIFY_SOCKET": name})
-    notifier.reloading()
-    first, second = received(listening).split("\n")
-    assert first == "RELOADING=1"
-    assert int(second.removeprefix("MONOTONIC_USEC=")) > 0
-    notifier.close()
-
-
 def test_line_break_in_a_status_cannot_forge_another_message(supervisor: Supervisor) -> None:
     listening, name = supervisor
     notifier = Notifier({"NOTIFY_SOCKET": name})

@@ -17,10 +17,11 @@ from aerobee.broker.registration.addresses import Advertised, Identity
 from aerobee.broker.registration.name_server_link import parse_server
 from aerobee.broker.registration.registration import Registrar
 from aerobee.broker.tables.state_file import JsonStateFile
-from aerobee.broker.tables.topics import TopicConfig, TopicOptions, TopicTable
+from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.nameserver.bodies import read_registration, read_topics
 from aerobee.nameserver.server import NameServer
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.limits import RemotingLimits
@@ -76,7 +77,12 @@ class World:
             broker_name="b-a", register_interval_ms=30_000, store_path=str(path)
         )
         clock = iter(range(1_000_000, 10_000_000)).__next__
-        options = TopicOptions("b-a", "DefaultCluster", 8, True, True, True, "", 100, 100)
+        options = Settings.for_tests(
+            broker_name="b-a",
+            cluster_name="DefaultCluster",
+            max_topics=100,
+            auto_create_per_minute=100,
+        )
         table = TopicTable(options, JsonStateFile(path / "topics.json"), clock)
         self.broker = Broker(table, Identity(Advertised("10.0.0.1", "10.0.0.1", ()), 10911))
         self._stop: list[Callable[[], Any]] = []

@@ -12,9 +12,15 @@ from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.light_queues import LightConsumerOffsets
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile, StateFileError
-from aerobee.broker.tables.topics import TopicOptions, TopicTable
+from aerobee.broker.tables.topics import TopicTable
+from aerobee.config.model import Settings
 
-OPTIONS = TopicOptions("broker-a", "DefaultCluster", 8, True, True, True, "", 1000, 100)
+OPTIONS = Settings.for_tests(
+    broker_name="broker-a",
+    cluster_name="DefaultCluster",
+    max_topics=1000,
+    auto_create_per_minute=100,
+)
 GOOD = {
     "topicConfigTable": '{"topicConfigTable":{"Orders":{"perm":6}}}',
     "subscriptionGroupTable": '{"subscriptionGroupTable":{"billing":{"retryMaxTimes":5}}}',

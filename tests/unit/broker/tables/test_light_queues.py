@@ -15,7 +15,8 @@ from aerobee.broker.tables.light_queues import (
 )
 from aerobee.broker.tables.offsets import NO_OFFSET, ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile
-from aerobee.broker.tables.topics import TopicConfig, TopicOptions
+from aerobee.config.model import Settings
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.errors import BadRequest
 
 LIGHT = "%LMQ%a"
@@ -32,7 +33,9 @@ FILE = """{
 
 
 def topics(tmp_path: Path) -> LightTopicTable:
-    options = TopicOptions("b", "c", 8, True, True, True, "", 100, 100)
+    options = Settings.for_tests(
+        broker_name="b", cluster_name="c", max_topics=100, auto_create_per_minute=100
+    )
     return LightTopicTable(options, JsonStateFile(tmp_path / "topics.json"), lambda: 1)
 
 

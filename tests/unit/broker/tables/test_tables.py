@@ -14,7 +14,9 @@ from aerobee import file_replacement
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import NO_OFFSET, ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile
-from aerobee.broker.tables.topics import TopicConfig, TopicOptions, TopicTable
+from aerobee.broker.tables.topics import TopicTable
+from aerobee.config.model import Settings
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.errors import BadRequest
 from aerobee.store.errors import StoreNotWritable
 
@@ -22,19 +24,9 @@ NOW_MS = 1_700_000_000_123
 
 
 def topic_table(tmp_path: Path, **changes: object) -> TopicTable:
-    values: dict[str, object] = {
-        "broker_name": "b-a",
-        "cluster_name": "C1",
-        "default_topic_queues": 8,
-        "auto_create": True,
-        "cluster_topic": True,
-        "broker_topic": True,
-        "trace_topic": "",
-        "limit": 1_000,
-        "auto_create_per_minute": 600,
-    }
-    options = TopicOptions(**{**values, **changes})  # type: ignore[arg-type]
-    return TopicTable(options, JsonStateFile(tmp_path / "topics.json"), lambda: NOW_MS)
+    values = {"broker_name": "b-a", "cluster_name": "C1", "max_topics": 1_000}
+    settings = Settings.for_tests(**{**values, **changes})
+    return TopicTable(settings, JsonStateFile(tmp_path / "topics.json"), lambda: NOW_MS)
 
 
 def group_table(tmp_path: Path, *, auto_create: bool = True, limit: int = 100) -> GroupTable:
@@ -88,7 +80,7 @@ def test_a_first_send_creates_the_topic_from_its_template(tmp_path: Path) -> Non
 
 
 def test_a_template_that_is_not_there_or_not_inherited_creates_nothing(tmp_path: Path) -> None:
-    topics = topic_table(tmp_path, auto_create=False)
+    topics = topic_table(tmp_path, auto_create_topic=False)
     assert topics.create_on_send("T1", "TBW102", 4, 0) is None
     assert topics.create_on_send("T1", "SELF_TEST_TOPIC", 4, 0) is None
     assert topics.get("T1") is None
@@ -106,7 +98,7 @@ def test_automatic_creation_stops_at_its_limits(tmp_path: Path) -> None:
     topics = topic_table(tmp_path, auto_create_per_minute=2)
     made = [topics.create_on_send(f"T{n}", "TBW102", 1, 0) is not None for n in range(3)]
     assert made == [True, True, False]
-    full = topic_table(tmp_path, limit=len(topics))
+    full = topic_table(tmp_path, max_topics=len(topics))
     assert full.create_on_send("T9", "TBW102", 1, 0) is None
 
 
@@ -131,7 +123,7 @@ def test_a_topics_file_of_the_java_broker_is_read(tmp_path: Path) -> None:
     )
     topics = topic_table(tmp_path)
     assert topics.get("T7") == TopicConfig("T7", 8, 8, 6)
-    assert topics.data_version == (1700000000999, 3)
+    assert topics.data_version == (1700000000999, 3, 0)
 
 
 @pytest.mark.parametrize("loss", ["damaged", "missing", "both missing"])

@@ -8,24 +8,15 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 
 from aerobee import __version__
 from aerobee.broker.core import BrokerCore
-from aerobee.broker.monitoring.broker_metrics import (
-    Connections,
-    Delays,
-    Requests,
-    Runtime,
-    SimpleMetric,
-    SimpleMetrics,
-    Traffic,
-)
-from aerobee.broker.monitoring.client_metrics import Clients, HttpPort, NameServers
+from aerobee.broker.monitoring import broker_metrics, client_metrics, store_metrics
 from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.http import HttpServer
-from aerobee.broker.monitoring.metrics import Metrics, MetricsOptions
-from aerobee.broker.monitoring.store_metrics import Deletions, Lag, Store
+from aerobee.broker.monitoring.metrics import Metrics, MetricsOptions, Number
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.stats import BrokerStats
 from aerobee.config.model import Settings
@@ -53,7 +44,8 @@ def metrics_of_process(
             settings.metrics_series_per_family,
         )
     )
-    metrics.add("runtime", Runtime(__version__, stats.started_ms / 1000, health, loop))
+    started_s = stats.started_ms / 1000
+    metrics.add("runtime", broker_metrics.runtime, __version__, started_s, health, loop)
     return metrics
 
 
@@ -61,33 +53,35 @@ def add_broker(
     metrics: Metrics, settings: Settings, store: MessageStore, core: BrokerCore, stats: BrokerStats
 ) -> None:
     """What the open store and the tables around it have to show."""
-    topics = core.topics
-    metrics.add("store", Store(store, settings.store_path))
+    is_system = core.topics.is_system
+    usage = store_metrics.DiskUsage(settings.store_path)
+    metrics.add("store", store_metrics.marks_and_times, store, usage)
     metrics.add(
         "deletion",
-        Deletions(
-            store.retention,
-            (*store.log_directories, store.queue_directory),
-            settings.disk_warning_ratio,
-        ),
+        store_metrics.deletions,
+        store.retention,
+        (*store.log_directories, store.queue_directory),
+        settings.disk_warning_ratio,
     )
-    metrics.add("delays", Delays(core.delays))
-    metrics.add("traffic", Traffic(stats, topics.is_system))
-    metrics.add("requests", Requests(stats))
-    figures = [
-        *_figures(settings, core),
-        *_recovery(store.recovery),
-        *_scrub(store),
-        *_staging(core.staging),
-    ]
-    metrics.add("figures", SimpleMetrics(figures))
-    metrics.add("clients", Clients(core.clients))
-    metrics.add("lag", Lag(core.offsets, store, stats.pulled, _read_queues(core), topics.is_system))
+    metrics.add("delays", broker_metrics.delays, core.delays)
+    metrics.add("traffic", broker_metrics.traffic, stats, is_system)
+    metrics.add("requests", broker_metrics.requests, stats)
+    metrics.add(
+        "figures",
+        broker_metrics.numbers,
+        partial(_tables, settings, core),
+        partial(_recovery, store.recovery),
+        partial(_scrub, store),
+        partial(_staging, core.staging),
+    )
+    metrics.add("clients", client_metrics.clients, core.clients)
+    read_queues = partial(_read_queues, core)
+    metrics.add("lag", store_metrics.lag, core.offsets, store, stats.pulled, read_queues, is_system)
 
 
 def add_http(metrics: Metrics, server: HttpServer) -> None:
     """The HTTP port's own counters."""
-    metrics.add("http", HttpPort(server))
+    metrics.add("http", client_metrics.http_port, server)
 
 
 def add_network(
@@ -99,128 +93,120 @@ def add_network(
     """Connections of the listening parts by their names, and the name servers."""
     if name_server is not None:
         servers = {**servers, "nameserver": name_server.stats}
-    metrics.add("connections", Connections(servers))
-    metrics.add(
-        "name_servers",
-        NameServers(registered, None if name_server is None else name_server.counts),
-    )
+    metrics.add("connections", broker_metrics.connections, servers)
+    counts = None if name_server is None else name_server.counts
+    metrics.add("name_servers", client_metrics.name_servers, registered, counts)
 
 
-def _figures(settings: Settings, core: BrokerCore) -> list[SimpleMetric]:
+def _tables(settings: Settings, core: BrokerCore) -> list[Number]:
     return [
-        SimpleMetric(
+        (
             "rocketmq_broker_permission",
             "Registered permission, 2 write + 4 read",
-            lambda: settings.broker_permission,
+            settings.broker_permission,
         ),
-        SimpleMetric(
-            "rocketmq_topic_number", "Topics, system topics included", core.topics.__len__
-        ),
-        SimpleMetric("rocketmq_consumer_group_number", "Consumer groups", core.groups.__len__),
-        SimpleMetric("aerobee_clients", "Connections that are in some group", core.clients.__len__),
-        SimpleMetric("aerobee_held_pulls", "Pulls waiting for a message", core.held.__len__),
-        SimpleMetric("aerobee_waiting_acks", "Sends waiting for their sync", core.acks.__len__),
-        SimpleMetric(
+        ("rocketmq_topic_number", "Topics, system topics included", len(core.topics)),
+        ("rocketmq_consumer_group_number", "Consumer groups", len(core.groups)),
+        ("aerobee_clients", "Connections that are in some group", len(core.clients)),
+        ("aerobee_held_pulls", "Pulls waiting for a message", len(core.held)),
+        ("aerobee_waiting_acks", "Sends waiting for their sync", len(core.acks)),
+        (
             "aerobee_flush_timeouts_total",
             "Sends answered before their sync, because it took too long",
-            lambda: core.acks.timed_out,
+            core.acks.timed_out,
         ),
-        SimpleMetric(
+        (
             "aerobee_topics_created_on_send_total",
             "Topics made by the first send to them",
-            lambda: core.topics.created_on_send,
+            core.topics.created_on_send,
         ),
-        SimpleMetric(
+        (
             "aerobee_offsets_refused_total",
             "Committed offsets beyond the end of their queue",
-            lambda: core.offsets.refused,
+            core.offsets.refused,
         ),
     ]
 
 
-def _recovery(report: RecoveryReport) -> list[SimpleMetric]:
+def _recovery(report: RecoveryReport) -> list[Number]:
     return [
-        SimpleMetric(
-            "aerobee_recovery_seconds",
-            "Time the last start took to recover",
-            lambda: report.seconds,
-        ),
-        SimpleMetric(
+        ("aerobee_recovery_seconds", "Time the last start took to recover", report.seconds),
+        (
             "aerobee_recovery_read_records",
             "Records read by the last recovery",
-            lambda: report.records_read,
+            report.records_read,
         ),
-        SimpleMetric(
+        (
             "aerobee_recovery_torn_bytes",
             "Bytes cut off the end of the log by the last recovery",
-            lambda: report.torn_bytes,
+            report.torn_bytes,
         ),
-        SimpleMetric(
+        (
             "aerobee_recovery_gaps",
             "Damaged places in the log that the last recovery went around",
-            lambda: len(report.gaps),
+            len(report.gaps),
         ),
     ]
 
 
-def _scrub(store: MessageStore) -> list[SimpleMetric]:
+def _scrub(store: MessageStore) -> list[Number]:
     stats = store.stats
     return [
-        SimpleMetric(
+        (
             "aerobee_scrub_read_bytes_total",
             "Bytes of the log that the scrub has read",
-            lambda: stats.scrub_bytes,
+            stats.scrub_bytes,
         ),
-        SimpleMetric(
+        (
             "aerobee_scrub_passes_total",
             "Times the scrub has come to the end of the log",
-            lambda: stats.scrub_passes,
+            stats.scrub_passes,
         ),
-        SimpleMetric(
+        (
             "aerobee_scrub_left_bytes",
             "Bytes that the scrub's pass under way has still to read",
-            lambda: stats.scrub_left_bytes,
+            stats.scrub_left_bytes,
         ),
-        SimpleMetric(
+        (
             "aerobee_scrub_unchecked_bytes",
             "Bytes of the log not checked since the start, or in a damaged segment",
-            lambda: store.unchecked_bytes,
+            store.unchecked_bytes,
         ),
-        SimpleMetric(
+        (
             "aerobee_scrub_longest_step_seconds",
             "Processor time of the scrub's longest piece of work without a wait",
-            lambda: stats.scrub_steps.max_s,
+            stats.scrub_steps.max_s,
         ),
-        SimpleMetric(
+        (
             "aerobee_store_mended_units_total",
             "Wrong consume queue units that were made right from the log",
-            lambda: stats.repaired_entries,
+            stats.repaired_entries,
         ),
     ]
 
 
-def _staging(staging: Staging) -> list[SimpleMetric]:
+def _staging(staging: Staging) -> list[Number]:
     table, publisher = staging.table, staging.publisher
     return [
-        SimpleMetric(
+        (
             "aerobee_staged_bytes",
             "Bytes of batches from jobs that are not published yet, decided or not",
-            lambda: table.staged_bytes,
+            table.staged_bytes,
         ),
-        SimpleMetric(
+        (
             "aerobee_staged_batches_open",
             "Batches that are decided and not yet published whole",
-            lambda: len(table.open),
+            len(table.open),
         ),
-        SimpleMetric(
+        (
             "aerobee_staged_rows_published_total",
             "Rows of decided batches put into their topics",
-            lambda: publisher.published_rows,
+            publisher.published_rows,
         ),
-        SimpleMetric(
+        (
             "aerobee_staged_rows_lost_total",
             "Rows of decided batches that could not be published; the log names them",
-            lambda: publisher.lost_rows,
+            publisher.lost_rows,
         ),
     ]
 
@@ -237,15 +223,10 @@ def extra_labels(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(labels.items())
 
 
-def _read_queues(core: BrokerCore) -> Callable[[str, str], int]:
-    light = core.settings.lmq_enabled
-
-    def read_queues(group: str, topic: str) -> int:
-        if light and is_light(topic):
-            return 0  # a series for each of thousands
-        config = core.topics.get(topic)
-        if config is None or core.groups.find(group) is None:
-            return 0
-        return config.read_queues
-
-    return read_queues
+def _read_queues(core: BrokerCore, group: str, topic: str) -> int:
+    if core.settings.lmq_enabled and is_light(topic):
+        return 0  # a series for each of thousands
+    config = core.topics.get(topic)
+    if config is None or core.groups.find(group) is None:
+        return 0
+    return config.read_queues
