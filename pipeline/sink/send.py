@@ -19,12 +19,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
-from aerobee.client.connections.retrying import with_backoff
-from aerobee.client.connections.session import Session
-from aerobee.client.errors import ClientError, NoRoute
+from aerobee.client.errors import ClientError
 from aerobee.client.loop_thread import LoopThread
-from aerobee.client.options import ProducerOptions
-from aerobee.client.producing.sender import Outgoing, Sender, SendResult, SendStatus
+from aerobee.client.producing.sender import Outgoing, SendStatus
 from aerobee.client.producing.staging import StageClient
 from aerobee.pipeline.sink.options import SinkOptions
 from aerobee.pipeline.sink.rows import Row, SinkRowError
@@ -39,7 +36,6 @@ from aerobee.protocol.headers.stages import (
     stage_checksum,
 )
 from aerobee.protocol.message.batch import BatchItem, encode_batch
-from aerobee.protocol.names import AUTO_CREATE_TOPIC
 
 log = logging.getLogger("aerobee.pipeline")
 
@@ -47,7 +43,6 @@ log = logging.getLogger("aerobee.pipeline")
 _GATHERED_BYTES: Final = 32 * 1024 * 1024
 # What a chunk needs beside its rows: a run's head, with the longest topic name.
 _RUN_BYTES: Final = 160
-_DEFAULT_QUEUES: Final = 4
 # Spark waits with the news of a failed task.
 _GIVE_UP_S: Final = 2.0
 
@@ -228,59 +223,13 @@ class StagedSender:
         self._in_flight.start(self._client.send_chunk(broker, header, body), rows)
 
 
-class PlainClient:
-    """Sends batches that are encoded already. Belongs to the loop it was started on."""
-
-    def __init__(self, options: SinkOptions) -> None:
-        send_s = options.send_timeout_ms / 1000
-        # A broker's own limit decides, and its own text says so.
-        self._options = ProducerOptions(
-            send_timeout_s=send_s, call_timeout_s=max(send_s, 5.0), **options.of_clients()
-        )
-        self._session = Session(options.name_servers, self._options)
-        self._sender = Sender(self._session, options.producer_group, self._options)
-        self._retry_s = options.retry_timeout_ms / 1000
-        self.local_ip = self._session.local_ip
-
-    async def __aenter__(self) -> PlainClient:
-        self._session.start()
-        return self
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._session.close()
-
-    async def queues(self, topic: str, *, is_known: bool = False) -> list[MessageQueue]:
-        """As StageClient.queues."""
-        routes = self._session.routes
-        return await with_backoff(
-            self._session,
-            self._retry_s,
-            lambda: routes.write_queues(topic, AUTO_CREATE_TOPIC, _DEFAULT_QUEUES),
-            (NoRoute,) if is_known else (),
-        )
-
-    async def send(self, rows: Sequence[Row]) -> SendResult:
-        """Send rows of one queue, as a batch if there are several; until somebody takes them."""
-        first = rows[0]
-        if len(rows) == 1:
-            body, properties = first.body, first.properties.decode()
-            outgoing = Outgoing(first.queue.topic, body, properties, "", flag=first.flag)
-        else:
-            outgoing = Outgoing(first.queue.topic, _batch_body(rows), "", "", batch=True)
-        timeout_s = self._options.send_timeout_s
-        return await with_backoff(
-            self._session,
-            self._retry_s,
-            lambda: self._sender.attempt(outgoing, first.queue, timeout_s),
-        )
-
-
 class PlainSender:
     """Sends rows straight to their queues: at least once."""
 
-    def __init__(self, client: PlainClient, thread: LoopThread, options: SinkOptions) -> None:
+    def __init__(self, client: StageClient, thread: LoopThread, options: SinkOptions) -> None:
         self._client = client
+        self._sender = client.sender(options.producer_group)
+        self._timeout_s = options.send_timeout_ms / 1000
         self._batch_bytes = options.batch_bytes
         self._accepted = options.accept_codes
         self._in_flight = InFlight(thread, options.in_flight)
@@ -324,7 +273,16 @@ class PlainSender:
         self._in_flight.start(self._send(rows), rows)
 
     async def _send(self, rows: list[Row]) -> None:
-        status = (await self._client.send(rows)).status
+        first = rows[0]
+        if len(rows) == 1:
+            body, properties = first.body, first.properties.decode()
+            outgoing = Outgoing(first.queue.topic, body, properties, "", flag=first.flag)
+        else:
+            outgoing = Outgoing(first.queue.topic, _batch_body(rows), "", "", batch=True)
+        result = await self._client.with_backoff(
+            lambda: self._sender.attempt(outgoing, first.queue, self._timeout_s)
+        )
+        status = result.status
         if status is SendStatus.OK:
             return
         if status.value not in self._accepted:

@@ -21,13 +21,7 @@ from aerobee.client.producing.sender import make_unique_ids
 from aerobee.client.producing.staging import StageClient
 from aerobee.pipeline.sink.plan import SinkPlan, staging_client
 from aerobee.pipeline.sink.rows import RowMaker
-from aerobee.pipeline.sink.send import (
-    PlainClient,
-    PlainSender,
-    SinkSendError,
-    StagedSender,
-    TaskSender,
-)
+from aerobee.pipeline.sink.send import PlainSender, SinkSendError, StagedSender, TaskSender
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.headers.stages import StageCapability, StagePart
 
@@ -72,16 +66,15 @@ def _sender(
 ) -> Iterator[tuple[TaskSender, QueuesOf, Callable[[], str]]]:
     """A sender, the queues of a topic, and a maker of message ids."""
     thread = LoopThread.acquire()
-    client: StageClient | PlainClient
-    client = PlainClient(plan.options) if plan.staged is None else staging_client(plan.options)
+    client = staging_client(plan.options)
     try:
         thread.run(client.__aenter__())
         try:
             sender: TaskSender
-            if isinstance(client, PlainClient):
+            if plan.staged is None:
                 sender = PlainSender(client, thread, plan.options)
             else:
-                capability_of = _Capabilities(client, thread, plan.staged or {})
+                capability_of = _Capabilities(client, thread, plan.staged)
                 sender = StagedSender(
                     client, thread, plan.options, (query, batch), partition, capability_of
                 )
