@@ -19,7 +19,7 @@ from aerobee.client.errors import ClientError
 from aerobee.client.loop_thread import LoopThread
 from aerobee.client.producing.sender import make_unique_ids
 from aerobee.client.producing.staging import StageClient
-from aerobee.pipeline.sink.plan import SinkPlan, staging_client
+from aerobee.pipeline.sink.plan import SinkPlan, connected
 from aerobee.pipeline.sink.rows import RowMaker
 from aerobee.pipeline.sink.send import PlainSender, SinkSendError, StagedSender, TaskSender
 from aerobee.protocol.bodies.common import MessageQueue
@@ -65,32 +65,24 @@ def _sender(
     plan: SinkPlan, query: str, batch: int, partition: int
 ) -> Iterator[tuple[TaskSender, QueuesOf, Callable[[], str]]]:
     """A sender, the queues of a topic, and a maker of message ids."""
-    thread = LoopThread.acquire()
-    client = staging_client(plan.options)
-    try:
-        thread.run(client.__aenter__())
-        try:
-            sender: TaskSender
-            if plan.staged is None:
-                sender = PlainSender(client, thread, plan.options)
-            else:
-                capability_of = _Capabilities(client, thread, plan.staged)
-                sender = StagedSender(
-                    client, thread, plan.options, (query, batch), partition, capability_of
-                )
+    with connected(plan.options) as (thread, client):
+        sender: TaskSender
+        if plan.staged is None:
+            sender = PlainSender(client, thread, plan.options)
+        else:
+            capability_of = _Capabilities(client, thread, plan.staged)
+            sender = StagedSender(
+                client, thread, plan.options, (query, batch), partition, capability_of
+            )
 
-            def queues_of(topic: str) -> Sequence[MessageQueue]:
-                try:
-                    is_known = topic == plan.options.topic
-                    return thread.run(client.queues(topic, is_known=is_known))
-                except ClientError as error:
-                    raise SinkSendError(f"topic {topic!r}: {error}") from error
+        def queues_of(topic: str) -> Sequence[MessageQueue]:
+            try:
+                is_known = topic == plan.options.topic
+                return thread.run(client.queues(topic, is_known=is_known))
+            except ClientError as error:
+                raise SinkSendError(f"topic {topic!r}: {error}") from error
 
-            yield sender, queues_of, make_unique_ids(client.local_ip).next_id
-        finally:
-            thread.run(client.close())
-    finally:
-        thread.release()
+        yield sender, queues_of, make_unique_ids(client.local_ip).next_id
 
 
 class _Capabilities:
@@ -121,17 +113,13 @@ def commit_write(plan: SinkPlan, results: Sequence[TaskResult]) -> None:
     if plan.staged is None or not results:
         return
     staged = _staged(plan, results)
-
-    async def commit() -> None:
-        async with staging_client(plan.options) as client:
-            decision = await client.commit(*staged)
-        if decision.existed:
-            log.warning(
-                "the batch was decided before, its rows of then count query=%s batch=%d "
-                "stages_dropped=%d", staged.query, staged.batch, len(staged.parts),
-            )  # fmt: skip
-
-    _run(commit)
+    with connected(plan.options) as (thread, client):
+        decision = thread.run(client.commit(*staged))
+    if decision.existed:
+        log.warning(
+            "the batch was decided before, its rows of then count query=%s batch=%d "
+            "stages_dropped=%d", staged.query, staged.batch, len(staged.parts),
+        )  # fmt: skip
 
 
 def abort_write(plan: SinkPlan, results: Sequence[TaskResult]) -> None:
@@ -139,14 +127,10 @@ def abort_write(plan: SinkPlan, results: Sequence[TaskResult]) -> None:
     if plan.staged is None or not results:
         return
     staged = _staged(plan, results)
-
-    async def abort() -> None:
-        async with staging_client(plan.options) as client:
-            if not await client.abort(*staged):
-                log.warning("abort after the decision query=%s batch=%d", *staged[:2])
-
     try:
-        _run(abort)
+        with connected(plan.options) as (thread, client):
+            if not thread.run(client.abort(*staged)):
+                log.warning("abort after the decision query=%s batch=%d", *staged[:2])
     except ClientError as error:
         # They expire by themselves; the error that led here is the one to be raised.
         log.warning("stages not given up query=%s batch=%d error=%s", *staged[:2], error)
@@ -166,11 +150,3 @@ def _staged(plan: SinkPlan, results: Sequence[TaskResult]) -> _Staged:
     assert len(batches) == 1, batches
     parts = [msgspec.convert(part, type=StagePart) for one in results for part in one.parts]
     return _Staged(*batches.pop(), parts, plan.brokers)
-
-
-def _run(work: Callable[[], Any]) -> None:
-    thread = LoopThread.acquire()
-    try:
-        thread.run(work())
-    finally:
-        thread.release()
