@@ -32,7 +32,6 @@ from aerobee.pipeline.jobs.derived.findings import (
     FINDINGS_DDL,
     KINDS,
     Finding,
-    Level,
     without_symptoms,
 )
 from aerobee.pipeline.jobs.derived.numbering import (
@@ -57,6 +56,7 @@ from aerobee.protocol.names import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
 )
+from aerobee.store.inspect.kinds import Level
 from aerobee.store.queues.delay_levels import DelayLevels
 
 if TYPE_CHECKING:

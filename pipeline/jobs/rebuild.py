@@ -39,7 +39,6 @@ from aerobee.pipeline.jobs.derived.queue_files import (
     QUEUE_FILE_BYTES,
     file_bytes,
     queue_file_path,
-    write_file,
     write_sparse,
 )
 from aerobee.pipeline.jobs.inputs import StoreInput, each_batch
@@ -226,7 +225,7 @@ def _queue_writer(output: str, per_file: int) -> Callable[[pa.Table, pa.Table], 
         entries = entries.sort_by("logOffset")
         data = file_bytes(first, end, entries.column("slot").to_numpy(), entries)
         path = queue_file_path(output, topic, queue_id, first * ENTRY_BYTES)
-        write_file(path, data, per_file * ENTRY_BYTES)
+        write_sparse(path, [(0, data)], per_file * ENTRY_BYTES)
         return _written(path, entries.num_rows, per_file * ENTRY_BYTES)
 
     return write

@@ -118,16 +118,12 @@ def file_bytes(
     return filled.tobytes()
 
 
-def write_file(path: str, data: bytes, size: int) -> None:
-    """A file of `size` bytes that begins with `data`, under its name only when it is whole.
+def write_sparse(path: str, parts: list[tuple[int, bytes]], size: int) -> None:
+    """A file of `size` bytes with these parts, (position, bytes) each, and zeros between them;
+    under its name only when it is whole.
 
     Two that write the same file do no harm to each other. Raises OSError.
     """
-    write_sparse(path, [(0, data)], size)
-
-
-def write_sparse(path: str, parts: list[tuple[int, bytes]], size: int) -> None:
-    """The same for several parts, (position, bytes) each; between them are zeros."""
     aside = f"{path}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
     os.makedirs(os.path.dirname(path), exist_ok=True)
     try:

@@ -18,7 +18,7 @@ from aerobee.pipeline.jobs.derived.entries import (
     derived_entries,
     expected_entries,
 )
-from aerobee.pipeline.jobs.derived.findings import Finding, Level, without_symptoms
+from aerobee.pipeline.jobs.derived.findings import Finding, without_symptoms
 from aerobee.pipeline.jobs.derived.numbering import (
     DamagedRange,
     OffsetRun,
@@ -29,6 +29,7 @@ from aerobee.pipeline.jobs.derived.numbering import (
     restarts_of,
 )
 from aerobee.pipeline.jobs.derived.queue_files import queue_files, read_entries
+from aerobee.store.inspect.kinds import Level
 from aerobee.store.queues.delay_levels import DelayLevels
 from tests.unit.pipeline.job_stores import log_rows
 from tests.unit.store import audit_support as at
