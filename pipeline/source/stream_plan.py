@@ -76,7 +76,7 @@ class StreamPlan:
         offsets = self._subscribed.resolve(place, queues)
         if not place.moves:
             return offsets
-        if self._kept_initial.where is None:
+        if self._kept_initial is None:
             log.warning(
                 "the start is not kept outside this process: after a crash within the first batch "
                 "the query must be started anew; option consumerGroup keeps it"
@@ -93,7 +93,8 @@ class StreamPlan:
 
     def _drop_initial(self) -> None:
         """A start that did not need the initial offset: batch 0 is done, so it is dropped."""
-        if not self._initial_dropped and not self._asked and self.options.start.moves:
+        is_done = not self._initial_dropped and not self._asked and self.options.start.moves
+        if is_done and self._kept_initial is not None:
             self._kept_initial.drop(self._subscribed.queues(list(self._known)))
         self._initial_dropped = True
 

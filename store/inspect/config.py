@@ -66,7 +66,7 @@ class Tables:
     def check_offsets(self, max_offset: MaxOffset) -> None:
         """Offsets that groups have committed beyond the end of their queue."""
         for name in (OFFSETS, LMQ_OFFSETS):
-            self._counts.consumer_offsets += sum(1 for _ in self._committed(name))
+            self._counts.consumer_offsets += sum(1 for _ in committed_in(self._tables.get(name)))
         for found in self.beyond(max_offset):
             self._findings.add(
                 "offset-beyond",
@@ -84,7 +84,7 @@ class Tables:
         the offsets of deleted topics for a while.
         """
         for name in (OFFSETS, LMQ_OFFSETS):
-            for topic, group, queue_id, offset in self._committed(name):
+            for topic, group, queue_id, offset in committed_in(self._tables.get(name)):
                 end = max_offset((topic, queue_id))
                 if end is not None and offset > end:
                     yield Beyond(name, f"group {group}", topic, queue_id, offset, end)
@@ -97,7 +97,7 @@ class Tables:
     def committed(self) -> Iterator[tuple[str, str, int, int]]:
         """(topic, group, queue id, offset) of all that groups have committed, delay levels too."""
         for name in (OFFSETS, LMQ_OFFSETS):
-            yield from self._committed(name)
+            yield from committed_in(self._tables.get(name))
         for level, offset in _numbers(_member(self._tables.get(DELAYS), "offsetTable")):
             yield SCHEDULE_TOPIC, SCHEDULE_GROUP, level - 1, offset
 
@@ -126,17 +126,6 @@ class Tables:
                         for place, queues in value.items()
                     }
             yield self.path(name), table
-
-    def _committed(self, name: str) -> Iterator[tuple[str, str, int, int]]:
-        table = self._tables.get(name)
-        for key, queues in (_member(table, "offsetTable") or {}).items():
-            topic, _, group = key.rpartition("@")
-            for queue_id, offset in _numbers(queues):
-                yield topic, group, queue_id, offset
-        for key, offset in (_member(table, "lmqOffsetTable") or {}).items():
-            topic, _, group = key.rpartition("@")
-            if isinstance(offset, int):
-                yield topic, group, 0, offset
 
     def _read(self, name: str) -> Any:
         path = self.path(name)
@@ -167,6 +156,18 @@ class Tables:
         if not isinstance(value, dict):
             return None, "holds no table"
         return value, None
+
+
+def committed_in(table: Any) -> Iterator[tuple[str, str, int, int]]:
+    """(topic, group, queue id, offset) of all that a table of consumer offsets holds."""
+    for key, queues in (_member(table, "offsetTable") or {}).items():
+        topic, _, group = key.rpartition("@")
+        for queue_id, offset in _numbers(queues):
+            yield topic, group, queue_id, offset
+    for key, offset in (_member(table, "lmqOffsetTable") or {}).items():
+        topic, _, group = key.rpartition("@")
+        if isinstance(offset, int):
+            yield topic, group, 0, offset
 
 
 _ABSENT, _EMPTY = "is not there", "is empty"
