@@ -8,22 +8,19 @@ abort with whole messages when a commit has failed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
 
 from aerobee.client.errors import ClientError
-from aerobee.client.loop_thread import LoopThread
 from aerobee.client.producing.sender import make_unique_ids
-from aerobee.client.producing.staging import StageClient
 from aerobee.pipeline.sink.plan import SinkPlan, connected
 from aerobee.pipeline.sink.rows import RowMaker
-from aerobee.pipeline.sink.send import PlainSender, SinkSendError, StagedSender, TaskSender
+from aerobee.pipeline.sink.send import PlainSender, SinkSendError, StagedSender
 from aerobee.protocol.bodies.common import MessageQueue
-from aerobee.protocol.headers.stages import StageCapability, StagePart
+from aerobee.protocol.headers.stages import StagePart
 
 log = logging.getLogger("aerobee.pipeline")
 
@@ -43,8 +40,23 @@ def write_partition(
 ) -> TaskResult:
     """Stage, or send, one partition's rows. Raises SinkRowError, SinkSendError."""
     task = f"{query}/{batch}/{partition}"
-    with _sender(plan, query, batch, partition) as (sender, queues_of, next_id):
-        maker = RowMaker(plan.columns, plan.options.topic, task, partition, queues_of, next_id)
+    options = plan.options
+    with connected(options) as (thread, client):
+
+        def queues_of(topic: str) -> Sequence[MessageQueue]:
+            try:
+                return thread.run(client.queues(topic, is_known=topic == options.topic))
+            except ClientError as error:
+                raise SinkSendError(f"topic {topic!r}: {error}") from error
+
+        sender: StagedSender | PlainSender
+        if plan.staged is None:
+            sender = PlainSender(client, thread, options)
+        else:
+            key = (query, batch)
+            sender = StagedSender(client, thread, options, key, partition, plan.staged)
+        next_id = make_unique_ids(client.local_ip).next_id
+        maker = RowMaker(plan.columns, options.topic, task, partition, queues_of, next_id)
         count = 0
         try:
             for row in maker.rows(values):
@@ -55,57 +67,6 @@ def write_partition(
             sender.discard()
             raise
     return TaskResult(query, batch, count, [msgspec.structs.asdict(part) for part in parts])
-
-
-QueuesOf = Callable[[str], Sequence[MessageQueue]]
-
-
-@contextmanager
-def _sender(
-    plan: SinkPlan, query: str, batch: int, partition: int
-) -> Iterator[tuple[TaskSender, QueuesOf, Callable[[], str]]]:
-    """A sender, the queues of a topic, and a maker of message ids."""
-    with connected(plan.options) as (thread, client):
-        sender: TaskSender
-        if plan.staged is None:
-            sender = PlainSender(client, thread, plan.options)
-        else:
-            capability_of = _Capabilities(client, thread, plan.staged)
-            sender = StagedSender(
-                client, thread, plan.options, (query, batch), partition, capability_of
-            )
-
-        def queues_of(topic: str) -> Sequence[MessageQueue]:
-            try:
-                is_known = topic == plan.options.topic
-                return thread.run(client.queues(topic, is_known=is_known))
-            except ClientError as error:
-                raise SinkSendError(f"topic {topic!r}: {error}") from error
-
-        yield sender, queues_of, make_unique_ids(client.local_ip).next_id
-
-
-class _Capabilities:
-    """What brokers can stage, also one that the plan did not know."""
-
-    def __init__(
-        self, client: StageClient, thread: LoopThread, known: dict[str, StageCapability]
-    ) -> None:
-        self._client = client
-        self._thread = thread
-        self._known = dict(known)
-
-    def __call__(self, broker: str) -> StageCapability:
-        found = self._known.get(broker)
-        if found is None:
-            found = self._thread.run(self._client.capability(broker))
-            if found is None:
-                raise SinkSendError(
-                    f"broker {broker}, which was not there when the write began, does not stage "
-                    "batches; start the write anew, or use guarantee=at-least-once"
-                )
-            self._known[broker] = found
-        return found
 
 
 def commit_write(plan: SinkPlan, results: Sequence[TaskResult]) -> None:
