@@ -17,9 +17,8 @@ checkpointed already, or the topic was made anew.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
-from aerobee.pipeline.brokers.offsets import Offsets, Queue, Range, limited
+from aerobee.pipeline.brokers.offsets import Offsets, Range, limited
 from aerobee.pipeline.brokers.queue_offsets import (
     max_offsets,
     mean_sizes,
@@ -157,10 +156,6 @@ class StreamPlan:
                 limits.append(max(1, int(sum(lags.values()) * most_bytes / total)))
         return limited(begins, ends, min(limits)) if limits else ends
 
-    def _with_new_queues(self, start: Mapping[Queue, int], ends: Offsets) -> Offsets:
-        new = [queue for queue in ends if queue not in start]
-        return {**min_offsets(self._subscribed.brokers, new), **start}
-
     # --- what to read -----------------------------------------------------------------------
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
@@ -173,7 +168,8 @@ class StreamPlan:
             self._drop_initial()
         self._known |= start
         self._known |= end
-        begins = self._with_new_queues(start, end)
+        new = [queue for queue in end if queue not in start]
+        begins = {**min_offsets(self._subscribed.brokers, new), **start}
         ranges = [Range(queue, begins[queue], last) for queue, last in sorted(end.items())]
         for one in ranges:
             if one.size < 0:
