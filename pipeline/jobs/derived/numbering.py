@@ -33,6 +33,10 @@ class OffsetRun(NamedTuple):
         """The slot behind the last."""
         return self.first + self.length
 
+    def joined(self, following: OffsetRun) -> OffsetRun:
+        """Both as one; the other begins where this one ends."""
+        return self._replace(length=self.length + following.length, last=following.last)
+
 
 class DamagedRange(NamedTuple):
     """Log offsets [start, end) without a usable record, and why."""
@@ -62,7 +66,7 @@ class RunCollector:
             key = (run.topic, run.queue_id)
             known = self._open.get(key)
             if known is not None and known.end == run.first:
-                self._open[key] = known._replace(length=known.length + run.length, last=run.last)
+                self._open[key] = known.joined(run)
                 continue
             if known is not None:
                 self._closed.append(known)
@@ -133,8 +137,7 @@ def _joined(runs: list[OffsetRun]) -> list[OffsetRun]:
     joined = runs[:1]
     for run in runs[1:]:
         if run.first == joined[-1].end:
-            before = joined[-1]
-            joined[-1] = before._replace(length=before.length + run.length, last=run.last)
+            joined[-1] = joined[-1].joined(run)
         else:
             joined.append(run)
     return joined
