@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.pipeline.errors import OptionError, PipelineError
+from aerobee.pipeline.files.directory import find_stores
 from aerobee.pipeline.jobs.checks import ParseTime, check
+from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import COULD_NOT, DAMAGED, USAGE, JobFailed, JobResult
 from aerobee.pipeline.jobs.session import NEEDED, Progress, open_session, step
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from aerobee.pipeline.jobs.inputs import StoreInput
 
 _MOST_CHARS: Final = 1000
 _NO_JAVA: Final = "JAVA_GATEWAY_EXITED"
@@ -83,8 +83,6 @@ def _check_topics(parsed: argparse.Namespace, result: JobResult) -> None:
     asked = " or ".join(parsed.topic)
     known: list[str] = []
     if not getattr(parsed, "archive", False):
-        from aerobee.pipeline.files.directory import find_stores
-
         known = sorted({topic for topic, _ in find_stores(parsed.directory)[0].queues()})
     hint = f"; the store has queues of {', '.join(known[:20])}" if known else ""
     selected = " at these times" if parsed.begin or parsed.end else ""
@@ -117,8 +115,6 @@ def _first_cause(text: str) -> str:
 
 
 def _store(parsed: argparse.Namespace, parse_time: ParseTime) -> StoreInput:
-    from aerobee.pipeline.jobs.inputs import StoreInput
-
     options = {"splitBytes": str(parsed.split_bytes)} if parsed.split_bytes else {}
     selects = hasattr(parsed, "topic")
     return StoreInput(
