@@ -195,7 +195,7 @@ class _Writer:
             writer = writer.option(f"parquet.bloom.filter.enabled#{name}", "true")
         uri = self._target.uri(aside)
         writer.parquet(uri)
-        if not any(path.endswith(".parquet") for path in self._target.files(aside)):
+        if not any(path.endswith(".parquet") for path in self._target.sizes(aside)):
             # Spark leaves out a plan without rows, and what was to be observed with it.
             return None, rows.where(f.col("error").contains(UNKNOWN_COMPRESSION)).limit(1).count()
         stored = f.col("storeTimestamp")

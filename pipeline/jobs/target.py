@@ -85,10 +85,6 @@ class Target:
             if one.type == pafs.FileType.File
         }
 
-    def files(self, path: str) -> list[str]:
-        """The paths of the files below a directory."""
-        return list(self.sizes(path))
-
     def sync(self, paths: Iterable[str]) -> None:
         """Files, and the directories they are in up to the target, are on the disk."""
         if not self._is_local:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-import msgspec
 
 from aerobee.client.errors import ClientError
 from aerobee.client.producing.sender import make_unique_ids
@@ -27,12 +25,12 @@ log = logging.getLogger("aerobee.pipeline")
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a task has done; plain values, because it is pickled. `parts` are StageParts."""
+    """What a task has done; it is pickled."""
 
     query: str
     batch: int
     rows: int
-    parts: list[dict[str, Any]] = field(default_factory=list)
+    parts: list[StagePart]
 
 
 def write_partition(
@@ -66,7 +64,7 @@ def write_partition(
         except BaseException:
             sender.discard()
             raise
-    return TaskResult(query, batch, count, [msgspec.structs.asdict(part) for part in parts])
+    return TaskResult(query, batch, count, parts)
 
 
 def commit_write(plan: SinkPlan, results: Sequence[TaskResult]) -> None:
@@ -109,5 +107,5 @@ class _Staged(NamedTuple):
 def _staged(plan: SinkPlan, results: Sequence[TaskResult]) -> _Staged:
     batches = {(result.query, result.batch) for result in results}
     assert len(batches) == 1, batches
-    parts = [msgspec.convert(part, type=StagePart) for one in results for part in one.parts]
+    parts = [part for one in results for part in one.parts]
     return _Staged(*batches.pop(), parts, plan.brokers)
