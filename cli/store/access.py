@@ -13,9 +13,9 @@ from functools import wraps
 from typing import Any, Final
 
 from aerobee.cli.output import CommandFailed
-from aerobee.cli.progress import size
 from aerobee.config.load import load_settings
 from aerobee.config.model import Settings
+from aerobee.pipeline.jobs.result import size_text
 from aerobee.store.disk.files import Files, is_full, is_refused
 from aerobee.store.disk.lock import StoreLock
 from aerobee.store.errors import StoreError
@@ -112,6 +112,6 @@ def _room_needed(parsed: argparse.Namespace) -> str:
             used += sum(os.stat(os.path.join(directory, file)).st_blocks * 512 for file in files)
     return (
         ". New queues and a new index are made beside the old ones, and what is overwritten in the "
-        f"log is copied to lost+found first: about {size(used)} have to be free, or more if much "
-        "is damaged. Then run the same command again"
+        f"log is copied to lost+found first: about {size_text(used)} have to be free, or more if "
+        "much is damaged. Then run the same command again"
     )

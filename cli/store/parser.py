@@ -3,7 +3,8 @@
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from aerobee.cli.parser_types import count, number
+from aerobee.cli.parser_types import count
+from aerobee.pipeline.jobs.arguments import number
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction

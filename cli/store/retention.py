@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from aerobee.cli.output import OK, print_json, print_table, say
-from aerobee.cli.progress import size
 from aerobee.cli.store.access import on_store, settings_of
 from aerobee.cli.times import time_text
+from aerobee.pipeline.jobs.result import size_text
 from aerobee.store.retention.forecast import DiskForecast, Forecast, forecast
 from aerobee.store.retention.plan import MOST_A_RUN, RetentionPlan
 from aerobee.store.retention.segment_times import FILE
@@ -74,7 +74,7 @@ def _print_disks(found: Forecast) -> None:
             (
                 disk.path,
                 f"{disk.space.used_ratio:.1%}",
-                size(disk.space.free_bytes),
+                size_text(disk.space.free_bytes),
                 *(_room(disk, level) for level in levels),
             )
             for disk in found.disks
@@ -85,7 +85,7 @@ def _print_disks(found: Forecast) -> None:
 
 def _room(disk: DiskForecast, level: float) -> str:
     room = disk.room_to(level)
-    return size(room) if room > 0 else f"passed by {size(-room)}"
+    return size_text(room) if room > 0 else f"passed by {size_text(-room)}"
 
 
 def _print_segments(found: Forecast, most: int) -> None:
@@ -102,7 +102,7 @@ def _print_segments(found: Forecast, most: int) -> None:
     print_table(("segment", "last message", "expires", "goes"), _head_and_tail(rows, most))
     if any(one.last is not None and one.last.source == FILE for one in found.segments):
         print("* no message could be read there: the file's own time")
-    kept = f"{_segments(len(found.segments))} of {size(found.segment_bytes)}"
+    kept = f"{_segments(len(found.segments))} of {size_text(found.segment_bytes)}"
     print(f"{kept}, {found.made_ahead} more made ahead" if found.made_ahead else kept)
     print()
 
@@ -149,7 +149,7 @@ def _print_waves(found: Forecast) -> None:
 def _wave_text(wave: RetentionPlan) -> str:
     if not wave.doomed:
         return f"nothing goes: {wave.stopped_by}"
-    return f"{_segments(len(wave.doomed))}, {size(wave.bytes)}"
+    return f"{_segments(len(wave.doomed))}, {size_text(wave.bytes)}"
 
 
 def _segments(number: int) -> str:

@@ -4,9 +4,10 @@ import argparse
 from typing import Any, Final
 
 from aerobee.cli.output import OK, print_json, print_table
-from aerobee.cli.progress import Progress, size
+from aerobee.cli.progress import Progress
 from aerobee.cli.store.access import on_store, print_aside, save_table, settings_of
 from aerobee.cli.times import parse_time, time_text
+from aerobee.pipeline.jobs.result import size_text
 from aerobee.store.repair.at_rest import StoreAtRest
 from aerobee.store.repair.truncate import Cut, plan_cut, truncate
 
@@ -42,7 +43,7 @@ def _print(root: str, cut: Cut, aside: str | None, *, done: bool) -> None:
         f", stored {time_text(cut.first_ms)} to {time_text(cut.last_ms)}" if cut.first_ms else ""
     )
     print(
-        f"{cut.records} records, {size(cut.bytes)} from log offset {cut.log_offset} to "
+        f"{cut.records} records, {size_text(cut.bytes)} from log offset {cut.log_offset} to "
         f"{cut.log_end} {verb}{times}"
     )
     print_table(("topic", "messages"), sorted(cut.topics.items()))

@@ -6,9 +6,10 @@ import sys
 from typing import Any, Final
 
 from aerobee.cli.output import print_json, printable
-from aerobee.cli.progress import Progress, size
+from aerobee.cli.progress import Progress
 from aerobee.cli.store.access import DAMAGED, SOUND, below, locked_to_read, on_store, settings_of
 from aerobee.cli.times import time_text
+from aerobee.pipeline.jobs.result import size_text
 from aerobee.store.audit.verify import verify
 from aerobee.store.inspect.kinds import KINDS, Level
 from aerobee.store.inspect.report import Finding, Report
@@ -91,14 +92,15 @@ def _summary(report: Report) -> list[str]:
     rate = counts.bytes_read / report.seconds if report.seconds else 0
     return [
         f"log     {counts.log_start} to {counts.log_end} in {counts.segments} files of "
-        f"{size(sizes.segment_bytes)} ({sizes.origins['segment']})",
+        f"{size_text(sizes.segment_bytes)} ({sizes.origins['segment']})",
         f"        {counts.messages} messages{''.join(beside)}{times}",
         f"queues  {counts.queues} with {counts.units} units, files of {sizes.queue_bytes} bytes "
         f"({sizes.origins['queue']})",
         f"index   {counts.index_files} files with {counts.index_entries} keys, {sizes.index_slots} "
         f"slots, {sizes.index_entries} entries a file ({sizes.origins['index']})",
         f"tables  {counts.config_files} files, {counts.consumer_offsets} consumer offsets",
-        f"read    {size(counts.bytes_read)} in {report.seconds:.1f} s, {size(int(rate))}/s",
+        f"read    {size_text(counts.bytes_read)} in {report.seconds:.1f} s, "
+        f"{size_text(int(rate))}/s",
     ]
 
 

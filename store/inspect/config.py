@@ -122,15 +122,8 @@ class Tables:
     def _all_committed(self) -> Iterator[tuple[str, str, str, int, int]]:
         """(table, group, topic, queue id, offset)."""
         for name in (OFFSETS, LMQ_OFFSETS):
-            table = self._tables.get(name)
-            for key, queues in (_member(table, "offsetTable") or {}).items():
-                topic, _, group = key.rpartition("@")
-                for queue_id, offset in _numbers(queues):
-                    yield name, group, topic, queue_id, offset
-            for key, offset in (_member(table, "lmqOffsetTable") or {}).items():
-                topic, _, group = key.rpartition("@")
-                if isinstance(offset, int):
-                    yield name, group, topic, 0, offset
+            for topic, group, queue_id, offset in committed_in(self._tables.get(name)):
+                yield name, group, topic, queue_id, offset
         for level, offset in _numbers(_member(self._tables.get(DELAYS), "offsetTable")):
             yield DELAYS, SCHEDULE_GROUP, SCHEDULE_TOPIC, level - 1, offset
 
@@ -163,6 +156,18 @@ class Tables:
         if not isinstance(value, dict):
             return None, "holds no table"
         return value, None
+
+
+def committed_in(table: Any) -> Iterator[tuple[str, str, int, int]]:
+    """(topic, group, queue id, offset) of all that a table of consumer offsets holds."""
+    for key, queues in (_member(table, "offsetTable") or {}).items():
+        topic, _, group = key.rpartition("@")
+        for queue_id, offset in _numbers(queues):
+            yield topic, group, queue_id, offset
+    for key, offset in (_member(table, "lmqOffsetTable") or {}).items():
+        topic, _, group = key.rpartition("@")
+        if isinstance(offset, int):
+            yield topic, group, 0, offset
 
 
 _ABSENT, _EMPTY = "is not there", "is empty"
