@@ -87,12 +87,14 @@ class MessageStore:
         self.stats = parts.stats
         self.stats_service = StoreStatsService(parts.stats, parts.clock)
         self.recovery = parts.recovery
+        self.log_directories = parts.segments.paths.writable
+        self.queue_directory = parts.queues.directory
         self._disk = DiskWatch(
             parts.files,
             parts.clock,
             self._health,
-            parts.log_directories,
-            parts.queue_directory,
+            self.log_directories,
+            self.queue_directory,
             settings.disk_warning_ratio,
         )
         self._log = self._make_log(settings)
@@ -104,7 +106,6 @@ class MessageStore:
         self._build_reading(settings)
         self._build_deletion(settings)
         # What callers ask of the parts themselves, each of which says how.
-        self.log_directories, self.queue_directory = parts.log_directories, parts.queue_directory
         self.put, self.put_batch = self._log.put, self._log.put_batch
         self.make_segment_ahead, self.is_page_cache_busy = self._log.make_ahead, self._log.busy
         self.wait_durable = self._sync.wait
@@ -301,8 +302,6 @@ class MessageStore:
                 parts.segments,
                 parts.queues,
                 parts.index,
-                parts.log_directories,
-                parts.queue_directory,
                 lambda: min(self.durable, self.dispatched, self._offsets.synced_to),
                 self._save_beginnings,
                 lambda: self._disk.look(at_once=True),
