@@ -4,10 +4,10 @@ import argparse
 from typing import TYPE_CHECKING, Any, Final
 
 from aerobee import __version__
-from aerobee.cli.parser_types import count, number, port, seconds
+from aerobee.cli.parser_types import count, port, seconds
 from aerobee.cli.store.parser import add_store
 from aerobee.nearest_name import nearest_name
-from aerobee.pipeline.jobs.arguments import add_jobs
+from aerobee.pipeline.jobs.arguments import add_jobs, number
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction

@@ -19,14 +19,6 @@ def count(text: str) -> int:
     return value
 
 
-def number(text: str) -> int:
-    """A whole number that is not negative."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"must not be negative: {text}")
-    return value
-
-
 def seconds(text: str) -> float:
     """A time of more than 0 and at most an hour."""
     value = float(text)

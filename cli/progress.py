@@ -9,13 +9,13 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from aerobee.cli.output import say
+from aerobee.pipeline.jobs.result import size_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
 _LINE_EVERY_S: Final = 5.0
-_UNITS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 class Progress:
@@ -67,15 +67,8 @@ class Progress:
         rate = done / (now - self._started)
         left = f", {duration((total - done) / rate)} left" if rate else ""
         share = f" ({done / total:.0%})" if total else ""
-        say(f"{what}: {size(done)} of {size(total)}{share}, {size(int(rate))}/s{left}")
-
-
-def size(count: int) -> str:
-    """Bytes for people."""
-    for unit, name in _UNITS:
-        if count >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count} bytes"
+        sizes = f"{size_text(done)} of {size_text(total)}"
+        say(f"{what}: {sizes}{share}, {size_text(int(rate))}/s{left}")
 
 
 def duration(seconds: float) -> str:

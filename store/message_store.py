@@ -19,10 +19,9 @@ the store.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from aerobee.config.model import Settings
-from aerobee.protocol.message.record import StoreMessage
 from aerobee.store.disk.disk_watch import DiskWatch
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.owner import here
@@ -36,7 +35,7 @@ from aerobee.store.flush.offsets_keeper import OffsetsKeeper
 from aerobee.store.flush.services import (
     CommitLogSync,
     ConsumeQueueFlushService,
-    FlushService,
+    FlushRealTimeService,
     log_flusher,
 )
 from aerobee.store.log.commit_log import CommitLog, CommitMark
@@ -48,13 +47,13 @@ from aerobee.store.reading.reader import CHECKED_BELOW, Reader, ReadLimits
 from aerobee.store.reading.search import Search
 from aerobee.store.recovery.cross_check import CrossCheck
 from aerobee.store.recovery.report import Progress
-from aerobee.store.retention.queue_cleaning import CleanedStore, QueueCleaner
+from aerobee.store.retention.queue_cleaning import QueueCleaner
 from aerobee.store.retention.retention import Retention, StoreSide
 from aerobee.store.retention.rules import RetentionRules
 from aerobee.store.scan.log_scanner import LogScanner, MappedSegments
 from aerobee.store.scrub.heal import Healer
 from aerobee.store.scrub.scrub import Scrub
-from aerobee.store.segments.results import Arrival, GetResult, PutResult, QueryResult
+from aerobee.store.segments.results import Arrival
 from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.stats import StoreStatsService
 
@@ -102,9 +101,18 @@ class MessageStore:
         self._reput = (ExtendedReput if settings.consume_queue_ext_enabled else Reput)(
             self._log, parts.dispatcher, parts.index, self._health, self.stats, self._queues.entries
         )
-        self._reput.dispatched_ms = parts.last_store_ms
         self._build_reading(settings)
         self._build_deletion(settings)
+        # What callers ask of the parts themselves, each of which says how.
+        self.log_directories, self.queue_directory = parts.log_directories, parts.queue_directory
+        self.put, self.put_batch = self._log.put, self._log.put_batch
+        self.make_segment_ahead, self.is_page_cache_busy = self._log.make_ahead, self._log.busy
+        self.wait_durable = self._sync.wait
+        reader, search = self._reader, self._search
+        self.get, self.is_in_memory = reader.get, reader.is_in_memory
+        self.record_at, self.records_from = reader.record_at, reader.records_from
+        self.query, self.offset_by_time = search.query, search.offset_by_time
+        self.store_time, self.earliest_store_time = search.store_time, search.earliest_store_time
         self._queue_flusher = self._make_queue_flusher(settings)
         self._health.watch(self._before_breaking, lambda error: self._on_broken(error))
 
@@ -200,7 +208,7 @@ class MessageStore:
             lambda: (parts.segments.min_offset, parts.queues.beginnings()),
         )
 
-    def _make_flusher(self, settings: Settings) -> FlushService:
+    def _make_flusher(self, settings: Settings) -> FlushRealTimeService:
         return log_flusher(settings, self._sync, self._clock)
 
     def _make_queue_flusher(self, settings: Settings) -> ConsumeQueueFlushService:
@@ -301,19 +309,7 @@ class MessageStore:
             ),
         )
         self.cleaning = QueueCleaner(
-            CleanedStore(
-                parts.files,
-                self._health,
-                parts.queues,
-                self._log,
-                self._offsets,
-                self._save_beginnings,
-                self.retention.trimmer,
-                self.retention.removal,
-                self.retention.busy,
-                self._dispatch_now,
-                self._reput.count_again,
-            )
+            self.retention, self._log, self._offsets, self._dispatch_now, self._reput.count_again
         )
 
     def _start(self) -> None:
@@ -327,65 +323,6 @@ class MessageStore:
         self._queue_flusher.start()
         if self._scrub is not None:
             self._scrub.start()
-
-    def make_segment_ahead(self) -> None:
-        """Have a segment made before the first put asks for one, which would wait for the disk."""
-        self._log.make_ahead()
-
-    # --- messages ---------------------------------------------------------------------------
-
-    def put(self, message: StoreMessage) -> PutResult:
-        """As `CommitLog.put`."""
-        return self._log.put(message)
-
-    def put_batch(self, messages: Sequence[StoreMessage]) -> PutResult:
-        """As `CommitLog.put_batch`."""
-        return self._log.put_batch(messages)
-
-    def get(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        max_messages: int,
-        codes: frozenset[int] | None = None,
-        max_bytes: int | None = None,
-        limits: ReadLimits | None = None,
-    ) -> GetResult:
-        """As `Reader.get`."""
-        return self._reader.get(
-            topic, queue_id, queue_offset, max_messages, codes, max_bytes, limits
-        )
-
-    def record_at(self, log_offset: int) -> bytes | None:
-        """As `Reader.record_at`."""
-        return self._reader.record_at(log_offset)
-
-    def records_from(self, log_offset: int, gaps: Iterable[tuple[int, int]]) -> Iterator[bytes]:
-        """As `Reader.records_from`."""
-        return self._reader.records_from(log_offset, gaps)
-
-    def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
-        """As `Reader.is_in_memory`."""
-        return self._reader.is_in_memory(topic, queue_id, queue_offset)
-
-    def query(
-        self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int
-    ) -> QueryResult:
-        """As `Search.query`."""
-        return self._search.query(topic, key, max_messages, begin_ms, end_ms)
-
-    def offset_by_time(self, topic: str, queue_id: int, time_ms: int) -> int:
-        """As `Search.offset_by_time`."""
-        return self._search.offset_by_time(topic, queue_id, time_ms)
-
-    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """As `Search.store_time`."""
-        return self._search.store_time(topic, queue_id, queue_offset)
-
-    def earliest_store_time(self, topic: str, queue_id: int) -> int:
-        """As `Search.earliest_store_time`."""
-        return self._search.earliest_store_time(topic, queue_id)
 
     # --- marks ------------------------------------------------------------------------------
 
@@ -413,10 +350,6 @@ class MessageStore:
     def min_log_offset(self) -> int:
         """First log offset there is."""
         return self._log.min_offset
-
-    def wait_durable(self, log_offset: int, timeout_s: float) -> bool:
-        """As `CommitLogSync.wait`. Any thread."""
-        return self._sync.wait(log_offset, timeout_s)
 
     def request_flush(self) -> None:
         """Something was appended: have it committed, or synced, as soon as the settings say."""
@@ -522,16 +455,6 @@ class MessageStore:
     # --- state ------------------------------------------------------------------------------
 
     @property
-    def log_directories(self) -> tuple[str, ...]:
-        """All directories that commit log segments are in."""
-        return self._parts.log_directories
-
-    @property
-    def queue_directory(self) -> str:
-        """The directory of the consume queues."""
-        return self._parts.queue_directory
-
-    @property
     def free_buffers(self) -> int:
         """Buffers of the transient pool that are free; NO_POOL without one."""
         pool = self._parts.pool
@@ -540,10 +463,6 @@ class MessageStore:
     def not_writable_reason(self) -> str | None:
         """Why puts are refused now, None when they are not."""
         return self._health.reason() or self._log.problem
-
-    def is_page_cache_busy(self) -> bool:
-        """Whether an append has been waiting for memory for too long."""
-        return self._log.busy()
 
     def threads_alive(self) -> bool:
         """Whether the flush threads run as they should; a broken store has stopped its own."""

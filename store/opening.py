@@ -26,11 +26,10 @@ from aerobee.store.index.service import IndexService
 from aerobee.store.inspect.start_checks import check_rights, check_small_files
 from aerobee.store.log.encoding import crc_checks
 from aerobee.store.queues.delay_levels import DelayLevels
-from aerobee.store.queues.extended_queue import ExtendedQueueTable
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.recovery.recovery import Recovery
 from aerobee.store.recovery.report import Progress, RecoveryReport
-from aerobee.store.segments.allocate import AllocateMappedFileService, mapped_maker
+from aerobee.store.segments.allocate import AllocateMappedFileService, MakeSegment, mapped_maker
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.segments.paths import LogPaths
 from aerobee.store.segments.transient_pool import TransientStorePool, pooled_maker
@@ -76,6 +75,39 @@ class StoreParts:
     def queue_directory(self) -> str:
         """The directory of the consume queues."""
         return self.queues.directory
+
+    def load(self) -> None:
+        """Read what is there, and refuse what no start takes; changes nothing.
+
+        Raises StoreLayoutError, StoreSizeMismatch or OSError.
+        """
+        self.segments.paths.check()
+        check_small_files(self.files, self.root)
+        self.segments.load(LOG_SIZE_KEYS)
+        self.queues.load()
+        self.checkpoint.load()
+        if self.index is not None:
+            self.index.load()
+
+    def make_recovery(self, settings: Settings, progress: Progress | None = None) -> Recovery:
+        """The recovery of what was loaded, before anything was changed."""
+        return Recovery(
+            self.files,
+            self.clock,
+            self.segments,
+            self.queues,
+            self.index,
+            self.checkpoint,
+            self.offsets_file,
+            self.dispatcher,
+            clean_stop=not self.lock.was_left_open(),
+            same_boot=self.lock.was_left_this_boot(),
+            check_crc=crc_checks(
+                verify_property_crc=settings.verify_property_crc,
+                check_crc=settings.check_crc_on_recover,
+            ),
+            progress=progress,
+        )
 
     def open_pool(self) -> None:
         """Get the memory of the transient pool, which only a store that appends needs.
@@ -147,7 +179,13 @@ def make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
         settings.disk_force_ratio,
     )
     segments = MappedFileQueue(files, paths, segment_bytes)
-    queues = _queue_table(settings, files)
+    queues = ConsumeQueueTable(
+        files,
+        os.path.join(root, "consumequeue"),
+        settings.consume_queue_segment_bytes,
+        settings.lmq_max_queues if settings.lmq_enabled else None,
+        settings.consume_queue_ext_segment_bytes if settings.consume_queue_ext_enabled else None,
+    )
     index: IndexService | None = None
     if settings.index_enabled:
         index = IndexService(
@@ -160,15 +198,9 @@ def make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
             settings.index_entries,
         )
     pool: TransientStorePool | None = None
-    make = mapped_maker(files, segment_bytes)
-    if settings.warm_segments:
-        sync_pages = settings.warm_flush_pages if settings.sync_flush else None
-        make = warm_maker(files, segment_bytes, sync_pages)
     if settings.transient_pool_effective:
         pool = TransientStorePool(files, settings.transient_pool_buffers, segment_bytes)
-        make = pooled_maker(
-            files, pool, make, segment_bytes, fail_fast=settings.transient_pool_fail_fast
-        )
+    make = _segment_maker(settings, files, pool)
     return StoreParts(
         files,
         clock,
@@ -191,43 +223,22 @@ def make_parts(settings: Settings, files: Files, clock: Clock) -> StoreParts:
     )
 
 
-def _queue_table(settings: Settings, files: Files) -> ConsumeQueueTable:
-    directory = os.path.join(settings.store_path, "consumequeue")
-    segment_bytes = settings.consume_queue_segment_bytes
-    light_limit = settings.lmq_max_queues if settings.lmq_enabled else None
-    if settings.consume_queue_ext_enabled:
-        ext_segment_bytes = settings.consume_queue_ext_segment_bytes
-        return ExtendedQueueTable(files, directory, segment_bytes, light_limit, ext_segment_bytes)
-    return ConsumeQueueTable(files, directory, segment_bytes, light_limit)
+def _segment_maker(
+    settings: Settings, files: Files, pool: TransientStorePool | None
+) -> MakeSegment:
+    size = settings.commit_log_segment_bytes
+    make = mapped_maker(files, size)
+    if settings.warm_segments:
+        make = warm_maker(files, size, settings.warm_flush_pages if settings.sync_flush else None)
+    if pool is None:
+        return make
+    return pooled_maker(files, pool, make, size, fail_fast=settings.transient_pool_fail_fast)
 
 
 def _recover(parts: StoreParts, settings: Settings, progress: Progress | None) -> None:
-    clean_stop = not parts.lock.was_left_open()
-    parts.segments.paths.check()
-    check_small_files(parts.files, parts.root)
-    parts.segments.load(LOG_SIZE_KEYS)
-    parts.queues.load()
-    parts.checkpoint.load()
-    if parts.index is not None:
-        parts.index.load()
+    parts.load()
     check_rights(parts.files, parts.root, parts.segments, parts.queues, parts.index)
-    recovery = Recovery(
-        parts.files,
-        parts.clock,
-        parts.segments,
-        parts.queues,
-        parts.index,
-        parts.checkpoint,
-        parts.offsets_file,
-        parts.dispatcher,
-        clean_stop=clean_stop,
-        same_boot=parts.lock.was_left_this_boot(),
-        check_crc=crc_checks(
-            verify_property_crc=settings.verify_property_crc,
-            check_crc=settings.check_crc_on_recover,
-        ),
-        progress=progress,
-    )
+    recovery = parts.make_recovery(settings, progress)
     recovery.check()
     parts.lock.mark_open()
     for directory in (*parts.log_directories, parts.queue_directory):

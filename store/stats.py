@@ -25,6 +25,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
 from aerobee.store.disk.files import Clock
@@ -89,6 +90,7 @@ class Histogram:
         return self.max_ns / 1e9
 
 
+@dataclass(slots=True, eq=False)
 class StoreStats:
     """All counters of one store; they only grow.
 
@@ -96,53 +98,35 @@ class StoreStats:
     the message is durable, which whoever gives that answer counts.
     """
 
-    __slots__ = (
-        "append_times",
-        "appended_bytes",
-        "appended_messages",
-        "commit_log_sync_times",
-        "damage_found",
-        "damaged_reads",
-        "dispatched_messages",
-        "get_found",
-        "get_messages",
-        "get_missed",
-        "index_files_created",
-        "put_failures",
-        "put_times",
-        "queue_syncs",
-        "repaired_entries",
-        "scrub_bytes",
-        "scrub_left_bytes",
-        "scrub_passes",
-        "scrub_steps",
-        "segments_created",
+    waits_for_flush: InitVar[bool] = False
+    appended_messages: int = 0
+    appended_bytes: int = 0
+    append_times: Histogram = field(default_factory=Histogram)
+    put_times: Histogram = field(init=False)
+    put_failures: dict[str, int] = field(default_factory=dict)
+    commit_log_sync_times: Histogram = field(default_factory=Histogram)
+    queue_syncs: int = 0
+    dispatched_messages: int = 0
+    get_found: int = 0
+    get_missed: int = 0
+    get_messages: int = 0
+    # Reads that came to something they could not send, and what it was, each place once.
+    damaged_reads: int = 0
+    damage_found: dict[str, int] = field(
+        default_factory=lambda: {"record": 0, "unit": 0, "unclear": 0}
     )
+    repaired_entries: int = 0
+    # Of the scrub: what it read, what the pass under way has still to read, passes it ended,
+    # and its work between two waits (processor time).
+    scrub_bytes: int = 0
+    scrub_left_bytes: int = 0
+    scrub_passes: int = 0
+    scrub_steps: Histogram = field(default_factory=Histogram)
+    segments_created: int = 0
+    index_files_created: int = 0
 
-    def __init__(self, *, waits_for_flush: bool = False) -> None:
-        self.appended_messages = 0
-        self.appended_bytes = 0
-        self.append_times = Histogram()
+    def __post_init__(self, waits_for_flush: bool) -> None:
         self.put_times = Histogram() if waits_for_flush else self.append_times
-        self.put_failures: dict[str, int] = {}
-        self.commit_log_sync_times = Histogram()
-        self.queue_syncs = 0
-        self.dispatched_messages = 0
-        self.get_found = 0
-        self.get_missed = 0
-        self.get_messages = 0
-        # Reads that came to something they could not send, and what it was, each place once.
-        self.damaged_reads = 0
-        self.damage_found = {"record": 0, "unit": 0, "unclear": 0}
-        self.repaired_entries = 0
-        # Of the scrub: what it read, what the pass under way has still to read, passes it ended,
-        # and its work between two waits (processor time).
-        self.scrub_bytes = 0
-        self.scrub_left_bytes = 0
-        self.scrub_passes = 0
-        self.scrub_steps = Histogram()
-        self.segments_created = 0
-        self.index_files_created = 0
 
     @property
     def appends(self) -> int:

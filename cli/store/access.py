@@ -9,12 +9,13 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any, Final
 
 from aerobee.cli.output import CommandFailed
-from aerobee.cli.progress import size
 from aerobee.config.load import load_settings
 from aerobee.config.model import Settings
+from aerobee.pipeline.jobs.result import size_text
 from aerobee.store.disk.files import Files, is_full, is_refused
 from aerobee.store.disk.lock import StoreLock
 from aerobee.store.errors import StoreError
@@ -22,6 +23,8 @@ from aerobee.store.errors import StoreError
 SOUND: Final = 0
 DAMAGED: Final = 1
 COULD_NOT: Final = 3
+
+Command = Callable[[argparse.Namespace], int]
 
 
 def settings_of(parsed: argparse.Namespace) -> tuple[Settings, frozenset[str]]:
@@ -37,19 +40,24 @@ def settings_of(parsed: argparse.Namespace) -> tuple[Settings, frozenset[str]]:
     return loaded.settings, given
 
 
-def run_on_store(parsed: argparse.Namespace, work: Callable[[], int]) -> int:
-    """Run a command; what the store or the system refuses ends it with a text and exit code 3."""
-    # The store logs what it does; here the command's own report says it.
-    if not logging.getLogger("aerobee").hasHandlers():
-        logging.getLogger("aerobee").addHandler(logging.NullHandler())
-    try:
-        return work()
-    except StoreError as error:
-        raise CommandFailed(str(error), COULD_NOT) from error
-    except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        raise CommandFailed(_refusal(parsed, error), COULD_NOT) from error
+def on_store(command: Command) -> Command:
+    """A command that what the store or the system refuses ends with a text and exit code 3."""
+
+    @wraps(command)
+    def run(parsed: argparse.Namespace) -> int:
+        # The store logs what it does; here the command's own report says it.
+        if not logging.getLogger("aerobee").hasHandlers():
+            logging.getLogger("aerobee").addHandler(logging.NullHandler())
+        try:
+            return command(parsed)
+        except StoreError as error:
+            raise CommandFailed(str(error), COULD_NOT) from error
+        except OSError as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise CommandFailed(_refusal(parsed, error), COULD_NOT) from error
+
+    return run
 
 
 @contextmanager
@@ -75,6 +83,12 @@ def below(root: str, path: str) -> str:
     return os.path.relpath(path, root) if path.startswith(root + os.sep) else path
 
 
+def print_aside(what: str, root: str, aside: str | None) -> None:
+    """Where the command has put what it did not delete, if anything."""
+    if aside is not None:
+        print(f"{what} in {below(root, aside)}; remove it when all is well")
+
+
 def _refusal(parsed: argparse.Namespace, error: OSError) -> str:
     where = error.filename or parsed.directory
     text = f"{where}: {error.strerror or error}"
@@ -98,6 +112,6 @@ def _room_needed(parsed: argparse.Namespace) -> str:
             used += sum(os.stat(os.path.join(directory, file)).st_blocks * 512 for file in files)
     return (
         ". New queues and a new index are made beside the old ones, and what is overwritten in the "
-        f"log is copied to lost+found first: about {size(used)} have to be free, or more if much "
-        "is damaged. Then run the same command again"
+        f"log is copied to lost+found first: about {size_text(used)} have to be free, or more if "
+        "much is damaged. Then run the same command again"
     )

@@ -16,7 +16,7 @@ from aerobee.cli.output import (
     printable,
     say,
 )
-from aerobee.cli.store.access import below, locked_to_read, run_on_store, settings_of
+from aerobee.cli.store.access import below, locked_to_read, on_store, settings_of
 from aerobee.cli.times import parse_time, time_text
 from aerobee.config.model import Settings
 from aerobee.protocol.names import SCHEDULE_TOPIC
@@ -31,7 +31,8 @@ from aerobee.store.audit.dump import (
     Wanted,
 )
 from aerobee.store.disk.files import Files
-from aerobee.store.inspect.state import read_checkpoint, read_marks, was_left_open
+from aerobee.store.inspect.state import read_checkpoint
+from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.scan.sequence import Gap
 
 _BODY_SHOWN: Final = 200
@@ -41,35 +42,27 @@ _CHECKPOINT: Final = ("commit_log_ms", "consume_queues_ms", "index_ms")
 Item = DumpedMessage | Gap | DumpedQueueEntry | DumpedQueue | DumpedEntry | DumpedIndexFile
 
 
+@on_store
 def dump_messages(parsed: argparse.Namespace) -> int:
     """Messages of the log, in its order."""
-    return _listing(parsed, lambda dump, wanted: dump.messages(wanted))
+    return _listing(parsed, Dump.messages)
 
 
+@on_store
 def dump_queues(parsed: argparse.Namespace) -> int:
     """Units of the consume queues, or a line for each queue."""
-    if parsed.summary:
-        return _listing(parsed, lambda dump, wanted: dump.queues(wanted))
-    return _listing(parsed, lambda dump, wanted: dump.queue_entries(wanted))
+    return _listing(parsed, Dump.queues if parsed.summary else Dump.queue_entries)
 
 
+@on_store
 def dump_index(parsed: argparse.Namespace) -> int:
     """Entries of the index files, or a line for each file."""
     if parsed.summary:
         return _listing(parsed, lambda dump, _: dump.index_files())
-    return _listing(parsed, lambda dump, wanted: dump.entries(wanted))
-
-
-def dump_checkpoint(parsed: argparse.Namespace) -> int:
-    """Checkpoint, offsets file and how the last run ended."""
-    return run_on_store(parsed, lambda: _checkpoint(parsed))
+    return _listing(parsed, Dump.entries)
 
 
 def _listing(parsed: argparse.Namespace, items: Callable[[Dump, Wanted], Iterable[Item]]) -> int:
-    return run_on_store(parsed, lambda: _print_all(parsed, items))
-
-
-def _print_all(parsed: argparse.Namespace, items: Callable[[Dump, Wanted], Iterable[Item]]) -> int:
     wanted = wanted_of(parsed)
     settings, given = settings_of(parsed)
     show = _json if parsed.json else _text
@@ -193,7 +186,7 @@ def _json(item: Item, parsed: argparse.Namespace, _settings: Settings) -> None:
     if isinstance(item, DumpedMessage):
         fields = _message_fields(item, parsed.body)
     elif isinstance(item, Gap):
-        fields = {"kind": "damaged", "start": item.start, "end": item.end, "reason": item.reason}
+        fields = {"kind": "damaged", **item._asdict()}
     else:
         fields = item._asdict()
     print_json(fields, compact=True)
@@ -232,20 +225,21 @@ def _message_fields(item: DumpedMessage, body: str) -> dict[str, Any]:
 # The state
 
 
-def _checkpoint(parsed: argparse.Namespace) -> int:
+@on_store
+def dump_checkpoint(parsed: argparse.Namespace) -> int:
+    """Checkpoint, offsets file and how the last run ended."""
     settings, _ = settings_of(parsed)
     files, root = Files(), settings.store_path
-    with locked_to_read(settings), contextlib.closing(Dump(settings)):
+    with locked_to_read(settings):
+        store = StoreFiles(files, settings)
         times = read_checkpoint(files, root)
-        marks = read_marks(files, root)
-        left_open = was_left_open(files, root)
-    known = marks.offsets
+    marks, known = store.marks, store.marks.offsets
     fields: dict[str, Any] = {
         "directory": root,
         "checkpoint": None if times is None else dict(zip(_CHECKPOINT, times, strict=True)),
         "offsets_file": "damaged" if marks.damaged else "absent" if known is None else "whole",
         "offsets_are_ours": marks.ours,
-        "left_open": left_open,
+        "left_open": store.left_open,
     }
     if known is not None:
         fields |= {

@@ -3,7 +3,8 @@
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from aerobee.cli.parser_types import count, number
+from aerobee.cli.parser_types import count
+from aerobee.pipeline.jobs.arguments import number
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -22,25 +23,37 @@ def add_store(commands: "Commands") -> None:
     text = "check, look into and mend a store whose broker is stopped"
     parser = commands.add_parser("store", help=text, description=text)
     group = parser.add_subparsers(metavar="COMMAND", required=True)
-    _add_verify(group)
+    verify = _command(group, "verify", "read everything and say all that is wrong")
+    verify.add_argument("--all", action="store_true", help="all findings, not the first of a kind")
     _add_dump(group)
-    _add_rebuild(group)
-    _add_repair(group)
-    _add_truncate(group)
-    _add_retention(group)
-
-
-def _add_verify(group: "Commands") -> None:
-    parser = store_command(group, "verify", "read everything and say all that is wrong")
-    parser.add_argument("--all", action="store_true", help="all findings, not the first of a kind")
-    add_json(parser)
+    text = "make consume queues and index again from the commit log"
+    rebuild = _command(group, "rebuild", text)
+    rebuild.add_argument("--queues", action="store_true", help="only the consume queues")
+    rebuild.add_argument("--index", action="store_true", help="only the index")
+    text = "mend what a start refuses and fill what is damaged, keeping all that can be kept"
+    repair = _command(group, "repair", text)
+    text = "cut the end off: the log at a record, queues and index with it"
+    truncate = _command(group, "truncate", text)
+    where = truncate.add_mutually_exclusive_group(required=True)
+    where.add_argument("--at", type=number, metavar="LOG_OFFSET", help="the first record to go")
+    where.add_argument("--after-time", metavar="TIME", help="what was stored later: ISO time or ms")
+    truncate.add_argument("--discard", action="store_true", help="keep nothing of it in lost+found")
+    for parser in (repair, truncate):
+        parser.add_argument(
+            "--yes", action="store_true", help="do it; without, only say what would be"
+        )
+    text = "what would be deleted, when and why; deletes nothing, and a broker may run on the store"
+    retention = _command(group, "retention", text)
+    retention.add_argument(
+        "--all", action="store_true", help="all segments and groups, not the first"
+    )
 
 
 def _add_dump(group: "Commands") -> None:
     text = "list what the files hold, damaged places too"
     dump = group.add_parser("dump", help=text, description=text)
     what = dump.add_subparsers(metavar="WHAT", required=True)
-    messages = store_command(what, "dump messages", "records of the commit log, in its order")
+    messages = _command(what, "dump messages", "records of the commit log, in its order")
     _add_queue_filters(messages)
     _add_times(messages)
     messages.add_argument("--key", help="only messages with this key or unique id")
@@ -50,53 +63,18 @@ def _add_dump(group: "Commands") -> None:
         default="short",
         help="how bodies are shown (short: the first 200 characters)",
     )
-    queues = store_command(what, "dump queues", "units of the consume queues")
+    queues = _command(what, "dump queues", "units of the consume queues")
     _add_queue_filters(queues)
     queues.add_argument("--summary", action="store_true", help="one line for each queue")
-    index = store_command(what, "dump index", "entries of the index files")
+    index = _command(what, "dump index", "entries of the index files")
     index.add_argument("--topic", help="of --key")
     index.add_argument("--key", help="only entries with the hash of this key")
     _add_log_range(index)
     _add_times(index)
     index.add_argument("--summary", action="store_true", help="one line for each file")
-    checkpoint = store_command(what, "dump checkpoint", "checkpoint, offsets file, last stop")
     for parser in (messages, queues, index):
         parser.add_argument("--limit", type=count, default=-1, metavar="N", help="most lines")
-    for parser in (messages, queues, index, checkpoint):
-        add_json(parser)
-
-
-def _add_rebuild(group: "Commands") -> None:
-    text = "make consume queues and index again from the commit log"
-    parser = store_command(group, "rebuild", text)
-    parser.add_argument("--queues", action="store_true", help="only the consume queues")
-    parser.add_argument("--index", action="store_true", help="only the index")
-    add_json(parser)
-
-
-def _add_repair(group: "Commands") -> None:
-    text = "mend what a start refuses and fill what is damaged, keeping all that can be kept"
-    parser = store_command(group, "repair", text)
-    add_yes(parser)
-    add_json(parser)
-
-
-def _add_truncate(group: "Commands") -> None:
-    text = "cut the end off: the log at a record, queues and index with it"
-    parser = store_command(group, "truncate", text)
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--at", type=number, metavar="LOG_OFFSET", help="the first record to go")
-    where.add_argument("--after-time", metavar="TIME", help="what was stored later: ISO time or ms")
-    parser.add_argument("--discard", action="store_true", help="keep nothing of it in lost+found")
-    add_yes(parser)
-    add_json(parser)
-
-
-def _add_retention(group: "Commands") -> None:
-    text = "what would be deleted, when and why; deletes nothing, and a broker may run on the store"
-    parser = store_command(group, "retention", text)
-    parser.add_argument("--all", action="store_true", help="all segments and groups, not the first")
-    add_json(parser)
+    _command(what, "dump checkpoint", "checkpoint, offsets file, last stop")
 
 
 def _add_queue_filters(parser: argparse.ArgumentParser) -> None:
@@ -118,8 +96,8 @@ def _add_times(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--end", metavar="TIME", help="stored before")
 
 
-def store_command(group: "Commands", name: str, text: str) -> argparse.ArgumentParser:
-    """A command on one store: DIR, the settings, --quiet. The last word of `name` is its own."""
+def _command(group: "Commands", name: str, text: str) -> argparse.ArgumentParser:
+    """A command on one store, with what they all take; the last word of `name` is its own."""
     parser = group.add_parser(
         name.split()[-1],
         help=text,
@@ -134,15 +112,6 @@ def store_command(group: "Commands", name: str, text: str) -> argparse.ArgumentP
     add("--strict", action="store_true", help="unknown keys of a broker.conf are errors")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting, repeatable")
     add("-q", "--quiet", action="store_true", help="no progress")
+    add("--json", action="store_true", help="JSON for scripts")
     parser.set_defaults(command=f"store {name}")
     return parser
-
-
-def add_yes(parser: argparse.ArgumentParser) -> None:
-    """The option of all commands that only say what they would do without it."""
-    parser.add_argument("--yes", action="store_true", help="do it; without, only say what would be")
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """The option of all commands that report."""
-    parser.add_argument("--json", action="store_true", help="JSON for scripts")

@@ -5,17 +5,14 @@ from typing import Any
 
 from aerobee.cli.output import OK, print_json, say
 from aerobee.cli.progress import Progress
-from aerobee.cli.store.access import below, run_on_store, settings_of
+from aerobee.cli.store.access import on_store, print_aside, settings_of
 from aerobee.store.repair.at_rest import StoreAtRest
 from aerobee.store.repair.rebuild import RebuildReport, rebuild
 
 
+@on_store
 def rebuild_store(parsed: argparse.Namespace) -> int:
     """Make queues and index again, or only the part that is asked for."""
-    return run_on_store(parsed, lambda: _rebuild(parsed))
-
-
-def _rebuild(parsed: argparse.Namespace) -> int:
     settings, given = settings_of(parsed)
     both = parsed.queues == parsed.index
     with (
@@ -44,10 +41,9 @@ def _print(root: str, report: RebuildReport) -> None:
         print(f"left    {report.deleted} messages of deleted topics without a queue")
     for gap in report.gaps:
         say(f"damaged: {gap.end - gap.start} bytes from {gap.start} to {gap.end}: {gap.reason}")
-    if report.aside is not None:
-        print(f"the old files are in {below(root, report.aside)}; remove it when all is well")
+    print_aside("the old files are", root, report.aside)
 
 
 def _fields(report: RebuildReport) -> dict[str, Any]:
-    gaps = [{"start": gap.start, "end": gap.end, "reason": gap.reason} for gap in report.gaps]
+    gaps = [gap._asdict() for gap in report.gaps]
     return {**vars(report), "gaps": gaps, "seconds": round(report.seconds, 3)}

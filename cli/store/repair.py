@@ -8,9 +8,9 @@ from aerobee.cli.progress import Progress
 from aerobee.cli.store.access import (
     DAMAGED,
     SOUND,
-    below,
     locked_to_read,
-    run_on_store,
+    on_store,
+    print_aside,
     save_table,
     settings_of,
 )
@@ -18,16 +18,13 @@ from aerobee.cli.store.verify import json_report, print_report
 from aerobee.store.audit.verify import verify
 from aerobee.store.inspect.report import Report
 from aerobee.store.repair.at_rest import StoreAtRest
-from aerobee.store.repair.model import Plan
+from aerobee.store.repair.plan import Plan
 from aerobee.store.repair.repair import plan_repair, repair
 
 
+@on_store
 def repair_store(parsed: argparse.Namespace) -> int:
     """Mend a store; exit code 0 when it is sound (then), 1 when it is damaged (still)."""
-    return run_on_store(parsed, lambda: _repair(parsed))
-
-
-def _repair(parsed: argparse.Namespace) -> int:
     settings, given = settings_of(parsed)
     after: Report | None = None
     with Progress(shown=not parsed.quiet) as progress:
@@ -44,7 +41,9 @@ def _repair(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print_json(_fields(plan, after, rest.aside))
     elif after is not None:
-        _print_done(settings.store_path, after, rest.aside)
+        print()
+        print_report(after)
+        print_aside("what was taken out is", settings.store_path, rest.aside)
     elif plan.anything and not plan.impossible:
         print("nothing was changed; --yes does it")
     return SOUND if (after or plan.report).sound else DAMAGED
@@ -65,13 +64,6 @@ def _print_plan(root: str, plan: Plan) -> None:
         print("then the index is made again from the log")
     if plan.lost:
         print(f"messages lost in all of this, as far as queues name them: {plan.lost}")
-
-
-def _print_done(root: str, after: Report, aside: str | None) -> None:
-    print()
-    print_report(after)
-    if aside is not None:
-        print(f"what was taken out is in {below(root, aside)}; remove it when all is well")
 
 
 def _fields(plan: Plan, after: Report | None, aside: str | None) -> dict[str, Any]:

@@ -7,21 +7,15 @@ those of `--config`; without one the defaults are shown, which may not be what t
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from aerobee.cli.output import OK, print_json, print_table, say
-from aerobee.cli.progress import size
-from aerobee.cli.store.access import run_on_store, settings_of
+from aerobee.cli.store.access import on_store, settings_of
 from aerobee.cli.times import time_text
-from aerobee.store.retention.forecast import (
-    DiskForecast,
-    Forecast,
-    GroupForecast,
-    Wave,
-    forecast,
-)
-from aerobee.store.retention.plan import MOST_A_RUN
+from aerobee.pipeline.jobs.result import size_text
+from aerobee.store.retention.forecast import DiskForecast, Forecast, forecast
+from aerobee.store.retention.plan import MOST_A_RUN, RetentionPlan
 from aerobee.store.retention.segment_times import FILE
 
 _SHOWN: Final = 20
@@ -34,12 +28,9 @@ _RULES: Final = frozenset(
 )  # fmt: skip
 
 
+@on_store
 def show_retention(parsed: argparse.Namespace) -> int:
     """Print the forecast for a store directory."""
-    return run_on_store(parsed, lambda: _show(parsed))
-
-
-def _show(parsed: argparse.Namespace) -> int:
     settings, given = settings_of(parsed)
     found = forecast(settings, given)
     if parsed.json:
@@ -83,7 +74,7 @@ def _print_disks(found: Forecast) -> None:
             (
                 disk.path,
                 f"{disk.space.used_ratio:.1%}",
-                size(disk.space.free_bytes),
+                size_text(disk.space.free_bytes),
                 *(_room(disk, level) for level in levels),
             )
             for disk in found.disks
@@ -94,7 +85,7 @@ def _print_disks(found: Forecast) -> None:
 
 def _room(disk: DiskForecast, level: float) -> str:
     room = disk.room_to(level)
-    return size(room) if room > 0 else f"passed by {size(-room)}"
+    return size_text(room) if room > 0 else f"passed by {size_text(-room)}"
 
 
 def _print_segments(found: Forecast, most: int) -> None:
@@ -111,7 +102,7 @@ def _print_segments(found: Forecast, most: int) -> None:
     print_table(("segment", "last message", "expires", "goes"), _head_and_tail(rows, most))
     if any(one.last is not None and one.last.source == FILE for one in found.segments):
         print("* no message could be read there: the file's own time")
-    kept = f"{_segments(len(found.segments))} of {size(found.segment_bytes)}"
+    kept = f"{_segments(len(found.segments))} of {size_text(found.segment_bytes)}"
     print(f"{kept}, {found.made_ahead} more made ahead" if found.made_ahead else kept)
     print()
 
@@ -134,18 +125,18 @@ def _fates(found: Forecast) -> dict[int, str]:
         fates[one.start] = f"now ({one.reason})"
     if found.next is not None:
         for one in found.next.doomed:
-            fates.setdefault(one.start, f"at {time_text(found.next.at_ms)[:16]}")
+            fates.setdefault(one.start, f"at {time_text(found.next.now_ms)[:16]}")
     return fates
 
 
 def _print_waves(found: Forecast) -> None:
-    triggers = " and ".join(found.verdict.triggers)
-    forced = ", forced: what has not expired goes too" if found.verdict.forced else ""
+    triggers = " and ".join(found.now.verdict.triggers)
+    forced = ", forced: what has not expired goes too" if found.now.verdict.forced else ""
     why = f" (triggered by {triggers}{forced})" if triggers else ""
     print(f"now        {_wave_text(found.now)}{why}")
     print(f"on request {_wave_text(found.on_request)} (mqadmin deleteExpiredCommitLog)")
     if found.next is not None:
-        print(f"next hour  {_wave_text(found.next)} at {time_text(found.next.at_ms)[:16]}")
+        print(f"next hour  {_wave_text(found.next)} at {time_text(found.next.now_ms)[:16]}")
     if found.rules.clean_forcibly:
         pressed = found.under_pressure
         print(
@@ -155,17 +146,17 @@ def _print_waves(found: Forecast) -> None:
     print()
 
 
-def _wave_text(wave: Wave) -> str:
+def _wave_text(wave: RetentionPlan) -> str:
     if not wave.doomed:
         return f"nothing goes: {wave.stopped_by}"
-    return f"{_segments(len(wave.doomed))}, {size(wave.bytes)}"
+    return f"{_segments(len(wave.doomed))}, {size_text(wave.bytes)}"
 
 
 def _segments(number: int) -> str:
     return "1 segment" if number == 1 else f"{number} segments"
 
 
-def _first_text(wave: Wave) -> str:
+def _first_text(wave: RetentionPlan) -> str:
     if not wave.doomed:
         return "there is none that may go"
     first, last = (os.path.basename(wave.doomed[at].path) for at in (0, -1))
@@ -173,8 +164,8 @@ def _first_text(wave: Wave) -> str:
 
 
 def _print_groups(found: Forecast, most: int) -> None:
-    losing = sorted(found.groups, key=lambda one: (-one.lost_next, -one.behind))
-    losing = [one for one in losing if one.lost_next]
+    losing = sorted(found.groups, key=lambda one: (-one.loses_by_next_hour, -one.behind))
+    losing = [one for one in losing if one.loses_by_next_hour]
     if not losing:
         behind = len({one.group for one in found.groups})
         print(f"no group needs what goes now or at the next hour; {behind} are behind")
@@ -182,18 +173,7 @@ def _print_groups(found: Forecast, most: int) -> None:
     print("groups that have not consumed what goes:")
     print_table(
         ("group", "topic", "queue", "stands at", "behind", "loses now", "loses by next hour"),
-        [
-            (
-                one.group,
-                one.topic,
-                one.queue_id,
-                one.committed,
-                one.behind,
-                one.lost_now,
-                one.lost_next,
-            )
-            for one in losing[:most]
-        ],
+        losing[:most],
     )
     if len(losing) > most:
         print(f"... and {len(losing) - most} more (--all, --json)")
@@ -217,8 +197,8 @@ def _fields(root: str, found: Forecast) -> dict[str, Any]:
             "clean_forcibly": rules.clean_forcibly,
         },
         "disks": [_disk_fields(disk, rules.force_limit) for disk in found.disks],
-        "triggers": list(found.verdict.triggers),
-        "forced": found.verdict.forced,
+        "triggers": list(found.now.verdict.triggers),
+        "forced": found.now.verdict.forced,
         "segment_bytes": found.segment_bytes,
         "segments_made_ahead": found.made_ahead,
         "segments": [
@@ -236,7 +216,7 @@ def _fields(root: str, found: Forecast) -> dict[str, Any]:
         "on_request": _wave_fields(found.on_request),
         "next_hour": None if found.next is None else _wave_fields(found.next),
         "under_pressure": _wave_fields(found.under_pressure),
-        "groups": _group_fields(found.groups),
+        "groups": [one._asdict() for one in found.groups],
         "notes": list(found.notes),
     }
 
@@ -252,26 +232,11 @@ def _disk_fields(disk: DiskForecast, force_limit: float) -> dict[str, Any]:
     }
 
 
-def _wave_fields(wave: Wave) -> dict[str, Any]:
+def _wave_fields(wave: RetentionPlan) -> dict[str, Any]:
     return {
-        "at_ms": wave.at_ms,
+        "at_ms": wave.now_ms,
         "segments": [{"start": one.start, "reason": one.reason} for one in wave.doomed],
         "bytes": wave.bytes,
-        "log_begins_at": wave.doomed[-1].end if wave.doomed else None,
+        "log_begins_at": wave.new_min,
         "stopped_by": wave.stopped_by,
     }
-
-
-def _group_fields(groups: Iterable[GroupForecast]) -> list[dict[str, Any]]:
-    return [
-        {
-            "group": one.group,
-            "topic": one.topic,
-            "queue": one.queue_id,
-            "committed": one.committed,
-            "behind": one.behind,
-            "loses_now": one.lost_now,
-            "loses_by_next_hour": one.lost_next,
-        }
-        for one in groups
-    ]

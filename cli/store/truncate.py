@@ -4,21 +4,19 @@ import argparse
 from typing import Any, Final
 
 from aerobee.cli.output import OK, print_json, print_table
-from aerobee.cli.progress import Progress, size
-from aerobee.cli.store.access import below, run_on_store, save_table, settings_of
+from aerobee.cli.progress import Progress
+from aerobee.cli.store.access import on_store, print_aside, save_table, settings_of
 from aerobee.cli.times import parse_time, time_text
+from aerobee.pipeline.jobs.result import size_text
 from aerobee.store.repair.at_rest import StoreAtRest
 from aerobee.store.repair.truncate import Cut, plan_cut, truncate
 
 _QUEUES_SHOWN: Final = 20
 
 
+@on_store
 def truncate_store(parsed: argparse.Namespace) -> int:
     """Cut a store at a log offset or a time."""
-    return run_on_store(parsed, lambda: _truncate(parsed))
-
-
-def _truncate(parsed: argparse.Namespace) -> int:
     after_ms = None if parsed.after_time is None else parse_time(parsed.after_time)
     settings, given = settings_of(parsed)
     with (
@@ -45,7 +43,7 @@ def _print(root: str, cut: Cut, aside: str | None, *, done: bool) -> None:
         f", stored {time_text(cut.first_ms)} to {time_text(cut.last_ms)}" if cut.first_ms else ""
     )
     print(
-        f"{cut.records} records, {size(cut.bytes)} from log offset {cut.log_offset} to "
+        f"{cut.records} records, {size_text(cut.bytes)} from log offset {cut.log_offset} to "
         f"{cut.log_end} {verb}{times}"
     )
     print_table(("topic", "messages"), sorted(cut.topics.items()))
@@ -58,8 +56,7 @@ def _print(root: str, cut: Cut, aside: str | None, *, done: bool) -> None:
         print(f"{cut.offsets} offsets of groups {'are' if done else 'would be'} set back to that")
     if not done:
         print("nothing was changed; --yes does it")
-    elif aside is not None:
-        print(f"what was cut is in {below(root, aside)}; remove it when all is well")
+    print_aside("what was cut is", root, aside)
 
 
 def _fields(cut: Cut, aside: str | None, *, done: bool) -> dict[str, Any]:

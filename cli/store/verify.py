@@ -6,16 +6,10 @@ import sys
 from typing import Any, Final
 
 from aerobee.cli.output import print_json, printable
-from aerobee.cli.progress import Progress, size
-from aerobee.cli.store.access import (
-    DAMAGED,
-    SOUND,
-    below,
-    locked_to_read,
-    run_on_store,
-    settings_of,
-)
+from aerobee.cli.progress import Progress
+from aerobee.cli.store.access import DAMAGED, SOUND, below, locked_to_read, on_store, settings_of
 from aerobee.cli.times import time_text
+from aerobee.pipeline.jobs.result import size_text
 from aerobee.store.audit.verify import verify
 from aerobee.store.inspect.kinds import KINDS, Level
 from aerobee.store.inspect.report import Finding, Report
@@ -25,12 +19,9 @@ _COLOURS: Final = {Level.DAMAGE: "\x1b[1;31m", Level.WARNING: "\x1b[33m", Level.
 _PLAIN: Final = "\x1b[0m"
 
 
+@on_store
 def verify_store(parsed: argparse.Namespace) -> int:
     """Check a store; exit code 0 when it is sound, 1 when it is damaged."""
-    return run_on_store(parsed, lambda: _verify(parsed))
-
-
-def _verify(parsed: argparse.Namespace) -> int:
     settings, given = settings_of(parsed)
     with locked_to_read(settings), Progress(shown=not parsed.quiet) as progress:
         report = verify(settings, given, progress=progress)
@@ -101,14 +92,15 @@ def _summary(report: Report) -> list[str]:
     rate = counts.bytes_read / report.seconds if report.seconds else 0
     return [
         f"log     {counts.log_start} to {counts.log_end} in {counts.segments} files of "
-        f"{size(sizes.segment_bytes)} ({sizes.origins['segment']})",
+        f"{size_text(sizes.segment_bytes)} ({sizes.origins['segment']})",
         f"        {counts.messages} messages{''.join(beside)}{times}",
         f"queues  {counts.queues} with {counts.units} units, files of {sizes.queue_bytes} bytes "
         f"({sizes.origins['queue']})",
         f"index   {counts.index_files} files with {counts.index_entries} keys, {sizes.index_slots} "
         f"slots, {sizes.index_entries} entries a file ({sizes.origins['index']})",
         f"tables  {counts.config_files} files, {counts.consumer_offsets} consumer offsets",
-        f"read    {size(counts.bytes_read)} in {report.seconds:.1f} s, {size(int(rate))}/s",
+        f"read    {size_text(counts.bytes_read)} in {report.seconds:.1f} s, "
+        f"{size_text(int(rate))}/s",
     ]
 
 
@@ -122,7 +114,7 @@ def json_report(report: Report) -> dict[str, Any]:
         "levels": {level.value: findings.count(level) for level in Level},
         "kinds": findings.counts,
         "findings": [json_finding(finding) for finding in findings],
-        "gaps": [{"start": gap.start, "end": gap.end, "reason": gap.reason} for gap in report.gaps],
+        "gaps": [gap._asdict() for gap in report.gaps],
         "counts": vars(report.counts),
         "sizes": {
             name: value for name, value in report.sizes._asdict().items() if name != "origins"

@@ -14,16 +14,26 @@ decision anywhere carries it out, and decides nothing.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
-from aerobee.client.connections.retrying import with_backoff
 from aerobee.client.connections.role import Role
 from aerobee.client.connections.session import Session
-from aerobee.client.errors import ClientError, NoRoute, SendFailed, reading
-from aerobee.client.options import Addresses, ClientOptions
+from aerobee.client.errors import (
+    ClientError,
+    NetworkError,
+    NoRoute,
+    PeerBusy,
+    PeerError,
+    SendFailed,
+    Untrusted,
+    reading,
+)
+from aerobee.client.options import Addresses, ClientOptions, ProducerOptions
+from aerobee.client.producing.sender import Sender
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.routes import ClusterInfo, masters
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -49,6 +59,8 @@ T = TypeVar("T")
 _DEFAULT_QUEUES: Final = 4
 # How long a broker may hold a question for a batch's end.
 _HOLD_S: Final = 2.0
+_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 1.0
 
 
 class Decision(NamedTuple):
@@ -87,7 +99,7 @@ class StageClient(Role):
         was restarted, and its brokers have not registered again.
         """
         routes = self._session.routes
-        return await self._with_backoff(
+        return await self.with_backoff(
             lambda: routes.write_queues(topic, AUTO_CREATE_TOPIC, _DEFAULT_QUEUES),
             (NoRoute,) if is_known else (),
         )
@@ -95,14 +107,14 @@ class StageClient(Role):
     async def knows(self, topic: str) -> bool:
         """Whether a name server has a route of the topic's own; `queues` may assume one."""
         try:
-            await self._with_backoff(lambda: self._session.routes.route(topic, refresh=True))
+            await self.with_backoff(lambda: self._session.routes.route(topic, refresh=True))
         except NoRoute:
             return False
         return True
 
     async def brokers(self) -> list[str]:
         """The names of all brokers with a master that the name servers know, sorted."""
-        await self._with_backoff(self._ask_brokers)
+        await self.with_backoff(self._ask_brokers)
         return sorted(self._addresses)
 
     async def _ask_brokers(self) -> None:
@@ -122,6 +134,10 @@ class StageClient(Role):
         return found if found.protocol == STAGE_PROTOCOL else None
 
     # --- tasks ------------------------------------------------------------------------------
+
+    def sender(self, group: str) -> Sender:
+        """For tasks that stage nothing: sends over the connections of this client."""
+        return Sender(self._session, group, ProducerOptions())
 
     async def send_chunk(self, broker: str, header: StageChunkHeader, body: bytes) -> None:
         """Store a chunk; it is on the disk when the batch is committed."""
@@ -250,12 +266,35 @@ class StageClient(Role):
                 address, code, ext, body, timeout_s=timeout_s, accept=accept
             )
 
-        return await self._with_backoff(ask, also=(NoRoute,))
+        return await self.with_backoff(ask, also=(NoRoute,))
 
-    async def _with_backoff(
+    async def with_backoff(
         self, ask: Callable[[], Awaitable[T]], also: tuple[type[ClientError], ...] = ()
     ) -> T:
-        return await with_backoff(self._session, self.options.retry_s, ask, also)
+        """What `ask` gives, tried again while what it raises may pass (`also`: these as well): with
+        pauses that grow to a second, for `retry_s` at most. What cannot pass is raised at once."""
+        self._session.check_running()
+        until = time.monotonic() + self.options.retry_s
+        pause_s = _PAUSE_S
+        while True:
+            try:
+                return await ask()
+            except ClientError as error:
+                may_pass = _may_pass_later(error) or isinstance(error, also)
+                if not may_pass or time.monotonic() + pause_s >= until:
+                    raise
+                if isinstance(error, NetworkError):
+                    self._session.refresh_routes_soon()
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _may_pass_later(error: ClientError) -> bool:
+    """Whether the same request may succeed when it is sent again: to a broker that is restarted,
+    has a full disk, or is not known to a name server again yet."""
+    if isinstance(error, PeerError):
+        return isinstance(error, PeerBusy) or error.code == ResponseCode.FLUSH_DISK_TIMEOUT
+    return isinstance(error, NetworkError) and not isinstance(error, Untrusted)
 
 
 def _home(query: str, brokers: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from aerobee.pipeline.brokers.access import Access
 from aerobee.pipeline.brokers.offsets import Queue
 from aerobee.pipeline.errors import BadData, NoSuchTopic, Refused, Unreachable
 from aerobee.protocol.bodies.common import parse_topic_list
-from aerobee.protocol.bodies.routes import TopicRoute
+from aerobee.protocol.bodies.routes import MASTER_ID, PERM_READ, TopicRoute
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import ProtocolError
 from aerobee.protocol.frames.command import Command, make_request
@@ -35,8 +35,6 @@ log = logging.getLogger("aerobee.pipeline")
 
 #: Time-outs of one request that may pass before a peer counts as unreachable.
 TIMEOUTS_MAX: Final = 10
-_MASTER_ID = 0
-_PERM_READ = 4
 # Requests on their way to one broker at the same time.
 _AHEAD = 64
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
@@ -131,7 +129,7 @@ class Brokers:
         return sorted(
             Queue(topic, span.broker_name, number)
             for span in route.queues
-            if span.perm & _PERM_READ
+            if span.perm & PERM_READ
             for number in range(span.read_queues)
         )
 
@@ -241,7 +239,7 @@ class Brokers:
             addresses = self._addresses.get(queue.broker)
         if not addresses:
             raise RemotingError(f"no route mentions the broker of {queue}")
-        return addresses.get(_MASTER_ID) or addresses[min(addresses)]
+        return addresses.get(MASTER_ID) or addresses[min(addresses)]
 
     def caller(self, queue: Queue) -> BlockingCaller:
         """A connection with the broker of a queue. Raises RemotingError."""

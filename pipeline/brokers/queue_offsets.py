@@ -8,6 +8,7 @@ times within a queue ascend, as the broker's own search takes for granted.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -130,13 +131,7 @@ def first_late(low: int, high: int, hint: int, is_late: Callable[[int], bool]) -
                 high = probe
                 break
             low, step = probe + 1, 2 * step
-    while low < high:
-        middle = (low + high) // 2
-        if is_late(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return low + bisect_left(range(low, high), True, key=is_late)
 
 
 def peek(brokers: Brokers, group: str, queue: Queue, offset: int, most: int) -> list[PeekedMessage]:

@@ -8,9 +8,9 @@ queues, which are listed when damage is met and not before.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from aerobee.pipeline.decode.record_starts import MESSAGE_MAGIC_V2
 from aerobee.pipeline.files.directory import File, Place, list_queues
@@ -19,23 +19,14 @@ from aerobee.pipeline.files.piece_scan import Read
 from aerobee.pipeline.files.plan import LogPart, Piece
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record_check import CHECK_NOTHING, RECORD, RecordHead
-from aerobee.protocol.message.record_layout import (
-    HEADS,
-    MAGIC_POSITION,
-    MIN_RECORD_BYTES,
-    SIZE_AND_MAGIC,
-    SYS_FLAG_POSITION,
-)
+from aerobee.protocol.message.record_layout import MESSAGE_MAGIC, SIZE_AND_MAGIC
 from aerobee.store.queues.queue_view import QueueView
 from aerobee.store.scan.boundaries import Boundaries, named_back
 from aerobee.store.scan.resynchronise import Resynchroniser
-from aerobee.store.scan.segment_reader import ClaimedSizes, SegmentReader
+from aerobee.store.scan.segment_reader import SegmentReader
 
 T = TypeVar("T")
 
-_ANY_MAGIC = re.compile(b"\xda\xa3\x20[\xa7\xab]")
-_MAGIC_BYTES: Final = 4
-_HEAD_BYTES: Final = HEADS[0x30].size
 _WINDOW_BYTES: Final = 1 << 20
 
 
@@ -140,6 +131,9 @@ class _QueueOfFiles(QueueView):
 class _PieceReader(SegmentReader):
     """A piece's segment as the store's rules read it; records of 5.x are records, too."""
 
+    topic_lengths: ClassVar = {MESSAGE_MAGIC: 1, MESSAGE_MAGIC_V2: 2}
+    magic_bytes = MESSAGE_MAGIC.to_bytes(4, "big")[:3]
+
     def __init__(self, piece: Piece, read: Read) -> None:
         super().__init__(piece.path, piece.file_start, piece.file_bytes, piece.file_bytes)
         self._read = read
@@ -172,47 +166,19 @@ class _PieceReader(SegmentReader):
             end = first
         return position
 
-    def magics(self, start: int, end: int) -> Iterator[int | None]:
-        position = start - self.start + MAGIC_POSITION
-        stop = min(end - self.start + MAGIC_POSITION, self.limit)
-        while position < stop:
-            buffer, index = self.at(position, min(_MAGIC_BYTES, self.limit - position))
-            match = _ANY_MAGIC.search(buffer, index)
-            if match is None:
-                # It may lie across the end of the window.
-                position += max(1, len(buffer) - index - _MAGIC_BYTES + 1)
-                yield None
-                continue
-            found = position + match.start() - index
-            if found >= stop:
-                return
-            yield self.start + found - MAGIC_POSITION
-            position = found + 1
+    def find(self, wanted: bytes, position: int, end: int) -> tuple[int | None, int]:
+        buffer, index = self.at(position, min(len(wanted), self.limit - position))
+        match = re.compile(re.escape(wanted)).search(buffer, index)
+        if match is None:
+            # It may lie across the end of the window.
+            return None, position + max(1, len(buffer) - index - len(wanted) + 1)
+        found = position + match.start() - index
+        return (found, found + 1) if found < end else (None, end)
 
     def head(self, log_offset: int, check_crc: int) -> RecordHead:
-        size = self._size_of_v2(log_offset, self.end)
-        return RecordHead(RECORD, size) if size else super().head(log_offset, check_crc)
-
-    def claimed_sizes(self, log_offset: int, end: int) -> ClaimedSizes:
-        size = self._size_of_v2(log_offset, end)
-        return ClaimedSizes(size, size, True) if size else super().claimed_sizes(log_offset, end)
-
-    def _size_of_v2(self, log_offset: int, end: int) -> int:
-        """The size of a record whose topic has a length of two bytes; 0 if none is there."""
-        position, limit = log_offset - self.start, min(end - self.start, self.limit)
-        if limit - position < MIN_RECORD_BYTES:
-            return 0
-        buffer, index = self.at(position, min(_HEAD_BYTES, limit - position))
-        size, magic = SIZE_AND_MAGIC.unpack_from(buffer, index)
-        head = HEADS[buffer[index + SYS_FLAG_POSITION + 3] & 0x30]
-        if magic != MESSAGE_MAGIC_V2 or not head.size < size <= limit - position:
-            return 0
-        fields = head.unpack_from(buffer, index)
-        topic_at = position + head.size + fields[14]
-        if fields[6] != log_offset or fields[14] < 0 or topic_at + 2 > limit:
-            return 0
-        properties_at = topic_at + 4 + self._number(topic_at, 2)
-        if properties_at > limit:
-            return 0
-        whole = properties_at + self._number(properties_at - 2, 2) == position + size
-        return size if whole else 0
+        claimed = self.claimed_sizes(log_offset, self.end)
+        if claimed.agree:
+            buffer, index = self.at(log_offset - self.start, SIZE_AND_MAGIC.size)
+            if SIZE_AND_MAGIC.unpack_from(buffer, index)[1] == MESSAGE_MAGIC_V2:
+                return RecordHead(RECORD, claimed.by_field)
+        return super().head(log_offset, check_crc)

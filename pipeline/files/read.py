@@ -75,12 +75,14 @@ class Reading:
         self._example = ""
 
     def rows(
-        self, data: bytes | memoryview, log_offset: int, starts: np.ndarray
-    ) -> Iterator[tuple[pa.RecordBatch, list[Damage]]]:
-        """Batches of the records at these positions, with what is bad among them."""
+        self, data: bytes | memoryview, log_offset: int, starts: np.ndarray, damage: list[Damage]
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches of the records at these positions; what is bad among them goes to `damage`."""
         for first in range(0, len(starts), ROWS_MAX):
             batch, bad = decode(data, starts[first : first + ROWS_MAX], self.form, log_offset)
-            yield batch, [Damage(log_offset + one.position, one.reason) for one in bad]
+            damage += [Damage(log_offset + one.position, one.reason) for one in bad]
+            if batch.num_rows:
+                yield batch
 
     def bad(self, path: str, damage: list[Damage]) -> Iterator[pa.RecordBatch]:
         """Rows for bad records, if the mode makes any. Raises StoreReadError in failfast."""
@@ -154,20 +156,16 @@ def _read_chunk(
     damage = [one for one in chunk.damage if one.log_offset >= piece.first_offset]
     hidden: list[int] = []
     scanned = min(len(chunk.data), chunk.next_offset - chunk.log_offset)
-    for batch, bad in reading.rows(chunk.data, chunk.log_offset, starts):
-        if batch.num_rows:
-            yield batch
-        for one in bad:
-            # Its size may be what is wrong, and then have led over sound records.
-            position = one.log_offset - chunk.log_offset
-            after = starts[np.searchsorted(starts, position, "right") :]
-            end = int(after[0]) if len(after) else scanned
-            hidden += scan.between(chunk, position, end)
-        damage += bad
-    for batch, bad in reading.rows(chunk.data, chunk.log_offset, np.array(hidden, np.int64)):
-        if batch.num_rows:
-            yield batch
-        damage += bad
+    bad: list[Damage] = []
+    yield from reading.rows(chunk.data, chunk.log_offset, starts, bad)
+    for one in bad:
+        # Its size may be what is wrong, and then have led over sound records.
+        position = one.log_offset - chunk.log_offset
+        after = starts[np.searchsorted(starts, position, "right") :]
+        end = int(after[0]) if len(after) else scanned
+        hidden += scan.between(chunk, position, end)
+    damage += bad
+    yield from reading.rows(chunk.data, chunk.log_offset, np.array(hidden, np.int64), damage)
     yield from reading.bad(piece.path, sorted(damage))
 
 
@@ -214,10 +212,7 @@ def _read_segment(
             read = data.read(base, count)
             at, bad = _named(read, positions[first:end] - base, sizes[first:end])
             damage = [Damage(base + one, _NO_RECORD) for one in bad]
-            for batch, more in reading.rows(read, base, at):
-                if batch.num_rows:
-                    yield batch
-                damage += more
+            yield from reading.rows(read, base, at, damage)
             yield from reading.bad(segment.path, sorted(damage))
 
 

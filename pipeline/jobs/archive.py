@@ -56,7 +56,9 @@ def archive(
     Raises JobFailed when the ledger does not fit, or in mode failfast when messages were missed.
     """
     result = JobResult("archive")
-    ledger = Ledger(Target(target))
+    place = Target(target)
+    ledger = Ledger(place)
+    made: list[LedgerEntry] = []
     try:
         finished = ledger.recover()
         if finished:
@@ -71,7 +73,13 @@ def archive(
                 "mode failfast the archive goes on behind them",
                 DAMAGED,
             )
-        made = _archive(spark, store, ledger, Target(target), work.ranges, work.missed, file_bytes)
+        writer = _Writer(spark, store, place, file_bytes, segments[-1][1] if segments else 0)
+        for _, end in work.ranges:
+            # A range begins where the last record before it ends.
+            begin, missed = (made[-1].end, None) if made else (work.ranges[0][0], work.missed)
+            entry = ledger.archive(begin, end, writer.write, missed)
+            if entry is not None:
+                made.append(entry)
     except LedgerError as error:
         raise JobFailed(f"archive {target}: {error}", DAMAGED) from error
     _report(spark, result, target, known, made, work.missed)
@@ -102,61 +110,6 @@ def read_archive(spark: SparkSession, target: str) -> DataFrame:
     return spark.read.schema(schema).parquet(place.uri("").rstrip("/"))
 
 
-def _archive(
-    spark: SparkSession,
-    store: StoreInput,
-    ledger: Ledger,
-    target: Target,
-    ranges: tuple[tuple[int, int], ...],
-    missed: tuple[int, int] | None,
-    file_bytes: int,
-) -> list[LedgerEntry]:
-    def write(start: int, end: int, aside: str) -> StagedRows | None:
-        # The last segment is longer than what is written of it.
-        until = "the end of the log" if end == ranges[-1][1] else end
-        step(spark, f"archiving log offsets {start} to {until}")
-        return _write(spark, store, target, start, end, aside, file_bytes)
-
-    made: list[LedgerEntry] = []
-    begun: int | None = None
-    for start, end in ranges:
-        entry = ledger.archive(start if begun is None else begun, end, write, missed)
-        if begun is None:
-            begun = start
-        if entry is not None:
-            made.append(entry)
-            begun, missed = entry.end, None
-    return made
-
-
-def _write(
-    spark: SparkSession,
-    store: StoreInput,
-    target: Target,
-    start: int,
-    end: int,
-    aside: str,
-    file_bytes: int,
-) -> StagedRows | None:
-    place = {
-        "use": "commitlog",
-        "checkCrc": "true",
-        "startOffset": str(start),
-        "endOffset": str(end),
-    }
-    columns = [*COLUMNS, "error"]
-    staged, unknown = _stage(
-        spark, store.rows(spark, columns, **place), target, f"{aside}/plain", file_bytes
-    )
-    if not unknown:
-        return staged
-    # Bodies that the reader cannot inflate are to be kept as they are; another pass for them only.
-    target.remove_tree(f"{aside}/plain")
-    rows = store.rows(spark, columns, decompress="false", **place)
-    rows = rows.mapInArrow(each_batch(plain_bodies), rows.schema)
-    return _stage(spark, rows, target, f"{aside}/kept", file_bytes)[0]
-
-
 def plain_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows with zlib bodies inflated; one that is damaged gets an `error`.
 
@@ -181,50 +134,83 @@ def plain_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
 
 
-def _stage(
-    spark: SparkSession, rows: DataFrame, target: Target, aside: str, file_bytes: int
-) -> tuple[StagedRows | None, int]:
-    """Write the rows aside; what was written, and how many bodies have an unknown compression."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as f
+class _Writer:
+    """Writes ranges of a store's log below directories of the target. `log_end` ends the last."""
 
-    seen = Observation()
-    good = f.col("error").isNull()
-    rows = rows.observe(
-        seen,
-        f.count(f.when(~good, 1)).alias("bad"),
-        f.count(f.when(f.col("error").contains(UNKNOWN_COMPRESSION), 1)).alias("unknown"),
-    )
-    dated = rows.where(good).drop("error").withColumn("date", f.to_date("storeTimestamp"))
-    piece = f.expr(f"commitLogOffset div {file_bytes}")
-    ordered = dated.repartition("topic", "date", piece).sortWithinPartitions(
-        "topic", "date", "commitLogOffset"
-    )
-    writer = ordered.write.partitionBy("topic", "date").mode("append")
-    # A filter is as large as its file needs, not a megabyte each.
-    writer = writer.option("parquet.bloom.filter.adaptive.enabled", "true")
-    for name in _KEYS:
-        writer = writer.option(f"parquet.bloom.filter.enabled#{name}", "true")
-    writer.parquet(target.uri(aside))
-    if not any(path.endswith(".parquet") for path in target.files(aside)):
-        # Spark leaves out a plan without rows, and what was to be observed with it.
-        return None, rows.where(f.col("error").contains(UNKNOWN_COMPRESSION)).limit(1).count()
-    count, last, facts = _written(spark, target.uri(aside))
-    facts["made_at"] = datetime.now(UTC).isoformat(timespec="seconds")
-    found = seen.get
-    return StagedRows(last, count, found["bad"], facts), found["unknown"]
+    def __init__(
+        self, spark: SparkSession, store: StoreInput, target: Target, file_bytes: int, log_end: int
+    ) -> None:
+        self._spark = spark
+        self._store = store
+        self._target = target
+        self._file_bytes = file_bytes
+        self._log_end = log_end
 
+    def write(self, start: int, end: int, aside: str) -> StagedRows | None:
+        """As Ledger.archive wants it."""
+        # The last segment is longer than what is written of it.
+        until = "the end of the log" if end == self._log_end else end
+        step(self._spark, f"archiving log offsets {start} to {until}")
+        place = {
+            "use": "commitlog",
+            "checkCrc": "true",
+            "startOffset": str(start),
+            "endOffset": str(end),
+        }
+        columns = [*COLUMNS, "error"]
+        rows = self._store.rows(self._spark, columns, **place)
+        staged, unknown = self._stage(rows, f"{aside}/plain")
+        if not unknown:
+            return staged
+        # Bodies that the reader cannot inflate are to be kept as they are; another pass for them.
+        self._target.remove_tree(f"{aside}/plain")
+        rows = self._store.rows(self._spark, columns, decompress="false", **place)
+        rows = rows.mapInArrow(each_batch(plain_bodies), rows.schema)
+        return self._stage(rows, f"{aside}/kept")[0]
 
-def _written(spark: SparkSession, uri: str) -> tuple[int, int, dict[str, str]]:
-    """Rows, end of the last record, and times, as the files say: what was written counts, not what
-    tasks that were repeated saw."""
-    from pyspark.sql import functions as f
+    def _stage(self, rows: DataFrame, aside: str) -> tuple[StagedRows | None, int]:
+        """Write the rows aside; what was written, and how many bodies are of no known compression.
 
-    stored = f.col("storeTimestamp")
-    ends = f.max(f.col("commitLogOffset") + f.col("recordSize"))
-    first, last = (f.date_format(side(stored), _TIME) for side in (f.min, f.max))
-    found = spark.read.parquet(uri).agg(f.count("*"), ends, first, last).collect()[0]
-    return found[0], found[1], {"first_stored": found[2], "last_stored": found[3]}
+        What the files say of themselves counts, not what tasks that were repeated saw.
+        """
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        seen = Observation()
+        good = f.col("error").isNull()
+        rows = rows.observe(
+            seen,
+            f.count(f.when(~good, 1)).alias("bad"),
+            f.count(f.when(f.col("error").contains(UNKNOWN_COMPRESSION), 1)).alias("unknown"),
+        )
+        dated = rows.where(good).drop("error").withColumn("date", f.to_date("storeTimestamp"))
+        piece = f.expr(f"commitLogOffset div {self._file_bytes}")
+        ordered = dated.repartition("topic", "date", piece).sortWithinPartitions(
+            "topic", "date", "commitLogOffset"
+        )
+        writer = ordered.write.partitionBy("topic", "date").mode("append")
+        # A filter is as large as its file needs, not a megabyte each.
+        writer = writer.option("parquet.bloom.filter.adaptive.enabled", "true")
+        for name in _KEYS:
+            writer = writer.option(f"parquet.bloom.filter.enabled#{name}", "true")
+        uri = self._target.uri(aside)
+        writer.parquet(uri)
+        if not any(path.endswith(".parquet") for path in self._target.sizes(aside)):
+            # Spark leaves out a plan without rows, and what was to be observed with it.
+            return None, rows.where(f.col("error").contains(UNKNOWN_COMPRESSION)).limit(1).count()
+        stored = f.col("storeTimestamp")
+        ends = f.max(f.col("commitLogOffset") + f.col("recordSize"))
+        times = (f.date_format(side(stored), _TIME) for side in (f.min, f.max))
+        count, last, first_stored, last_stored = (
+            self._spark.read.parquet(uri).agg(f.count("*"), ends, *times).collect()[0]
+        )
+        facts = {
+            "first_stored": first_stored,
+            "last_stored": last_stored,
+            "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        found = seen.get
+        return StagedRows(last, count, found["bad"], facts), found["unknown"]
 
 
 def _report(

@@ -32,12 +32,10 @@ from aerobee.pipeline.jobs.derived.findings import (
     FINDINGS_DDL,
     KINDS,
     Finding,
-    Level,
     without_symptoms,
 )
 from aerobee.pipeline.jobs.derived.numbering import (
     RUNS_DDL,
-    DamagedRange,
     OffsetRun,
     PartSummarizer,
     PartSummary,
@@ -57,7 +55,9 @@ from aerobee.protocol.names import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
 )
+from aerobee.store.inspect.kinds import Level
 from aerobee.store.queues.delay_levels import DelayLevels
+from aerobee.store.scan.sequence import Gap
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -100,7 +100,7 @@ class _Passes:
         self._rows = rows
         self._levels = levels
         self.parts: list[PartSummary] = []
-        self.damaged: list[DamagedRange] = []
+        self.damaged: list[Gap] = []
         self.entries = 0
         self._runs: DataFrame
 
@@ -210,10 +210,10 @@ def _surveyor(levels: DelayLevels) -> Callable[[_Batches], _Batches]:
 
 def _part(text: str) -> PartSummary:
     first, last, records, size, bad = json.loads(text)
-    return PartSummary(first, last, records, size, [DamagedRange(*one) for one in bad])
+    return PartSummary(first, last, records, size, [Gap(*one) for one in bad])
 
 
-def _judge(damaged: list[DamagedRange]) -> Callable[[pa.Table], pa.Table]:
+def _judge(damaged: list[Gap]) -> Callable[[pa.Table], pa.Table]:
     def judged(runs: pa.Table) -> pa.Table:
         rows = zip(*(column.to_pylist() for column in runs.columns), strict=True)
         found = check_numbering([OffsetRun(*row) for row in rows], damaged)

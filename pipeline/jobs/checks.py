@@ -11,8 +11,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from aerobee.pipeline.files.directory import find_stores
 from aerobee.pipeline.jobs.result import USAGE, JobFailed
 from aerobee.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, STAGE_TOPIC
+from aerobee.store.queues.delay_levels import DelayLevels
 
 if TYPE_CHECKING:
     from aerobee.pipeline.jobs.target import Target
@@ -92,8 +94,6 @@ def _check_replay(parsed: argparse.Namespace) -> None:
 
 
 def _check_levels(text: str | None) -> None:
-    from aerobee.store.queues.delay_levels import DelayLevels
-
     try:
         DelayLevels(text or "")
     except ValueError as error:
@@ -101,8 +101,6 @@ def _check_levels(text: str | None) -> None:
 
 
 def _check_source(parsed: argparse.Namespace) -> None:
-    from aerobee.pipeline.files.directory import find_stores
-
     if parsed.job == "archive" and parsed.check:
         check_archive(parsed.to)
     elif parsed.job == "replay" and parsed.archive:

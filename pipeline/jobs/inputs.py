@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from aerobee.pipeline.files.directory import Store, find_stores
 from aerobee.pipeline.files.options import PERMISSIVE
 from aerobee.pipeline.jobs.result import JobFailed
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.datasource import DataSource
-
-    from aerobee.pipeline.files.directory import Store
 
 FORMAT: Final = "rocketmq-store"
 
@@ -36,8 +35,6 @@ class StoreInput:
 
     def store(self) -> Store:
         """Where its files are. Raises JobFailed for several stores, StoreReadError for none."""
-        from aerobee.pipeline.files.directory import find_stores
-
         found = find_stores(self.paths)
         if len(found) > 1:
             raise JobFailed(

@@ -91,7 +91,7 @@ class Ledger:
         """All decided ranges in order. Raises LedgerError if they do not follow each other."""
         found = [
             _decoded(self._target.read(path), path)
-            for path in sorted(self._target.files(_ENTRIES))
+            for path in sorted(self._target.sizes(_ENTRIES))
             if path.endswith(".json")
         ]
         for one, following in pairwise(found):
@@ -105,7 +105,7 @@ class Ledger:
 
     def recover(self) -> int:
         """Finish what a killed run began; how many ranges that were. Raises LedgerError."""
-        done = {posixpath.basename(path) for path in self._target.files(_DONE)}
+        done = {posixpath.basename(path) for path in self._target.sizes(_DONE)}
         left = [entry for entry in self.entries() if entry.name not in done]
         for entry in left:
             self._publish(entry)

@@ -39,7 +39,6 @@ from aerobee.pipeline.jobs.derived.queue_files import (
     QUEUE_FILE_BYTES,
     file_bytes,
     queue_file_path,
-    write_file,
     write_sparse,
 )
 from aerobee.pipeline.jobs.inputs import StoreInput, each_batch
@@ -98,11 +97,12 @@ def rebuild(
         _count(rows, result)
         if queues:
             step(spark, "writing consume queues")
-            maker = _Queues(spark, rows, output, sizes, DelayLevels(delay_levels))
-            maker.run(result)
+            levels = DelayLevels(delay_levels)
+            entries = rows.mapInArrow(each_batch(derived_entries, levels), ENTRIES_DDL)
+            _write_queues(spark, entries, output, sizes, result)
         if index:
             step(spark, "writing index files")
-            _Index(spark, rows, output, sizes).run(result)
+            _write_index(spark, rows, output, sizes, result)
     finally:
         rows.unpersist()
     result.lines += [
@@ -129,89 +129,76 @@ def _count(rows: DataFrame, result: JobResult) -> None:
     result.say("bad", f"{found[1]:,} damaged places; their slots become pre-blank units")
 
 
-class _Queues:
-    def __init__(
-        self, spark: SparkSession, rows: DataFrame, output: str, sizes: Sizes, levels: DelayLevels
-    ) -> None:
-        self._spark = spark
-        self._output = output
-        self._sizes = sizes
-        self._entries = rows.mapInArrow(each_batch(derived_entries, levels), ENTRIES_DDL)
+def _write_queues(
+    spark: SparkSession, entries: DataFrame, output: str, sizes: Sizes, result: JobResult
+) -> None:
+    """All queue files."""
+    from pyspark.sql import functions as f
 
-    def run(self, result: JobResult) -> None:
-        """All queue files."""
-        from pyspark.sql import functions as f
-
-        whole = f.col("slot") <= f.expr(f"logOffset div {MIN_RECORD_BYTES}")
-        strays = self._entries.where(~whole).count()
-        entries = self._since_anew(self._entries.where(whole))
-        ends = entries.groupBy("topic", "queueId").agg(f.min("slot"), f.max("slot")).collect()
-        files = [one for row in ends for one in self._files(*row)]
-        per_file = self._sizes.entries
-        plan = self._spark.createDataFrame(files, _FILES_DDL) if files else None
-        written = []
-        if plan is not None:
-            keyed = entries.withColumn("file", f.expr(f"slot div {per_file}"))
-            keys = ("topic", "queueId", "file")
-            pairs = plan.groupBy(*keys).cogroup(keyed.groupBy(*keys))
-            write = _queue_writer(self._output, per_file)
-            made = pairs.applyInArrow(write, _WRITTEN_DDL)
-            written = [tuple(row) for row in made.collect()]
-        result.frames["queue_files"] = self._spark.createDataFrame(written, _WRITTEN_DDL)
-        total = sum(row[1] for row in written)
-        result.facts |= {"queues": len(ends), "units": total, "strays": strays}
-        result.say("queues", f"{len(ends):,} with {total:,} units in {len(written):,} files")
-        if strays:
-            result.say("aside", f"{strays:,} records claim numbers that cannot be")
-
-    def _since_anew(self, entries: DataFrame) -> DataFrame:
-        """Without the entries of numberings that ended when a topic was deleted."""
-        from pyspark.sql import functions as f
-
-        begun = f.max(f.when(f.col("slot") == 0, f.col("logOffset"))).alias("begun")
-        begins = entries.groupBy("topic", "queueId").agg(begun).where("begun is not null")
-        joined = entries.join(f.broadcast(begins), ["topic", "queueId"], "left")
-        return joined.where("begun is null or logOffset >= begun").drop("begun")
-
-    def _files(
-        self, topic: str, queue_id: int, first: int, last: int
-    ) -> Iterator[tuple[str, int, int, int, int]]:
-        per_file = self._sizes.entries
-        for number in range(first // per_file, last // per_file + 1):
-            end = min((number + 1) * per_file, last + 1)
-            yield topic, queue_id, number, number * per_file, end
+    whole = f.col("slot") <= f.expr(f"logOffset div {MIN_RECORD_BYTES}")
+    strays = entries.where(~whole).count()
+    entries = _since_anew(entries.where(whole))
+    ends = entries.groupBy("topic", "queueId").agg(f.min("slot"), f.max("slot")).collect()
+    per_file = sizes.entries
+    files = [file for row in ends for file in _files(per_file, *row)]
+    written = []
+    if files:
+        keyed = entries.withColumn("file", f.expr(f"slot div {per_file}"))
+        keys = ("topic", "queueId", "file")
+        plan = spark.createDataFrame(files, _FILES_DDL)
+        pairs = plan.groupBy(*keys).cogroup(keyed.groupBy(*keys))
+        made = pairs.applyInArrow(_queue_writer(output, per_file), _WRITTEN_DDL)
+        written = [tuple(row) for row in made.collect()]
+    result.frames["queue_files"] = spark.createDataFrame(written, _WRITTEN_DDL)
+    total = sum(row[1] for row in written)
+    result.facts |= {"queues": len(ends), "units": total, "strays": strays}
+    result.say("queues", f"{len(ends):,} with {total:,} units in {len(written):,} files")
+    if strays:
+        result.say("aside", f"{strays:,} records claim numbers that cannot be")
 
 
-class _Index:
-    def __init__(self, spark: SparkSession, rows: DataFrame, output: str, sizes: Sizes) -> None:
-        self._spark = spark
-        self._rows = rows
-        self._output = output
-        self._sizes = sizes
+def _since_anew(entries: DataFrame) -> DataFrame:
+    """Without the entries of numberings that ended when a topic was deleted."""
+    from pyspark.sql import functions as f
 
-    def run(self, result: JobResult) -> None:
-        """All index files."""
-        from pyspark import StorageLevel
+    begun = f.max(f.when(f.col("slot") == 0, f.col("logOffset"))).alias("begun")
+    begins = entries.groupBy("topic", "queueId").agg(begun).where("begun is not null")
+    joined = entries.join(f.broadcast(begins), ["topic", "queueId"], "left")
+    return joined.where("begun is null or logOffset >= begun").drop("begun")
 
-        counts = [tuple(row) for row in self._rows.mapInArrow(_count_keys, _COUNTS_DDL).collect()]
-        bases: dict[int, int] = {}
-        total = 0
-        for part, _, keys in sorted(counts, key=lambda row: row[1]):
-            bases[part] = total
-            total += keys
-        room = self._sizes.index_entries - 1
-        keys = self._rows.mapInArrow(_number_keys(bases, room, total), _KEYS_DDL)
-        keys = keys.persist(StorageLevel.DISK_ONLY)
-        firsts = keys.where(f"number % {room} = 0 and number >= 0").select("file", "storeMs")
-        begun = dict(sorted((row[0], row[1]) for row in firsts.collect()))
-        names = dict(zip(begun, index_names(list(begun.values())), strict=True))
-        write = _index_writer(self._output, names, self._sizes)
-        made = keys.groupBy("file").applyInArrow(write, _WRITTEN_DDL)
-        written = sorted(tuple(row) for row in made.collect())
-        keys.unpersist()
-        result.frames["index_files"] = self._spark.createDataFrame(written, _WRITTEN_DDL)
-        result.facts |= {"index_files": len(written), "keys": total}
-        result.say("index", f"{len(written):,} files with {total:,} keys")
+
+def _files(
+    per_file: int, topic: str, queue_id: int, first: int, last: int
+) -> Iterator[tuple[str, int, int, int, int]]:
+    for number in range(first // per_file, last // per_file + 1):
+        end = min((number + 1) * per_file, last + 1)
+        yield topic, queue_id, number, number * per_file, end
+
+
+def _write_index(
+    spark: SparkSession, rows: DataFrame, output: str, sizes: Sizes, result: JobResult
+) -> None:
+    """All index files."""
+    from pyspark import StorageLevel
+
+    counts = [tuple(row) for row in rows.mapInArrow(_count_keys, _COUNTS_DDL).collect()]
+    bases: dict[int, int] = {}
+    total = 0
+    for part, _, count in sorted(counts, key=lambda row: row[1]):
+        bases[part] = total
+        total += count
+    room = sizes.index_entries - 1
+    keys = rows.mapInArrow(_number_keys(bases, room, total), _KEYS_DDL)
+    keys = keys.persist(StorageLevel.DISK_ONLY)
+    firsts = keys.where(f"number % {room} = 0 and number >= 0").select("file", "storeMs")
+    begun = dict(sorted((row[0], row[1]) for row in firsts.collect()))
+    names = dict(zip(begun, index_names(list(begun.values())), strict=True))
+    made = keys.groupBy("file").applyInArrow(_index_writer(output, names, sizes), _WRITTEN_DDL)
+    written = sorted(tuple(row) for row in made.collect())
+    keys.unpersist()
+    result.frames["index_files"] = spark.createDataFrame(written, _WRITTEN_DDL)
+    result.facts |= {"index_files": len(written), "keys": total}
+    result.say("index", f"{len(written):,} files with {total:,} keys")
 
 
 # What runs on the executors
@@ -226,7 +213,7 @@ def _queue_writer(output: str, per_file: int) -> Callable[[pa.Table, pa.Table], 
         entries = entries.sort_by("logOffset")
         data = file_bytes(first, end, entries.column("slot").to_numpy(), entries)
         path = queue_file_path(output, topic, queue_id, first * ENTRY_BYTES)
-        write_file(path, data, per_file * ENTRY_BYTES)
+        write_sparse(path, [(0, data)], per_file * ENTRY_BYTES)
         return _written(path, entries.num_rows, per_file * ENTRY_BYTES)
 
     return write

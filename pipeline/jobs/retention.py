@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from aerobee.pipeline.errors import StoreReadError
 from aerobee.pipeline.files.directory import Store
@@ -18,11 +18,11 @@ from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import JobFailed, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
 from aerobee.protocol.frames.fastjson import JsonError, loads
+from aerobee.store.inspect.config import LMQ_OFFSETS, OFFSETS, committed_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_TABLES: Final = ("consumerOffset.json", "lmqConsumerOffset.json")
 _OUTCOME_DDL = (
     "policy string, segments bigint, freedBytes bigint, leftBytes bigint, beginOffset bigint, "
     "oldestMs bigint"
@@ -31,8 +31,6 @@ _LOSS_DDL = (
     "policy string, group string, topic string, queueId int, committed bigint, behind bigint, "
     "lost bigint"
 )
-
-_GROUP = "@"
 
 
 class QueueEnds(NamedTuple):
@@ -176,24 +174,8 @@ def losses(
 
 def committed_offsets(data: bytes) -> Iterator[Committed]:
     """What `consumerOffset.json` or `lmqConsumerOffset.json` say; JsonError when it is no JSON."""
-    table = loads(data)
-    if not isinstance(table, dict):
-        return
-    for key, queues in _member(table, "offsetTable"):
-        topic, _, group = key.rpartition(_GROUP)
-        for number, offset in queues.items() if isinstance(queues, dict) else ():
-            if str(number).isdecimal() and isinstance(offset, int):
-                yield Committed(group, topic, int(number), offset)
-    for key, offset in _member(table, "lmqOffsetTable"):
-        topic, _, group = key.rpartition(_GROUP)
-        if isinstance(offset, int):
-            yield Committed(group, topic, 0, offset)
-
-
-def _member(table: dict[str, object], name: str) -> Iterator[tuple[str, object]]:
-    found = table.get(name)
-    if isinstance(found, dict):
-        yield from found.items()
+    for topic, group, queue_id, offset in committed_in(loads(data)):
+        yield Committed(group, topic, queue_id, offset)
 
 
 def _segments(
@@ -230,7 +212,7 @@ def _committed(store: Store) -> tuple[list[Committed], list[str]]:
     """Where groups stand, by the broker's own tables, and what is not known."""
     found: list[Committed] = []
     notes: list[str] = []
-    for name in _TABLES:
+    for name in (OFFSETS, LMQ_OFFSETS):
         path = f"{store.name}/config/{name}"
         try:
             with store.place.open(path) as reader:

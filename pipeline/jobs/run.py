@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.pipeline.errors import OptionError, PipelineError
+from aerobee.pipeline.files.directory import find_stores
 from aerobee.pipeline.jobs.checks import ParseTime, check
+from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import COULD_NOT, DAMAGED, USAGE, JobFailed, JobResult
 from aerobee.pipeline.jobs.session import NEEDED, Progress, open_session, step
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from aerobee.pipeline.jobs.inputs import StoreInput
 
 _MOST_CHARS: Final = 1000
 _NO_JAVA: Final = "JAVA_GATEWAY_EXITED"
@@ -50,7 +50,7 @@ def run_job(
         if spark is None:
             spark = open_session(parsed.job, parsed.master, conf)
         with Progress(spark, None if parsed.quiet else say):
-            result = _RUNNERS[parsed.job](spark, parsed, parse_time)
+            result = _RUNNERS[parsed.job](spark, parsed, _store(parsed, parse_time))
             _check_topics(parsed, result)
             if parsed.output:
                 step(spark, f"writing tables to {parsed.output}")
@@ -83,8 +83,6 @@ def _check_topics(parsed: argparse.Namespace, result: JobResult) -> None:
     asked = " or ".join(parsed.topic)
     known: list[str] = []
     if not getattr(parsed, "archive", False):
-        from aerobee.pipeline.files.directory import find_stores
-
         known = sorted({topic for topic, _ in find_stores(parsed.directory)[0].queues()})
     hint = f"; the store has queues of {', '.join(known[:20])}" if known else ""
     selected = " at these times" if parsed.begin or parsed.end else ""
@@ -117,8 +115,6 @@ def _first_cause(text: str) -> str:
 
 
 def _store(parsed: argparse.Namespace, parse_time: ParseTime) -> StoreInput:
-    from aerobee.pipeline.jobs.inputs import StoreInput
-
     options = {"splitBytes": str(parsed.split_bytes)} if parsed.split_bytes else {}
     selects = hasattr(parsed, "topic")
     return StoreInput(
@@ -131,15 +127,15 @@ def _store(parsed: argparse.Namespace, parse_time: ParseTime) -> StoreInput:
     )
 
 
-def _audit(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
+def _audit(spark: SparkSession, parsed: argparse.Namespace, store: StoreInput) -> JobResult:
     from aerobee.pipeline.jobs.audit import audit
     from aerobee.pipeline.jobs.derived.entries import DELAY_LEVELS
 
     levels = parsed.delay_levels or DELAY_LEVELS
-    return audit(spark, _store(parsed, parse_time), delay_levels=levels)
+    return audit(spark, store, delay_levels=levels)
 
 
-def _rebuild(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
+def _rebuild(spark: SparkSession, parsed: argparse.Namespace, store: StoreInput) -> JobResult:
     from aerobee.pipeline.jobs.derived.entries import DELAY_LEVELS
     from aerobee.pipeline.jobs.rebuild import Sizes, rebuild
 
@@ -152,7 +148,7 @@ def _rebuild(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseT
     both = parsed.queues == parsed.index
     return rebuild(
         spark,
-        _store(parsed, parse_time),
+        store,
         parsed.to,
         queues=parsed.queues or both,
         index=parsed.index or both,
@@ -161,24 +157,23 @@ def _rebuild(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseT
     )
 
 
-def _archive(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
+def _archive(spark: SparkSession, parsed: argparse.Namespace, store: StoreInput) -> JobResult:
     from aerobee.pipeline.jobs.archive import FILE_BYTES, RANGE_BYTES, archive, check
 
     if parsed.check:
         return check(parsed.to)
     return archive(
         spark,
-        _store(parsed, parse_time),
+        store,
         parsed.to,
         range_bytes=parsed.range_bytes or RANGE_BYTES,
         file_bytes=parsed.file_bytes or FILE_BYTES,
     )
 
 
-def _replay(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
+def _replay(spark: SparkSession, parsed: argparse.Namespace, store: StoreInput) -> JobResult:
     from aerobee.pipeline.jobs.replay import replay
 
-    store = _store(parsed, parse_time)
     source = parsed.directory[0] if parsed.archive else store
     sink = _pairs(parsed.sink, "--sink")
     if parsed.job_id:
@@ -198,11 +193,11 @@ def _replay(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTi
     )
 
 
-def _traffic(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
+def _traffic(spark: SparkSession, parsed: argparse.Namespace, store: StoreInput) -> JobResult:
     from aerobee.pipeline.jobs.plots import can_draw, write_plots
     from aerobee.pipeline.jobs.traffic import traffic
 
-    result = traffic(spark, _store(parsed, parse_time))
+    result = traffic(spark, store)
     if parsed.plots:
         tables = {
             name: [row.asDict() for row in frame.collect()] for name, frame in result.frames.items()
@@ -217,21 +212,20 @@ def _traffic(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseT
     return result
 
 
-def _retention(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
+def _retention(spark: SparkSession, parsed: argparse.Namespace, store: StoreInput) -> JobResult:
     from aerobee.pipeline.jobs.retention import Policy, retention
 
     policies = [Policy(hours=hours) for hours in parsed.hours]
     policies += [Policy(size=size) for size in parsed.size]
     if not policies:
         policies = [Policy(hours=hours) for hours in (24.0, 48.0, 72.0, 168.0)]
-    return retention(spark, _store(parsed, parse_time), policies)
+    return retention(spark, store, policies)
 
 
-def _dlq(spark: SparkSession, parsed: argparse.Namespace, parse_time: ParseTime) -> JobResult:
+def _dlq(spark: SparkSession, parsed: argparse.Namespace, store: StoreInput) -> JobResult:
     from aerobee.pipeline.jobs.dlq import dlq
 
-    store = replace(_store(parsed, parse_time), topics=())
-    return dlq(spark, store, topics=parsed.topic, samples=parsed.samples)
+    return dlq(spark, replace(store, topics=()), topics=parsed.topic, samples=parsed.samples)
 
 
 _RUNNERS: Final[dict[str, Callable[..., JobResult]]] = {

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LINE_EVERY_S: Final = 5.0
-_LOOK_EVERY_S: Final = 0.5
 NEEDED: Final = (
     "the pipeline needs PySpark 4.0 to 4.3, numpy, pandas and pyarrow, and a Java 17 or newer: "
     "pip install '.[spark]' where Aerobee's source is"
@@ -119,13 +118,9 @@ class Progress:
             self._thread.join()
 
     def _run(self) -> None:
-        last_line = time.monotonic()
-        while not self._ended.wait(_LOOK_EVERY_S):
-            if time.monotonic() - last_line < _LINE_EVERY_S:
-                continue
-            last_line = time.monotonic()
-            if self._say is not None:
-                self._say(self._text())
+        assert self._say is not None
+        while not self._ended.wait(_LINE_EVERY_S):
+            self._say(self._text())
 
     def _text(self) -> str:
         stages = [self._tracker.getStageInfo(one) for one in self._tracker.getActiveStageIds()]

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from pathlib import Path
 
 from pyarrow import fs as pafs
+
+from aerobee.file_replacement import write_synced
 
 
 class Target:
@@ -75,15 +78,12 @@ class Target:
 
     def sizes(self, path: str) -> dict[str, int]:
         """The files below a directory, by path, with their lengths; none if it is not there."""
+        selector = pafs.FileSelector(self.path(path), allow_not_found=True, recursive=True)
         return {
             one.path[len(self.root) + 1 :]: one.size or 0
-            for one in self._below(path)
+            for one in self._files.get_file_info(selector)
             if one.type == pafs.FileType.File
         }
-
-    def files(self, path: str) -> list[str]:
-        """The paths of the files below a directory."""
-        return list(self.sizes(path))
 
     def sync(self, paths: Iterable[str]) -> None:
         """Files, and the directories they are in up to the target, are on the disk."""
@@ -99,17 +99,10 @@ class Target:
         for folder in sorted(folders, reverse=True):
             _sync(folder)
 
-    def _below(self, path: str) -> Iterator[pafs.FileInfo]:
-        selector = pafs.FileSelector(self.path(path), allow_not_found=True, recursive=True)
-        yield from self._files.get_file_info(selector)
-
 
 def _write_local(place: str, data: bytes) -> bool:
     aside = f"{place}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
-    with open(aside, "xb") as opened:
-        opened.write(data)
-        opened.flush()
-        os.fsync(opened.fileno())
+    write_synced(Path(aside), data, new=True)
     try:
         # Unlike a rename, a link never replaces.
         os.link(aside, place)

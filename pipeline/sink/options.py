@@ -63,13 +63,8 @@ class SinkOptions:
 
     def of_clients(self) -> dict[str, Any]:
         """The fields of ClientOptions that the options say: who asks, and over what."""
-        manner = self.access.manner
-        return {
-            "access_key": manner.access_key,
-            "secret_key": manner.secret_key,
-            "use_tls": manner.use_tls,
-            "trust_store": manner.trust_store,
-        }
+        names = ("access_key", "secret_key", "use_tls", "trust_store")
+        return {name: getattr(self.access.manner, name) for name in names}
 
 
 def read_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:

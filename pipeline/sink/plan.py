@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -55,9 +56,9 @@ def plan_write(given: Mapping[str, str], fields: Sequence[Field], *, streaming: 
     options = read_sink_options(given, streaming=streaming)
     columns = read_sink_schema(fields, options.topic)
     wants = options.guarantee != AT_LEAST_ONCE and (streaming or options.job_id is not None)
-    thread = LoopThread.acquire()
     try:
-        return thread.run(_plan(options, columns, wants=wants))
+        with connected(options, _PLAN_TIMEOUT_S) as (thread, client):
+            return thread.run(_plan(client, options, columns, wants=wants))
     except NoRoute as error:
         hint = f". {_how_to_make(options.topic)}" if error.code is not None else ""
         raise SinkPlanError(f"topic {options.topic!r} cannot be written: {error}{hint}") from error
@@ -65,27 +66,26 @@ def plan_write(given: Mapping[str, str], fields: Sequence[Field], *, streaming: 
         raise SinkPlanError(
             f"the write to {options.name_servers} cannot be planned: {error}"
         ) from error
-    finally:
-        thread.release()
 
 
-async def _plan(options: SinkOptions, columns: SinkColumns, *, wants: bool) -> SinkPlan:
-    async with staging_client(options, _PLAN_TIMEOUT_S) as client:
-        if options.topic is not None:
-            queues = await client.queues(options.topic)
-            if not await client.knows(options.topic):
-                _warn(
-                    f"topic {options.topic!r} is on no broker that the name servers know: the "
-                    "first message makes it, as brokers with autoCreateTopicEnable do. "
-                    f"{_how_to_make(options.topic)}"
-                )
-            brokers = sorted({queue.broker_name for queue in queues})
-        else:
-            brokers = await client.brokers()
-        if not brokers:
-            raise SinkPlanError(f"no broker is registered at {options.name_servers}")
-        # Asked whatever is wanted: a broker that is away or refuses the keys is found now.
-        capabilities = {broker: await client.capability(broker) for broker in brokers}
+async def _plan(
+    client: StageClient, options: SinkOptions, columns: SinkColumns, *, wants: bool
+) -> SinkPlan:
+    if options.topic is not None:
+        queues = await client.queues(options.topic)
+        if not await client.knows(options.topic):
+            _warn(
+                f"topic {options.topic!r} is on no broker that the name servers know: the "
+                "first message makes it, as brokers with autoCreateTopicEnable do. "
+                f"{_how_to_make(options.topic)}"
+            )
+        brokers = sorted({queue.broker_name for queue in queues})
+    else:
+        brokers = await client.brokers()
+    if not brokers:
+        raise SinkPlanError(f"no broker is registered at {options.name_servers}")
+    # Asked whatever is wanted: a broker that is away or refuses the keys is found now.
+    capabilities = {broker: await client.capability(broker) for broker in brokers}
     staged = _staged(capabilities, options) if wants else None
     query = None if options.job_id is None else query_of_job(options.job_id)
     return SinkPlan(options, columns, tuple(brokers), staged, query)
@@ -131,6 +131,23 @@ def staging_client(options: SinkOptions, retry_s: float | None = None) -> StageC
     )
 
 
+@contextmanager
+def connected(
+    options: SinkOptions, retry_s: float | None = None
+) -> Iterator[tuple[LoopThread, StageClient]]:
+    """The process's loop thread, and a client on it; both are given back."""
+    thread = LoopThread.acquire()
+    try:
+        client = staging_client(options, retry_s)
+        thread.run(client.__aenter__())
+        try:
+            yield thread, client
+        finally:
+            thread.run(client.close())
+    finally:
+        thread.release()
+
+
 def is_job_done(given: Mapping[str, str]) -> bool:
     """Whether a write with these options would send nothing, since its job id is done.
 
@@ -140,21 +157,18 @@ def is_job_done(given: Mapping[str, str]) -> bool:
     options = read_sink_options(given, streaming=False)
     if options.job_id is None:
         return False
-    thread = LoopThread.acquire()
     try:
-        return thread.run(_is_done(options, query_of_job(options.job_id)))
+        with connected(options, _PLAN_TIMEOUT_S) as (thread, client):
+            return thread.run(_is_done(client, query_of_job(options.job_id)))
     except ClientError:
         return False
-    finally:
-        thread.release()
 
 
-async def _is_done(options: SinkOptions, query: str) -> bool:
+async def _is_done(client: StageClient, query: str) -> bool:
     states = []
-    async with staging_client(options, _PLAN_TIMEOUT_S) as client:
-        for broker in await client.brokers():
-            if await client.capability(broker) is None:
-                return False
-            states.append((await client.status(broker, query, _BATCH_OF_JOB)).state)
+    for broker in await client.brokers():
+        if await client.capability(broker) is None:
+            return False
+        states.append((await client.status(broker, query, _BATCH_OF_JOB)).state)
     # Brokers that the batch does not concern know nothing of it.
     return DONE in states and set(states) <= {DONE, NONE}

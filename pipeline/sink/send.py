@@ -11,20 +11,18 @@ Threads: a sender belongs to Spark's task; the requests run on the client's loop
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import logging
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, TypeVar
 
-from aerobee.client.connections.retrying import with_backoff
-from aerobee.client.connections.session import Session
-from aerobee.client.errors import ClientError, NoRoute
+from aerobee.client.errors import ClientError
 from aerobee.client.loop_thread import LoopThread
-from aerobee.client.options import ProducerOptions
-from aerobee.client.producing.sender import Outgoing, Sender, SendResult, SendStatus
+from aerobee.client.producing.sender import Outgoing, SendStatus
 from aerobee.client.producing.staging import StageClient
 from aerobee.pipeline.sink.options import SinkOptions
 from aerobee.pipeline.sink.rows import Row, SinkRowError
@@ -39,7 +37,8 @@ from aerobee.protocol.headers.stages import (
     stage_checksum,
 )
 from aerobee.protocol.message.batch import BatchItem, encode_batch
-from aerobee.protocol.names import AUTO_CREATE_TOPIC
+
+K = TypeVar("K")
 
 log = logging.getLogger("aerobee.pipeline")
 
@@ -47,26 +46,12 @@ log = logging.getLogger("aerobee.pipeline")
 _GATHERED_BYTES: Final = 32 * 1024 * 1024
 # What a chunk needs beside its rows: a run's head, with the longest topic name.
 _RUN_BYTES: Final = 160
-_DEFAULT_QUEUES: Final = 4
 # Spark waits with the news of a failed task.
 _GIVE_UP_S: Final = 2.0
 
 
 class SinkSendError(RuntimeError):
     """Rows that could not be stored; the text names them and their topic."""
-
-
-class TaskSender(Protocol):
-    """What a task does with its messages."""
-
-    def add(self, row: Row) -> None:
-        """Take a message; may send, and wait for room. Raises SinkSendError, SinkRowError."""
-
-    def finish(self) -> list[StagePart]:
-        """Send the rest and wait for all answers; what was staged. Raises SinkSendError."""
-
-    def discard(self) -> None:
-        """The task has failed: drop what was staged, as far as that is quickly done."""
 
 
 class InFlight:
@@ -113,23 +98,77 @@ def _batch_body(rows: Sequence[Row]) -> bytes:
 
 
 class _Gathered:
-    """Rows for one broker that are not sent yet, by queue."""
+    """Rows of one request that is not sent yet, by queue; each queue takes `queue_bytes` more."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue_bytes: int) -> None:
         self.by_queue: dict[MessageQueue, list[Row]] = {}
         self.size = 0
+        self._queue_bytes = queue_bytes
 
     def add(self, row: Row) -> None:
         rows = self.by_queue.get(row.queue)
         if rows is None:
             rows = self.by_queue[row.queue] = []
-            self.size += _RUN_BYTES
+            self.size += self._queue_bytes
         rows.append(row)
         self.size += row.size
 
+    def rows(self) -> list[Row]:
+        return [row for rows in self.by_queue.values() for row in rows]
 
-class StagedSender:
-    """Stages rows; nobody sees them before the batch is committed."""
+
+class TaskSender(abc.ABC, Generic[K]):
+    """What a task does with its messages. Rows that go into one request have one key."""
+
+    _queue_bytes = 0
+
+    def __init__(self, client: StageClient, thread: LoopThread, options: SinkOptions) -> None:
+        self._client = client
+        self._thread = thread
+        self._batch_bytes = options.batch_bytes
+        self._in_flight = InFlight(thread, options.in_flight)
+        self._gathered: dict[K, _Gathered] = {}
+
+    @abc.abstractmethod
+    def add(self, row: Row) -> None:
+        """Take a message; may send, and wait for room. Raises SinkSendError, SinkRowError."""
+
+    def finish(self) -> list[StagePart]:
+        """Send the rest and wait for all answers; what was staged. Raises SinkSendError."""
+        for key in list(self._gathered):
+            self._flush(key)
+        self._in_flight.drain()
+        return []
+
+    @abc.abstractmethod
+    def discard(self) -> None:
+        """The task has failed: drop what was staged, as far as that is quickly done."""
+
+    def _gather(self, key: K, row: Row, most: int) -> None:
+        """Put a row beside the others of its key, unless they become more than `most` bytes."""
+        gathered = self._gathered.get(key)
+        if gathered is not None and gathered.size + row.size > most:
+            self._flush(key)
+            gathered = None
+        if gathered is None:
+            gathered = self._gathered[key] = _Gathered(self._queue_bytes)
+        gathered.add(row)
+        if gathered.size >= self._batch_bytes:
+            self._flush(key)
+
+    def _flush(self, key: K) -> None:
+        gathered = self._gathered.pop(key)
+        self._in_flight.start(self._request(key, gathered), gathered.rows())
+
+    @abc.abstractmethod
+    def _request(self, key: K, gathered: _Gathered) -> Coroutine[Any, Any, None]:
+        """The request that stores these rows."""
+
+
+class StagedSender(TaskSender[str]):
+    """Stages rows, those of a broker together; nobody sees them before the batch is committed."""
+
+    _queue_bytes = _RUN_BYTES
 
     def __init__(
         self,
@@ -138,23 +177,19 @@ class StagedSender:
         options: SinkOptions,
         key: tuple[str, int],
         partition: int,
-        capability_of: Callable[[str], StageCapability],
+        capabilities: Mapping[str, StageCapability],
     ) -> None:
-        self._client = client
-        self._thread = thread
-        self._batch_bytes = options.batch_bytes
+        super().__init__(client, thread, options)
         self._key = key
         self._partition = partition
-        self._capability_of = capability_of
-        self._in_flight = InFlight(thread, options.in_flight)
-        self._gathered: dict[str, _Gathered] = {}
+        self._capabilities = dict(capabilities)
         self._names: dict[str, str] = {}
         self._crcs: dict[str, list[int]] = {}
         self._rows: Counter[str] = Counter()
 
     def add(self, row: Row) -> None:
         broker = row.queue.broker_name
-        capability = self._capability_of(broker)
+        capability = self._capabilities.get(broker) or self._ask_capability(broker)
         limit = min(
             capability.max_message_bytes,
             capability.max_chunk_bytes - row.size + len(row.body) - 256,
@@ -170,23 +205,21 @@ class StagedSender:
                 "does not stage delayed messages; leave delayTimeLevel out, or use "
                 "guarantee=at-least-once"
             )
-        gathered = self._gathered.get(broker)
-        if (
-            gathered is not None
-            and gathered.size + row.size > capability.max_chunk_bytes - _RUN_BYTES
-        ):
-            self._flush(broker)
-            gathered = None
-        if gathered is None:
-            gathered = self._gathered[broker] = _Gathered()
-        gathered.add(row)
-        if gathered.size >= self._batch_bytes:
-            self._flush(broker)
+        self._gather(broker, row, capability.max_chunk_bytes - _RUN_BYTES)
+
+    def _ask_capability(self, broker: str) -> StageCapability:
+        """What a broker can stage that the plan did not know."""
+        found = self._thread.run(self._client.capability(broker))
+        if found is None:
+            raise SinkSendError(
+                f"broker {broker}, which was not there when the write began, does not stage "
+                "batches; start the write anew, or use guarantee=at-least-once"
+            )
+        self._capabilities[broker] = found
+        return found
 
     def finish(self) -> list[StagePart]:
-        for broker in list(self._gathered):
-            self._flush(broker)
-        self._in_flight.drain()
+        super().finish()
         return [
             StagePart(
                 broker,
@@ -210,105 +243,46 @@ class StagedSender:
         except (ClientError, TimeoutError) as error:
             log.info("stages of a failed task are left to expire error=%s", error)
 
-    def _flush(self, broker: str) -> None:
-        gathered = self._gathered.pop(broker)
+    def _request(self, key: str, gathered: _Gathered) -> Coroutine[Any, Any, None]:
         runs = [
             Run(queue.topic, queue.queue_id, len(rows), _batch_body(rows))
             for queue, rows in gathered.by_queue.items()
         ]
-        rows = [row for queue_rows in gathered.by_queue.values() for row in queue_rows]
+        count = sum(run.rows for run in runs)
         body = encode_chunk(runs)
         # A name nobody had before: a batch run again has the same numbers as its first run.
-        name = self._names.setdefault(broker, uuid.uuid4().hex)
-        crcs = self._crcs.setdefault(broker, [])
+        name = self._names.setdefault(key, uuid.uuid4().hex)
+        crcs = self._crcs.setdefault(key, [])
         crc = chunk_crc(body)
-        header = StageChunkHeader(*self._key, self._partition, name, len(crcs), len(rows), crc)
+        header = StageChunkHeader(*self._key, self._partition, name, len(crcs), count, crc)
         crcs.append(crc)
-        self._rows[broker] += len(rows)
-        self._in_flight.start(self._client.send_chunk(broker, header, body), rows)
+        self._rows[key] += count
+        return self._client.send_chunk(key, header, body)
 
 
-class PlainClient:
-    """Sends batches that are encoded already. Belongs to the loop it was started on."""
-
-    def __init__(self, options: SinkOptions) -> None:
-        send_s = options.send_timeout_ms / 1000
-        # A broker's own limit decides, and its own text says so.
-        self._options = ProducerOptions(
-            send_timeout_s=send_s, call_timeout_s=max(send_s, 5.0), **options.of_clients()
-        )
-        self._session = Session(options.name_servers, self._options)
-        self._sender = Sender(self._session, options.producer_group, self._options)
-        self._retry_s = options.retry_timeout_ms / 1000
-        self.local_ip = self._session.local_ip
-
-    async def __aenter__(self) -> PlainClient:
-        self._session.start()
-        return self
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._session.close()
-
-    async def queues(self, topic: str, *, is_known: bool = False) -> list[MessageQueue]:
-        """As StageClient.queues."""
-        routes = self._session.routes
-        return await with_backoff(
-            self._session,
-            self._retry_s,
-            lambda: routes.write_queues(topic, AUTO_CREATE_TOPIC, _DEFAULT_QUEUES),
-            (NoRoute,) if is_known else (),
-        )
-
-    async def send(self, rows: Sequence[Row]) -> SendResult:
-        """Send rows of one queue, as a batch if there are several; until somebody takes them."""
-        first = rows[0]
-        if len(rows) == 1:
-            body, properties = first.body, first.properties.decode()
-            outgoing = Outgoing(first.queue.topic, body, properties, "", flag=first.flag)
-        else:
-            outgoing = Outgoing(first.queue.topic, _batch_body(rows), "", "", batch=True)
-        timeout_s = self._options.send_timeout_s
-        return await with_backoff(
-            self._session,
-            self._retry_s,
-            lambda: self._sender.attempt(outgoing, first.queue, timeout_s),
-        )
-
-
-class PlainSender:
+class PlainSender(TaskSender[MessageQueue]):
     """Sends rows straight to their queues: at least once."""
 
-    def __init__(self, client: PlainClient, thread: LoopThread, options: SinkOptions) -> None:
-        self._client = client
-        self._batch_bytes = options.batch_bytes
+    def __init__(self, client: StageClient, thread: LoopThread, options: SinkOptions) -> None:
+        super().__init__(client, thread, options)
+        self._sender = client.sender(options.producer_group)
+        self._timeout_s = options.send_timeout_ms / 1000
         self._accepted = options.accept_codes
-        self._in_flight = InFlight(thread, options.in_flight)
-        self._gathered: dict[MessageQueue, list[Row]] = {}
-        self._sizes: Counter[MessageQueue] = Counter()
         self._size = 0
         self.unsure: Counter[str] = Counter()
 
     def add(self, row: Row) -> None:
-        queue = row.queue
         if row.delay_level:
             # A batch cannot hold it.
-            self._start([row])
+            self._in_flight.start(self._send([row]), [row])
             return
-        if queue in self._gathered and self._sizes[queue] + row.size > self._batch_bytes:
-            self._flush(queue)
-        self._gathered.setdefault(queue, []).append(row)
-        self._sizes[queue] += row.size
         self._size += row.size
-        if self._sizes[queue] >= self._batch_bytes:
-            self._flush(queue)
-        elif self._size > _GATHERED_BYTES:
-            self._flush(max(self._gathered, key=lambda one: self._sizes[one]))
+        self._gather(row.queue, row, self._batch_bytes)
+        if self._size > _GATHERED_BYTES:
+            self._flush(max(self._gathered, key=lambda one: self._gathered[one].size))
 
     def finish(self) -> list[StagePart]:
-        for queue in list(self._gathered):
-            self._flush(queue)
-        self._in_flight.drain()
+        super().finish()
         for code, count in self.unsure.items():
             log.warning("messages stored, but not known to be safe code=%s count=%d", code, count)
         return []
@@ -316,15 +290,21 @@ class PlainSender:
     def discard(self) -> None:
         """What was sent is sent."""
 
-    def _flush(self, queue: MessageQueue) -> None:
-        self._size -= self._sizes.pop(queue)
-        self._start(self._gathered.pop(queue))
-
-    def _start(self, rows: list[Row]) -> None:
-        self._in_flight.start(self._send(rows), rows)
+    def _request(self, key: MessageQueue, gathered: _Gathered) -> Coroutine[Any, Any, None]:
+        self._size -= gathered.size
+        return self._send(gathered.rows())
 
     async def _send(self, rows: list[Row]) -> None:
-        status = (await self._client.send(rows)).status
+        first = rows[0]
+        if len(rows) == 1:
+            body, properties = first.body, first.properties.decode()
+            outgoing = Outgoing(first.queue.topic, body, properties, "", flag=first.flag)
+        else:
+            outgoing = Outgoing(first.queue.topic, _batch_body(rows), "", "", batch=True)
+        result = await self._client.with_backoff(
+            lambda: self._sender.attempt(outgoing, first.queue, self._timeout_s)
+        )
+        status = result.status
         if status is SendStatus.OK:
             return
         if status.value not in self._accepted:

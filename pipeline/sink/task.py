@@ -8,40 +8,29 @@ abort with whole messages when a commit has failed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import msgspec
-
 from aerobee.client.errors import ClientError
-from aerobee.client.loop_thread import LoopThread
 from aerobee.client.producing.sender import make_unique_ids
-from aerobee.client.producing.staging import StageClient
-from aerobee.pipeline.sink.plan import SinkPlan, staging_client
+from aerobee.pipeline.sink.plan import SinkPlan, connected
 from aerobee.pipeline.sink.rows import RowMaker
-from aerobee.pipeline.sink.send import (
-    PlainClient,
-    PlainSender,
-    SinkSendError,
-    StagedSender,
-    TaskSender,
-)
+from aerobee.pipeline.sink.send import PlainSender, SinkSendError, StagedSender
 from aerobee.protocol.bodies.common import MessageQueue
-from aerobee.protocol.headers.stages import StageCapability, StagePart
+from aerobee.protocol.headers.stages import StagePart
 
 log = logging.getLogger("aerobee.pipeline")
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a task has done; plain values, because it is pickled. `parts` are StageParts."""
+    """What a task has done; it is pickled."""
 
     query: str
     batch: int
     rows: int
-    parts: list[dict[str, Any]] = field(default_factory=list)
+    parts: list[StagePart]
 
 
 def write_partition(
@@ -49,8 +38,23 @@ def write_partition(
 ) -> TaskResult:
     """Stage, or send, one partition's rows. Raises SinkRowError, SinkSendError."""
     task = f"{query}/{batch}/{partition}"
-    with _sender(plan, query, batch, partition) as (sender, queues_of, next_id):
-        maker = RowMaker(plan.columns, plan.options.topic, task, partition, queues_of, next_id)
+    options = plan.options
+    with connected(options) as (thread, client):
+
+        def queues_of(topic: str) -> Sequence[MessageQueue]:
+            try:
+                return thread.run(client.queues(topic, is_known=topic == options.topic))
+            except ClientError as error:
+                raise SinkSendError(f"topic {topic!r}: {error}") from error
+
+        sender: StagedSender | PlainSender
+        if plan.staged is None:
+            sender = PlainSender(client, thread, options)
+        else:
+            key = (query, batch)
+            sender = StagedSender(client, thread, options, key, partition, plan.staged)
+        next_id = make_unique_ids(client.local_ip).next_id
+        maker = RowMaker(plan.columns, options.topic, task, partition, queues_of, next_id)
         count = 0
         try:
             for row in maker.rows(values):
@@ -60,67 +64,7 @@ def write_partition(
         except BaseException:
             sender.discard()
             raise
-    return TaskResult(query, batch, count, [msgspec.structs.asdict(part) for part in parts])
-
-
-QueuesOf = Callable[[str], Sequence[MessageQueue]]
-
-
-@contextmanager
-def _sender(
-    plan: SinkPlan, query: str, batch: int, partition: int
-) -> Iterator[tuple[TaskSender, QueuesOf, Callable[[], str]]]:
-    """A sender, the queues of a topic, and a maker of message ids."""
-    thread = LoopThread.acquire()
-    client: StageClient | PlainClient
-    client = PlainClient(plan.options) if plan.staged is None else staging_client(plan.options)
-    try:
-        thread.run(client.__aenter__())
-        try:
-            sender: TaskSender
-            if isinstance(client, PlainClient):
-                sender = PlainSender(client, thread, plan.options)
-            else:
-                capability_of = _Capabilities(client, thread, plan.staged or {})
-                sender = StagedSender(
-                    client, thread, plan.options, (query, batch), partition, capability_of
-                )
-
-            def queues_of(topic: str) -> Sequence[MessageQueue]:
-                try:
-                    is_known = topic == plan.options.topic
-                    return thread.run(client.queues(topic, is_known=is_known))
-                except ClientError as error:
-                    raise SinkSendError(f"topic {topic!r}: {error}") from error
-
-            yield sender, queues_of, make_unique_ids(client.local_ip).next_id
-        finally:
-            thread.run(client.close())
-    finally:
-        thread.release()
-
-
-class _Capabilities:
-    """What brokers can stage, also one that the plan did not know."""
-
-    def __init__(
-        self, client: StageClient, thread: LoopThread, known: dict[str, StageCapability]
-    ) -> None:
-        self._client = client
-        self._thread = thread
-        self._known = dict(known)
-
-    def __call__(self, broker: str) -> StageCapability:
-        found = self._known.get(broker)
-        if found is None:
-            found = self._thread.run(self._client.capability(broker))
-            if found is None:
-                raise SinkSendError(
-                    f"broker {broker}, which was not there when the write began, does not stage "
-                    "batches; start the write anew, or use guarantee=at-least-once"
-                )
-            self._known[broker] = found
-        return found
+    return TaskResult(query, batch, count, parts)
 
 
 def commit_write(plan: SinkPlan, results: Sequence[TaskResult]) -> None:
@@ -128,17 +72,13 @@ def commit_write(plan: SinkPlan, results: Sequence[TaskResult]) -> None:
     if plan.staged is None or not results:
         return
     staged = _staged(plan, results)
-
-    async def commit() -> None:
-        async with staging_client(plan.options) as client:
-            decision = await client.commit(*staged)
-        if decision.existed:
-            log.warning(
-                "the batch was decided before, its rows of then count query=%s batch=%d "
-                "stages_dropped=%d", staged.query, staged.batch, len(staged.parts),
-            )  # fmt: skip
-
-    _run(commit)
+    with connected(plan.options) as (thread, client):
+        decision = thread.run(client.commit(*staged))
+    if decision.existed:
+        log.warning(
+            "the batch was decided before, its rows of then count query=%s batch=%d "
+            "stages_dropped=%d", staged.query, staged.batch, len(staged.parts),
+        )  # fmt: skip
 
 
 def abort_write(plan: SinkPlan, results: Sequence[TaskResult]) -> None:
@@ -146,14 +86,10 @@ def abort_write(plan: SinkPlan, results: Sequence[TaskResult]) -> None:
     if plan.staged is None or not results:
         return
     staged = _staged(plan, results)
-
-    async def abort() -> None:
-        async with staging_client(plan.options) as client:
-            if not await client.abort(*staged):
-                log.warning("abort after the decision query=%s batch=%d", *staged[:2])
-
     try:
-        _run(abort)
+        with connected(plan.options) as (thread, client):
+            if not thread.run(client.abort(*staged)):
+                log.warning("abort after the decision query=%s batch=%d", *staged[:2])
     except ClientError as error:
         # They expire by themselves; the error that led here is the one to be raised.
         log.warning("stages not given up query=%s batch=%d error=%s", *staged[:2], error)
@@ -171,13 +107,5 @@ class _Staged(NamedTuple):
 def _staged(plan: SinkPlan, results: Sequence[TaskResult]) -> _Staged:
     batches = {(result.query, result.batch) for result in results}
     assert len(batches) == 1, batches
-    parts = [msgspec.convert(part, type=StagePart) for one in results for part in one.parts]
+    parts = [part for one in results for part in one.parts]
     return _Staged(*batches.pop(), parts, plan.brokers)
-
-
-def _run(work: Callable[[], Any]) -> None:
-    thread = LoopThread.acquire()
-    try:
-        thread.run(work())
-    finally:
-        thread.release()

@@ -52,31 +52,24 @@ class SinkCommit(WriterCommitMessage):
     result: TaskResult
 
 
-def batch_writer(
-    options: Mapping[str, str], schema: StructType, overwrite: bool
-) -> DataSourceArrowWriter:
-    """For `DataSource.writer`. Raises what planning finds wrong."""
+def make_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool, *, streaming: bool
+) -> TopicWriter | DataSourceStreamWriter:
+    """For `DataSource.writer` and `streamWriter`. Raises what planning finds wrong."""
     if overwrite:
-        raise OverwriteRefused(
-            'mode overwrite: messages of a topic cannot be replaced; use .mode("append")'
+        asked, allowed = (
+            ("outputMode complete", '"append" or "update"')
+            if streaming
+            else ("mode overwrite", '.mode("append")')
         )
+        raise OverwriteRefused(f"{asked}: messages of a topic cannot be replaced; use {allowed}")
     from aerobee.pipeline.sink.plan import plan_write
 
-    return TopicWriter(plan_write(options, schema.fields, streaming=False))
-
-
-def stream_writer(
-    options: Mapping[str, str], schema: StructType, overwrite: bool
-) -> DataSourceStreamWriter:
-    """For `DataSource.streamWriter`. Raises what planning finds wrong."""
-    if overwrite:
-        raise OverwriteRefused(
-            'outputMode complete: messages of a topic cannot be replaced; use "append" or "update"'
-        )
-    from aerobee.pipeline.sink.plan import plan_write
-
+    plan = plan_write(options, schema.fields, streaming=streaming)
+    if not streaming:
+        return TopicWriter(plan)
     kind = TopicStreamRowWriter if DataSourceStreamArrowWriter is None else TopicStreamWriter
-    return kind(plan_write(options, schema.fields, streaming=True))
+    return kind(plan)
 
 
 class _DriverSide:

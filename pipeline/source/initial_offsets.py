@@ -9,7 +9,9 @@ read back by the next start; once a start shows that batch 0 is done, it is drop
                           higher than meant: brokers answer 0 for what they have nothing of
     FileInitialOffsets    a JSON file (option startStateLocation), where nothing may be written to
                           the brokers
-    NoInitialOffsets      keeps nothing; `StreamPlan` refuses a start beyond the planned end instead
+
+Without a group and a file nothing is kept; `StreamPlan` refuses a start beyond the planned end
+instead.
 """
 
 from __future__ import annotations
@@ -31,9 +33,8 @@ from aerobee.protocol.names import START_GROUP_SUFFIX
 class InitialOffsets(Protocol):
     """Initial offsets in a place that outlives the process."""
 
-    @property
-    def where(self) -> str | None:
-        """For messages; None where nothing is kept."""
+    #: For messages.
+    where: str
 
     def load(self, queues: Sequence[Queue]) -> Offsets:
         """What is kept of these queues."""
@@ -45,28 +46,13 @@ class InitialOffsets(Protocol):
         """Forget them; nothing happens if nothing is kept."""
 
 
-def initial_offsets_of(options: SourceOptions, brokers: Brokers) -> InitialOffsets:
-    """The place that the options name."""
+def initial_offsets_of(options: SourceOptions, brokers: Brokers) -> InitialOffsets | None:
+    """The place that the options name; None keeps nothing."""
     if options.start_state_location is not None:
         return FileInitialOffsets(options.start_state_location)
-    return (
-        GroupInitialOffsets(brokers, options.group + START_GROUP_SUFFIX)
-        if options.has_group
-        else NoInitialOffsets()
-    )
-
-
-class NoInitialOffsets:
-    """Keeps nothing."""
-
-    where = None
-
-    def load(self, queues: Sequence[Queue]) -> Offsets:
-        return {}
-
-    def store(self, offsets: Mapping[Queue, int]) -> None: ...
-
-    def drop(self, queues: Sequence[Queue]) -> None: ...
+    if options.has_group:
+        return GroupInitialOffsets(brokers, options.group + START_GROUP_SUFFIX)
+    return None
 
 
 class GroupInitialOffsets:

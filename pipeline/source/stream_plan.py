@@ -17,9 +17,8 @@ checkpointed already, or the topic was made anew.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
-from aerobee.pipeline.brokers.offsets import Offsets, Queue, Range, limited
+from aerobee.pipeline.brokers.offsets import Offsets, Range, limited
 from aerobee.pipeline.brokers.queue_offsets import (
     max_offsets,
     mean_sizes,
@@ -76,7 +75,7 @@ class StreamPlan:
         offsets = self._subscribed.resolve(place, queues)
         if not place.moves:
             return offsets
-        if self._kept_initial.where is None:
+        if self._kept_initial is None:
             log.warning(
                 "the start is not kept outside this process: after a crash within the first batch "
                 "the query must be started anew; option consumerGroup keeps it"
@@ -93,7 +92,8 @@ class StreamPlan:
 
     def _drop_initial(self) -> None:
         """A start that did not need the initial offset: batch 0 is done, so it is dropped."""
-        if not self._initial_dropped and not self._asked and self.options.start.moves:
+        is_done = not self._initial_dropped and not self._asked and self.options.start.moves
+        if is_done and self._kept_initial is not None:
             self._kept_initial.drop(self._subscribed.queues(list(self._known)))
         self._initial_dropped = True
 
@@ -156,10 +156,6 @@ class StreamPlan:
                 limits.append(max(1, int(sum(lags.values()) * most_bytes / total)))
         return limited(begins, ends, min(limits)) if limits else ends
 
-    def _with_new_queues(self, start: Mapping[Queue, int], ends: Offsets) -> Offsets:
-        new = [queue for queue in ends if queue not in start]
-        return {**min_offsets(self._subscribed.brokers, new), **start}
-
     # --- what to read -----------------------------------------------------------------------
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
@@ -172,7 +168,8 @@ class StreamPlan:
             self._drop_initial()
         self._known |= start
         self._known |= end
-        begins = self._with_new_queues(start, end)
+        new = [queue for queue in end if queue not in start]
+        begins = {**min_offsets(self._subscribed.brokers, new), **start}
         ranges = [Range(queue, begins[queue], last) for queue, last in sorted(end.items())]
         for one in ranges:
             if one.size < 0:

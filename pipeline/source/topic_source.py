@@ -81,15 +81,15 @@ class TopicSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch writer; refuses by name what cannot be written."""
-        from aerobee.pipeline.sink.topic_sink import batch_writer
+        from aerobee.pipeline.sink.topic_sink import make_writer
 
-        return batch_writer(self.options, schema, overwrite)
+        return make_writer(self.options, schema, overwrite, streaming=False)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """A stream writer; the same."""
-        from aerobee.pipeline.sink.topic_sink import stream_writer
+        from aerobee.pipeline.sink.topic_sink import make_writer
 
-        return stream_writer(self.options, schema, overwrite)
+        return make_writer(self.options, schema, overwrite, streaming=True)
 
     def _options(self, streaming: bool | None, schema: StructType | None = None) -> SourceOptions:
         from aerobee.pipeline.source.options import read_source_options

@@ -21,13 +21,8 @@ from aerobee.protocol.message.record_layout import (
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.disk.files import Files
 from aerobee.store.index.file import slot_hash
-from aerobee.store.index.view import IndexView
-from aerobee.store.inspect.ext import Extensions
 from aerobee.store.inspect.filler import is_filler
-from aerobee.store.inspect.layout import FoundFile, survey
 from aerobee.store.inspect.queue_files import QueueFiles
-from aerobee.store.inspect.sizes import find_sizes
-from aerobee.store.inspect.state import read_marks, was_left_open
 from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.queues.consume_queue_ext import is_address
 from aerobee.store.queues.queue_view import ENTRY, PRE_BLANK_SIZE, names_record
@@ -128,32 +123,19 @@ class Dump:
     def __init__(
         self, settings: Settings, given: Collection[str] = (), files: Files | None = None
     ) -> None:
-        files = files or Files()
-        self._layout = survey(files, settings)
-        self._sizes = find_sizes(files, self._layout, settings, given)
-        root = self._layout.root
-        self._files = StoreFiles(
-            files,
-            settings,
-            self._layout,
-            self._sizes,
-            read_marks(files, root),
-            left_open=was_left_open(files, root),
-        )
-        self._log = self._files.log
-        self._sources = self._files.sources
-        self._extensions = Extensions(self._sources, self._layout, self._sizes.extension_bytes)
+        self._store = StoreFiles(files or Files(), settings, given)
+        self._log = self._store.log
 
     def close(self) -> None:
         """Give all files back."""
-        self._files.close()
+        self._store.close()
 
     # --- the log ----------------------------------------------------------------------------
 
     def messages(self, wanted: Wanted) -> Iterator[DumpedMessage | Gap]:
         """Records that are wanted, and the damaged ranges between them."""
         start, end = self._log_range(wanted)
-        scan, reporter = self._files.scanner(below=end)
+        scan, reporter = self._store.scanner(below=end)
         shown = 0
         for log_offset, data in _each(scan.batches(start)):
             for gap in scan.gaps[shown:]:
@@ -176,15 +158,16 @@ class Dump:
         """Where a record begins at or before all that is wanted, and where to stop."""
         start, end = 0, wanted.log_end
         for file, following in zip_longest(self._log.files, self._log.files[1:]):
-            if file.start + self._sizes.segment_bytes <= wanted.log_start:
-                start = file.start + self._sizes.segment_bytes
+            if file.start + self._store.sizes.segment_bytes <= wanted.log_start:
+                start = file.start + self._store.sizes.segment_bytes
             elif following is not None and wanted.begin_ms:
-                first_ms = self._first_ms(following)
+                first_ms = self._log.first_store_ms(following)
                 if first_ms and first_ms < wanted.begin_ms - _TIME_SLACK_MS:
                     start = following.start
-            if wanted.end_ms != _FOREVER and self._first_ms(file) > wanted.end_ms + _TIME_SLACK_MS:
+            begun_ms = 0 if wanted.end_ms == _FOREVER else self._log.first_store_ms(file)
+            if begun_ms > wanted.end_ms + _TIME_SLACK_MS:
                 end = min(end, file.start)
-        queue = self._files.queues.get((wanted.topic or "", wanted.queue_id or 0))
+        queue = self._store.queues.get((wanted.topic or "", wanted.queue_id or 0))
         if wanted.topic is not None and wanted.queue_id is not None and queue is not None:
             start = max(start, self._place_of(queue, wanted.first_offset) or 0)
             last = self._place_of(queue, wanted.end_offset)
@@ -198,9 +181,6 @@ class Dump:
             return None
         sound = self._log.problem(queue, offset, entry[0], entry[1]) is None
         return entry[0] if sound else None
-
-    def _first_ms(self, file: FoundFile) -> int:
-        return self._log.first_store_ms(file)
 
     # --- consume queues ---------------------------------------------------------------------
 
@@ -239,13 +219,13 @@ class Dump:
     def _resolved(self, queue: QueueFiles, address: int, state: str) -> tuple[int, str]:
         """Tags code and state of an entry with an extension entry."""
         key, delayed = (queue.topic, queue.queue_id), queue.topic == SCHEDULE_TOPIC
-        found = self._extensions.tags_code(key, address, delayed=delayed)
+        found = self._store.extensions.tags_code(key, address, delayed=delayed)
         if found is not None:
             return found, state
         return address, "its extension unit is missing" if state == "message" else state
 
     def _wanted_queues(self, wanted: Wanted) -> Iterator[QueueFiles]:
-        for (topic, queue_id), queue in sorted(self._files.queues.items()):
+        for (topic, queue_id), queue in sorted(self._store.queues.items()):
             if wanted.topic in (None, topic) and wanted.queue_id in (None, queue_id):
                 yield queue
 
@@ -264,16 +244,10 @@ class Dump:
 
     def index_files(self) -> Iterator[DumpedIndexFile]:
         """The header of each index file, oldest first."""
-        for file in self._layout.index_files:
-            header = self._index_view(file.path).header()
+        for file in self._store.layout.index_files:
+            header = self._store.index_view(file.path).header()
             if header is not None:
                 yield DumpedIndexFile(file.path, *header[:5], header.next_number - 1)
-
-    def _index_view(self, path: str) -> IndexView:
-        return IndexView(
-            lambda position, size: self._sources.get(path).read(position, size),
-            self._sizes.index_slots,
-        )
 
     def entries(self, wanted: Wanted) -> Iterator[DumpedEntry]:
         """Entries of all index files; by key if topic and key are given."""
@@ -290,9 +264,9 @@ class Dump:
                     yield entry
 
     def _entries_of(self, header: DumpedIndexFile) -> Iterator[DumpedEntry]:
-        slots = self._sizes.index_slots
-        count = min(header.entries + 1, self._sizes.index_entries)
-        for first, entries in self._index_view(header.path).chunks(count):
+        slots = self._store.sizes.index_slots
+        count = min(header.entries + 1, self._store.sizes.index_entries)
+        for first, entries in self._store.index_view(header.path).chunks(count):
             for number, (key_hash, log_offset, seconds, previous) in enumerate(entries, first):
                 state = "entry"
                 if key_hash < 0 or log_offset < 0 or seconds < 0 or not 0 <= previous < number:

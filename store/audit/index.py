@@ -1,34 +1,182 @@
 """Holds the index files against the log: every key of every record, and nothing else.
 
-Entries were made in the order of the log, so the log and all entries are read side by side. What
-the files' own chains lead to is checked in `inspect/index_file.py`; both together say that a
-look-up by a key finds its message. Entries of records the log does not have any
-more are passed over.
+Entries were made in the order of the log, so the log and all entries are read side by side.
+Entries of records the log does not have any more are passed over. Within each file the entries,
+read in order, determine what every slot must hold (`index/view.py`): a page that is missing, old or
+damaged shows up as an entry that points nowhere or a slot that does not know its newest entry. Both
+together say that a look-up by a key finds its message.
 """
 
+import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from aerobee.protocol.hashing import java_hash, java_hash_with_prefix
-from aerobee.store.index.file import I32_MAX, slot_hash
-from aerobee.store.inspect.index_file import Entry, IndexFileAudit
-from aerobee.store.inspect.layout import FoundFile
-from aerobee.store.inspect.report import Counts, Findings, Sizes
+from aerobee.store.index.file import (
+    HEADER_BYTES,
+    I32_MAX,
+    SLOT_BYTES,
+    index_file_bytes,
+    slot_hash,
+)
+from aerobee.store.index.view import no_entries
+from aerobee.store.inspect.report import Counts, Findings
+from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.scan.sequence import Gap
-from aerobee.store.scan.sources import Sources
 
 _PREFIXES_KEPT = 4096
 
+#: key hash, log offset, seconds since the file's begin, number in the file
+Entry = tuple[int, int, int, int]
 
+
+class IndexFileAudit:
+    """One file. `entries` checks while it reads; the header is in attributes."""
+
+    def __init__(
+        self,
+        store: StoreFiles,
+        path: str,
+        size: int,
+        findings: Findings,
+    ) -> None:
+        self._findings = findings
+        self._clean_stop = not store.left_open
+        self.path = path
+        self.most = store.sizes.index_entries
+        self._view = store.index_view(path)
+        self.begin_ms = self.end_ms = self.begin_offset = self.end_offset = 0
+        self.used_slots = 0
+        self.count = 1
+        self.wrong_times = 0
+        # Store time of the last entry's message; the caller sees messages and sets it.
+        self.last_ms = 0
+        # What the first entry's seconds were taken against (FORMAT.md 6.2), None if not known.
+        self.preset_ms: int | None = None
+        self.usable = self._read_header(size)
+
+    def _read_header(self, size: int) -> bool:
+        slots = self._view.slots
+        if size != index_file_bytes(slots, self.most):
+            self._say(
+                "index-size",
+                None,
+                f"has {size} bytes instead of {index_file_bytes(slots, self.most)} "
+                f"({slots} slots, {self.most} entries)",
+            )
+            return False
+        header = self._view.header()
+        assert header is not None  # it has its length
+        self.begin_ms, self.end_ms, self.begin_offset, self.end_offset = header[:4]
+        self.used_slots, count = header[4:]
+        self.count = max(1, count)
+        sane = (
+            self.count <= self.most
+            and self.used_slots >= 0
+            and self.begin_ms >= 0
+            and 0 <= self.begin_offset <= self.end_offset
+        )
+        if not sane:
+            self._say("index-header", 0, f"its header cannot be right: {tuple(header)}")
+        return sane
+
+    def entries(self) -> Iterator[Entry]:
+        """Those that can be right, in order; then slots and header are compared."""
+        slots = self._view.slots
+        newest = no_entries(slots)
+        used = 0
+        last_offset = 0
+        first: Entry | None = None
+        held: Entry | None = None
+        for begin, chunk in self._view.chunks(self.count):
+            for number, (key_hash, log_offset, seconds, previous) in enumerate(chunk, begin):
+                if key_hash < 0 or seconds < 0 or log_offset < 0:
+                    self._bad_entry(number, "its fields cannot be right")
+                    continue
+                slot = key_hash % slots
+                if previous != newest[slot]:
+                    self._bad_entry(
+                        number,
+                        f"names entry {previous} as the one before it in slot {slot}, which is "
+                        f"entry {newest[slot]}",
+                    )
+                used += newest[slot] == 0
+                newest[slot] = number
+                if held is not None:
+                    # One that is beyond the next, which goes on from the one before, is wrong.
+                    if held[1] > log_offset >= last_offset:
+                        self._bad_entry(held[3], f"names log offset {held[1]}, out of order")
+                    else:
+                        last_offset = held[1]
+                        first = first or held
+                        yield held
+                held = (key_hash, log_offset, seconds, number)
+                if log_offset < last_offset:
+                    self._bad_entry(number, f"names log offset {log_offset}, out of order")
+                    held = None
+        if held is not None:
+            last_offset = held[1]
+            first = first or held
+            yield held
+        for wrong in self._view.wrong_slots(newest):
+            for slot, stored, expected in wrong:
+                self._bad_slot(slot, stored, expected)
+        self._check_header(first, last_offset, used)
+
+    def entry_position(self, number: int) -> int:
+        """Where entry `number` is in the file."""
+        return self._view.entry_position(number)
+
+    def check_end(self) -> None:
+        """Does the header know the last message's time? To be called when `last_ms` is final."""
+        if self.last_ms and self.end_ms != self.last_ms:
+            self._say(
+                "index-header",
+                8,
+                f"its header ends with the time {self.end_ms}, its last message has {self.last_ms}",
+            )
+
+    def _bad_slot(self, slot: int, stored: int, wanted: int) -> None:
+        position = HEADER_BYTES + SLOT_BYTES * slot
+        if stored >= self.count and not self._clean_stop:
+            self._say("index-torn", position, f"slot {slot} holds entry {stored}, not counted yet")
+            return
+        self._say("index-slot", position, f"slot {slot} holds {stored}, its newest entry: {wanted}")
+
+    def _check_header(self, first: Entry | None, last_offset: int, used: int) -> None:
+        if first is None:
+            return
+        if (self.begin_offset, self.end_offset) != (first[1], last_offset):
+            self._say(
+                "index-header",
+                16,
+                f"its header says log offsets {self.begin_offset} to {self.end_offset}, its "
+                f"entries go from {first[1]} to {last_offset}",
+            )
+        # RocketMQ before 4.7.1 counted entries here.
+        if self.used_slots not in (used, self.count - 1):
+            self._say(
+                "index-count", 32, f"its header counts {self.used_slots} slots in use, there are "
+                f"{used}"
+            )  # fmt: skip
+
+    def _bad_entry(self, number: int, what: str) -> None:
+        self._say("index-entry", self.entry_position(number), f"entry {number} {what}")
+
+    def _say(self, kind: str, position: int | None, what: str) -> None:
+        self._findings.add(kind, self.path, position, what)
+
+
+@dataclass(slots=True)
 class _Missing:
     """Records in a row whose keys are not in the index."""
 
-    __slots__ = ("first_log", "keys", "last_log", "messages")
-
-    def __init__(self, log_offset: int) -> None:
-        self.first_log = self.last_log = log_offset
-        self.messages = self.keys = 0
+    first_log: int
+    last_log: int = 0
+    messages: int = 0
+    keys: int = 0
 
 
 class IndexAudit:
@@ -36,33 +184,23 @@ class IndexAudit:
 
     def __init__(
         self,
-        sources: Sources,
-        directory: str,
-        found: Sequence[FoundFile],
-        sizes: Sizes,
+        store: StoreFiles,
         findings: Findings,
         counts: Counts,
         gaps: Sequence[Gap],
-        *,
-        enabled: bool,
-        clean_stop: bool,
     ) -> None:
         self._findings = findings
         self._counts = counts
         self._gaps = gaps
-        self._clean_stop = clean_stop
-        self._enabled = enabled
+        self._clean_stop = not store.left_open
+        self._enabled = store.settings.index_enabled
         self._log_limit = 0
         self._prefixes: dict[str, int] = {}
-        self._directory = directory
+        self._directory = os.path.join(store.root, "index")
         self._files = [
-            IndexFileAudit(
-                sources, file, sizes.index_slots, sizes.index_entries, findings,
-                clean_stop=clean_stop,
-            )
-            for file in found
-        ]  # fmt: skip
-        self._current: IndexFileAudit | None = None
+            IndexFileAudit(store, file.path, file.size, findings)
+            for file in store.layout.index_files
+        ]
         self._stream = self._entries()
         self._ahead: tuple[IndexFileAudit, Entry] | None = None
         self._missing: _Missing | None = None

@@ -7,11 +7,8 @@ damaged ranges, an end that is not where it should be.
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-from aerobee.protocol.message.properties import (
-    PROPERTY_CRC,
-)
+from aerobee.protocol.message.properties import PROPERTY_CRC
 from aerobee.protocol.message.record_check import Checked
 from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_MASK,
@@ -19,14 +16,14 @@ from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_ROLLBACK,
 )
 from aerobee.protocol.message.record_seal import SEAL_BYTES, is_intact
-from aerobee.store.audit.queue_pass import LostByGap
-from aerobee.store.audit.queues import Claims
+from aerobee.protocol.names import is_light
+from aerobee.store.audit.index import IndexAudit
+from aerobee.store.audit.queues import LostByGap, QueueAudit
 from aerobee.store.dispatch.derived import Derivation, by_queue
 from aerobee.store.inspect.filler import is_filler
-from aerobee.store.inspect.layout import FoundFile
 from aerobee.store.inspect.log_files import FileReporter
 from aerobee.store.inspect.report import Counts, Findings
-from aerobee.store.inspect.state import KnownMarks
+from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.scan.log_scanner import Batch, LogScanner
 from aerobee.store.segments.mapped_file import segment_name
@@ -35,34 +32,22 @@ _SEAL = f"{PROPERTY_CRC}\x01".encode()
 _NAMES_SHOWN = 8
 
 
-class Keyed(Protocol):
-    """Takes a record's keys."""
-
-    def __call__(
-        self, topic: str, keys: tuple[str, ...], log_offset: int, store_ms: int
-    ) -> None: ...
-
-
 class LogAudit:
     """One reading of a log."""
 
     def __init__(
         self,
-        directory: str,
+        store: StoreFiles,
         scan: LogScanner,
         reporter: FileReporter,
-        files: Sequence[FoundFile],
-        segment_bytes: int,
-        levels: DelayLevels,
         findings: Findings,
         counts: Counts,
-        further: Callable[[str, int], tuple[str, int] | None],
     ) -> None:
-        self._directory = directory
+        self._store = store
         self._scan = scan
         self._reporter = reporter
-        self._segment_bytes = segment_bytes
-        self._files = {file.start // segment_bytes: file for file in files}
+        self._segment_bytes = segment_bytes = store.sizes.segment_bytes
+        self._files = {file.start // segment_bytes: file for file in store.log.files}
         self._findings = findings
         self._counts = counts
         # By a gap's start: the store time before it in its segment, 0 without a record there.
@@ -71,19 +56,15 @@ class LogAudit:
         self._newest_ms = 0
         self._file_end = 0
         # Behind the last file.
-        self._file_limit = max((file.start + segment_bytes for file in files), default=0)
-        # Queues by topic and queue id alone; `further` tells which one a name in a message of that
-        # queue id means, None for one not to be asked for.
-        self._derivation = Derivation[tuple[str, int]]({}, lambda *key: key, further, levels)
+        self._file_limit = max((file.start + segment_bytes for file in store.log.files), default=0)
+        levels = DelayLevels(store.settings.message_delay_levels)
+        # Queues by topic and queue id alone.
+        self._derivation = Derivation[tuple[str, int]](
+            {}, lambda *key: key, self._further_queue, levels
+        )
 
-    def run(
-        self,
-        claimed: Callable[[Claims], None],
-        keyed: Keyed,
-        filled: Callable[[int], None],
-        progress: Callable[[int], None],
-    ) -> None:
-        """Read it all. Fillers go to `filled`, after every batch `progress` is told where."""
+    def run(self, queues: QueueAudit, index: IndexAudit, progress: Callable[[int], None]) -> None:
+        """Read it all for both; after every batch `progress` is told where."""
         scan, counts = self._scan, self._counts
         progress(scan.end)
         for batch in scan.batches(0):
@@ -91,15 +72,15 @@ class LogAudit:
                 self.note_times()
             self._check_times(batch)
             entries = self._derivation.entries(batch.records)
-            claimed(by_queue(entries))
+            queues.feed(by_queue(entries))
             fillers = self._count_transactions(batch.records)
             last = -1
             for _, _, log_offset, _, _, keys, store_ms, topic in entries:
                 if log_offset in fillers:
-                    filled(log_offset)
+                    index.filler(log_offset)
                     self._filler(log_offset, fillers[log_offset])
                 elif log_offset != last:  # a message's further entries follow its own
-                    keyed(topic, keys, log_offset, store_ms)
+                    index.feed(topic, keys, log_offset, store_ms)
                 last = log_offset
             if _SEAL in bytes(batch.buffer):
                 self._check_seals(batch)
@@ -169,9 +150,21 @@ class LogAudit:
     def _filler(self, log_offset: int, size: int) -> None:
         self._say("filler", log_offset, f"{size} bytes at {log_offset} stand for lost records")
 
+    def _further_queue(self, name: str, queue_id: int) -> tuple[str, int] | None:
+        """The queue that a message of `queue_id` was multi-dispatched to under that name.
+
+        None if there is no such queue, and the settings do not say that there should be one.
+        """
+        settings = self._store.settings
+        keys = [(name, 0), (name, queue_id)] if is_light(name) else [(name, queue_id)]
+        if not settings.lmq_enabled:
+            keys.reverse()
+        known = [key for key in keys if key in self._store.queues]
+        return known[0] if known else keys[0] if settings.multi_dispatch else None
+
     # --- when the log has been read ---------------------------------------------------------
 
-    def judge(self, lost: LostByGap, marks: KnownMarks, *, clean_stop: bool) -> None:
+    def judge(self, lost: LostByGap) -> None:
         """Findings about gaps and about the end; `lost` says which messages entries name there."""
         scan = self._scan
         misplaced = {file.start: own for file, own in self._reporter.misplaced}
@@ -188,12 +181,13 @@ class LogAudit:
             if gap.start in misplaced:
                 continue  # said already, of the file
             is_short = gap.end > self._file_limit
+            known = self._store.marks.knows_gap(gap.start, gap.end)
             self._say(
                 "log-short" if is_short else "record-damaged",
                 gap.start,
                 f"{gap.end - gap.start} bytes from {gap.start} to {gap.end}: {gap.reason}"
                 f"{_names(lost.named.get(gap.start, []))}"
-                f"{'; known to the broker' if marks.knows_gap(gap.start, gap.end) else ''}",
+                f"{'; known to the broker' if known else ''}",
             )
         for file in self._reporter.not_closed_files:
             self._findings.add(
@@ -204,7 +198,7 @@ class LogAudit:
         for file, position, high in self._reporter.tail:
             if file.start not in misplaced:
                 self._say(
-                    "log-trailing" if clean_stop else "log-torn",
+                    "log-torn" if self._store.left_open else "log-trailing",
                     file.start + position,
                     f"{high - position} bytes behind the log's end {scan.end} are not zero "
                     f"({scan.end_reason})",
@@ -213,9 +207,9 @@ class LogAudit:
     def _say(self, kind: str, log_offset: int, what: str) -> None:
         file = self._files.get(log_offset // self._segment_bytes)
         position = log_offset % self._segment_bytes
-        path = os.path.join(self._directory, segment_name(log_offset - position))
-        if file is not None:
-            path = file.path
+        directory = self._store.layout.log_directories[0]
+        missing = os.path.join(directory, segment_name(log_offset - position))
+        path = missing if file is None else file.path
         self._findings.add(kind, path, position, what, log_offset=log_offset)
 
 

@@ -7,6 +7,8 @@ equal for that record. A queue whose equal entries are as many as its entries th
 within the log is therefore right as a whole, and is only read through for order and holes. In the
 others each entry is asked what it points to.
 
+Reading it through finds what is out of order, holes, lost slots, and entries that point nowhere.
+
 What is remembered of a queue is its next number and the runs of records that were not in their
 slots, which normally are none.
 
@@ -15,19 +17,28 @@ and in no queue. They are told from losses by the later records that took their 
 """
 
 import os
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from aerobee.protocol.names import LMQ_PREFIX, SCHEDULE_TOPIC
-from aerobee.store.audit.queue_pass import LostByGap, QueuePass
 from aerobee.store.inspect.ext import Extensions
 from aerobee.store.inspect.log_files import LogFiles
-from aerobee.store.inspect.queue_files import QueueFiles, QueueSet
+from aerobee.store.inspect.queue_files import QueueFiles
 from aerobee.store.inspect.report import Counts, Findings
+from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.queues.consume_queue_ext import is_address
-from aerobee.store.queues.queue_view import EMPTY, ENTRY, PRE_BLANK, names_record
+from aerobee.store.queues.queue_view import (
+    EMPTY,
+    ENTRY,
+    ENTRY_BYTES,
+    PRE_BLANK,
+    PRE_BLANK_SIZE,
+    names_record,
+)
 from aerobee.store.scan.compare import differences
-from aerobee.store.scan.sequence import Run, runs_of
+from aerobee.store.scan.sequence import Gap, Run, runs_of
 
 _I32_MAX = (1 << 31) - 1
 _RUNS_MOST = 10_000
@@ -48,17 +59,16 @@ class Claim(NamedTuple):
 Claims: TypeAlias = dict[tuple[str, int], tuple[list[int], list[bytes]]]
 
 
+@dataclass(slots=True)
 class _Run:
     """Records that follow each other and are not in their slots, which are all empty or all
     `taken` by entries that name something else."""
 
-    __slots__ = ("count", "first", "first_log", "last_log", "taken")
-
-    def __init__(self, claim: Claim, taken: bool) -> None:
-        self.first = claim.offset
-        self.count = 1
-        self.first_log = self.last_log = claim.log_offset
-        self.taken = taken
+    first: int
+    first_log: int
+    last_log: int
+    taken: bool
+    count: int = 1
 
     @property
     def end(self) -> int:
@@ -66,23 +76,176 @@ class _Run:
         return self.first + self.count
 
 
+@dataclass(slots=True)
 class _State:
     """What is known of one queue so far."""
 
-    __slots__ = ("equal", "expected", "ext_missing", "runs", "runs_left_out", "superseded")
-
-    def __init__(self) -> None:
-        self.expected: int | None = None
-        self.equal = 0
-        self.runs: list[_Run] = []
-        self.runs_left_out = 0
-        self.superseded = 0
-        # Entries whose extension entry is missing: how many, and the slot of the first.
-        self.ext_missing: tuple[int, int] = (0, 0)
+    expected: int | None = None
+    equal: int = 0
+    runs: list[_Run] = field(default_factory=list)
+    runs_left_out: int = 0
+    superseded: int = 0
+    # Entries whose extension entry is missing: how many, and the slot of the first.
+    ext_missing: tuple[int, int] = (0, 0)
 
     def claims(self, offset: int) -> bool:
         """Whether a record of the log belongs in the slot, and is not there."""
         return any(run.first <= offset < run.end for run in self.runs)
+
+
+#: Slots [first, end).
+Slots = tuple[int, int]
+
+
+class LostByGap:
+    """Which messages the damaged ranges of the log held, as far as entries still name them."""
+
+    def __init__(self, gaps: Sequence[Gap]) -> None:
+        self._gaps = sorted(gaps)
+        self._starts = [gap.start for gap in self._gaps]
+        # By the gap's start: (queue, first slot, slot behind the last), adjoining ones as one.
+        self.named: dict[int, list[tuple[str, int, int]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._gaps)
+
+    def holds(self, log_offset: int) -> bool:
+        """Whether the log offset lies in a gap."""
+        index = bisect_right(self._starts, log_offset) - 1
+        return index >= 0 and log_offset < self._gaps[index].end
+
+    def note(self, queue: str, offset: int, log_offset: int) -> bool:
+        """Whether the entry points into a gap; its message is remembered then."""
+        if not self.holds(log_offset):
+            return False
+        start = self._starts[bisect_right(self._starts, log_offset) - 1]
+        known = self.named.setdefault(start, [])
+        if known and known[-1][0] == queue and known[-1][2] == offset:
+            known[-1] = (queue, known[-1][1], offset + 1)
+        else:
+            known.append((queue, offset, offset + 1))
+        return True
+
+
+class QueuePass:
+    """One queue; `claimed` are the slots of records that are not in them, in order."""
+
+    def __init__(
+        self,
+        queue: QueueFiles,
+        findings: Findings,
+        counts: Counts,
+        lost: LostByGap,
+        claimed: Sequence[Slots],
+    ) -> None:
+        self.queue = queue
+        self._findings = findings
+        self._counts = counts
+        self._lost = lost
+        self._claimed = sorted(claimed)
+        # Entries that name a record within the log and outside of its gaps.
+        self.named = 0
+        # Entries at or above the log's end, and the first one's slot.
+        self.beyond = 0
+        self.beyond_first = 0
+        self._last_log = -1
+        self._empty: Slots = (0, 0)
+        self._blank: Slots = (0, 0)
+
+    def read(self, log_start: int, log_end: int) -> None:
+        """Order, holes, lost slots, and how many entries name something within the log."""
+        for first, data in self.queue.chunks():
+            count = len(data) // ENTRY_BYTES
+            if data == PRE_BLANK * count:
+                self._note_blank(first, first + count)
+            else:
+                self._read_chunk(first, data, log_start, log_end)
+        self._note_empty(-1)
+        self._note_blank(-1, -1)
+
+    def _read_chunk(self, first: int, data: bytes, log_start: int, log_end: int) -> None:
+        last, lost = self._last_log, self._lost
+        entries = named = 0
+        for offset, (log_offset, size, _) in enumerate(ENTRY.iter_unpack(data), first):
+            if size <= 0 or size == PRE_BLANK_SIZE or log_offset < 0:
+                if size == PRE_BLANK_SIZE:
+                    self._note_blank(offset, offset + 1)
+                else:
+                    self._note_empty(offset)
+                continue
+            entries += 1
+            if log_offset <= last:
+                self._out_of_order(offset, log_offset, last)
+            last = log_offset
+            if log_start <= log_offset < log_end:
+                named += 1
+                if lost and lost.note(self.queue.name, offset, log_offset):
+                    named -= 1
+            elif log_offset >= log_end:
+                self.beyond_first = self.beyond_first if self.beyond else offset
+                self.beyond += 1
+            else:
+                self._counts.expired_units += 1
+        self._last_log = last
+        self._counts.units += entries
+        self.named += named
+
+    def ask(self, records: LogFiles, log_start: int, log_end: int) -> None:
+        """What does each entry point to? For queues whose count is not right."""
+        queue = self.queue
+        for first, data in queue.chunks():
+            for offset, (log_offset, size, _) in enumerate(ENTRY.iter_unpack(data), first):
+                if not names_record(log_offset, size) or not log_start <= log_offset < log_end:
+                    continue
+                if self._lost.holds(log_offset) or self._is_claimed(offset, offset + 1):
+                    continue
+                problem = records.problem(queue, offset, log_offset, size)
+                if problem is not None:
+                    queue.note(
+                        self._findings,
+                        "unit-dangling",
+                        offset,
+                        f"the unit of message {offset} of {queue.name}: {problem}",
+                    )
+
+    def _is_claimed(self, first: int, end: int) -> bool:
+        """Whether a record claims one of the slots."""
+        index = bisect_right(self._claimed, (end - 1, 1 << 62)) - 1
+        return index >= 0 and self._claimed[index][1] > first
+
+    def _out_of_order(self, offset: int, log_offset: int, before: int) -> None:
+        self.queue.note(
+            self._findings,
+            "unit-order",
+            offset,
+            f"message {offset} of {self.queue.name} is at log offset {log_offset}, the one before "
+            f"it at {before}",
+        )
+
+    def _note_empty(self, offset: int) -> None:
+        first, end = self._empty
+        if offset == end and end > first:
+            self._empty = (first, offset + 1)
+            return
+        if end > first and not self._is_claimed(first, end):
+            self._note_range("queue-hole", first, end, "empty")
+        self._empty = (offset, offset + 1)
+
+    def _note_blank(self, offset: int, stop: int) -> None:
+        first, end = self._blank
+        self._counts.pre_blank_units += stop - offset
+        if offset == end and end > first:
+            self._blank = (first, stop)
+            return
+        if end > first and not self._is_claimed(first, end):
+            self._note_range("slot-lost", first, end, "without a message")
+        self._blank = (offset, stop)
+
+    def _note_range(self, kind: str, first: int, end: int, what: str) -> None:
+        text = f"slots {first} to {end - 1} of {self.queue.name} are {what}"
+        if end == first + 1:
+            text = f"slot {first} of {self.queue.name} is {what}"
+        self.queue.note(self._findings, kind, first, text)
 
 
 class QueueAudit:
@@ -90,26 +253,21 @@ class QueueAudit:
 
     def __init__(
         self,
-        directory: str,
-        queues: QueueSet,
-        records: LogFiles,
+        store: StoreFiles,
         findings: Findings,
         counts: Counts,
         known_topics: frozenset[str] | None,
-        *,
-        strict_delays: bool,
         extensions: Extensions | None,
-        clean_stop: bool,
     ) -> None:
-        self._directory = directory
-        self._queues = queues.queues
-        self._records = records
+        self._directory = os.path.join(store.root, "consumequeue")
+        self._queues = store.queues
+        self._records = store.log
         self._findings = findings
         self._counts = counts
         self._known_topics = known_topics
-        self._strict_delays = strict_delays
+        self._strict_delays = "message_delay_levels" in store.given
         self._extensions = extensions
-        self._clean_stop = clean_stop
+        self._clean_stop = not store.left_open
         self._states: dict[tuple[str, int], _State] = {}
         # Log offsets of single records whose claims are not believed.
         self.strays: list[int] = []
@@ -168,7 +326,7 @@ class QueueAudit:
             last.count += 1
             last.last_log = claim.log_offset
         elif len(state.runs) < _RUNS_MOST:
-            state.runs.append(_Run(claim, taken))
+            state.runs.append(_Run(claim.offset, claim.log_offset, claim.log_offset, taken))
         else:
             state.runs_left_out += 1
 
@@ -188,15 +346,13 @@ class QueueAudit:
             return
         if delayed and tags_code > _I32_MAX and not self._strict_delays:
             return  # a delivery time, by delay levels that nobody has told us
-        path, position = queue.place(claim.offset)
-        self._findings.add(
+        queue.note(
+            self._findings,
             kind,
-            path,
-            position,
+            claim.offset,
             f"the {whose} of message {claim.offset} of {queue.name} has the tags code {tags_code}, "
             f"its record makes it {claim.tags_code}",
-            log_offset=claim.log_offset,
-            queue_offset=claim.offset,
+            claim.log_offset,
         )
 
     # --- at the end -------------------------------------------------------------------------
@@ -253,9 +409,22 @@ class QueueAudit:
         through = QueuePass(queue, self._findings, self._counts, lost, taken)
         through.read(log_start, log_end)
         if through.beyond:
-            self._say_beyond(through, log_end)
-        if state.ext_missing[0]:
-            self._say_ext_missing(queue, *state.ext_missing)
+            queue.note(
+                self._findings,
+                "unit-beyond-log" if self._clean_stop else "unit-torn",
+                through.beyond_first,
+                f"{through.beyond} units of {queue.name}, from message {through.beyond_first} on, "
+                f"name log offsets at or above {log_end}, where the log ends",
+            )
+        count, first = state.ext_missing
+        if count:
+            queue.note(
+                self._findings,
+                "ext-missing",
+                first,
+                f"{count} units of {queue.name}, the first that of message {first}, have their "
+                "tags in extension units that are not there, or do not add up",
+            )
         if through.named != state.equal:
             through.ask(self._records, log_start, log_end)
         for run in state.runs:
@@ -286,29 +455,6 @@ class QueueAudit:
             queue_offset=first.first,
         )
 
-    def _say_beyond(self, through: QueuePass, log_end: int) -> None:
-        queue, first = through.queue, through.beyond_first
-        path, position = queue.place(first)
-        self._findings.add(
-            "unit-beyond-log" if self._clean_stop else "unit-torn",
-            path,
-            position,
-            f"{through.beyond} units of {queue.name}, from message {first} on, name log offsets at "
-            f"or above {log_end}, where the log ends",
-            queue_offset=first,
-        )
-
-    def _say_ext_missing(self, queue: QueueFiles, count: int, first: int) -> None:
-        path, position = queue.place(first)
-        self._findings.add(
-            "ext-missing",
-            path,
-            position,
-            f"{count} units of {queue.name}, the first that of message {first}, have their tags in "
-            "extension units that are not there, or do not add up",
-            queue_offset=first,
-        )
-
     def _judge_run(self, queue: QueueFiles, run: _Run) -> None:
         names = f"message {run.first} of {queue.name}"
         where = f"the record at {run.first_log}"
@@ -325,10 +471,7 @@ class QueueAudit:
             kind, what = "queue-behind", f"{where}, {names}, not in the queue yet"
         if kind == "record-stray" and run.count == 1:
             self.strays.append(run.first_log)
-        path, position = queue.place(run.first)
-        self._findings.add(
-            kind, path, position, what, log_offset=run.first_log, queue_offset=run.first
-        )
+        queue.note(self._findings, kind, run.first, what, run.first_log)
 
     def _judge_taken(self, queue: QueueFiles, run: _Run, where: str, names: str) -> tuple[str, str]:
         """Whose is the slot? If its entry names a record that names it back, it is that one's."""

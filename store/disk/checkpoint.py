@@ -40,11 +40,8 @@ class Checkpoint:
         """Read the file; without one, or with too short a one, all times are 0 (nothing known)."""
         if not self._files.exists(self.path):
             return
-        fd = self._files.open(self.path, read_only=True)
-        try:
+        with self._files.opened(self.path, read_only=True) as fd:
             data = self._files.read(fd, 0, TIMES.size)
-        finally:
-            self._files.close(fd)
         if len(data) == TIMES.size:
             times = [max(0, value) for value in TIMES.unpack(data)]
             self.physic_ms, self.logics_ms, self.index_ms = times
@@ -73,14 +70,11 @@ class Checkpoint:
 
     def _write(self, times: tuple[int, int, int]) -> None:
         is_new = not self._files.exists(self.path)
-        fd = self._files.open(self.path, create=is_new)
-        try:
+        with self._files.opened(self.path, create=is_new) as fd:
             if self._files.size(fd) != CHECKPOINT_BYTES:
                 self._files.set_size(fd, CHECKPOINT_BYTES)
                 self._files.reserve(fd, 0, CHECKPOINT_BYTES)  # later a full disk is no matter
             self._files.write(fd, 0, TIMES.pack(*times))
             self._files.sync(fd)
-        finally:
-            self._files.close(fd)
         if is_new:
             self._files.sync_directory(os.path.dirname(self.path))

@@ -23,6 +23,8 @@ import mmap
 import os
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from aerobee.store.disk.syncs import sync_all, sync_data
@@ -84,6 +86,15 @@ class Files:
         if create:
             flags |= os.O_CREAT | os.O_EXCL
         return os.open(path, flags, 0o644)
+
+    @contextmanager
+    def opened(self, path: str, *, create: bool = False, read_only: bool = False) -> Iterator[int]:
+        """As `open`; closed at the end of a `with`."""
+        fd = self.open(path, create=create, read_only=read_only)
+        try:
+            yield fd
+        finally:
+            self.close(fd)
 
     def create(self, path: str, size: int) -> int:
         """A descriptor of a new file of `size` bytes of nothing; no blocks are reserved yet.
@@ -181,15 +192,18 @@ class Files:
 
     def lock_memory(self, memory: mmap.mmap) -> None:
         """Keep writable `memory` from being swapped out. Fails where RLIMIT_MEMLOCK forbids it."""
-        _lock_memory(memory)
+        _call_memory("mlock", memory)
 
     def unlock_memory(self, memory: mmap.mmap) -> None:
         """End `lock_memory`."""
-        _unlock_memory(memory)
+        _call_memory("munlock", memory)
 
     def zero_memory(self, memory: mmap.mmap, position: int, length: int) -> None:
         """Store zeros through a writable mapping: each page of the range is there afterwards."""
-        _zero_memory(memory, position, length)
+        assert position >= 0
+        assert 0 <= length <= len(memory) - position
+        held = ctypes.c_char.from_buffer(memory)
+        _libc.memset(ctypes.addressof(held) + position, 0, length)
 
     def read(self, fd: int, position: int, size: int) -> bytes:
         """Up to `size` bytes at `position`; fewer only at the end of the file."""
@@ -409,24 +423,6 @@ class ReadOnlyFiles(Files):
     def map(self, fd: int, size: int, *, read_only: bool = False) -> mmap.mmap:
         """The whole file as shared memory that cannot be written."""
         return super().map(fd, size, read_only=True)
-
-
-def _lock_memory(memory: mmap.mmap) -> None:
-    """Keep the pages in memory. OSError (ENOMEM, EPERM) where RLIMIT_MEMLOCK does not allow it."""
-    _call_memory("mlock", memory)
-
-
-def _unlock_memory(memory: mmap.mmap) -> None:
-    """Let the pages be swapped or dropped again. Raises OSError."""
-    _call_memory("munlock", memory)
-
-
-def _zero_memory(memory: mmap.mmap, position: int, length: int) -> None:
-    """Store zeros into [position, position + length), which brings every page of it in."""
-    assert position >= 0
-    assert 0 <= length <= len(memory) - position
-    held = ctypes.c_char.from_buffer(memory)
-    _libc.memset(ctypes.addressof(held) + position, 0, length)
 
 
 def _call_memory(name: str, memory: mmap.mmap) -> None:

@@ -106,11 +106,8 @@ class OffsetsFile:
         """
         if not self._files.exists(self.path) or self._files.is_directory(self.path):
             return None
-        fd = self._files.open(self.path, read_only=True)
-        try:
+        with self._files.opened(self.path, read_only=True) as fd:
             data = self._files.read(fd, 0, _MOST_BYTES)
-        finally:
-            self._files.close(fd)
         found = decode(data)
         if found is None:
             log.warning("offsets file is damaged, recovering without it path=%s", self.path)
@@ -123,13 +120,11 @@ class OffsetsFile:
         """
         if offsets == self._stored:
             return
-        fd = self._files.open(self._temporary, create=not self._files.exists(self._temporary))
-        try:
+        is_new = not self._files.exists(self._temporary)
+        with self._files.opened(self._temporary, create=is_new) as fd:
             self._files.set_size(fd, 0)
             self._files.write(fd, 0, encode(offsets))
             self._files.sync(fd)
-        finally:
-            self._files.close(fd)
         self._files.rename(self._temporary, self.path)
         self._files.sync_directory(self._root)
         self._stored = offsets

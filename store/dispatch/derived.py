@@ -11,6 +11,7 @@ rollbacks nothing at all.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
 from aerobee.protocol.hashing import tag_code
@@ -35,6 +36,7 @@ Entry: TypeAlias = tuple[Q | None, int, int, int, int, tuple[str, ...], int, str
 _pack_entry = ENTRY.pack
 
 
+@dataclass(frozen=True)
 class Derivation(Generic[Q]):
     """Makes entries of records.
 
@@ -43,22 +45,15 @@ class Derivation(Generic[Q]):
     without `listed` no message has further ones.
     """
 
-    def __init__(
-        self,
-        known: Mapping[tuple[str, int], Q],
-        missing: Callable[[str, int], Q | None],
-        listed: Callable[[str, int], Q | None] | None,
-        levels: DelayLevels,
-    ) -> None:
-        self._known = known
-        self._missing = missing
-        self._listed = listed
-        self._levels = levels
+    known: Mapping[tuple[str, int], Q]
+    missing: Callable[[str, int], Q | None]
+    listed: Callable[[str, int], Q | None] | None
+    levels: DelayLevels
 
     def entries(self, records: Iterable[Checked]) -> list[Entry[Q]]:
         """Those of sound records, in order; the further ones of a message follow its own."""
         found: list[Entry[Q]] = []
-        known, listed = self._known, self._listed
+        known, listed = self.known, self.listed
         for record in records:
             log_offset, size, queue_id, queue_offset, sys_flag, store_ms, topic = record[:7]
             tags, keys = tags_and_keys(record[10])
@@ -66,10 +61,10 @@ class Derivation(Generic[Q]):
             transaction = sys_flag & SYS_TRANSACTION_MASK
             queue: Q | None = None
             if not transaction & SYS_TRANSACTION_PREPARED:
-                queue = known.get((topic, queue_id)) or self._missing(topic, queue_id)
+                queue = known.get((topic, queue_id)) or self.missing(topic, queue_id)
                 if topic == SCHEDULE_TOPIC:
                     properties = decode_properties(record[10])
-                    tags_code = self._levels.tags_code(topic, properties, store_ms, tags_code)
+                    tags_code = self.levels.tags_code(topic, properties, store_ms, tags_code)
                 if queue is not None:
                     found.append(
                         (queue, queue_offset, log_offset, size, tags_code, keys, store_ms, topic)
@@ -83,12 +78,12 @@ class Derivation(Generic[Q]):
         return found
 
     def _further(self, record: Checked, own: Q | None, tags_code: int) -> list[Entry[Q]]:
-        assert self._listed is not None
+        assert self.listed is not None
         log_offset, size, queue_id, _, _, store_ms, _ = record[:7]
         found: list[Entry[Q]] = []
         known = {own, None}
         for name, queue_offset in further_queues(decode_properties(record[10])):
-            other = self._listed(name, queue_id)
+            other = self.listed(name, queue_id)
             if other not in known:
                 known.add(other)
                 found.append((other, queue_offset, log_offset, size, tags_code, (), store_ms, name))

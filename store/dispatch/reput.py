@@ -15,16 +15,9 @@ Any other failure poisons it: a queue that cannot be written must not be served 
 Threads: the store's caller only; `dispatched` and `dispatched_ms` are read by the flush thread.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record_check import (
-    BLANK,
-    CHECK_NOTHING,
-    Checked,
-    check_record,
-    scan_records,
-)
+from aerobee.protocol.message.record_check import CHECK_NOTHING
 from aerobee.store.disk.files import is_full, is_passing
 from aerobee.store.disk.health import DISK_FULL, Health
 from aerobee.store.dispatch.dispatcher import Dispatcher
@@ -32,6 +25,8 @@ from aerobee.store.index.service import IndexService
 from aerobee.store.log.commit_log import Appended, CommitLog
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_view import ENTRY
+from aerobee.store.scan.boundaries import Boundaries
+from aerobee.store.scan.log_scanner import LogScanner, MappedSegments
 from aerobee.store.scan.sequence import Sequences, nothing_is_sound
 from aerobee.store.segments.results import Arrival
 from aerobee.store.stats import StoreStats
@@ -61,7 +56,7 @@ class Reput:
         self.mark = (log.written, queue_ends())
         self._queue_ends = queue_ends
         # Store time of the newest dispatched record.
-        self.dispatched_ms = 0
+        self.dispatched_ms = log.last_store_ms
 
     def dispatch(self, limit: int) -> list[Arrival]:
         """Dispatch what lies below `limit`; the messages that have become visible, in log order.
@@ -141,52 +136,28 @@ class Reput:
     def _catch_up(self, limit: int) -> list[Arrival]:
         arrivals: list[Arrival] = []
         sequences = Sequences(None, 0, nothing_is_sound)
-        end = self.dispatched
+        # Nothing is looked for behind a bad record: it is our own, of a moment ago.
+        nowhere = Boundaries(list, lambda *_: False)
+        segments = MappedSegments(self._log.segments)
+        scan = LogScanner(segments, 0, nowhere, CHECK_NOTHING, until=limit)
         try:
-            for records in self._read(limit):
-                end = records[-1][0] + records[-1][1]
-                entries = self._dispatcher.entries(records)
+            for batch in scan.batches(self.dispatched):
+                entries = self._dispatcher.entries(batch.records)
                 if entries:
-                    arrivals += self._merge(entries, sequences)
+                    self._dispatcher.merge(entries, sequences)
+                    self._done(entries)
+                    arrivals += _arrivals(entries)
         except OSError as error:
             self._failed(error)
             return arrivals
-        except CorruptRecord as error:
-            self._health.poison("reading back the commit log", OSError(str(error)))
+        if scan.end_reason is not None:
+            self._health.poison("reading back the commit log", OSError(scan.end_reason))
             return arrivals
-        self.dispatched = max(self.dispatched, end)
+        self.dispatched = max(self.dispatched, scan.end)
         self.count_again()
         if self._log.resume_feeding(self.dispatched):
             self._health.allow(DISK_FULL)
         return arrivals
-
-    def _merge(self, batch: list[Appended], sequences: Sequences) -> list[Arrival]:
-        self._dispatcher.merge(batch, sequences)
-        self._done(batch)
-        return [
-            Arrival(queue.topic, queue.queue_id, queue_offset, tags_code)
-            for queue, queue_offset, _, _, tags_code, _, _, _ in batch
-            if queue is not None
-        ]
-
-    def _read(self, limit: int) -> Iterator[list[Checked]]:
-        """Records from `dispatched` up to `limit`, many at a time; blanks are passed over."""
-        log_offset = self.dispatched
-        while log_offset < limit:
-            segment = self._log.segments.find(log_offset)
-            if segment is None:
-                return
-            position = log_offset - segment.start
-            end = min(segment.wrote, limit - segment.start)
-            records = scan_records(segment.view, position, log_offset, end, CHECK_NOTHING)
-            if records:
-                yield records
-                log_offset = records[-1][0] + records[-1][1]
-                continue
-            head = check_record(segment.view, position, log_offset, segment.wrote, CHECK_NOTHING)
-            if head.kind != BLANK:
-                return  # reaches beyond the limit
-            log_offset = segment.end
 
     def _failed(self, error: OSError) -> None:
         self._log.stop_feeding()
@@ -199,3 +170,11 @@ class Reput:
             )
         else:
             self._health.poison("writing consume queues or index", error)
+
+
+def _arrivals(entries: list[Appended]) -> list[Arrival]:
+    return [
+        Arrival(queue.topic, queue.queue_id, queue_offset, tags_code)
+        for queue, queue_offset, _, _, tags_code, _, _, _ in entries
+        if queue is not None
+    ]

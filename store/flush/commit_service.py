@@ -91,32 +91,31 @@ class CommitRealTimeService(FlushService):
         clock: Clock,
         moved: Callable[[], None],
     ) -> None:
-        super().__init__(settings.commit_interval_ms)
+        super().__init__(clock, settings.commit_interval_ms, settings.commit_thorough_interval_ms)
         self._committer = committer
         self._health = health
-        self._clock = clock
         self._least_pages = settings.commit_least_pages
-        self._thorough_s = settings.commit_thorough_interval_ms / 1000
-        self._committed_at = clock.monotonic()
         self._moved = moved
 
     def wake(self) -> None:
         """Something was appended. Wakes the thread only if it would do something about it."""
-        if self._committer.pages() >= self._least_pages or self._is_due():
+        if self._committer.pages() >= self._least_pages or self._due_in_s() <= 0:
             self._wake.set()
 
-    def _is_due(self) -> bool:
-        return self._clock.monotonic() - self._committed_at >= self._thorough_s
-
     def _tick(self) -> bool:
-        self._wake.wait(self._interval_s)
-        if not self._stopping:
-            self._wake.clear()
-        if self._committer.commit(0 if self._is_due() else self._least_pages):
-            self._committed_at = self._clock.monotonic()
-            self._moved()
+        woken = self._pause(self._interval_s)
+        if not self._commit(0 if self._due_in_s() <= 0 else self._least_pages) and woken:
+            # Woken while the last commit ran, perhaps for more than that one took.
+            self._pause(min(self._interval_s, self._due_in_s()))
+            self._commit(0)
         return self._health.broken is None
 
     def _last(self) -> None:
-        if self._committer.commit(0):
-            self._moved()
+        self._commit(0)
+
+    def _commit(self, least_pages: int) -> bool:
+        if not self._committer.commit(least_pages):
+            return False
+        self._thorough_at = self._clock.monotonic()
+        self._moved()
+        return True

@@ -66,14 +66,13 @@ class OffsetsKeeper:
         """What is dispatched now; to be called before a sync of all queues and the index."""
         return DerivedMarks(*self._dispatched())
 
+    def _change(self, **changes: object) -> None:
+        self._current = msgspec.structs.replace(self._current, **changes)
+
     def synced(self, marks: DerivedMarks) -> None:
         """All that `marks` speaks of has been synced."""
         with self._lock:
-            self._current = msgspec.structs.replace(
-                self._current,
-                synced=marks,
-                indexed=-1 if self._index is None else marks.log_offset,
-            )
+            self._change(synced=marks, indexed=-1 if self._index is None else marks.log_offset)
 
     def forget_queues(self, gone: list[ConsumeQueue]) -> None:
         """Queues that have been taken out; their files go after this. Raises OSError.
@@ -84,34 +83,27 @@ class OffsetsKeeper:
         with self._lock:
             synced = self._current.synced
             entries = sum([queue.entries_below(synced.log_offset) for queue in gone])
-            self._current = msgspec.structs.replace(
-                self._current,
-                synced=DerivedMarks(synced.log_offset, max(0, synced.entries - entries)),
-            )
+            self._change(synced=DerivedMarks(synced.log_offset, max(0, synced.entries - entries)))
         self.begin_later()
 
     def begin_later(self) -> None:
         """The log or queues begin later than they did; the files go after this. Raises OSError."""
         log_begins, queues_begin = self._begins()
         with self._lock:
-            self._current = msgspec.structs.replace(
-                self._current, log_begins=log_begins, queues_begin=queues_begin
-            )
+            self._change(log_begins=log_begins, queues_begin=queues_begin)
         self.save()
 
     def add_gap(self, start: int, end: int) -> None:
         """Damage was found while the store runs; the next save remembers it."""
         with self._lock:
-            gaps = merged([*self._current.gaps, (start, end)])
-            self._current = msgspec.structs.replace(self._current, gaps=gaps)
+            self._change(gaps=merged([*self._current.gaps, (start, end)]))
 
     def save(self, *, poisoned: bool = False) -> None:
         """Write the file if anything has changed. Raises OSError; not for a full disk, where the
         older marks that stay are as true as they were."""
         with self._lock:
             flushed, last_store_ms = self._durable()
-            self._current = msgspec.structs.replace(
-                self._current,
+            self._change(
                 flushed=flushed,
                 last_store_ms=last_store_ms or self._current.last_store_ms,
                 live=self._live(),

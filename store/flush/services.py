@@ -20,6 +20,7 @@ the mark stays where it was.
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from aerobee.config.model import Settings
@@ -117,13 +118,19 @@ class CommitLogSync:
         return self.durable >= log_offset
 
 
-class FlushService:
-    """A thread that calls `_tick` again and again until it says False or is stopped."""
+class FlushService(ABC):
+    """A thread that calls `_tick` again and again until it says False or is stopped.
+
+    What is too little to be worth it is taken all the same when the thorough interval is over.
+    """
 
     name = "aerobee-flush"
 
-    def __init__(self, interval_ms: int) -> None:
+    def __init__(self, clock: Clock, interval_ms: int, thorough_interval_ms: int) -> None:
+        self._clock = clock
         self._interval_s = interval_ms / 1000
+        self._thorough_s = thorough_interval_ms / 1000
+        self._thorough_at = clock.monotonic()
         self._wake = threading.Event()
         self._stopping = False
         self._turned_at = time.monotonic()
@@ -139,13 +146,6 @@ class FlushService:
         overdue_s = time.monotonic() - self._turned_at - self._interval_s
         return self._thread.is_alive() and overdue_s < _STUCK_S
 
-    def wake(self) -> None:
-        """There is something to sync; services that keep to their interval ignore it."""
-
-    def hurry(self) -> None:
-        """Somebody waits for what is in the files now: do not wait for the interval."""
-        self.wake()
-
     def stop(self) -> None:
         """End the thread; it does what is left first."""
         self._stopping = True
@@ -160,33 +160,24 @@ class FlushService:
                 return
         self._last()
 
+    def _pause(self, seconds: float) -> bool:
+        """Wait so long, or until somebody wakes the thread; whether somebody did."""
+        woken = self._wake.wait(seconds)
+        if not self._stopping:
+            self._wake.clear()
+        return woken
+
+    def _due_in_s(self) -> float:
+        """When the thorough interval is over; not above 0 if it is."""
+        return self._thorough_at + self._thorough_s - self._clock.monotonic()
+
+    @abstractmethod
     def _tick(self) -> bool:
-        raise NotImplementedError
+        """One turn of the thread; False if it is to end."""
 
+    @abstractmethod
     def _last(self) -> None:
-        raise NotImplementedError
-
-
-class GroupCommitService(FlushService):
-    """SYNC_FLUSH: syncs as soon as one put asks for it; one sync serves all puts that wait."""
-
-    name = "aerobee-group-commit"
-
-    def __init__(self, sync: CommitLogSync, interval_ms: int) -> None:
-        super().__init__(interval_ms)
-        self._sync = sync
-
-    def wake(self) -> None:
-        self._wake.set()
-
-    def _tick(self) -> bool:
-        # The time-out only matters for appends whose owner never asks.
-        self._wake.wait(self._interval_s)
-        self._wake.clear()
-        return self._sync.sync()
-
-    def _last(self) -> None:
-        self._sync.sync()
+        """Do what is left, when the thread is stopped."""
 
 
 class FlushRealTimeService(FlushService):
@@ -203,14 +194,11 @@ class FlushRealTimeService(FlushService):
         thorough_interval_ms: int,
         timed: bool,
     ) -> None:
-        super().__init__(interval_ms)
+        super().__init__(clock, interval_ms, thorough_interval_ms)
         self._sync = sync
-        self._clock = clock
         self._least_pages = least_pages
-        self._thorough_s = thorough_interval_ms / 1000
         self._timed = timed
         self._hurried = False
-        self._thorough_at = clock.monotonic()
 
     def wake(self) -> None:
         """Ends the pause, unless it is `timed`, if the thread would then do something."""
@@ -218,16 +206,15 @@ class FlushRealTimeService(FlushService):
             self._wake.set()
 
     def hurry(self) -> None:
+        """Somebody waits for what is in the files now: do not wait for the interval."""
         self._hurried = True
         self._wake.set()
 
     def _is_due(self) -> bool:
-        return self._hurried or self._clock.monotonic() - self._thorough_at >= self._thorough_s
+        return self._hurried or self._due_in_s() <= 0
 
     def _tick(self) -> bool:
-        self._wake.wait(self._interval_s)
-        if not self._stopping:
-            self._wake.clear()
+        self._pause(self._interval_s)
         if not self._is_due():
             return self._sync.sync(self._least_pages)
         self._hurried = False
@@ -238,10 +225,25 @@ class FlushRealTimeService(FlushService):
         self._sync.sync()
 
 
-def log_flusher(settings: Settings, sync: CommitLogSync, clock: Clock) -> FlushService:
+class GroupCommitService(FlushRealTimeService):
+    """SYNC_FLUSH: syncs as soon as one put asks for it; one sync serves all puts that wait.
+
+    The interval only matters for appends whose owner never asks.
+    """
+
+    name = "aerobee-group-commit"
+
+    def __init__(self, sync: CommitLogSync, clock: Clock, interval_ms: int) -> None:
+        super().__init__(sync, clock, interval_ms, 0, 0, timed=False)
+
+    def wake(self) -> None:
+        self._wake.set()
+
+
+def log_flusher(settings: Settings, sync: CommitLogSync, clock: Clock) -> FlushRealTimeService:
     """The service that fits the flush mode."""
     if settings.sync_flush:
-        return GroupCommitService(sync, settings.flush_interval_ms)
+        return GroupCommitService(sync, clock, settings.flush_interval_ms)
     return FlushRealTimeService(
         sync,
         clock,
@@ -272,29 +274,25 @@ class ConsumeQueueFlushService(FlushService):
         least_pages: int,
         thorough_interval_ms: int,
     ) -> None:
-        super().__init__(interval_ms)
+        super().__init__(clock, interval_ms, thorough_interval_ms)
         self._queues = queues
         self._index = index
         self._checkpoint = checkpoint
         self._offsets = offsets
         self._health = health
         self._stats = stats
-        self._clock = clock
         self._dispatched_ms = dispatched_ms
         self._watch_disk = watch_disk
         self._least_pages = least_pages
-        self._thorough_s = thorough_interval_ms / 1000
-        self._thorough_at = clock.monotonic()
 
     def _tick(self) -> bool:
         if self._wait():
             return True  # stopping
         self._watch_disk()
-        now = self._clock.monotonic()
-        thorough = now - self._thorough_at >= self._thorough_s
-        if thorough:
-            self._thorough_at = now
-        return self.flush(0 if thorough else self._least_pages)
+        if self._due_in_s() > 0:
+            return self.flush(self._least_pages)
+        self._thorough_at = self._clock.monotonic()
+        return self.flush(0)
 
     def _last(self) -> None:
         self.flush(0)

@@ -19,6 +19,7 @@ Threads: the store's caller puts and reads; `sync` may run on the flush thread.
 
 import mmap
 import struct
+from collections.abc import Iterator
 from typing import TypeAlias
 
 from aerobee.store.disk.files import Files
@@ -32,6 +33,7 @@ I32_MAX = 0x7FFFFFFF
 
 _SLOT = struct.Struct(">i")
 _ENTRY = struct.Struct(">iqii")
+_SECONDS_POSITION = 12
 _AHEAD_ENTRIES = (1 << 20) // INDEX_ENTRY_BYTES
 
 
@@ -248,48 +250,60 @@ class IndexFile:
             or self.begin_ms <= end_ms <= self.end_ms
         )
 
+    def chain(self, key_hash: int) -> Iterator[tuple[int, int, int, int]]:
+        """(number, key hash, log offset, seconds) of the hash's slot's entries, newest first."""
+        memory = self._map
+        if memory is None:
+            return
+        number = self.slot(key_hash % self.slots)
+        while 0 < number < self.count:
+            at = self._entries_at + INDEX_ENTRY_BYTES * number
+            entry_hash, log_offset, seconds, previous = _ENTRY.unpack_from(memory, at)
+            yield number, entry_hash, log_offset, seconds
+            # Entries only ever point back; a number that does not is damage, and would loop.
+            if previous >= number:
+                return
+            number = previous
+
     def select(self, key_hash: int, most: int, begin_ms: int, end_ms: int) -> list[int]:
         """Log offsets with that stored hash and a time in the range, newest first.
 
         Entries know their time to the second only, so up to a second's worth before `begin_ms` is
         let through; the caller sees the records and can tell. (The reference misses some instead.)
         """
-        memory = self._map
         found: list[int] = []
-        if memory is None or self.count <= 1:
-            return found
-        (number,) = _SLOT.unpack_from(memory, HEADER_BYTES + SLOT_BYTES * (key_hash % self.slots))
-        while 0 < number < self.count and len(found) < most:
-            at = self._entries_at + INDEX_ENTRY_BYTES * number
-            entry_hash, log_offset, seconds, previous = _ENTRY.unpack_from(memory, at)
-            if seconds < 0:
+        for number, entry_hash, log_offset, seconds in self.chain(key_hash):
+            if seconds < 0 or len(found) >= most:
                 break
-            if number == 1:
-                # Its difference was taken against the file before (store/FORMAT.md 6.2).
-                seconds = 0
-            time_ms = self.begin_ms + seconds * 1000
+            # The difference of the first was taken against the file before (store/FORMAT.md 6.2).
+            time_ms = self.begin_ms + (0 if number == 1 else seconds * 1000)
             if entry_hash == key_hash and begin_ms < time_ms + 1000 and time_ms <= end_ms:
                 found.append(log_offset)
-            # Entries only ever point back; a number that does not is damage, and would loop.
-            if previous >= number or time_ms + 1000 <= begin_ms:
+            if time_ms + 1000 <= begin_ms:
                 break
-            number = previous
         return found
 
-    def holds(self, key_hash: int, log_offset: int) -> bool:
-        """Whether the newest entries of the hash's slot name that record already."""
-        memory = self._map
-        assert memory is not None
-        (number,) = _SLOT.unpack_from(memory, HEADER_BYTES + SLOT_BYTES * (key_hash % self.slots))
-        while 0 < number < self.count:
-            at = self._entries_at + INDEX_ENTRY_BYTES * number
-            entry_hash, entry_offset, _, previous = _ENTRY.unpack_from(memory, at)
-            if entry_hash == key_hash and entry_offset == log_offset:
-                return True
-            if entry_offset < log_offset or previous >= number:
-                return False
-            number = previous
-        return False
+    def holds(self, key_hash: int, log_offset: int, store_ms: int) -> bool:
+        """Whether the newest entries of the hash's slot name that record already.
+
+        Their seconds are put right: a power cut may have torn them off, and nothing else shows it.
+        """
+        expected = self._seconds(store_ms)
+        found = False
+        for number, entry_hash, entry_offset, seconds in self.chain(key_hash):
+            if entry_offset < log_offset:
+                break
+            if (entry_hash, entry_offset) == (key_hash, log_offset):
+                found = True
+                # Those of the very first are relative to the file before.
+                if seconds != expected and number > 1:
+                    self._set_seconds(number, expected)
+        return found
+
+    def _set_seconds(self, number: int, seconds: int) -> None:
+        assert self._map is not None
+        _SLOT.pack_into(self._map, self.entry_position(number) + _SECONDS_POSITION, seconds)
+        self.dirty = True
 
     # --- for the check after a crash (index/check.py) ----------------------------------------
 
@@ -321,9 +335,7 @@ class IndexFile:
     def leads_to(self, number: int, slot: int, wanted: int) -> bool:
         """Whether the uncounted entry `number` of `slot` leads back to the entry `wanted`."""
         while number >= self.count and number < self.entries:
-            key_hash, _, _, previous = _ENTRY.unpack(
-                self.read(self.entry_position(number), INDEX_ENTRY_BYTES)
-            )
+            key_hash, _, _, previous = self.entry(number)
             if key_hash < 0 or key_hash % self.slots != slot or previous >= number:
                 return False
             number = previous

@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -127,6 +127,8 @@ class IndexService:
         self._prefixes: dict[str, int] = {}
         self._new_names = False
         self._names = IndexNames(clock)
+        # From this log offset on a power cut may have torn the entries of records.
+        self._unsynced_from = 1 << 63
         self.foreign: list[str] = []
         self.damaged: list[str] = []
 
@@ -181,19 +183,29 @@ class IndexService:
         """
         times = [file.end_ms for file in self.files]
         last_synced = times.index(synced_ms) if synced_ms in times else len(times) - 2
-        for number, file in enumerate(self.files):
-            if file.end_offset >= log_end or not self._is_filled(number):
-                return number
-            if synced_ms is None or (file.end_ms <= synced_ms and number <= last_synced):
-                continue
-            if not repair_index_file(file):
-                return number
-        return len(self.files)
+        return self._count_whole(
+            sum([file.end_offset < log_end for file in self.files]),
+            lambda number, file: (
+                synced_ms is not None and (file.end_ms > synced_ms or number > last_synced)
+            ),
+        )
 
-    def _is_filled(self, number: int) -> bool:
-        """Whether a file is full, as it was before the next was made; not, if it is an older copy
-        or a failed sync has lost its header."""
-        return number == len(self.files) - 1 or self.files[number].full
+    def _count_whole(
+        self,
+        most: int,
+        is_in_doubt: Callable[[int, IndexFile], bool],
+        check: Callable[[IndexFile], bool] = repair_index_file,
+    ) -> int:
+        """How many of the oldest `most` files are as they were: those in doubt pass the check.
+
+        All but the newest are full, as each was before the next was made; one that is not is an
+        older copy, or a failed sync has lost its header.
+        """
+        for number, file in enumerate(self.files[:most]):
+            is_newest = number == len(self.files) - 1
+            if not (is_newest or file.full) or (is_in_doubt(number, file) and not check(file)):
+                return number
+        return most
 
     @property
     def paths(self) -> list[str]:
@@ -215,12 +227,8 @@ class IndexService:
         How many of the oldest files can be relied on: the others were full once, or they would not
         have been followed by one; if not now, a failed sync that nobody could note took something.
         """
-        for number in range(len(self.files)):
-            if not self._is_filled(number):
-                return number
-        if not self.files or cut_uncounted(self.files[-1]):
-            return len(self.files)
-        return len(self.files) - 1
+        most = len(self.files)
+        return self._count_whole(most, lambda number, _: number == most - 1, cut_uncounted)
 
     def whole_up_to(self, log_offset: int) -> int:
         """After a power cut: how many of the oldest files can be relied on.
@@ -230,14 +238,11 @@ class IndexService:
         such keys may follow one whose very name was lost, so it goes. Raises OSError when the disk
         refuses.
         """
+        self._unsynced_from = log_offset
         keep = sum([file.begin_offset < log_offset for file in self.files])
-        for number, file in enumerate(self.files[:keep]):
-            in_doubt = file.end_offset >= log_offset or number == keep - 1
-            if not self._is_filled(number):
-                return number
-            if in_doubt and not repair_index_file(file):
-                return number
-        return keep
+        return self._count_whole(
+            keep, lambda number, file: file.end_offset >= log_offset or number == keep - 1
+        )
 
     def sync_and_drop_caches(self, log_offset: int) -> None:
         """After a crash: see files with keys of records at or above `log_offset` as the disk has
@@ -359,17 +364,17 @@ class IndexService:
         """As `put_keys` for a record that may be indexed already, wholly or in part."""
         file = self.files[-1] if self.files else None
         if file is not None and log_offset <= file.end_offset and file.count > 1:
+            if log_offset < min(file.end_offset, self._unsynced_from):
+                return
+            hashes = [(key, self.key_hash(topic, key)) for key in keys]
+            missing = tuple(
+                key
+                for key, key_hash in hashes
+                if not any(near.holds(key_hash, log_offset, store_ms) for near in self.files[-2:])
+            )
             if log_offset < file.end_offset:
                 return
-            prefix = self._prefix(topic)
-            keys = tuple(
-                key
-                for key in keys
-                if not any(
-                    near.holds(slot_hash(java_hash_with_prefix(prefix, key)), log_offset)
-                    for near in self.files[-2:]
-                )
-            )
+            keys = missing
         self.put_keys(topic, keys, log_offset, store_ms)
 
     def finish(self) -> None:
@@ -486,13 +491,8 @@ def _chain(file: IndexFile, key_hash: int, begin_ms: int, end_ms: int) -> Iterat
     An entry has the seconds since the file's first message. They say nothing of the very first
     (store/FORMAT.md 6.2), of messages stored before that one, or more than 68 years after it.
     """
-    number = file.slot(key_hash % file.slots)
-    while 0 < number < file.count:
-        entry_hash, log_offset, seconds, previous = file.entry(number)
+    for number, entry_hash, log_offset, seconds in file.chain(key_hash):
         time_ms = file.begin_ms + seconds * 1000
         fits = begin_ms < time_ms + 1000 and time_ms <= end_ms
         unknown = number == 1 or seconds <= 0 or seconds == I32_MAX
         yield log_offset if entry_hash == key_hash and (fits or unknown) else None
-        if previous >= number:
-            return
-        number = previous

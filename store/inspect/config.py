@@ -65,8 +65,7 @@ class Tables:
 
     def check_offsets(self, max_offset: MaxOffset) -> None:
         """Offsets that groups have committed beyond the end of their queue."""
-        for name in (OFFSETS, LMQ_OFFSETS):
-            self._counts.consumer_offsets += sum(1 for _ in self._committed(name))
+        self._counts.consumer_offsets += sum(one[0] != DELAYS for one in self._all_committed())
         for found in self.beyond(max_offset):
             self._findings.add(
                 "offset-beyond",
@@ -83,23 +82,16 @@ class Tables:
         `max_offset` gives None for a queue that is not there, or not to be looked at: brokers keep
         the offsets of deleted topics for a while.
         """
-        for name in (OFFSETS, LMQ_OFFSETS):
-            for topic, group, queue_id, offset in self._committed(name):
-                end = max_offset((topic, queue_id))
-                if end is not None and offset > end:
-                    yield Beyond(name, f"group {group}", topic, queue_id, offset, end)
-        for level, offset in _numbers(_member(self._tables.get(DELAYS), "offsetTable")):
-            end = max_offset((SCHEDULE_TOPIC, level - 1))
+        for table, group, topic, queue_id, offset in self._all_committed():
+            end = max_offset((topic, queue_id))
             if end is not None and offset > end:
-                who = f"delay level {level}"
-                yield Beyond(DELAYS, who, SCHEDULE_TOPIC, level - 1, offset, end)
+                who = f"delay level {queue_id + 1}" if table == DELAYS else f"group {group}"
+                yield Beyond(table, who, topic, queue_id, offset, end)
 
     def committed(self) -> Iterator[tuple[str, str, int, int]]:
         """(topic, group, queue id, offset) of all that groups have committed, delay levels too."""
-        for name in (OFFSETS, LMQ_OFFSETS):
-            yield from self._committed(name)
-        for level, offset in _numbers(_member(self._tables.get(DELAYS), "offsetTable")):
-            yield SCHEDULE_TOPIC, SCHEDULE_GROUP, level - 1, offset
+        for _, group, topic, queue_id, offset in self._all_committed():
+            yield topic, group, queue_id, offset
 
     def set_back(self, max_offset: MaxOffset) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """(path, new content) of tables with offsets beyond the end of their queue: they are at it
@@ -127,16 +119,13 @@ class Tables:
                     }
             yield self.path(name), table
 
-    def _committed(self, name: str) -> Iterator[tuple[str, str, int, int]]:
-        table = self._tables.get(name)
-        for key, queues in (_member(table, "offsetTable") or {}).items():
-            topic, _, group = key.rpartition("@")
-            for queue_id, offset in _numbers(queues):
-                yield topic, group, queue_id, offset
-        for key, offset in (_member(table, "lmqOffsetTable") or {}).items():
-            topic, _, group = key.rpartition("@")
-            if isinstance(offset, int):
-                yield topic, group, 0, offset
+    def _all_committed(self) -> Iterator[tuple[str, str, str, int, int]]:
+        """(table, group, topic, queue id, offset)."""
+        for name in (OFFSETS, LMQ_OFFSETS):
+            for topic, group, queue_id, offset in committed_in(self._tables.get(name)):
+                yield name, group, topic, queue_id, offset
+        for level, offset in _numbers(_member(self._tables.get(DELAYS), "offsetTable")):
+            yield DELAYS, SCHEDULE_GROUP, SCHEDULE_TOPIC, level - 1, offset
 
     def _read(self, name: str) -> Any:
         path = self.path(name)
@@ -167,6 +156,18 @@ class Tables:
         if not isinstance(value, dict):
             return None, "holds no table"
         return value, None
+
+
+def committed_in(table: Any) -> Iterator[tuple[str, str, int, int]]:
+    """(topic, group, queue id, offset) of all that a table of consumer offsets holds."""
+    for key, queues in (_member(table, "offsetTable") or {}).items():
+        topic, _, group = key.rpartition("@")
+        for queue_id, offset in _numbers(queues):
+            yield topic, group, queue_id, offset
+    for key, offset in (_member(table, "lmqOffsetTable") or {}).items():
+        topic, _, group = key.rpartition("@")
+        if isinstance(offset, int):
+            yield topic, group, 0, offset
 
 
 _ABSENT, _EMPTY = "is not there", "is empty"

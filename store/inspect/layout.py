@@ -148,16 +148,22 @@ def _is_sign(files: Files, root: str, name: str) -> bool:
     return bool(names)
 
 
-def _list_segments(files: Files, directory: str, layout: Layout) -> None:
-    known = {file.start for file in layout.segments}
+def _found_files(
+    files: Files, directory: str, pattern: re.Pattern[str], layout: Layout
+) -> Iterator[FoundFile]:
+    """The files of a directory whose names fit; what else is there is noted."""
     for name in files.names(directory):
         path = os.path.join(directory, name)
-        if _SEGMENT_NAME.fullmatch(name) is None:
-            layout.foreign.append((path, True))
-            continue
-        if not _is_file(files, path, layout):
-            continue
-        file = FoundFile(path, int(name), files.size_of(path))
+        if pattern.fullmatch(name) is None:
+            layout.foreign.append((path, pattern is _SEGMENT_NAME))
+        elif _is_file(files, path, layout):
+            start = int(name) if pattern is _SEGMENT_NAME else 0
+            yield FoundFile(path, start, files.size_of(path))
+
+
+def _list_segments(files: Files, directory: str, layout: Layout) -> None:
+    known = {file.start for file in layout.segments}
+    for file in _found_files(files, directory, _SEGMENT_NAME, layout):
         if not file.size:
             layout.unfinished.append(file)
         elif file.start in known:
@@ -200,29 +206,14 @@ def _queue_directories(
 
 
 def _list_queue_files(files: Files, directory: str, layout: Layout) -> list[FoundFile]:
-    found: list[FoundFile] = []
-    for name in files.names(directory):
-        path = os.path.join(directory, name)
-        if _SEGMENT_NAME.fullmatch(name) is None:
-            layout.foreign.append((path, True))
-            continue
-        if not _is_file(files, path, layout):
-            continue
-        found.append(FoundFile(path, int(name), files.size_of(path)))
+    found = list(_found_files(files, directory, _SEGMENT_NAME, layout))
     while found and not found[-1].size:
         layout.unfinished.append(found.pop())
     return found
 
 
 def _list_index(files: Files, directory: str, layout: Layout) -> None:
-    for name in files.names(directory):
-        path = os.path.join(directory, name)
-        if _INDEX_NAME.fullmatch(name) is None:
-            layout.foreign.append((path, False))
-            continue
-        if not _is_file(files, path, layout):
-            continue
-        file = FoundFile(path, 0, files.size_of(path))
+    for file in _found_files(files, directory, _INDEX_NAME, layout):
         (layout.index_files if file.size else layout.unfinished).append(file)
 
 

@@ -21,29 +21,6 @@ from aerobee.store.scan.sources import Sources, Window
 _NARROW_BYTES = 512
 
 
-class FileSegments:
-    """The segment files of a log, `segment_bytes` each."""
-
-    def __init__(self, sources: Sources, files: Sequence[FoundFile], segment_bytes: int) -> None:
-        self._sources = sources
-        self._files = files
-        self._segment_bytes = segment_bytes
-
-    @property
-    def bounds(self) -> tuple[int, int]:
-        files = self._files
-        return (files[0].start, files[-1].start + self._segment_bytes) if files else (0, 0)
-
-    def readers(self, start: int) -> Iterator[SegmentReader]:
-        for file in self._files:
-            if file.start + self._segment_bytes > start:
-                source = self._sources.own(file.path)
-                try:
-                    yield reader_of(file, self._segment_bytes, Window(source))
-                finally:
-                    self._sources.give_back(source)
-
-
 def reader_of(file: FoundFile, segment_bytes: int, window: Window) -> FileReader:
     """The file as a segment of that length."""
     return FileReader(file.path, file.start, segment_bytes, file.size, window)
@@ -126,7 +103,7 @@ class LogFiles:
         files = [file for file in self.files if file.start < below]
         reporter = FileReporter(self._sources, files, self._segment_bytes)
         scanner = LogScanner(
-            FileSegments(self._sources, files, self._segment_bytes),
+            LogFiles(self._sources, files, self._segment_bytes),
             known_end,
             boundaries,
             check_crc,
@@ -135,6 +112,22 @@ class LogFiles:
             reporter=reporter,
         )
         return scanner, reporter
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """For a scanner: where the first file begins, and where the last one ends."""
+        files = self.files
+        return (files[0].start, files[-1].start + self._segment_bytes) if files else (0, 0)
+
+    def readers(self, start: int) -> Iterator[SegmentReader]:
+        """For a scanner: the segments that end behind `start`, one after the other."""
+        for file in self.files:
+            if file.start + self._segment_bytes > start:
+                source = self._sources.own(file.path)
+                try:
+                    yield reader_of(file, self._segment_bytes, Window(source))
+                finally:
+                    self._sources.give_back(source)
 
     def last_sound_start(self) -> int:
         """Where the last segment begins that begins with a sound record or blank; 0 if none."""

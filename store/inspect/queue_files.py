@@ -5,13 +5,10 @@ insists on a whole queue and opens for writing.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
 
 from aerobee.store.inspect.layout import FoundFile, FoundQueue
-from aerobee.store.inspect.log_files import LogFiles
 from aerobee.store.inspect.report import Findings
 from aerobee.store.queues.queue_view import ENTRY_BYTES, QueueView
-from aerobee.store.scan.boundaries import Boundaries, last_boundary
 from aerobee.store.scan.sources import Sources
 
 
@@ -56,6 +53,18 @@ class QueueFiles(QueueView):
             return self.directory, 0
         return file.path, offset * ENTRY_BYTES - file.start
 
+    def note(
+        self,
+        findings: Findings,
+        kind: str,
+        offset: int,
+        what: str,
+        log_offset: int | None = None,
+    ) -> None:
+        """A finding at a slot."""
+        path, position = self.place(offset)
+        findings.add(kind, path, position, what, log_offset=log_offset, queue_offset=offset)
+
     def check_files(self, findings: Findings, found: FoundQueue) -> None:
         """Lengths and the run of the files."""
         expected = found.files[0].start if found.files else 0
@@ -92,29 +101,3 @@ class QueueFiles(QueueView):
             if high:
                 return file.start // ENTRY_BYTES + -(-high // ENTRY_BYTES)
         return self.files[-1].start // ENTRY_BYTES if self.files else 0
-
-
-class QueueSet:
-    """All queues of a store, and what their entries together say about the log."""
-
-    def __init__(
-        self,
-        sources: Sources,
-        found: Sequence[FoundQueue],
-        queue_bytes: int,
-        log: LogFiles,
-    ) -> None:
-        self._log = log
-        self.queues = {
-            (queue.topic, queue.queue_id): QueueFiles(sources, queue, queue_bytes)
-            for queue in found
-        }
-        self.boundaries = Boundaries(self.queues.values, log.names_back)
-
-    def named_end(self) -> int:
-        """Log offset behind the last boundary (`scan/boundaries.py`); 0 if there is none."""
-        return last_boundary(self.queues.values(), self._log.names_back, 0)[0]
-
-    def name_anything(self) -> bool:
-        """Whether any entry of any queue names a record."""
-        return any(queue.last_named(queue.max_offset) for queue in self.queues.values())

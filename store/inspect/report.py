@@ -14,6 +14,7 @@ entries is reported in little memory.
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from aerobee.config.model import Settings
 from aerobee.store.inspect.kinds import KINDS, Level
 from aerobee.store.scan.sequence import Gap
 
@@ -127,6 +128,16 @@ class Sizes(NamedTuple):
     index_entries: int
     extension_bytes: int
     origins: dict[str, str]
+
+    def applied_to(self, settings: Settings) -> Settings:
+        """The settings of a broker that goes by these sizes."""
+        return settings.with_changes(
+            commit_log_segment_bytes=self.segment_bytes,
+            consume_queue_segment_bytes=self.queue_bytes,
+            index_slots=self.index_slots,
+            index_entries=self.index_entries,
+            consume_queue_ext_segment_bytes=self.extension_bytes,
+        )
 
 
 class LogFacts(NamedTuple):

@@ -21,7 +21,7 @@ from aerobee.store.index.file import (
 )
 from aerobee.store.inspect.layout import FoundFile, Layout
 from aerobee.store.inspect.report import Sizes
-from aerobee.store.inspect.state import read_marks
+from aerobee.store.inspect.state import KnownMarks
 from aerobee.store.scan.sources import Source
 
 GIVEN, NOTED, FOUND, ASSUMED = "given", "noted by the broker", "found", "assumed"
@@ -29,12 +29,14 @@ _ENTRY_BYTES = 20
 _TAIL_BYTES = 1 << 20
 
 
-def find_sizes(files: Files, layout: Layout, settings: Settings, given: Collection[str]) -> Sizes:
+def find_sizes(
+    files: Files, layout: Layout, marks: KnownMarks, settings: Settings, given: Collection[str]
+) -> Sizes:
     """The sizes to go by; `given` names the settings somebody chose (attribute names).
 
     Raises StoreSizeMismatch when a chosen size is that of no file at all.
     """
-    segment_bytes, segment_origin = _segment_size(files, layout, settings, given)
+    segment_bytes, segment_origin = _segment_size(layout, marks, settings, given)
     queue_files = [file for queue in layout.queues for file in queue.files]
     queue_bytes, queue_origin = _size(
         queue_files, settings.consume_queue_segment_bytes, "consume_queue_segment_bytes", given,
@@ -58,7 +60,7 @@ def find_sizes(files: Files, layout: Layout, settings: Settings, given: Collecti
 
 
 def _segment_size(
-    files: Files, layout: Layout, settings: Settings, given: Collection[str]
+    layout: Layout, marks: KnownMarks, settings: Settings, given: Collection[str]
 ) -> tuple[int, str]:
     """As for other files, but one file alone is no proof of its size: somebody may have cut it, or
     lengthened it. Then the size that was given counts, or the one that the offsets file notes."""
@@ -66,7 +68,6 @@ def _segment_size(
     is_alone = len(layout.segments) == 1
     if name in given and is_alone and not layout.segments[0].start % setting:
         return setting, GIVEN
-    marks = read_marks(files, layout.root)
     noted = marks.offsets.segment_bytes if marks.offsets is not None else 0
     if noted and name not in given and (marks.ours or is_alone):
         return noted, NOTED

@@ -10,7 +10,6 @@ compares.
 
 import os
 import struct
-from collections.abc import Iterator
 
 from aerobee.protocol.message.record_layout import (
     LOG_OFFSET_POSITION,
@@ -159,43 +158,26 @@ def check_rights(
 ) -> None:
     """Refuse files that we may not use as we have to: made by another user, most often root, or on
     a read-only file system. Met later, they would stop the store. Raises StoreNotWritable."""
-    for path, write in _used(files, root, segments, queues, index):
+    paths = segments.paths
+    # (path, whether it is written) of all that is there.
+    used = [(root, True), (os.path.join(root, "checkpoint"), True)]
+    used += [(os.path.join(root, "offsets"), False)]
+    used += [(directory, directory in paths.writable) for directory in paths.all]
+    last = segments.last
+    for segment in segments.segments:
+        # Any of the last ones may be the one that is written: those behind it are empty.
+        is_young = last is not None and segment.start >= last.start - 2 * segment.size
+        used.append((segment.path, is_young and not paths.is_read_only(segment.path)))
+    derived = [queues.directory, queues.ext_directory]
+    derived += sorted({os.path.dirname(queue.directory) for queue in queues})
+    for queue in queues:
+        derived += [queue.directory, *(file.path for file in queue.segments)]
+    if index is not None:
+        derived += [index.directory, *index.paths]
+    for path, write in [*used, *((path, True) for path in derived)]:
         if files.exists(path) and not files.may_use(path, write=write):
             raise StoreNotWritable(
                 f"{path} cannot be {'written' if write else 'read'} by this user: look at its "
                 "owner and mode (was the broker started as root once?), and whether its file "
                 "system is mounted read-only. Nothing was changed."
             )
-
-
-def _used(
-    files: Files,
-    root: str,
-    segments: MappedFileQueue,
-    queues: ConsumeQueueTable,
-    index: IndexService | None,
-) -> Iterator[tuple[str, bool]]:
-    """(path, whether it is written) of all that is there."""
-    yield root, True
-    yield os.path.join(root, "checkpoint"), True
-    yield os.path.join(root, "offsets"), False
-    paths = segments.paths
-    for directory in paths.all:
-        yield directory, directory in paths.writable
-    last = segments.last
-    for segment in segments.segments:
-        # Any of the last ones may be the one that is written: those behind it are empty.
-        is_young = last is not None and segment.start >= last.start - 2 * segment.size
-        yield segment.path, is_young and not paths.is_read_only(segment.path)
-    for directory in (queues.directory, queues.ext_directory):
-        yield directory, True
-    for topic in sorted({os.path.dirname(queue.directory) for queue in queues}):
-        yield topic, True
-    for queue in queues:
-        yield queue.directory, True
-        for file in queue.segments:
-            yield file.path, True
-    if index is not None:
-        yield index.directory, True
-        for file_path in index.paths:
-            yield file_path, True

@@ -17,14 +17,6 @@ def was_left_open(files: Files, root: str) -> bool:
     return files.exists(os.path.join(root, "abort"))
 
 
-def check_abort(files: Files, root: str, findings: Findings) -> None:
-    """Say it when the last run did not end in order."""
-    if was_left_open(files, root):
-        findings.add(
-            "left-open", os.path.join(root, "abort"), None, "the last run did not end in order"
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class KnownMarks:
     """What our offsets file says, as far as a start would believe it.
@@ -39,22 +31,24 @@ class KnownMarks:
     same_boot: bool = False
 
     @property
+    def believed(self) -> Offsets | None:
+        """What the file says, if it speaks of this directory."""
+        return self.offsets if self.ours else None
+
+    @property
     def flushed(self) -> int:
         """Up to there the log was on the disk for certain; 0 if nobody knows."""
-        return self.offsets.flushed if self.offsets is not None and self.ours else 0
+        return 0 if self.believed is None else self.believed.flushed
 
     @property
     def nothing_lost(self) -> bool:
         """Whether every write of the last run is there, however it ended."""
-        return (
-            self.offsets is not None and self.ours and self.same_boot and not self.offsets.poisoned
-        )
+        return self.believed is not None and self.same_boot and not self.believed.poisoned
 
     def knows_gap(self, start: int, end: int) -> bool:
         """Whether a recovery has met this damaged range before."""
-        if self.offsets is None or not self.ours:
-            return False
-        return any(first <= start and end <= last for first, last in self.offsets.gaps)
+        gaps = () if self.believed is None else self.believed.gaps
+        return any(first <= start and end <= last for first, last in gaps)
 
 
 def read_marks(files: Files, root: str) -> KnownMarks:
@@ -89,7 +83,7 @@ def check_marks(
             None,
             "was written for another directory, or RocketMQ ran on this one since",
         )
-    begins = -1 if marks.offsets is None or not marks.ours else marks.offsets.log_begins
+    begins = -1 if marks.believed is None else marks.believed.log_begins
     if 0 <= begins < log_start:
         findings.add(
             "log-front-missing",
@@ -108,7 +102,7 @@ def check_marks(
             f"{log_end}: {marks.flushed - log_end} bytes are lost",
             log_offset=log_end,
         )
-    if marks.ours and marks.offsets is not None and marks.offsets.poisoned:
+    if marks.believed is not None and marks.believed.poisoned:
         findings.add("poisoned", path, None, "the last run stopped because a write or sync failed")
 
 

@@ -1,55 +1,107 @@
-"""A store at rest as files: its log and its queues, and how the one is scanned with the other."""
+"""A store at rest as files: what is there, of which sizes, known to reach how far; its log and its
+queues, and how the one is scanned with the other.
 
+Making one reads names, lengths and the small files; the log and the queues are opened when they are
+asked for.
+"""
+
+from collections.abc import Collection
 from functools import cached_property
 
 from aerobee.config.model import Settings
 from aerobee.store.disk.files import Files
-from aerobee.store.inspect.layout import Layout
+from aerobee.store.index.view import IndexView
+from aerobee.store.inspect.config import Tables
+from aerobee.store.inspect.ext import Extensions
+from aerobee.store.inspect.layout import survey
 from aerobee.store.inspect.log_files import FileReporter, LogFiles
-from aerobee.store.inspect.queue_files import QueueSet
-from aerobee.store.inspect.report import Sizes
-from aerobee.store.inspect.state import KnownMarks
+from aerobee.store.inspect.queue_files import QueueFiles
+from aerobee.store.inspect.report import Counts, Findings
+from aerobee.store.inspect.sizes import find_sizes
+from aerobee.store.inspect.state import read_marks, was_left_open
 from aerobee.store.log.encoding import crc_checks
+from aerobee.store.scan.boundaries import Boundaries, last_boundary
 from aerobee.store.scan.log_scanner import LogScanner
 from aerobee.store.scan.sources import Sources
 
 
 class StoreFiles:
-    """To be closed. `left_open`: the last run did not end in order. Raises OSError."""
+    """The store below `settings.store_path`, to be closed; it may be asked again after that.
 
-    def __init__(
-        self,
-        files: Files,
-        settings: Settings,
-        layout: Layout,
-        sizes: Sizes,
-        marks: KnownMarks,
-        *,
-        left_open: bool,
-    ) -> None:
-        self._marks = marks
-        self._crc_check = crc_checks(verify_property_crc=settings.verify_property_crc)
-        self._torn_above = left_open and not marks.nothing_lost
+    `given` names the settings that somebody chose (attribute names): sizes that nobody chose are
+    found from the files, and `settings` has all of them then. `left_open`: the last run did not end
+    in order. Raises NotAStore, StoreSizeMismatch or OSError.
+    """
+
+    def __init__(self, files: Files, settings: Settings, given: Collection[str] = ()) -> None:
+        self.files = files
+        self.given = given
+        self.root = settings.store_path
+        self.layout = survey(files, settings)
+        self.marks = read_marks(files, self.root)
+        self.sizes = find_sizes(files, self.layout, self.marks, settings, given)
+        self.settings = self.sizes.applied_to(settings)
+        self.left_open = was_left_open(files, self.root)
         self.sources = Sources(files)
-        self.log = LogFiles(self.sources, layout.segments, sizes.segment_bytes)
-        self.queue_set = QueueSet(self.sources, layout.queues, sizes.queue_bytes, self.log)
-        self.queues = self.queue_set.queues
+
+    @cached_property
+    def log(self) -> LogFiles:
+        """The commit log."""
+        return LogFiles(self.sources, self.layout.segments, self.sizes.segment_bytes)
+
+    @cached_property
+    def queues(self) -> dict[tuple[str, int], QueueFiles]:
+        """All consume queues, by topic and queue id. Raises OSError."""
+        return {
+            (found.topic, found.queue_id): QueueFiles(self.sources, found, self.sizes.queue_bytes)
+            for found in self.layout.queues
+        }
+
+    @cached_property
+    def extensions(self) -> Extensions:
+        """The queues' extension files."""
+        return Extensions(self.sources, self.layout, self.sizes.extension_bytes)
+
+    def index_view(self, path: str) -> IndexView:
+        """One of the index files, read-only."""
+        return IndexView(
+            lambda position, size: self.sources.get(path).read(position, size),
+            self.sizes.index_slots,
+        )
+
+    @cached_property
+    def boundaries(self) -> Boundaries:
+        """Where the queues know records to begin."""
+        return Boundaries(self.queues.values, self.log.names_back)
 
     @cached_property
     def known_end(self) -> int:
         """Up to there sound records are known to have been."""
-        named_end = self.queue_set.named_end()
-        return max(named_end, self.log.last_sound_start(), self._marks.flushed)
+        named_end, _ = last_boundary(self.queues.values(), self.log.names_back, 0)
+        return max(named_end, self.log.last_sound_start(), self.marks.flushed)
+
+    def queue_end(self, key: tuple[str, int]) -> int | None:
+        """Where a queue ends, None if there is no such queue."""
+        queue = self.queues.get(key)
+        return None if queue is None else queue.max_offset
+
+    def name_anything(self) -> bool:
+        """Whether any entry of any queue names a record."""
+        return any(queue.last_named(queue.max_offset) for queue in self.queues.values())
 
     def scanner(self, below: int = 1 << 63) -> tuple[LogScanner, FileReporter]:
         """A scan of the segments that begin `below` a log offset, and its reporter."""
         return self.log.scanner(
-            self.queue_set.boundaries,
+            self.boundaries,
             self.known_end,
-            self._crc_check,
-            torn_above=self._torn_above,
+            crc_checks(verify_property_crc=self.settings.verify_property_crc),
+            torn_above=self.left_open and not self.marks.nothing_lost,
             below=below,
         )
+
+    def tables(self, findings: Findings | None = None, counts: Counts | None = None) -> Tables:
+        """The broker's tables as they are now; what is wrong with them goes to `findings`."""
+        return Tables(self.files, self.layout, findings or Findings(), counts or Counts())
 
     def close(self) -> None:
         """Give all files back."""

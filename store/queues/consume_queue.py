@@ -86,7 +86,7 @@ class ConsumeQueue(QueueView):
         self.unfinished: str | None = None
         self.unmade: list[QueueFile] = []
         self.odd_sizes: dict[QueueFile, int] = {}  # those that somebody has cut or lengthened
-        # Directories whose new names are there, to be synced; see `take_directories`.
+        # Directories whose new names are there, to be synced; see `take_new_names`.
         self.new_directories: list[str] = []
 
     # --- writing ----------------------------------------------------------------------------
@@ -214,6 +214,13 @@ class ConsumeQueue(QueueView):
     def correct_min_offset(self, log_min: int) -> None:
         """Let the queue begin at its first message that the log still has; at its end if none."""
         self.min_offset = self.first_at(log_min)
+
+    def trimmed(self) -> None:
+        """The queue begins later than it did. Raises OSError."""
+
+    def take_new_names(self) -> list[str]:
+        """Flush thread: the directories that have new names in them, to be synced. OSError."""
+        return take_directories(self.new_directories)
 
     def recovered(self) -> None:
         """A recovery is done with the queue: numbering goes on at its end. Raises OSError."""
@@ -343,3 +350,11 @@ class ConsumeQueue(QueueView):
             return None
         index = (position - self.segments[0].start) // self.segment_bytes
         return self.segments[index] if 0 <= index < len(self.segments) else None
+
+
+def take_directories(noted: list[str]) -> list[str]:
+    """Take out what is noted now. The list stays the same one: what the owner's thread notes in it
+    meanwhile is kept, and taken the next time."""
+    taken = noted[:]
+    del noted[: len(taken)]
+    return taken

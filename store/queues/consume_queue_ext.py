@@ -34,7 +34,7 @@ from aerobee.store.segments.mapped_file_queue import check_file_size, check_is_f
 
 #: Addresses are at most this; greater values are tags codes or delivery times.
 MOST_ADDRESS = -(1 << 31) - 1
-#: What `put` and `stage` answer when there is no entry; any value above MOST_ADDRESS means that.
+#: What `stage` answers when there is no entry; any value above MOST_ADDRESS means that.
 NO_ADDRESS = 1
 HEAD_BYTES = 20
 MOST_ENTRY_BYTES = 32_767
@@ -119,14 +119,11 @@ class ConsumeQueueExt:
         """Address of the next entry, if it fits the file."""
         return self._next + _BASE
 
-    def put(self, entry: ExtEntry) -> int:
-        """Store an entry; its address, NO_ADDRESS if there can be none. Raises OSError."""
-        address = self.stage(entry)
-        self.write()
-        return address
-
     def stage(self, entry: ExtEntry) -> int:
-        """As `put`; written by the next `write`, taken back by `forget`. Raises OSError."""
+        """Take an entry for the next `write`, unless `forget` comes first; its address.
+
+        NO_ADDRESS if there can be none. Raises OSError.
+        """
         size = entry.size
         # The reference ends three files before it gives up; whether an entry fits one is known.
         if size > min(MOST_ENTRY_BYTES, self.segment_bytes - _END_BYTES):

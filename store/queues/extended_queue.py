@@ -1,16 +1,13 @@
-"""Consume queues with extension files (`enableConsumeQueueExt`), and the table of them.
+"""Consume queues with extension files (`enableConsumeQueueExt`).
 
 Built in the place of the plain ones when the option is on, so that without it nothing asks.
 """
 
-import os
-
 from aerobee.store.disk.descriptors import DescriptorCache
 from aerobee.store.disk.files import Files
-from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.consume_queue import ConsumeQueue, take_directories
 from aerobee.store.queues.consume_queue_ext import ConsumeQueueExt, ExtEntry, is_address
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
-from aerobee.store.queues.table import ConsumeQueueTable, take_directories
 
 _pack_entry = ENTRY.pack
 _CHUNK_ENTRIES = 3200
@@ -78,9 +75,9 @@ class ExtendedQueue(ConsumeQueue):
 
     def correct_min_offset(self, log_min: int) -> None:
         super().correct_min_offset(log_min)
-        self.expire_ext()
+        self.trimmed()
 
-    def expire_ext(self) -> None:
+    def trimmed(self) -> None:
         """Let go of extension files of messages before the queue's first one. Raises OSError."""
         if self.min_offset >= self.max_offset:
             self.ext.expire_below(self.ext.next_address)
@@ -88,6 +85,10 @@ class ExtendedQueue(ConsumeQueue):
         entry = self.entry(self.min_offset)
         if entry is not None and is_address(entry[2]):
             self.ext.expire_below(entry[2])
+
+    def take_new_names(self) -> list[str]:
+        self.ext.dispose()
+        return take_directories(self.ext.new_directories) + super().take_new_names()
 
     def sync_and_drop_cache(self, log_offset: int) -> None:
         super().sync_and_drop_cache(log_offset)
@@ -112,48 +113,3 @@ class ExtendedQueue(ConsumeQueue):
                     return addresses[-1]
             end = start
         return None
-
-
-class ExtendedQueueTable(ConsumeQueueTable):
-    """The table of such queues; their extension files have `ext_segment_bytes` each."""
-
-    def __init__(
-        self,
-        files: Files,
-        directory: str,
-        segment_bytes: int,
-        light_limit: int | None,
-        ext_segment_bytes: int,
-    ) -> None:
-        super().__init__(files, directory, segment_bytes, light_limit)
-        self._ext_segment_bytes = ext_segment_bytes
-
-    def trimmed(self, queue: ConsumeQueue) -> None:
-        assert isinstance(queue, ExtendedQueue)
-        queue.expire_ext()
-
-    def flush(self, least_pages: int) -> int:
-        for queue in self:
-            assert isinstance(queue, ExtendedQueue)
-            ext = queue.ext
-            if ext.expired:
-                ext.dispose()
-            queue.new_directories += take_directories(ext.new_directories)
-        return super().flush(least_pages)
-
-    def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        place = (topic, str(queue_id))
-        return ExtendedQueue(
-            self._files,
-            self.cache,
-            os.path.join(self.directory, *place),
-            topic,
-            queue_id,
-            self._segment_bytes,
-            ConsumeQueueExt(
-                self._files,
-                self.cache,
-                os.path.join(self.ext_directory, *place),
-                self._ext_segment_bytes,
-            ),
-        )

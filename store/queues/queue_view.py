@@ -13,6 +13,7 @@ says bytes or log.
 """
 
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 ENTRY_BYTES = 20
@@ -32,7 +33,7 @@ def names_record(log_offset: int, size: int) -> bool:
     return 0 < size < PRE_BLANK_SIZE and log_offset >= 0
 
 
-class QueueView:
+class QueueView(ABC):
     """Reading of one queue, whose slots go from `first_offset` to `max_offset`. A subclass gives
     the bytes with `read_entries`."""
 
@@ -45,13 +46,13 @@ class QueueView:
     max_offset: int
 
     @property
+    @abstractmethod
     def first_offset(self) -> int:
         """First slot that has a file."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read_entries(self, first: int, count: int) -> bytes:
         """Up to `count` entries from `first` on, within one file; empty where there is none."""
-        raise NotImplementedError
 
     @property
     def name(self) -> str:

@@ -6,7 +6,7 @@ for a wrong one that is mended), so what it reads is right as long as the files 
 that is gone (trimmed, or its topic deleted) is a FileNotFoundError.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
@@ -15,26 +15,47 @@ from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.segments.mapped_file import segment_name
 
 
+class Snapshot(ConsumeQueue):
+    """What a queue was when the copy was made. Any thread; raises OSError when read, or says so to
+    `failed`, if there is one, and what cannot be read holds nothing."""
+
+    __slots__ = ("_failed",)
+
+    def __init__(
+        self,
+        files: Files,
+        cache: DescriptorCache,
+        queue: ConsumeQueue,
+        failed: Callable[[ConsumeQueue, OSError], None] | None = None,
+    ) -> None:
+        """Reads through `cache`, which is read-only and the caller's to close."""
+        super().__init__(
+            files, cache, queue.directory, queue.topic, queue.queue_id, queue.segment_bytes
+        )
+        self._failed = failed
+        # The end first: files are added before it moves.
+        self.max_offset = queue.max_offset
+        self.min_offset = queue.min_offset
+        self.segments = tuple(
+            QueueFile(queue.directory, segment_name(file.start), queue.segment_bytes)
+            for file in queue.segments
+        )
+
+    def read_entries(self, first: int, count: int) -> bytes:
+        try:
+            return super().read_entries(first, count)
+        except OSError as error:
+            if self._failed is None:
+                raise
+            self._failed(self, error)
+            return b""
+
+
 @contextmanager
 def snapshot(files: Files, queue: ConsumeQueue) -> Iterator[ConsumeQueue]:
-    """The queue for reading only. Any thread; raises OSError when read."""
+    """The queue for reading only, for a while."""
     cache = DescriptorCache(files, read_only=True)
     try:
-        yield copy_of(files, cache, queue)
+        yield Snapshot(files, cache, queue)
     finally:
         cache.close()
-
-
-def copy_of(files: Files, cache: DescriptorCache, queue: ConsumeQueue) -> ConsumeQueue:
-    """A snapshot that reads through `cache`, which is read-only and the caller's to close."""
-    copy = ConsumeQueue(
-        files, cache, queue.directory, queue.topic, queue.queue_id, queue.segment_bytes
-    )
-    # The end first: files are added before it moves.
-    copy.max_offset = queue.max_offset
-    copy.min_offset = queue.min_offset
-    copy.segments = tuple(
-        QueueFile(queue.directory, segment_name(file.start), queue.segment_bytes)
-        for file in queue.segments
-    )
-    return copy

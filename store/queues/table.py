@@ -23,6 +23,8 @@ from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import LmqConsumeQueueNumExceeded, MessageIllegal, StoreLayoutError
 from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.consume_queue_ext import ConsumeQueueExt
+from aerobee.store.queues.extended_queue import ExtendedQueue
 from aerobee.store.queues.queue_view import ENTRY_BYTES
 
 log = logging.getLogger("aerobee.store")
@@ -38,16 +40,23 @@ class ConsumeQueueTable:
     """The queues below `directory`, their files `segment_bytes` each.
 
     At most `light_limit` light queues are admitted; with None `%LMQ%` names are like any other.
+    With `ext_segment_bytes` they have extension files of that length.
     """
 
     def __init__(
-        self, files: Files, directory: str, segment_bytes: int, light_limit: int | None = None
+        self,
+        files: Files,
+        directory: str,
+        segment_bytes: int,
+        light_limit: int | None = None,
+        ext_segment_bytes: int | None = None,
     ) -> None:
         self._files = files
         self.directory = directory
         # Of extension files; without the option what it has left there.
         self.ext_directory = directory + "_ext"
         self._segment_bytes = segment_bytes
+        self._ext_segment_bytes = ext_segment_bytes
         self.cache = DescriptorCache(files)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._removal_lock = threading.Lock()
@@ -218,9 +227,6 @@ class ConsumeQueueTable:
                 return False
             return True
 
-    def trimmed(self, queue: ConsumeQueue) -> None:
-        """The queue begins later than it did. Raises OSError."""
-
     def flush(self, least_pages: int) -> int:
         """Flush thread: sync the files with that many new pages (0: all); how many were synced.
 
@@ -236,11 +242,11 @@ class ConsumeQueueTable:
 
     def _sync_directories(self) -> None:
         taken: list[tuple[ConsumeQueue, list[str]]] = []
-        for queue in list(self.queues.values()):
-            names = take_directories(queue.new_directories)
-            if names:
-                taken.append((queue, names))
         try:
+            for queue in self:
+                names = queue.take_new_names()
+                if names:
+                    taken.append((queue, names))
             for directory in dict.fromkeys([name for _, names in taken for name in names]):
                 try:
                     self._files.sync_directory(directory)
@@ -265,10 +271,14 @@ class ConsumeQueueTable:
         self.cache.close()
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        directory = os.path.join(self.directory, topic, str(queue_id))
-        return ConsumeQueue(
-            self._files, self.cache, directory, topic, queue_id, self._segment_bytes
-        )
+        files, place = self._files, os.path.join(topic, str(queue_id))
+        directory = os.path.join(self.directory, place)
+        parts = (files, self.cache, directory, topic, queue_id, self._segment_bytes)
+        if self._ext_segment_bytes is None:
+            return ConsumeQueue(*parts)
+        directory = os.path.join(self.ext_directory, place)
+        ext = ConsumeQueueExt(files, self.cache, directory, self._ext_segment_bytes)
+        return ExtendedQueue(*parts, ext)
 
 
 def check_topic(topic: str) -> None:
@@ -278,11 +288,3 @@ def check_topic(topic: str) -> None:
     size = len(topic.encode("utf-8", "surrogatepass"))
     if size > MAX_TOPIC_BYTES:
         raise MessageIllegal(f"the topic name has {size} bytes, {MAX_TOPIC_BYTES} are allowed")
-
-
-def take_directories(noted: list[str]) -> list[str]:
-    """Take out what is noted now. The list stays the same one: what the owner's thread notes in it
-    meanwhile is kept, and taken the next time."""
-    taken = noted[:]
-    del noted[: len(taken)]
-    return taken

@@ -14,18 +14,13 @@ Threads: `met` on the store's caller's; `note` and `forget` on any, guarded by a
 
 import enum
 import logging
-import struct
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record_check import RECORD, RecordHead, check_record
-from aerobee.protocol.message.record_layout import (
-    LOG_OFFSET_POSITION,
-    MESSAGE_MAGIC,
-    SIZE_AND_MAGIC,
-)
+from aerobee.protocol.message.record_layout import MESSAGE_MAGIC, SIZE_AND_MAGIC
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.slots import names_slot
 from aerobee.store.queues.table import ConsumeQueueTable
@@ -41,8 +36,6 @@ Entry = tuple[int, int, int]
 
 # Places that are logged, some 200 bytes each; those beyond are only counted.
 _MOST_REPORTED = 10_000
-_OWN_OFFSET = struct.Struct(">q")
-_OWN_OFFSET_END = LOG_OFFSET_POSITION + _OWN_OFFSET.size
 
 
 class Kind(enum.Enum):
@@ -102,7 +95,7 @@ class Judge:
         try:
             head = check_record(segment.view, position, log_offset, segment.wrote, self._crc_check)
         except CorruptRecord as error:
-            if self._stands_there(segment, position, entry):
+            if self._stands_there(segment, entry):
                 return Verdict(Kind.RECORD, log_offset, log_offset + size, str(error))
             return Verdict(Kind.UNCLEAR, log_offset, log_offset + size, str(error))
         if head.kind != RECORD:
@@ -123,25 +116,21 @@ class Judge:
             entry, f"it names {entry[0]}, the log is {first} to {self._segments.max_offset}"
         )
 
-    def _stands_there(self, segment: MappedFile, position: int, entry: Entry) -> bool:
+    def _stands_there(self, segment: MappedFile, entry: Entry) -> bool:
         """Whether a record, damaged as it is, stands where the entry says.
 
         If two of size, magic and own place are right, or a sound record follows: one flipped bit
         leaves two, a place in the middle of something else has none.
         """
         log_offset, size, _ = entry
-        view, end = segment.view, position + size
-        if position + _OWN_OFFSET_END > segment.wrote:
+        reader = MappedReader(segment)
+        own = reader.own_place(log_offset)
+        if own is None:
             return False
-        found, magic = SIZE_AND_MAGIC.unpack_from(view, position)
-        (own,) = _OWN_OFFSET.unpack_from(view, position + LOG_OFFSET_POSITION)
+        found, magic = SIZE_AND_MAGIC.unpack_from(segment.view, log_offset - segment.start)
         if (found == size) + (magic == MESSAGE_MAGIC) + (own == log_offset) >= 2:
             return True
-        try:
-            check_record(view, end, log_offset + size, segment.wrote, self._crc_check)
-        except CorruptRecord:
-            return False
-        return True
+        return reader.is_sound(log_offset + size, self._crc_check)
 
     def _named_elsewhere(
         self, queue: ConsumeQueue, offset: int, entry: Entry, head: RecordHead

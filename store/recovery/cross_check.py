@@ -5,7 +5,7 @@ it names the entry back (place, size, topic, queue, offset). A segment's beginni
 too. Where neither log nor queue can be believed alone, `recovery/plan.py` and the scanner ask here.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record_check import CHECK_BODY, CHECK_NOTHING, RECORD, RecordHead
@@ -52,32 +52,38 @@ class CrossCheck:
     ) -> RecordHead | None:
         """The record an entry names, if it is that queue's message of that offset and size."""
         log_offset, size, _ = entry
-        segment = self._segments.find(log_offset)
-        if segment is None:
+        reader = self._reader(log_offset)
+        if reader is None:
             return None
         try:
-            return named_back(MappedReader(segment), queue, offset, log_offset, size)
+            return named_back(reader, queue, offset, log_offset, size)
+        except CorruptRecord:
+            return None
+
+    def _reader(self, log_offset: int) -> MappedReader | None:
+        segment = self._segments.find(log_offset)
+        return None if segment is None else MappedReader(segment)
+
+    def _head(self, log_offset: int, check_crc: int = CHECK_NOTHING) -> RecordHead | None:
+        """The record or blank there, None if there is none."""
+        reader = self._reader(log_offset)
+        try:
+            return None if reader is None else reader.head(log_offset, check_crc)
         except CorruptRecord:
             return None
 
     def last_sound_start(self) -> int:
         """Beginning of the last segment that begins with a sound record; the first one counts."""
-        for segment in reversed(self._segments.segments):
-            try:
-                MappedReader(segment).head(segment.start, CHECK_NOTHING)
-            except CorruptRecord:
-                continue
-            return segment.start
-        return self._segments.min_offset
+        return self._last_start(lambda _head: True)
 
     def reference_start(self, checkpoint: Checkpoint) -> int:
         """The last segment whose first record's time the checkpoint has passed (FORMAT.md 8.4)."""
+        return self._last_start(lambda head: 0 < head.store_timestamp_ms <= checkpoint.min_ms)
+
+    def _last_start(self, fits: Callable[[RecordHead], bool]) -> int:
         for segment in reversed(self._segments.segments):
-            try:
-                head = MappedReader(segment).head(segment.start, CHECK_NOTHING)
-            except CorruptRecord:
-                continue
-            if 0 < head.store_timestamp_ms <= checkpoint.min_ms:
+            head = self._head(segment.start)
+            if head is not None and fits(head):
                 return segment.start
         return self._segments.min_offset
 
@@ -115,13 +121,8 @@ class CrossCheck:
         entry = queue.entry(offset)
         if entry is None or any(start <= entry[0] < end for start, end in gaps):
             return False
-        segment = self._segments.find(entry[0])
-        if segment is None or self.is_sound(queue, offset, entry):
-            return False
-        try:
-            return MappedReader(segment).head(entry[0], CHECK_NOTHING).kind == RECORD
-        except CorruptRecord:
-            return False
+        head = self._head(entry[0])
+        return head is not None and head.kind == RECORD and not self.is_sound(queue, offset, entry)
 
     def begins_late(self, queue: ConsumeQueue) -> bool:
         """Whether the log may have messages for files before the queue's first one. Deletion leaves
@@ -162,27 +163,19 @@ class CrossCheck:
     def _is_of_damaged(self, queue: ConsumeQueue, offset: int) -> bool:
         """Whether an entry agrees in place and size with what is left of a record there."""
         entry = queue.entry(offset)
-        segment = None if entry is None else self._segments.find(entry[0])
-        if entry is None or segment is None or self.is_sound(queue, offset, entry):
+        reader = None if entry is None else self._reader(entry[0])
+        if entry is None or reader is None or self.is_sound(queue, offset, entry):
             return False
-        reader = MappedReader(segment)
-        claimed = reader.claimed_sizes(entry[0], segment.end)
-        try:
-            reader.head(entry[0], CHECK_BODY)
-        except CorruptRecord:
-            return entry[1] in (claimed.by_field, claimed.by_parts)
-        return False
+        claimed = reader.claimed_sizes(entry[0], reader.end)
+        is_damaged = not reader.is_sound(entry[0], CHECK_BODY)
+        return is_damaged and entry[1] in (claimed.by_field, claimed.by_parts)
 
     def boundary_at(self, log_offset: int) -> int:
         """`log_offset` if a record begins there, else the beginning of its segment."""
         segment = self._segments.find(log_offset)
         if segment is None:
             return self._segments.min_offset
-        try:
-            MappedReader(segment).head(log_offset, CHECK_NOTHING)
-        except CorruptRecord:
-            return segment.start
-        return log_offset
+        return segment.start if self._head(log_offset) is None else log_offset
 
     def index_end(self, index: IndexService, keep: int) -> int:
         """From where the keys are made again that the oldest `keep` index files do not have."""
@@ -196,9 +189,8 @@ class CrossCheck:
 
     def is_own(self, queue: ConsumeQueue, log_offset: int) -> bool:
         """Whether the sound record at `log_offset` is the queue's own, not one dispatched to it."""
-        segment = self._segments.find(log_offset)
-        assert segment is not None
-        head = MappedReader(segment).head(log_offset, CHECK_NOTHING)
+        head = self._head(log_offset)
+        assert head is not None
         return head.topic == queue.topic and head.queue_id == queue.queue_id
 
 

@@ -79,53 +79,45 @@ class RecoveryPlan:
     index_kept: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
 class Planner:
     """Makes the plan for loaded `segments`, `queues` and `index`."""
 
-    def __init__(
-        self,
-        segments: MappedFileQueue,
-        queues: ConsumeQueueTable,
-        index: IndexService | None,
-        checkpoint: Checkpoint,
-        cross_check: CrossCheck,
-        known: Known,
-    ) -> None:
-        self._segments = segments
-        self._queues = queues
-        self._index = index
-        self._checkpoint = checkpoint
-        self._cross_check = cross_check
-        self._known = known
+    segments: MappedFileQueue
+    queues: ConsumeQueueTable
+    index: IndexService | None
+    checkpoint: Checkpoint
+    cross_check: CrossCheck
+    known: Known
 
     def plan(self, remade_from: int | None = None) -> RecoveryPlan:
         """Judge. `remade_from`: queue files were gone, and are to be filled from there. Raises
         OSError."""
-        offsets = self._known.offsets
+        offsets = self.known.offsets
         plan = self._by_time() if offsets is None else self._by_offset(offsets)
         if remade_from is not None and remade_from < plan.dispatch_from:
             plan.dispatch_from = remade_from
             plan.why = "queue files were gone"
-        for queue in self._queues:
-            before = self._cross_check.before_unsound_end(queue, plan.dispatch_from)
+        for queue in self.queues:
+            before = self.cross_check.before_unsound_end(queue, plan.dispatch_from)
             if before < plan.dispatch_from:
                 plan.dispatch_from = before
                 plan.why = f"the last unit of {queue.directory} names no message"
         self._look_for_others(plan)
-        plan.dispatch_from = max(self._segments.min_offset, plan.dispatch_from)
-        plan.start = max(self._segments.min_offset, min(plan.start, plan.dispatch_from))
+        plan.dispatch_from = max(self.segments.min_offset, plan.dispatch_from)
+        plan.start = max(self.segments.min_offset, min(plan.start, plan.dispatch_from))
         return plan
 
     def _look_for_others(self, plan: RecoveryPlan) -> None:
         """A few entries of each queue, as many as take no time worth mentioning."""
-        offsets = self._known.offsets
+        offsets = self.known.offsets
         gaps = () if offsets is None else offsets.gaps
-        looks = min(_MOST_LOOKS, _ALL_LOOKS // max(1, len(self._queues.queues)))
-        for queue in self._queues if looks else ():
-            if plan.dispatch_from <= self._segments.min_offset:
+        looks = min(_MOST_LOOKS, _ALL_LOOKS // max(1, len(self.queues.queues)))
+        for queue in self.queues if looks else ():
+            if plan.dispatch_from <= self.segments.min_offset:
                 return
-            if self._cross_check.is_anothers(queue, looks, gaps):
-                plan.dispatch_from = self._segments.min_offset
+            if self.cross_check.is_anothers(queue, looks, gaps):
+                plan.dispatch_from = self.segments.min_offset
                 plan.why = f"{queue.directory} names the messages of another queue"
                 log.warning(
                     "queue made again, it holds another one's units path=%s", queue.directory
@@ -134,10 +126,10 @@ class Planner:
     # --- by offset --------------------------------------------------------------------------
 
     def _by_offset(self, offsets: Offsets) -> RecoveryPlan:
-        nothing_lost = self._known.nothing_lost
+        nothing_lost = self.known.nothing_lost
         marks = offsets.live if nothing_lost else offsets.synced
         floor = offsets.flushed
-        named_end, store_ms = self._cross_check.last_named_end()
+        named_end, store_ms = self.cross_check.last_named_end()
         if nothing_lost:
             floor = max(floor, named_end)
         if named_end < floor:
@@ -152,32 +144,32 @@ class Planner:
             store_ms,
             "the offsets file",
         )
-        entries = self._queues.entries_below(marks.log_offset)
+        entries = self.queues.entries_below(marks.log_offset)
         if entries < marks.entries:
-            plan.dispatch_from = self._segments.min_offset
+            plan.dispatch_from = self.segments.min_offset
             plan.why = f"{marks.entries - entries} queue units are missing"
-        elif nothing_lost and not self._known.clean_stop:
+        elif nothing_lost and not self.known.clean_stop:
             # Not yet synced, and a failed sync that nobody could note would have left a hole.
-            for queue in self._queues:
+            for queue in self.queues:
                 first = queue.first_at(offsets.synced.log_offset)
-                before = self._cross_check.before_first_hole(queue, plan.dispatch_from, first)
+                before = self.cross_check.before_first_hole(queue, plan.dispatch_from, first)
                 plan.dispatch_from = min(plan.dispatch_from, before)
         self._index_by_offset(plan, offsets)
         return plan
 
     def _index_by_offset(self, plan: RecoveryPlan, offsets: Offsets) -> None:
-        index = self._index
-        if index is None or not self._segments.segments:
+        index = self.index
+        if index is None or not self.segments.segments:
             return
         if any(name not in index.names for name in offsets.index_files):
             self._index_from(plan, index, 0)
             return
-        if self._known.nothing_lost:
+        if self.known.nothing_lost:
             keep = index.cut_uncounted()
             if index.end_offset < offsets.index_end:
                 # A failed sync that nobody could note took what was not synced before, or somebody
                 # has put back an older file.
-                end = min(offsets.indexed, self._cross_check.index_end(index, len(index.files)))
+                end = min(offsets.indexed, self.cross_check.index_end(index, len(index.files)))
                 plan.dispatch_from = min(plan.dispatch_from, max(0, end))
         else:
             keep = index.whole_up_to(offsets.indexed)
@@ -188,18 +180,18 @@ class Planner:
     def _index_from(self, plan: RecoveryPlan, index: IndexService, keep: int) -> None:
         """Go on with the oldest `keep` files; read again what the others named."""
         plan.index_kept = keep
-        plan.dispatch_from = min(plan.dispatch_from, self._cross_check.index_end(index, keep))
+        plan.dispatch_from = min(plan.dispatch_from, self.cross_check.index_end(index, keep))
 
     # --- by time ----------------------------------------------------------------------------
 
     def _by_time(self) -> RecoveryPlan:
-        cross_check = self._cross_check
+        cross_check = self.cross_check
         named_end, store_ms = cross_check.last_named_end()
-        clean = self._known.clean_stop
+        clean = self.known.clean_stop
         # One thread dispatches in the log's order, so entries were made up to the last one there
         # is.
-        trusted = clean or self._known.nothing_lost
-        start = named_end if trusted else cross_check.reference_start(self._checkpoint)
+        trusted = clean or self.known.nothing_lost
+        start = named_end if trusted else cross_check.reference_start(self.checkpoint)
         plan = RecoveryPlan(
             start,
             start,
@@ -210,18 +202,18 @@ class Planner:
         )
         self._index_by_time(plan)
         if not clean:
-            for queue in self._queues:
+            for queue in self.queues:
                 before = cross_check.before_first_hole(queue, plan.dispatch_from)
                 plan.dispatch_from = min(plan.dispatch_from, before)
         return plan
 
     def _index_by_time(self, plan: RecoveryPlan) -> None:
-        index = self._index
-        if index is None or not self._segments.segments:
+        index = self.index
+        if index is None or not self.segments.segments:
             return
-        trusted = self._known.clean_stop or self._known.nothing_lost
-        synced_ms = None if trusted else self._checkpoint.index_ms
-        keep = index.count_reliable(self._segments.max_offset, synced_ms)
+        trusted = self.known.clean_stop or self.known.nothing_lost
+        synced_ms = None if trusted else self.checkpoint.index_ms
+        keep = index.count_reliable(self.segments.max_offset, synced_ms)
         if trusted and keep == len(index.files):
             keep = index.cut_uncounted()
         doubtful = keep < len(index.files) or bool(index.damaged)

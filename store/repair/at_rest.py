@@ -17,7 +17,8 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -29,12 +30,9 @@ from aerobee.store.disk.files import Clock, Files, ReadOnlyFiles
 from aerobee.store.disk.lock import StoreLock
 from aerobee.store.disk.offsets_file import DerivedMarks, Offsets, OffsetsFile
 from aerobee.store.errors import StoreInUse, StoreLayoutError
-from aerobee.store.inspect.layout import ASIDE_PREFIX, Layout, survey
-from aerobee.store.inspect.report import Sizes
-from aerobee.store.inspect.sizes import find_sizes
-from aerobee.store.inspect.state import KnownMarks, read_marks
+from aerobee.store.inspect.layout import ASIDE_PREFIX, survey
 from aerobee.store.inspect.store_files import StoreFiles
-from aerobee.store.opening import LOG_SIZE_KEYS, make_parts, open_parts
+from aerobee.store.opening import make_parts, open_parts
 from aerobee.store.recovery.report import Progress, RecoveryReport
 
 log = logging.getLogger("aerobee.store")
@@ -63,7 +61,7 @@ class StoreAtRest:
     ) -> None:
         self._reading = reading
         # `abort` is ours from the first change on, and says nothing of the last run any more.
-        self._changing = self._left_open = False
+        self._changing = False
         self.files = files or (ReadOnlyFiles() if reading else Files())
         self.clock = clock or Clock()
         self.settings = settings
@@ -72,9 +70,9 @@ class StoreAtRest:
         self.root = settings.store_path
         self._lock = StoreLock(self.files, self.root)
         self._checkpoint = Checkpoint(self.files, os.path.join(self.root, "checkpoint"))
-        self.layout: Layout
-        self.sizes: Sizes
-        self.marks: KnownMarks
+        #: What is there; after changes to it, `look` sees it anew. It was left open if the last
+        #: run, or a command like this one before us, did not end in order.
+        self.store: StoreFiles
         # Where what was taken out is; made when the first thing is.
         self.aside: str | None = None
 
@@ -108,38 +106,10 @@ class StoreAtRest:
 
     def look(self) -> None:
         """Read names, lengths and marks (again)."""
-        self.layout = survey(self.files, self.settings)
-        self.sizes = find_sizes(self.files, self.layout, self.settings, self.given)
-        self.marks = read_marks(self.files, self.root)
-        if not self._changing:
-            self._left_open = self._lock.was_left_open()
-        self.settings = self.settings.with_changes(
-            commit_log_segment_bytes=self.sizes.segment_bytes,
-            consume_queue_segment_bytes=self.sizes.queue_bytes,
-            index_slots=self.sizes.index_slots,
-            index_entries=self.sizes.index_entries,
-            consume_queue_ext_segment_bytes=self.sizes.extension_bytes,
-        )
-
-    @property
-    def was_left_open(self) -> bool:
-        """Whether the last run, or a command like this one before us, did not end in order."""
-        return self._left_open
-
-    def store_files(self) -> StoreFiles:
-        """The log and the queues, to be read and closed by the caller. Raises OSError."""
-        return StoreFiles(
-            self.files,
-            self.settings,
-            self.layout,
-            self.sizes,
-            self.marks,
-            left_open=self.was_left_open,
-        )
-
-    def is_given(self, name: str) -> bool:
-        """Whether somebody chose the setting (attribute name)."""
-        return name in self.given
+        store = StoreFiles(self.files, self.settings, self.given)
+        if self._changing:
+            store.left_open = self.store.left_open
+        self.store, self.settings = store, store.settings
 
     def check_loadable(self) -> None:
         """Refuse a store that a start would refuse. Reads names and lengths only.
@@ -148,14 +118,10 @@ class StoreAtRest:
         """
         parts = make_parts(self.settings, self.files, self.clock)
         try:
-            parts.segments.paths.check()
-            parts.segments.load(LOG_SIZE_KEYS)
-            parts.queues.load()
-            if parts.index is not None:
-                parts.index.load()
+            parts.load()
             segments = parts.segments.segments
             end = segments[-1].end if segments else 0
-            if end < self.marks.flushed or not (segments or parts.queues.entries() == 0):
+            if end < self.store.marks.flushed or not (segments or parts.queues.entries() == 0):
                 raise StoreLayoutError(
                     f"the commit log ends at {end}, messages that stood behind it are missing. "
                     "Restore the log, or look with 'aerobee store repair' at what is left."
@@ -181,10 +147,10 @@ class StoreAtRest:
         self._checkpoint.load()
         self._checkpoint.logics_ms = self._checkpoint.index_ms = 0
         self._checkpoint.flush()
-        offsets = self.marks.offsets
+        offsets = self.store.marks.offsets
         start = DerivedMarks(0, 0)
         file = OffsetsFile(self.files, self.root)
-        if reaches and not self.marks.ours:
+        if reaches and not self.store.marks.ours:
             offsets = Offsets(reaches, 0, start, start, -1, (), (), file.identity())
         if offsets is not None:
             file.save(
@@ -199,13 +165,20 @@ class StoreAtRest:
                 )
             )
 
-    def take_out(self, path: str) -> str:
-        """Move a file or directory to lost+found, where it keeps its name; its new path."""
-        return self.take_out_as(path, path)
+    @contextmanager
+    def changing(self, path: str, *, create: bool = False) -> Iterator[int]:
+        """A descriptor of a file to be changed; it is synced at the end. Raises OSError."""
+        fd = self.files.open(path, create=create)
+        try:
+            yield fd
+            self.files.sync(fd)
+        finally:
+            self.files.close(fd)
 
-    def take_out_as(self, path: str, name: str) -> str:
-        """The same, under the name that the file `name` would have had there."""
-        target = os.path.join(self._aside(), self._name_below(name))
+    def take_out(self, path: str, name: str | None = None) -> str:
+        """Move a file or directory to lost+found, where it keeps its name, or has the one that the
+        file `name` would have had there; its new path."""
+        target = os.path.join(self._aside(), self._name_below(name or path))
         self.make_directory(os.path.dirname(target))
         while self.files.exists(target):
             target += "~"
@@ -214,7 +187,7 @@ class StoreAtRest:
         except OSError as error:
             if error.errno != errno.EXDEV or self.files.is_directory(path):
                 raise
-            self._copy(path, 0, None, target)
+            self.copy(path, target)
             self.files.remove(path)
         self.files.sync_directory(os.path.dirname(target))
         self.files.sync_directory(os.path.dirname(path))
@@ -226,13 +199,9 @@ class StoreAtRest:
         name = f"{self._name_below(path)}.{start}-{end}"
         target = os.path.join(self._aside(), name)
         self.make_directory(os.path.dirname(target))
-        self._copy(path, start, end, target)
+        self.copy(path, target, start, end)
         self.files.sync_directory(os.path.dirname(target))
         return target
-
-    def copy(self, path: str, target: str) -> None:
-        """Copy a file, durably but for the new name."""
-        self._copy(path, 0, None, target)
 
     def asides(self) -> list[str]:
         """All lost+found directories there are, the newest first."""
@@ -273,8 +242,8 @@ class StoreAtRest:
         for changed in self.files.make_directories(directory):
             self.files.sync_directory(changed)
 
-    def _copy(self, path: str, start: int, end: int | None, target: str) -> None:
-        """Copy a file's bytes, leaving out what was never written."""
+    def copy(self, path: str, target: str, start: int = 0, end: int | None = None) -> None:
+        """Copy a file's bytes, durably but for the new name, leaving out what was never written."""
         source = self.files.open(path, read_only=True)
         copy = -1
         try:

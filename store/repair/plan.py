@@ -5,20 +5,87 @@ loses, in offsets and messages, so that somebody can decide at night.
 """
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import Any, Concatenate, ParamSpec
 
 from aerobee.store.inspect.layout import FoundFile
 from aerobee.store.inspect.report import Report
 from aerobee.store.inspect.sizes import FOUND
 from aerobee.store.repair import steps
 from aerobee.store.repair.at_rest import StoreAtRest
-from aerobee.store.repair.model import INDEX_WRONG, QUEUES_WRONG, Plan, Step, does
 from aerobee.store.segments.mapped_file import segment_name
 
 # More missing segments than this are no hole: some file has a name that is not its own.
 _MISSING_MOST = 1000
 _NAMES_SHOWN = 8
+
+P = ParamSpec("P")
+
+#: Findings that a rebuild of what is derived mends.
+QUEUES_WRONG = frozenset(
+    {"queue-missing", "queue-file-size", "queue-file-missing", "unit-missing", "unit-wrong"}
+    | {"unit-tags", "unit-dangling", "unit-beyond-log", "unit-order", "queue-hole"}
+    | {"record-stray", "rebuild-broken-off", "ext-file-size", "ext-wrong"}
+)
+INDEX_WRONG = frozenset(
+    {"index-missing", "index-size", "index-header", "index-entry", "index-slot", "index-count"}
+    | {"index-time", "key-missing", "key-stray", "rebuild-broken-off"}
+)
+
+
+@dataclass
+class Step:
+    """One thing to do, now, or without an `act` together with others at the end.
+
+    `log` says that it changes the log; what is `first` is in the way of all else, and changes
+    nothing that queues or index depend on.
+    """
+
+    what: str
+    act: Callable[[StoreAtRest], object] | None = field(repr=False)
+    keeps: str = "all messages"
+    loses: str = "nothing"
+    log: bool = False
+    first: bool = False
+
+
+@dataclass
+class Plan:
+    """All steps in order; `impossible` says what no repair can do, and what a person can."""
+
+    report: Report
+    steps: list[Step] = field(default_factory=list)
+    impossible: list[str] = field(default_factory=list)
+    queues: bool = False
+    index: bool = False
+    set_back: bool = False
+    filled: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def lost(self) -> int:
+        """How many messages are lost that queues still name, or whose records are left out."""
+        log = self.report.log
+        named = [end - first for ranges in log.lost.values() for _, first, end in ranges]
+        return sum(named) + len(log.strays)
+
+    @property
+    def anything(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.steps or self.queues or self.index)
+
+
+def does(
+    function: Callable[Concatenate[StoreAtRest, P], object], *args: P.args, **more: P.kwargs
+) -> Callable[[StoreAtRest], object]:
+    """What a step does: the function, with all but the store given."""
+    return lambda rest: function(rest, *args, **more)
+
+
+def _take_out(path: str, why: str, **more: Any) -> Step:
+    """Take out a file; `more` are fields of the step."""
+    return Step(f"take out {path}{why}", does(StoreAtRest.take_out, path), **more)
 
 
 class Planner:
@@ -28,7 +95,7 @@ class Planner:
         self._rest = rest
         self._report = report
         self._kinds = report.findings.counts
-        self._segment_bytes = rest.sizes.segment_bytes
+        self._segment_bytes = rest.store.sizes.segment_bytes
         self._plan = Plan(report)
         # Segments, by their start, that get another content than the audit has read.
         self._replaced: set[int] = set()
@@ -57,7 +124,7 @@ class Planner:
 
     def _is_hopeless(self) -> bool:
         impossible = self._plan.impossible
-        is_empty = not self._rest.layout.has_log
+        is_empty = not self._rest.store.layout.has_log
         if "log-missing" in self._kinds or (is_empty and "log-short" in self._kinds):
             impossible.append(
                 "the whole commit log is missing. Mount or restore it; if it is elsewhere, give "
@@ -77,7 +144,7 @@ class Planner:
     def _check_sizes(self) -> None:
         """No guess at the size of segments may cost messages."""
         rest, size = self._rest, self._segment_bytes
-        sound = [file for file in rest.layout.segments if not file.start % size]
+        sound = [file for file in rest.store.layout.segments if not file.start % size]
         ask = "Give the broker's: --config FILE, or --set mappedFileSizeCommitLog=BYTES"
         for file in sound:
             if file.size > size and steps.holds_records_from(rest.files, file, size):
@@ -85,7 +152,7 @@ class Planner:
                     f"{file.path} holds records behind byte {size}, so segments are longer than "
                     f"that. {ask}."
                 )
-        guessed = rest.sizes.origins["segment"] == FOUND
+        guessed = rest.store.sizes.origins["segment"] == FOUND
         if guessed and len(sound) == 1 and self._report.log.end > sound[0].start + size:
             self._plan.impossible.append(
                 f"{sound[0].path} was cut, or segments behind it are missing: messages up to log "
@@ -96,7 +163,7 @@ class Planner:
     # --- files in each other's way ----------------------------------------------------------
 
     def _strays(self) -> Iterator[Step]:
-        layout = self._rest.layout
+        layout = self._rest.store.layout
         stray = [(path, "is none of the store's files") for path, stops in layout.foreign if stops]
         stray += [(file.path, "has no length") for file in layout.unfinished]
         stray += [
@@ -105,34 +172,24 @@ class Planner:
             if file.start % self._segment_bytes
         ]
         for path, why in stray:
-            yield Step(
-                f"take out {path}, which {why}",
-                "all messages",
-                "nothing",
-                does(StoreAtRest.take_out, path),
-            )
+            yield _take_out(path, f", which {why}")
         for file in layout.duplicates:
             yield self._duplicate(file)
 
     def _duplicate(self, file: FoundFile) -> Step:
         files = self._rest.files
-        other = next(one for one in self._rest.layout.segments if one.start == file.start)
+        other = next(one for one in self._rest.store.layout.segments if one.start == file.start)
         if steps.same_bytes(files, file.path, other.path):
-            return Step(
-                f"take out {file.path}, which is the same as {other.path}",
-                "all messages",
-                "nothing",
-                does(StoreAtRest.take_out, file.path),
-            )
+            return _take_out(file.path, f", which is the same as {other.path}")
         out, kept = file.path, other.path
         if steps.written(files, out) > steps.written(files, kept):
             out, kept = kept, out
             self._replaced.add(file.start)
-        return Step(
-            f"take out {out}; {kept} has the same name and holds more",
-            f"what is in {kept}",
-            f"what is only in {out}, from lost+found it can be looked into",
-            does(StoreAtRest.take_out, out),
+        return _take_out(
+            out,
+            f"; {kept} has the same name and holds more",
+            keeps=f"what is in {kept}",
+            loses=f"what is only in {out}, from lost+found it can be looked into",
             log=out == other.path,
         )
 
@@ -140,7 +197,7 @@ class Planner:
         """Files with the records of another place go there, if nothing sound is in the way."""
         misplaced = self._report.log.misplaced
         free = {start for _, start, _ in misplaced}
-        there = {file.start for file in self._rest.layout.segments}
+        there = {file.start for file in self._rest.store.layout.segments}
         moves: list[tuple[str, int]] = []
         for path, start, own in misplaced:
             self._replaced.add(start)
@@ -155,9 +212,8 @@ class Planner:
             names = ", ".join(f"{os.path.basename(path)} is {start:020d}" for path, start in moves)
             yield Step(
                 f"give segments their own names: {names}",
-                "all their records",
-                "nothing",
                 does(steps.put_in_places, moves),
+                keeps="all their records",
                 log=True,
             )
         self._arriving = {start for _, start in moves}
@@ -165,22 +221,22 @@ class Planner:
 
     def _take_out_misplaced(self, path: str, start: int, own: int) -> Step:
         """For a file with the records of a segment that is there as well."""
-        (other,) = [file.path for file in self._rest.layout.segments if file.start == own]
+        (other,) = [file.path for file in self._rest.store.layout.segments if file.start == own]
         same = steps.same_bytes(self._rest.files, path, other)
         what = "which is a copy of" if same else "which holds other records of the place of"
         loses = f"what log offsets {start} to {start + self._segment_bytes} held"
         if start >= self._report.log.end:
             loses = f"nothing, the log ends at {self._report.log.end}"
-        return Step(
-            f"take out {path}, {what} {segment_name(own)}",
-            "all records of that one",
-            f"{loses}{self._names(start)}",
-            does(StoreAtRest.take_out, path),
+        return _take_out(
+            path,
+            f", {what} {segment_name(own)}",
+            keeps="all records of that one",
+            loses=f"{loses}{self._names(start)}",
             log=True,
         )
 
     def _missing(self) -> Iterator[Step]:
-        layout, size = self._rest.layout, self._segment_bytes
+        layout, size = self._rest.store.layout, self._segment_bytes
         sound = [file for file in layout.segments if not file.start % size]
         starts = {file.start for file in sound} - self._leaving | self._arriving
         if not starts:
@@ -211,17 +267,16 @@ class Planner:
             if found is not None:
                 yield Step(
                     f"put back {found} as {path}",
-                    "its records",
-                    "nothing",
                     does(steps.put_back, found, path),
+                    keeps="its records",
                     log=True,
                 )
                 continue
             yield Step(
                 f"make {path}, empty",
-                "the numbering of the log and of all queues",
-                f"{size} bytes, log offsets {start} to {start + size}{self._names(start)}",
                 does(steps.make_blank_segment, path),
+                keeps="the numbering of the log and of all queues",
+                loses=f"{size} bytes, log offsets {start} to {start + size}{self._names(start)}",
                 log=True,
             )
 
@@ -232,17 +287,12 @@ class Planner:
         for start in sorted(spare, reverse=True):
             if start - self._segment_bytes not in starts and start == max(kept) != min(kept):
                 kept.discard(start)
-                yield Step(
-                    f"take out {spare[start]}, which holds nothing and does not follow the log",
-                    "all messages",
-                    "nothing",
-                    does(StoreAtRest.take_out, spare[start]),
-                    log=True,
-                )
+                why = ", which holds nothing and does not follow the log"
+                yield _take_out(spare[start], why, log=True)
         return kept
 
     def _lengths(self) -> Iterator[Step]:
-        for file in self._rest.layout.segments:
+        for file in self._rest.store.layout.segments:
             if file.size == self._segment_bytes or file.start % self._segment_bytes:
                 continue
             if file.start in self._replaced:
@@ -250,9 +300,9 @@ class Planner:
             longer = file.size > self._segment_bytes
             yield Step(
                 f"bring {file.path} from {file.size} to {self._segment_bytes} bytes",
-                "the bytes behind it in lost+found" if longer else "what is left of it",
-                "nothing" if longer else "what stood behind the cut, see below",
                 does(steps.set_length, file.path),
+                keeps="the bytes behind it in lost+found" if longer else "what is left of it",
+                loses="nothing" if longer else "what stood behind the cut, see below",
                 log=True,
             )
 
@@ -260,9 +310,9 @@ class Planner:
         for finding in self._report.findings.of("log-front-missing"):
             yield Step(
                 "let the log begin where its first file does",
-                "all that is there",
-                f"what is not there any more: {finding.what}",
-                does(steps.later),
+                None,
+                keeps="all that is there",
+                loses=f"what is not there any more: {finding.what}",
                 log=True,
             )
 
@@ -288,9 +338,9 @@ class Planner:
             return
         yield Step(
             f"fill log offsets {start} to {end} of {path}",
-            "everything before and behind, in RocketMQ too; the bytes in lost+found",
-            f"{end - start} bytes that are damaged already{self._names(start)}",
             does(steps.fill, path, start, end, store_ms),
+            keeps="everything before and behind, in RocketMQ too; the bytes in lost+found",
+            loses=f"{end - start} bytes that are damaged already{self._names(start)}",
             log=True,
         )
 
@@ -308,10 +358,10 @@ class Planner:
             yield Step(
                 f"fill the record at {log_offset} of {path}, whose topic, queue or number is "
                 "damaged",
-                "its bytes, with the body, in lost+found",
-                f"this message, which no consumer gets: it says it is message {head.queue_offset} "
-                f"of {head.topic}/{head.queue_id}",
                 does(steps.fill, path, log_offset, end, store_ms),
+                keeps="its bytes, with the body, in lost+found",
+                loses="this message, which no consumer gets: it says it is message "
+                f"{head.queue_offset} of {head.topic}/{head.queue_id}",
                 log=True,
             )
 
@@ -322,9 +372,9 @@ class Planner:
             yield Step(
                 f"zero {high - position} bytes of {path} from byte {position} on, behind the log's "
                 "end",
-                "all messages; the bytes in lost+found",
-                "nothing that is known",
                 does(steps.zero, path, position, high),
+                keeps="all messages; the bytes in lost+found",
+                loses="nothing that is known",
             )
 
     # --- the rest ---------------------------------------------------------------------------
@@ -333,47 +383,37 @@ class Planner:
         for finding in self._report.findings.of("config-from-backup"):
             yield Step(
                 f"put {finding.path}.bak in the place of {finding.path}, which {finding.what}",
-                "the table as it was one write earlier",
-                "what that write changed; a start would lose the same",
                 does(steps.restore_table, finding.path, f"{finding.path}.bak"),
+                keeps="the table as it was one write earlier",
+                loses="what that write changed; a start would lose the same",
             )
         for finding in self._report.findings.of("config-damaged"):
             yield Step(
                 f"take out {finding.path} and its backup, neither of which can be read",
-                "all messages",
-                "this table: a broker starts with an empty one",
                 does(steps.take_out_all, (finding.path, f"{finding.path}.bak")),
+                loses="this table: a broker starts with an empty one",
             )
         for finding in self._report.findings.of("offset-beyond"):
             yield Step(
                 f"set back, in {finding.path}: {finding.what}",
-                "its messages",
-                "nothing; it may get the last ones again",
-                does(steps.later),
+                None,
+                keeps="its messages",
+                loses="nothing; it may get the last ones again",
             )
 
     def _state(self) -> Iterator[Step]:
         for finding in self._report.findings.of("not-a-file"):
-            yield Step(
-                f"take out {finding.path}, which {finding.what}",
-                "all messages; the next start makes the file anew",
-                "nothing",
-                does(StoreAtRest.take_out, finding.path),
-                first=True,
-            )
+            keeps = "all messages; the next start makes the file anew"
+            yield _take_out(finding.path, f", which {finding.what}", keeps=keeps, first=True)
         for kind in ("checkpoint-damaged", "offsets-damaged"):
             for path in dict.fromkeys(one.path for one in self._report.findings.of(kind)):
                 if self._rest.files.exists(path):
-                    yield Step(
-                        f"take out {path}, which is damaged",
-                        "all messages; the next start makes it anew",
-                        "nothing",
-                        does(StoreAtRest.take_out, path),
-                    )
+                    keeps = "all messages; the next start makes it anew"
+                    yield _take_out(path, ", which is damaged", keeps=keeps)
 
     def _path(self, log_offset: int) -> str:
         start = log_offset // self._segment_bytes * self._segment_bytes
-        found = [file.path for file in self._rest.layout.segments if file.start == start]
+        found = [file.path for file in self._rest.store.layout.segments if file.start == start]
         assert found, log_offset
         return found[0]
 

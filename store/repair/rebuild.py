@@ -21,10 +21,7 @@ from dataclasses import dataclass, field
 from aerobee.protocol.names import SCHEDULE_TOPIC, SYSTEM_TOPICS, is_light
 from aerobee.store.disk.offsets_file import MOST_GAPS, DerivedMarks, Offsets, OffsetsFile
 from aerobee.store.errors import MessageIllegal, StoreLayoutError
-from aerobee.store.inspect.config import Tables
 from aerobee.store.inspect.layout import REBUILD
-from aerobee.store.inspect.report import Counts, Findings
-from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.log.commit_log import Appended
 from aerobee.store.log.encoding import crc_checks
 from aerobee.store.opening import LOG_SIZE_KEYS, StoreParts, make_parts
@@ -113,17 +110,16 @@ def _build(
         index_enabled=_INDEX in names,
     )
     parts = make_parts(settings, files, rest.clock)
-    old = rest.store_files()
     offsets: Offsets | None = None
     try:
         parts.segments.load(LOG_SIZE_KEYS)
-        build = Build(rest, parts, old, report, queues=_QUEUES in names)
+        build = Build(rest, parts, report, queues=_QUEUES in names)
         build.run(progress)
         build.check()
         build.sync()
         offsets = build.offsets()
     finally:
-        old.close()
+        rest.store.close()
         parts.close(clean=False)
         if offsets is None:
             files.remove_tree(built)
@@ -162,7 +158,6 @@ class Build:
         self,
         rest: StoreAtRest,
         parts: StoreParts,
-        old: StoreFiles,
         report: RebuildReport,
         *,
         queues: bool,
@@ -171,9 +166,8 @@ class Build:
         self._parts = parts
         self._report = report
         self._with_queues = queues
-        self._old = old
-        tables = Tables(rest.files, rest.layout, Findings(), Counts())
-        self._topics = tables.topics()
+        self._old = rest.store
+        self._topics = rest.store.tables().topics()
         self._last_store_ms = 0
         self._scan: LogScanner
 
@@ -182,16 +176,16 @@ class Build:
         parts, rest = self._parts, self._rest
         segments = parts.segments
         self._check_log()
-        if rest.was_left_open:
+        if rest.store.left_open:
             for segment in segments.segments:
                 segment.sync_and_drop_cache()
         cross_check = CrossCheck(segments, parts.queues)
         floor = self._old.known_end
-        lasting = rest.marks.nothing_lost or not rest.was_left_open
+        lasting = rest.store.marks.nothing_lost or not rest.store.left_open
         self._scan = LogScanner(
             MappedSegments(segments),
             min(floor, segments.max_offset),
-            self._old.queue_set.boundaries,
+            self._old.boundaries,
             crc_checks(verify_property_crc=rest.settings.verify_property_crc),
             tail=Tail.FOLLOWED if lasting else Tail.TORN,
         )
@@ -219,7 +213,7 @@ class Build:
         """Refuse a log that is not there, or not as far as it was."""
         segments = self._parts.segments
         end = segments.segments[-1].end if segments.segments else 0
-        if end < self._rest.marks.flushed or (not end and self._old.queue_set.name_anything()):
+        if end < self._rest.store.marks.flushed or (not end and self._old.name_anything()):
             raise StoreLayoutError(
                 f"the commit log ends at {end}, messages that stood behind it are missing; nothing "
                 "was changed. Restore the log, or look with 'aerobee store repair' at what is left."
@@ -244,7 +238,7 @@ class Build:
     def _keep_numbers(self) -> None:
         """No queue ends lower than it did; what a power cut may take back does not count."""
         end = self._scan.end
-        lasting = self._rest.marks.nothing_lost or not self._rest.was_left_open
+        lasting = self._rest.store.marks.nothing_lost or not self._rest.store.left_open
         for key, old in self._old.queues.items():
             top = old.max_offset if lasting else old.first_at(end)
             if not top:
@@ -286,7 +280,7 @@ class Build:
 
     def _check_delays(self, queue: ConsumeQueue) -> None:
         old = self._old.queues.get((queue.topic, queue.queue_id))
-        if old is None or self._rest.is_given("message_delay_levels"):
+        if old is None or "message_delay_levels" in self._rest.given:
             return
         for first, data in old.chunks():
             for offset, (log_offset, size, due_ms) in enumerate(ENTRY.iter_unpack(data), first):
@@ -314,11 +308,11 @@ class Build:
     def offsets(self) -> Offsets:
         """What the offsets file is to say once all is in place."""
         rest, parts, end = self._rest, self._parts, self._scan.end
-        known = rest.marks.offsets if rest.marks.ours else None
+        known = rest.store.marks.believed
         derived = DerivedMarks(0, 0)
         if self._with_queues:
             derived = DerivedMarks(end, parts.queues.entries())
-        elif not rest.was_left_open:
+        elif not rest.store.left_open:
             derived = DerivedMarks(
                 end, sum(queue.max_offset for queue in self._old.queues.values())
             )

@@ -15,13 +15,12 @@ What it does not do: make up a log that is missing as a whole (a volume is proba
 write to a disk that refuses to be read.
 """
 
+from contextlib import closing
+
 from aerobee.store.audit.verify import verify
-from aerobee.store.inspect.config import Tables
-from aerobee.store.inspect.report import Counts, Findings
 from aerobee.store.recovery.report import Progress
 from aerobee.store.repair.at_rest import StoreAtRest
-from aerobee.store.repair.model import Plan
-from aerobee.store.repair.plan import Planner
+from aerobee.store.repair.plan import Plan, Planner
 from aerobee.store.repair.rebuild import rebuild
 from aerobee.store.repair.truncate import SaveTable
 
@@ -41,34 +40,20 @@ def repair(
     """
     changes = any(step.log for step in plan.steps) or plan.queues or plan.index
     for step in plan.steps:
-        if step.first:
+        if step.first and step.act is not None:
             step.act(rest)
     if changes:
         rest.distrust(without=plan.filled, reaches=plan.report.log.end)
     for step in plan.steps:
-        if not step.first:
+        if not step.first and step.act is not None:
             step.act(rest)
     rest.look()
     if plan.queues or plan.index:
         rebuild(rest, queues=plan.queues, index=plan.index, progress=progress, settle=False)
         rest.look()
-    if plan.set_back:
-        _set_back(rest, save_table)
+    if plan.set_back:  # no group stands behind the end of its queue
+        with closing(rest.store) as store:
+            for path, content in store.tables().set_back(store.queue_end):
+                save_table(path, content)
     if changes:
         rest.settle(progress)
-
-
-def _set_back(rest: StoreAtRest, save_table: SaveTable) -> None:
-    """No group stands behind the end of its queue."""
-    store_files = rest.store_files()
-    try:
-        tables = Tables(rest.files, rest.layout, Findings(), Counts())
-
-        def end(key: tuple[str, int]) -> int | None:
-            queue = store_files.queues.get(key)
-            return None if queue is None else queue.max_offset
-
-        for path, content in tables.set_back(end):
-            save_table(path, content)
-    finally:
-        store_files.close()

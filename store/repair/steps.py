@@ -6,6 +6,7 @@ it overwrites it has copied to lost+found before.
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record import encode_blank
@@ -29,7 +30,7 @@ def put_in_places(rest: StoreAtRest, moves: Sequence[tuple[str, int]]) -> None:
     waiting: list[tuple[str, str]] = []
     for path, start in moves:
         target = os.path.join(os.path.dirname(path), segment_name(start))
-        waiting.append((rest.take_out_as(path, target), target))
+        waiting.append((rest.take_out(path, target), target))
     for aside, target in waiting:
         put_back(rest, aside, target)
 
@@ -43,29 +44,21 @@ def put_back(rest: StoreAtRest, aside: str, target: str) -> None:
 
 def make_blank_segment(rest: StoreAtRest, path: str) -> None:
     """A segment that says of itself that nothing is in it, so that numbering is kept."""
-    files, size = rest.files, rest.sizes.segment_bytes
-    fd = files.open(path, create=not files.exists(path))
-    try:
+    files, size = rest.files, rest.store.sizes.segment_bytes
+    with rest.changing(path, create=not files.exists(path)) as fd:
         files.set_size(fd, size)
         files.write(fd, 0, encode_blank(size))
-        files.sync(fd)
-    finally:
-        files.close(fd)
     files.sync_directory(os.path.dirname(path))
 
 
 def set_length(rest: StoreAtRest, path: str) -> None:
     """Lengthen a segment with zeros, or cut off what is too much; bytes of it are kept."""
-    files, wanted = rest.files, rest.sizes.segment_bytes
+    files, wanted = rest.files, rest.store.sizes.segment_bytes
     found = files.size_of(path)
-    fd = files.open(path)
-    try:
+    with rest.changing(path) as fd:
         if found > wanted and files.last_nonzero(fd, wanted, found) > wanted:
             rest.keep_bytes(path, wanted, found)
         files.set_size(fd, wanted)
-        files.sync(fd)
-    finally:
-        files.close(fd)
 
 
 def fill(rest: StoreAtRest, path: str, start: int, end: int, store_ms: int) -> None:
@@ -73,11 +66,10 @@ def fill(rest: StoreAtRest, path: str, start: int, end: int, store_ms: int) -> N
 
     At the segment's end a blank does it.
     """
-    files, size = rest.files, rest.sizes.segment_bytes
+    files, size = rest.files, rest.store.sizes.segment_bytes
     first = start // size * size
     position, stop = start - first, end - first
-    fd = files.open(path)
-    try:
+    with rest.changing(path) as fd:
         high = files.last_nonzero(fd, position, stop)
         if high > position:
             rest.keep_bytes(path, position, high)
@@ -87,9 +79,6 @@ def fill(rest: StoreAtRest, path: str, start: int, end: int, store_ms: int) -> N
         else:
             for log_offset, record in fillers(start, end, store_ms):
                 files.write(fd, log_offset - first, record)
-        files.sync(fd)
-    finally:
-        files.close(fd)
 
 
 def can_fill(start: int, end: int, segment_bytes: int) -> bool:
@@ -102,22 +91,15 @@ def can_fill(start: int, end: int, segment_bytes: int) -> bool:
 def zero(rest: StoreAtRest, path: str, position: int, high: int) -> None:
     """Overwrite bytes behind the log's end with zeros."""
     rest.keep_bytes(path, position, high)
-    fd = rest.files.open(path)
-    try:
+    with rest.changing(path) as fd:
         rest.files.zero(fd, position, high)
-        rest.files.sync(fd)
-    finally:
-        rest.files.close(fd)
 
 
 def restore_table(rest: StoreAtRest, path: str, backup: str) -> None:
     """Put a table's backup in its place; the damaged one is kept, and the backup stays."""
     files = rest.files
-    if files.exists(path):
-        rest.take_out(path)
     temporary = f"{path}.tmp"
-    if files.exists(temporary):
-        rest.take_out(temporary)
+    take_out_all(rest, (path, temporary))
     rest.copy(backup, temporary)
     files.rename(temporary, path)
     files.sync_directory(os.path.dirname(path))
@@ -130,67 +112,49 @@ def take_out_all(rest: StoreAtRest, paths: Sequence[str]) -> None:
             rest.take_out(path)
 
 
-def later(_: StoreAtRest) -> None:
-    """For steps that are done all together at the end."""
-
-
 def in_lost_and_found(rest: StoreAtRest, start: int) -> str | None:
     """A whole segment of that start that an earlier command has taken out, None without one."""
     files, name = rest.files, segment_name(start)
     for directory in rest.asides():
         path = os.path.join(directory, "commitlog", name)
-        if files.exists(path) and files.size_of(path) == rest.sizes.segment_bytes:
-            file = FoundFile(path, start, rest.sizes.segment_bytes)
-            if head_at(files, file, rest.sizes.segment_bytes, 0) is not None:
+        if files.exists(path) and files.size_of(path) == rest.store.sizes.segment_bytes:
+            file = FoundFile(path, start, rest.store.sizes.segment_bytes)
+            if head_at(files, file, rest.store.sizes.segment_bytes, 0) is not None:
                 return path
     return None
 
 
 def head_at(files: Files, file: FoundFile, segment_bytes: int, position: int) -> RecordHead | None:
     """The head of the record or blank there, None if there is none."""
-    source = Source(files, file.path)
-    try:
+    with closing(Source(files, file.path)) as source:
         reader = reader_of(file, segment_bytes, Window(source))
-        return reader.head(file.start + position, CHECK_NOTHING)
-    except CorruptRecord:
-        return None
-    finally:
-        source.close()
+        try:
+            return reader.head(file.start + position, CHECK_NOTHING)
+        except CorruptRecord:
+            return None
 
 
 def holds_records_from(files: Files, file: FoundFile, position: int) -> bool:
     """Whether a sound record begins at or behind `position`, were the segment the whole file."""
-    source = Source(files, file.path)
-    try:
+    with closing(Source(files, file.path)) as source:
         reader = reader_of(file, file.size, Window(source))
         written = file.start + reader.written_end(position)
         return any(
             place is not None and reader.is_sound(place, CHECK_BODY)
             for place in reader.magics(file.start + position, written)
         )
-    finally:
-        source.close()
 
 
 def same_bytes(files: Files, one: str, other: str) -> bool:
     """Whether two files hold the same."""
-    first, second = Source(files, one), Source(files, other)
-    try:
-        if first.size != second.size:
-            return False
-        for position in range(0, first.size, 4 << 20):
-            if first.read(position, 4 << 20) != second.read(position, 4 << 20):
-                return False
-        return True
-    finally:
-        first.close()
-        second.close()
+    with closing(Source(files, one)) as first, closing(Source(files, other)) as second:
+        return first.size == second.size and all(
+            first.read(position, 4 << 20) == second.read(position, 4 << 20)
+            for position in range(0, first.size, 4 << 20)
+        )
 
 
 def written(files: Files, path: str) -> int:
     """How far a file holds anything but zeros."""
-    source = Source(files, path)
-    try:
+    with closing(Source(files, path)) as source:
         return source.last_nonzero(0, source.size)
-    finally:
-        source.close()

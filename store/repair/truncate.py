@@ -12,14 +12,13 @@ the recovery at the end. A crash anywhere leaves a store that starts.
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
 from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
 from aerobee.store.disk.offsets_file import DerivedMarks, Offsets, OffsetsFile
 from aerobee.store.errors import NoSuchPlace
-from aerobee.store.inspect.config import Tables
-from aerobee.store.inspect.report import Counts, Findings
 from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.opening import make_parts
 from aerobee.store.recovery.report import Progress
@@ -71,21 +70,17 @@ def plan_cut(
     """
     assert (at is None) != (after_ms is None)
     rest.check_loadable()
-    files = rest.store_files()
-    try:
-        return _Planner(rest, files, progress).plan(at, after_ms)
-    finally:
-        files.close()
+    with closing(rest.store):
+        return _Planner(rest.store, progress).plan(at, after_ms)
 
 
 class _Planner:
     """Looks for the place, then counts what is behind it."""
 
-    def __init__(self, rest: StoreAtRest, files: StoreFiles, progress: Progress | None) -> None:
-        self._rest = rest
+    def __init__(self, files: StoreFiles, progress: Progress | None) -> None:
         self._progress = progress
-        self._segments = rest.layout.segments
-        self._segment_bytes = rest.sizes.segment_bytes
+        self._segments = files.layout.segments
+        self._segment_bytes = files.sizes.segment_bytes
         self._files = files
         self._start = self._segments[0].start if self._segments else 0
 
@@ -142,12 +137,15 @@ class _Planner:
 
     def _count(self, cut: Cut) -> None:
         scan = self._files.scanner()[0]
+        # By queue: the number of the first message that goes, as its record has it.
+        numbers: dict[tuple[str, int], int] = {}
         for batch in scan.batches(cut.log_offset):
             cut.records += len(batch.records)
             cut.first_ms = cut.first_ms or batch.records[0][5]
-            for _, _, _, _, sys_flag, store_ms, topic, *_ in batch.records:
+            for _, _, queue_id, number, sys_flag, store_ms, topic, *_ in batch.records:
                 if not sys_flag & SYS_TRANSACTION_PREPARED:
                     cut.topics[topic] += 1
+                    numbers.setdefault((topic, queue_id), number)
                 cut.last_ms = max(cut.last_ms, store_ms)
             if self._progress is not None:
                 done = scan.end - cut.log_offset
@@ -161,12 +159,12 @@ class _Planner:
         ]
         for key, queue in self._files.queues.items():
             end = queue.first_at(cut.log_offset)
+            number = numbers.get(key, end)
+            if number < end and not queue.read_entries(number, 1):
+                end = number  # its file is missing, and with it what could say so
             if end < queue.max_offset:
                 cut.queue_ends[key] = end
-        cut.offsets = sum(1 for _ in self._tables().beyond(cut.queue_ends.get))
-
-    def _tables(self) -> Tables:
-        return Tables(self._rest.files, self._rest.layout, Findings(), Counts())
+        cut.offsets = sum(1 for _ in self._files.tables().beyond(cut.queue_ends.get))
 
 
 def truncate(
@@ -181,21 +179,18 @@ def truncate(
 
     What is cut is kept in lost+found unless `discard`. Raises OSError or StoreError.
     """
-    tables = Tables(rest.files, rest.layout, Findings(), Counts())
-    for path, content in tables.set_back(cut.queue_ends.get):
+    for path, content in rest.store.tables().set_back(cut.queue_ends.get):
         save_table(path, content)
     rest.distrust(flushed=cut.log_offset)
     _cut_log(rest, cut, discard=discard)
-    entries = _cut_queues(rest, cut)
-    known = rest.marks.offsets
-    indexed = -1 if known is None or not rest.marks.ours else min(known.indexed, cut.log_offset)
-    _save_marks(rest, cut, DerivedMarks(cut.log_offset, entries), indexed)
+    _save_marks(rest, cut, _cut_queues(rest, cut))
     rest.settle(progress)
 
 
-def _save_marks(rest: StoreAtRest, cut: Cut, derived: DerivedMarks, indexed: int) -> None:
+def _save_marks(rest: StoreAtRest, cut: Cut, derived: DerivedMarks) -> None:
     """What the offsets file may say now: the log reaches to the cut at most."""
-    known = rest.marks.offsets if rest.marks.ours else None
+    known = rest.store.marks.believed
+    indexed = -1 if known is None else min(known.indexed, cut.log_offset)
     gaps = known.gaps if known is not None else ()
     names = known.index_files if known is not None and indexed >= 0 else ()
     file = OffsetsFile(rest.files, rest.root)
@@ -221,33 +216,36 @@ def _cut_log(rest: StoreAtRest, cut: Cut, *, discard: bool) -> None:
             files.sync_directory(os.path.dirname(path))
         else:
             # Under a name that no repair takes for that of a missing segment.
-            rest.take_out_as(path, f"{path}.cut")
-    for segment in rest.layout.segments:
+            rest.take_out(path, f"{path}.cut")
+    for segment in rest.store.layout.segments:
         position = cut.log_offset - segment.start
         if segment.path in cut.segments or not 0 <= position < segment.size:
             continue
-        fd = files.open(segment.path)
-        try:
+        with rest.changing(segment.path) as fd:
             high = files.last_nonzero(fd, position, segment.size)
             if high > position:
                 if not discard:
                     rest.keep_bytes(segment.path, position, high)
                 files.zero(fd, position, segment.size)
-                files.sync(fd)
-        finally:
-            files.close(fd)
 
 
-def _cut_queues(rest: StoreAtRest, cut: Cut) -> int:
-    """Cut all queues; the sum of their ends."""
+def _cut_queues(rest: StoreAtRest, cut: Cut) -> DerivedMarks:
+    """Cut all queues; how far they are known to follow the log then.
+
+    Not at all where files were missing, which are made as a start does it, or where the last run
+    did not end in order: the recovery at the end fills the queues from the log.
+    """
     parts = make_parts(rest.settings, rest.files, rest.clock)
     try:
         parts.queues.load()
+        whole = not rest.store.left_open and not any(queue.unmade for queue in parts.queues)
+        for queue in parts.queues:
+            queue.mend_files()
         for (topic, queue_id), end in cut.queue_ends.items():
-            queue = parts.queues.get(topic, queue_id)
-            if queue is not None:
-                queue.zero_from(end)
+            found = parts.queues.get(topic, queue_id)
+            if found is not None:
+                found.zero_from(end)
         parts.queues.flush(0)
-        return parts.queues.entries()
+        return DerivedMarks(cut.log_offset, parts.queues.entries()) if whole else DerivedMarks(0, 0)
     finally:
         parts.close(clean=False)

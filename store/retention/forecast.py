@@ -11,8 +11,8 @@ whole forecast be made again, a few times at most.
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from os.path import dirname
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import NamedTuple
 
 from aerobee.config.model import Settings
@@ -21,12 +21,11 @@ from aerobee.store.disk.files import Clock, DiskSpace, Files
 from aerobee.store.disk.offsets_file import OffsetsFile
 from aerobee.store.disk.steady_time import SteadyTime
 from aerobee.store.errors import StoreLayoutError, StoreSizeMismatch
-from aerobee.store.inspect.config import Tables
-from aerobee.store.inspect.layout import FoundQueue, survey
-from aerobee.store.inspect.report import Counts, Findings
-from aerobee.store.inspect.sizes import find_sizes
+from aerobee.store.inspect.layout import FoundQueue
+from aerobee.store.inspect.report import Findings
+from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.retention.plan import Doomed, choose
+from aerobee.store.retention.plan import RetentionPlan, choose
 from aerobee.store.retention.rules import (
     MANUAL,
     SPACE,
@@ -65,31 +64,18 @@ class SegmentForecast(NamedTuple):
     expires_ms: int | None
 
 
-class Wave(NamedTuple):
-    """What goes at one time, oldest first, and why no more."""
-
-    at_ms: int
-    doomed: tuple[Doomed, ...]
-    stopped_by: str
-
-    @property
-    def bytes(self) -> int:
-        """Disk space that becomes free."""
-        return sum(one.end - one.start for one in self.doomed)
-
-
 class GroupForecast(NamedTuple):
     """A group in one queue that has not consumed all of it."""
 
     group: str
     topic: str
-    queue_id: int
+    queue: int
     committed: int
     #: Messages from there, or from the queue's first one, to the queue's end.
     behind: int
     #: Those among them that go now, and those that go now or at the next hour of deletion.
-    lost_now: int
-    lost_next: int
+    loses_now: int
+    loses_by_next_hour: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +86,16 @@ class Forecast:
     rules: RetentionRules
     segment_bytes: int
     disks: tuple[DiskForecast, ...]
-    verdict: Verdict
     segments: tuple[SegmentForecast, ...]
     made_ahead: int
-    now: Wave
+    #: What goes now, and why.
+    now: RetentionPlan
     #: What an operator's request would delete, whatever the hour.
-    on_request: Wave
+    on_request: RetentionPlan
     #: At the next hour of deletion; None if no hour is set.
-    next: Wave | None
+    next: RetentionPlan | None
     #: What the force ratio would take next if the disk were just above it; at most one run.
-    under_pressure: Wave
+    under_pressure: RetentionPlan
     groups: tuple[GroupForecast, ...]
     notes: tuple[str, ...]
 
@@ -120,7 +106,7 @@ def forecast(
     files: Files | None = None,
     clock: Clock | None = None,
 ) -> Forecast:
-    """Look at the store below `settings.store_path`; `given` as for `find_sizes`.
+    """Look at the store below `settings.store_path`; `given` as for `StoreFiles`.
 
     Raises NotAStore, StoreSizeMismatch or OSError.
     """
@@ -142,12 +128,11 @@ class _Look:
         self._rules = RetentionRules.of(settings)
         self._notes: list[str] = []
         self._behind_ms = self._not_counted(clock)
-        self._layout = survey(files, settings)
-        self._sizes = find_sizes(files, self._layout, settings, given)
-        self._times: dict[int, LastStored] = {}
+        self._store = StoreFiles(files, settings, given)
+        self._last_stored = cache(partial(last_stored, files))
         places = [
-            SegmentPlace(file.path, file.start, file.start + self._sizes.segment_bytes)
-            for file in self._layout.segments
+            SegmentPlace(file.path, file.start, file.start + self._store.sizes.segment_bytes)
+            for file in self._store.layout.segments
         ]
         self._places = places[: self._written(places)]
         self._made_ahead = len(places) - len(self._places)
@@ -167,9 +152,8 @@ class _Look:
         return Forecast(
             self._now_ms,
             self._rules,
-            self._sizes.segment_bytes,
+            self._store.sizes.segment_bytes,
             tuple(_disk_forecasts(disks)),
-            verdict,
             tuple(self._segments()),
             self._made_ahead,
             now,
@@ -218,41 +202,32 @@ class _Look:
         for place in self._places[-1:]:
             yield SegmentForecast(place, None, None)
 
-    def _last_stored(self, place: SegmentPlace, following: SegmentPlace) -> LastStored:
-        known = self._times.get(place.start)
-        if known is None:
-            known = self._times[place.start] = last_stored(self._files, place, following)
-        return known
-
     def _wave(
         self, verdict: Verdict, at_ms: int, *, until_ms: int | None = None, most: int = _EVERYTHING
-    ) -> Wave:
-        choice = choose(
-            self._rules,
-            verdict,
-            self._places,
-            self._last_stored,
-            dirname,
-            _EVERYTHING,
-            (at_ms if until_ms is None else until_ms) - self._behind_ms,
-            most,
+    ) -> RetentionPlan:
+        """What goes from `at_ms` on, or up to `until_ms`."""
+        now_ms = (at_ms if until_ms is None else until_ms) - self._behind_ms
+        plan = choose(
+            self._rules, verdict, self._places, self._last_stored, _EVERYTHING, now_ms, most
         )
-        return Wave(at_ms, choice.doomed, choice.stopped_by)
+        return replace(plan, now_ms=at_ms)
 
     # --- the groups -------------------------------------------------------------------------
 
     def _queues_path(self) -> str:
         return f"{self._settings.store_path}/consumequeue"
 
-    def _groups(self, now: Wave, following: Wave | None) -> Iterator[GroupForecast]:
+    def _groups(
+        self, now: RetentionPlan, following: RetentionPlan | None
+    ) -> Iterator[GroupForecast]:
         findings = Findings()
-        offsets = list(Tables(self._files, self._layout, findings, Counts()).committed())
+        offsets = list(self._store.tables(findings).committed())
         if "config-damaged" in findings.counts:
             self._notes.append("consumer offsets cannot be read whole: aerobee store verify")
         by_queue: dict[tuple[str, int], list[tuple[str, int]]] = {}
         for topic, group, queue_id, offset in offsets:
             by_queue.setdefault((topic, queue_id), []).append((group, offset))
-        for found in self._layout.queues:
+        for found in self._store.layout.queues:
             groups = by_queue.get((found.topic, found.queue_id))
             if groups and found.files:
                 yield from self._in_queue(found, groups, now, following)
@@ -261,8 +236,8 @@ class _Look:
         self,
         found: FoundQueue,
         groups: Iterable[tuple[str, int]],
-        now: Wave,
-        following: Wave | None,
+        now: RetentionPlan,
+        following: RetentionPlan | None,
     ) -> Iterator[GroupForecast]:
         cache = DescriptorCache(self._files, read_only=True)
         queue = ConsumeQueue(
@@ -271,7 +246,7 @@ class _Look:
             found.directory,
             found.topic,
             found.queue_id,
-            self._sizes.queue_bytes,
+            self._store.sizes.queue_bytes,
         )
         try:
             queue.load([file.name for file in found.files])
@@ -300,9 +275,9 @@ class _Look:
                 )
 
 
-def _begin_after(wave: Wave, first_at: Callable[[int], int], begin: int) -> int:
+def _begin_after(wave: RetentionPlan, first_at: Callable[[int], int], begin: int) -> int:
     """Where the queue begins after the wave."""
-    return max(begin, first_at(wave.doomed[-1].end)) if wave.doomed else begin
+    return begin if wave.new_min is None else max(begin, first_at(wave.new_min))
 
 
 def _disk_forecasts(disks: Disks) -> Iterator[DiskForecast]:

@@ -10,6 +10,7 @@ Pure, but for the times, which are asked for one segment after the other.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from os.path import dirname
 from typing import NamedTuple, TypeAlias
 
 from aerobee.store.retention.rules import FORCED, RetentionRules, Verdict
@@ -44,7 +45,7 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """What one run would delete."""
+    """What one run would delete, oldest first."""
 
     now_ms: int
     verdict: Verdict
@@ -64,50 +65,44 @@ class RetentionPlan:
         return self.doomed[-1].end if self.doomed else None
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """How `choose` came out."""
-
-    doomed: tuple[Doomed, ...]
-    stopped_by: str
-
-
 def choose(
     rules: RetentionRules,
     verdict: Verdict,
     segments: Sequence[SegmentPlace],
     last_stored: Callable[[SegmentPlace, SegmentPlace], LastStored],
-    directory_of: Callable[[str], str],
     safe_end: int,
     now_ms: int,
     most: int = MOST_A_RUN,
-) -> Choice:
-    """The segments that go now, oldest first. `last_stored` may raise OSError.
+) -> RetentionPlan:
+    """The segments that go at `now_ms`, oldest first. `last_stored` may raise OSError.
 
-    `segments` is the whole log, its last one the one that is written; `directory_of(path)` the log
-    directory a file is in, by which `verdict` counts what becomes free.
+    `segments` is the whole log, its last one the one that is written.
     """
-    if not verdict.triggers:
-        return Choice((), "neither the hour nor a disk triggers deletion")
     doomed: list[Doomed] = []
+
+    def up_to_here(stopped_by: str) -> RetentionPlan:
+        return RetentionPlan(now_ms, verdict, tuple(doomed), stopped_by)
+
+    if not verdict.triggers:
+        return up_to_here("neither the hour nor a disk triggers deletion")
     freed: dict[str, int] = {}
     for number, segment in enumerate(segments[:-1]):
         if len(doomed) >= most:
-            return Choice(tuple(doomed), f"at most {most} segments go in one run")
+            return up_to_here(f"at most {most} segments go in one run")
         if segment.end > safe_end:
-            return Choice(tuple(doomed), "the next one is not wholly synced and dispatched yet")
+            return up_to_here("the next one is not wholly synced and dispatched yet")
         last = dated(segments, number, now_ms, last_stored)
         reason = verdict.triggers[0]
         if now_ms < last.time_ms + rules.retention_ms:
             if not verdict.forced:
-                return Choice(tuple(doomed), "the next one has not expired")
+                return up_to_here("the next one has not expired")
             if verdict.relieved(freed):
-                return Choice(tuple(doomed), "what goes makes enough room")
+                return up_to_here("what goes makes enough room")
             reason = FORCED
-        directory = directory_of(segment.path)
+        directory = dirname(segment.path)
         freed[directory] = freed.get(directory, 0) + segment.end - segment.start
         doomed.append(Doomed(segment.path, segment.start, segment.end, last, reason))
-    return Choice(tuple(doomed), "the last segment never goes")
+    return up_to_here("the last segment never goes")
 
 
 def needs_in_queue(

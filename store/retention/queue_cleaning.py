@@ -20,14 +20,11 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.disk.descriptors import QueueFile
-from aerobee.store.disk.files import Files
-from aerobee.store.disk.health import Health
 from aerobee.store.disk.owner import OnOwner
 from aerobee.store.errors import StoreClosed
 from aerobee.store.flush.offsets_keeper import OffsetsKeeper
@@ -35,9 +32,8 @@ from aerobee.store.log.commit_log import CommitLog
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_view import ENTRY_BYTES
 from aerobee.store.queues.snapshot import snapshot
-from aerobee.store.queues.table import ConsumeQueueTable
-from aerobee.store.retention.disposal import Removal
-from aerobee.store.retention.queue_trim import QueueTrim, QueueTrimmer
+from aerobee.store.retention.queue_trim import QueueTrim
+from aerobee.store.retention.retention import Retention
 from aerobee.store.segments.mapped_file import segment_name
 
 log = logging.getLogger("aerobee.store.retention")
@@ -57,32 +53,27 @@ class Left(NamedTuple):
     paths: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class CleanedStore:
-    """What cleaning sees of the store."""
-
-    files: Files
-    health: Health
-    table: ConsumeQueueTable
-    log: CommitLog
-    offsets: OffsetsKeeper
-    #: Writes down how many entries there are now.
-    save_offsets: Callable[[], None]
-    trimmer: QueueTrimmer
-    removal: Removal
-    #: Held by whoever uses `trimmer`.
-    busy: threading.Lock
-    #: Owner: dispatch what is pending; its arrivals are not lost.
-    dispatch: Callable[[], None]
-    #: Owner: the sum of the queues' ends has changed.
-    count_again: Callable[[], None]
-
-
 class QueueCleaner:
-    """Removes queues of an open store."""
+    """Removes queues of an open store, whose `retention` shares trimmer and removal with it.
 
-    def __init__(self, store: CleanedStore) -> None:
-        self._store = store
+    Both are called on the owner's thread: `dispatch` dispatches what is pending, and its arrivals
+    are not lost; `count_again` is told that the sum of the queues' ends has changed.
+    """
+
+    def __init__(
+        self,
+        retention: Retention,
+        commit_log: CommitLog,
+        offsets: OffsetsKeeper,
+        dispatch: Callable[[], None],
+        count_again: Callable[[], None],
+    ) -> None:
+        self._retention = retention
+        self._store = retention.store
+        self._log = commit_log
+        self._offsets = offsets
+        self._dispatch = dispatch
+        self._count_again = count_again
         self._one_at_a_time = threading.Lock()
 
     def remove_topics(
@@ -100,7 +91,7 @@ class QueueCleaner:
         wanted = frozenset(topics)
         with self._one_at_a_time:
             self._check_open()
-            self._forget([queue for queue in self._store.table if queue.topic in wanted])
+            self._forget([queue for queue in self._store.queues if queue.topic in wanted])
             return self._remove(partial(self._topics_leave, wanted, confirm), on_owner)
 
     def clean_expired(self, on_owner: OnOwner, in_use: Callable[[str, int], bool]) -> int:
@@ -109,7 +100,7 @@ class QueueCleaner:
         `in_use(topic, queue id)` says on the owner's thread whether a topic has such a queue.
         Raises OSError.
         """
-        with self._one_at_a_time, self._store.busy:
+        with self._one_at_a_time, self._retention.busy:
             self._check_open()
             expired = self._expired()
             unused = on_owner(
@@ -128,14 +119,14 @@ class QueueCleaner:
     def _check_open(self) -> None:
         if self._store.health.broken is not None:
             raise self._store.health.broken
-        if self._store.removal.stopping:
+        if self._retention.removal.stopping:
             raise StoreClosed("the store is closed")
 
     # --- leaving ----------------------------------------------------------------------------
 
     def _forget(self, queues: Sequence[ConsumeQueue]) -> None:
         """Worker: write down that so many entries are no loss, before they go."""
-        offsets = self._store.offsets
+        offsets = self._offsets
         offsets.leaving = sum([queue.max_offset for queue in queues])
         with ExitStack() as stack:
             offsets.forget_queues(
@@ -143,7 +134,7 @@ class QueueCleaner:
             )
 
     def _remove(self, leave: Callable[[], list[Left]], on_owner: OnOwner) -> int:
-        store = self._store
+        store, removal = self._store, self._retention.removal
         try:
             gone = on_owner(leave)
         finally:
@@ -151,13 +142,13 @@ class QueueCleaner:
         paths = [path for one in gone for path in one.paths]
         topics = sorted({os.path.dirname(path) for path in paths})
         for directory in topics:
-            store.removal.sync_directory(directory)
+            removal.sync_directory(directory)
         for path in paths:
             store.files.remove_tree(path)
         for directory in topics:
             on_owner(partial(self._remove_if_empty, directory))
         for directory in sorted({os.path.dirname(directory) for directory in topics}):
-            store.removal.sync_directory(directory)
+            removal.sync_directory(directory)
         if gone:
             store.save_offsets()
         for one in gone:
@@ -166,23 +157,23 @@ class QueueCleaner:
 
     def _topics_leave(self, topics: frozenset[str], confirm: Callable[[str], bool]) -> list[Left]:
         """Owner: the queues of the topics leave the table, their files are no queue's any more."""
-        self._store.dispatch()
+        self._dispatch()
         confirmed = {topic for topic in topics if confirm(topic)}
         for topic in confirmed:
-            self._store.log.forget_queue_of(topic)
-        return self._leave([queue for queue in self._store.table if queue.topic in confirmed])
+            self._log.forget_queue_of(topic)
+        return self._leave([queue for queue in self._store.queues if queue.topic in confirmed])
 
     def _queues_leave(self, expired: Sequence[Expired]) -> list[Left]:
         """Owner: the same for queues that have not got a message meanwhile."""
         return self._leave([one.queue for one in expired if self._is_idle(one)])
 
     def _leave(self, queues: Sequence[ConsumeQueue]) -> list[Left]:
-        return [Left(queue, self._store.table.take_out(queue)) for queue in queues]
+        return [Left(queue, self._store.queues.take_out(queue)) for queue in queues]
 
     def _left(self) -> None:
         """Owner: the marks count what is there now."""
-        self._store.count_again()
-        self._store.offsets.leaving = 0
+        self._count_again()
+        self._offsets.leaving = 0
 
     def _remove_if_empty(self, directory: str) -> None:
         """Owner, who alone makes directories: a topic without queues needs none."""
@@ -193,9 +184,9 @@ class QueueCleaner:
 
     def _expired(self) -> list[Expired]:
         """Worker: queues with files none of whose messages the log still has."""
-        log_min = self._store.log.min_offset
+        log_min = self._log.min_offset
         found = []
-        for queue in self._store.table:
+        for queue in self._store.queues:
             if queue.topic == SCHEDULE_TOPIC or _holds_a_number_only(queue):
                 continue
             try:
@@ -209,11 +200,11 @@ class QueueCleaner:
     def _is_idle(self, one: Expired) -> bool:
         """Owner: nothing has come, or is on its way, since the queue was found expired."""
         queue, end = one
-        known = self._store.table.get(queue.topic, queue.queue_id)
+        known = self._store.queues.get(queue.topic, queue.queue_id)
         return known is queue and queue.max_offset == queue.next_offset == end
 
     def _begin_anew(self, used: Sequence[Expired], on_owner: OnOwner) -> int:
-        store = self._store
+        store, trimmer = self._store, self._retention.trimmer
         trims = on_owner(partial(self._begin_next_files, used))
         for trim in trims:
             # Its length and its name hold the numbering: on the disk before the others go.
@@ -222,11 +213,11 @@ class QueueCleaner:
                 store.files.sync(fd)
             finally:
                 store.files.close(fd)
-            store.removal.sync_directory(trim.queue.directory)
-        on_owner(partial(store.trimmer.apply, trims))
+            self._retention.removal.sync_directory(trim.queue.directory)
+        on_owner(partial(trimmer.apply, trims))
         if trims:
             store.save_offsets()
-        store.trimmer.dispose(at_once=True)
+        trimmer.dispose(at_once=True)
         return len(trims)
 
     def _begin_next_files(self, used: Sequence[Expired]) -> list[QueueTrim]:
@@ -235,14 +226,14 @@ class QueueCleaner:
         for one in used:
             if self._is_idle(one):
                 trims.append(self._begin_next_file(one.queue))
-        self._store.count_again()
+        self._count_again()
         return trims
 
     def _begin_next_file(self, queue: ConsumeQueue) -> QueueTrim:
         before = queue.segments
         start = before[-1].end
         file = QueueFile(queue.directory, segment_name(start), queue.segment_bytes)
-        self._store.table.cache.create(file, queue.segment_bytes)
+        self._store.queues.cache.create(file, queue.segment_bytes)
         queue.segments = (*before, file)
         queue.new_directories.append(queue.directory)
         first = start // ENTRY_BYTES

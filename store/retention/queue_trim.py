@@ -123,7 +123,7 @@ class QueueTrimmer:
             known = self._table.get(queue.topic, queue.queue_id)
             if known is queue and _begin_later(trim):
                 self._queue_files.extend((queue, file) for file in trim.files)
-                self._table.trimmed(queue)
+                queue.trimmed()
 
     def apply_index(self, log_min: int) -> bool:
         """Let the index forget files without a record at or above `log_min`; whether it did."""

@@ -18,11 +18,10 @@ survive a power cut although the log can no longer tell it.
 """
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
@@ -36,7 +35,6 @@ from aerobee.store.queues.snapshot import snapshot
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.retention.disposal import DeletionCounts, Detached, Removal, SegmentDisposal
 from aerobee.store.retention.plan import (
-    Choice,
     Need,
     OffsetsByQueue,
     RetentionPlan,
@@ -54,7 +52,6 @@ from aerobee.store.retention.rules import (
     judge,
 )
 from aerobee.store.retention.segment_times import MESSAGE, LastStored, SegmentPlace, last_stored
-from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
 log = logging.getLogger("aerobee.store.retention")
@@ -92,7 +89,7 @@ class Retention:
     """The deletion of one open store."""
 
     def __init__(self, settings: Settings, store: StoreSide) -> None:
-        self._store = store
+        self.store = store
         self._rules = RetentionRules.of(settings)
         self.counts = DeletionCounts()
         self.removal = Removal(store.files, store.health)
@@ -127,19 +124,17 @@ class Retention:
 
         `groups` gives the committed offsets, and is asked only if something would go.
         """
-        store = self._store
+        store = self.store
         now_ms = store.time.now_ms()
         if store.health.broken is not None or self.removal.stopping:
             return RetentionPlan(now_ms, Verdict(()), stopped_by="the store has stopped")
         disks = Disks.ask(store.files, store.log_directories, store.queue_directory)
         hour = time.localtime(store.clock.now_ms() / 1000).tm_hour
         verdict = judge(self._rules, hour, disks, manual=self._manual_runs > 0)
-        choice = self._choose(verdict, now_ms)
-        plan = RetentionPlan(now_ms, verdict, choice.doomed, choice.stopped_by)
+        plan = self._choose(verdict, now_ms)
         if groups is None or plan.new_min is None:
             return plan
-        needs = tuple(self._needs(groups(), plan.new_min))
-        return RetentionPlan(now_ms, verdict, choice.doomed, choice.stopped_by, needs)
+        return replace(plan, needs=tuple(self._needs(groups(), plan.new_min)))
 
     def detach(self, plan: RetentionPlan) -> list[Detached]:
         """Let the log begin where the plan says. Owner's thread; nothing is read or written."""
@@ -147,8 +142,8 @@ class Retention:
             self._manual_runs = max(0, self._manual_runs - 1)
         if not plan.doomed or self.removal.stopping:
             return []
-        taken = self._store.segments.take_front([one.start for one in plan.doomed])
-        since = self._store.clock.monotonic()
+        taken = self.store.segments.take_front([one.start for one in plan.doomed])
+        since = self.store.clock.monotonic()
         return [
             Detached(segment, doomed.reason, since)
             for segment, doomed in zip(taken, plan.doomed, strict=False)
@@ -157,10 +152,10 @@ class Retention:
     def dispose(self, detached: Sequence[Detached]) -> int:
         """Remove what was detached, now or before; how many segments went. Worker thread."""
         removed = self._disposal.run(detached)
-        for start in [start for start in self._times if start < self._store.segments.min_offset]:
+        for start in [start for start in self._times if start < self.store.segments.min_offset]:
             del self._times[start]
         if removed:
-            self._store.freed()
+            self.store.freed()
         return removed
 
     # --- all of it --------------------------------------------------------------------------
@@ -175,7 +170,7 @@ class Retention:
             self._say(plan)
             if detached:
                 self.counts.unconsumed += sum(need.messages for need in plan.needs)
-                self._store.save_offsets()
+                self.store.save_offsets()
             self.dispose(detached)
             self._trim(on_owner)
             return plan
@@ -194,48 +189,43 @@ class Retention:
         """End a run that is under way, and remove what is still to be removed. Any thread."""
         self.removal.stop()
         with self.busy:
-            if self._store.health.broken is None:
+            if self.store.health.broken is None:
                 self._disposal.finish()
 
     # --- planning ---------------------------------------------------------------------------
 
-    def _choose(self, verdict: Verdict, now_ms: int) -> Choice:
+    def _choose(self, verdict: Verdict, now_ms: int) -> RetentionPlan:
         if self._disposal.blocked:
-            return Choice((), "a segment deleted before cannot be removed yet")
-        segments = self._store.segments.segments
+            stopped_by = "a segment deleted before cannot be removed yet"
+            return RetentionPlan(now_ms, verdict, stopped_by=stopped_by)
+        segments = self.store.segments.segments
         return choose(
             self._rules,
             verdict,
             [SegmentPlace(one.path, one.start, one.end) for one in segments],
             self._last_stored,
-            os.path.dirname,
-            self._store.safe_end(),
+            self.store.safe_end(),
             now_ms,
         )
 
     def _last_stored(self, segment: SegmentPlace, following: SegmentPlace) -> LastStored:
         known = self._times.get(segment.start)
         if known is None:
-            known = self._written_here(segment.start) or last_stored(
-                self._store.files, segment, following
-            )
+            written = self.store.segments.find(segment.start)
+            if written is not None and written.last_store_ms:  # since the start, so it knows
+                known = LastStored(written.last_store_ms, MESSAGE)
+            else:
+                known = last_stored(self.store.files, segment, following)
             self._times[segment.start] = known
         return known
 
-    def _written_here(self, start: int) -> LastStored | None:
-        """A segment that was written since the start knows its last message's time."""
-        segment: MappedFile | None = self._store.segments.find(start)
-        if segment is None or not segment.last_store_ms:
-            return None
-        return LastStored(segment.last_store_ms, MESSAGE)
-
     def _needs(self, groups: OffsetsByQueue, new_min: int) -> Iterator[Need]:
         for (topic, queue_id), offsets in groups.items():
-            queue = self._store.queues.get(topic, queue_id)
+            queue = self.store.queues.get(topic, queue_id)
             if queue is None or min(offsets.values(), default=queue.max_offset) >= queue.max_offset:
                 continue
             try:
-                with snapshot(self._store.files, queue) as copy:
+                with snapshot(self.store.files, queue) as copy:
                     keep_from = copy.first_at(new_min)
             except FileNotFoundError:  # its topic has been deleted meanwhile
                 continue
@@ -244,7 +234,7 @@ class Retention:
     # --- queues and index -------------------------------------------------------------------
 
     def _trim(self, on_owner: OnOwner) -> None:
-        store, trimmer = self._store, self.trimmer
+        store, trimmer = self.store, self.trimmer
         log_min = store.segments.min_offset
         if log_min > self._trimmed_to and store.health.broken is None:
             planned = trimmer.plan(log_min)

@@ -6,7 +6,8 @@ damage, and what stands behind it must not be lost with it, as it is in the refe
 
 (a) where the bad one ends by its own lengths, if all that it says of itself agrees: then its
     content is damaged and nothing else. If not, where one of its lengths, the field or the sum of
-    its parts, leads to the beginning of another record: one flipped bit leaves one of them right;
+    its parts, leads to the beginning of another record, not over (b), and the nearer one if both
+    do: one flipped bit leaves one of them right, and the other may lead further by chance;
 (b) else at the next boundary (`boundaries.py`), or at the end of the segment: every segment begins
     with a record;
 (c) and in between, for records that no entry names (half messages; all, if the queues are gone): by
@@ -23,38 +24,36 @@ All of it runs in small steps, for a scrub that must not keep others from the in
 """
 
 from collections.abc import Generator
+from dataclasses import dataclass
 
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record_check import BLANK
 from aerobee.store.scan.boundaries import Boundaries
-from aerobee.store.scan.segment_reader import SegmentReader
+from aerobee.store.scan.segment_reader import ClaimedSizes, SegmentReader
 
 # Sound records in a row that are believed without a known place to lead to.
 _LONG_CHAIN = 16
 
 
+@dataclass(frozen=True, slots=True)
 class Resynchroniser:
     """In one segment. `long_chain` sound records in a row are believed whatever they lead to."""
 
-    def __init__(
-        self,
-        reader: SegmentReader,
-        boundaries: Boundaries,
-        check_crc: int,
-        long_chain: int = _LONG_CHAIN,
-    ) -> None:
-        self._long_chain = long_chain
-        self._reader = reader
-        self._boundaries = boundaries
-        self._check_crc = check_crc
+    reader: SegmentReader
+    boundaries: Boundaries
+    check_crc: int
+    long_chain: int = _LONG_CHAIN
 
     def below_floor(self, bad: int, limit: int) -> Generator[None, None, int]:
         """Where it goes on behind `bad`, at `limit` at most: the floor, or the segment's end."""
-        behind = self._behind_itself(bad, limit)
+        claimed = self.reader.claimed_sizes(bad, limit)
+        if claimed.agree:
+            return bad + claimed.by_field
+        known = yield from self.boundaries.after(bad, limit)
+        behind = self._behind_itself(bad, known)
         if behind is not None:
             return behind
-        known = yield from self._boundaries.after(bad, limit)
-        for candidate in self._reader.magics(bad + 1, known):
+        for candidate in self.reader.magics(bad + 1, known):
             yield
             if candidate is not None and (yield from self._leads(candidate, known)):
                 return candidate
@@ -62,29 +61,27 @@ class Resynchroniser:
 
     def sound_follower(self, bad: int) -> int | None:
         """(a) for what may be a torn tail: a sound record stands behind the one at `bad`."""
-        claimed = self._reader.claimed_sizes(bad, self._reader.end)
-        for size in (claimed.by_field, claimed.by_parts):
-            if size and self._is_sound(bad + size):
-                return bad + size
+        for end in _claimed_ends(bad, self.reader.claimed_sizes(bad, self.reader.end)):
+            if self._is_sound(end):
+                return end
         return None
 
     def anything_sound(self, bad: int) -> int | None:
         """Where a chain of sound records begins that leads to nothing known."""
-        written = self._reader.start + self._reader.written_end(bad - self._reader.start)
+        written = self.reader.start + self.reader.written_end(bad - self.reader.start)
         failed: set[int] = set()
-        for candidate in self._reader.magics(bad + 1, written):
+        for candidate in self.reader.magics(bad + 1, written):
             if candidate is not None and self._is_chain(candidate, written, failed):
                 return candidate
         return None
 
     def _behind_itself(self, bad: int, limit: int) -> int | None:
         """(a): where the record at `bad` ends, damaged as it is."""
-        claimed = self._reader.claimed_sizes(bad, limit)
+        claimed = self.reader.claimed_sizes(bad, limit)
         if claimed.agree:
             return bad + claimed.by_field
-        ends = [bad + size for size in (claimed.by_field, claimed.by_parts) if size]
-        # Where a record begins is better than the limit, where nothing has to: a damaged length
-        # may lead there by chance, over all the records in between.
+        ends = _claimed_ends(bad, claimed)
+        # Where a record begins is better than the limit, where nothing has to.
         for end in ends:
             if end < limit and self._begins(end, limit):
                 return end
@@ -92,11 +89,11 @@ class Resynchroniser:
 
     def _begins(self, log_offset: int, limit: int) -> bool:
         """Whether a record begins there, sound or damaged in its content."""
-        claimed = self._reader.claimed_sizes(log_offset, limit)
+        claimed = self.reader.claimed_sizes(log_offset, limit)
         return claimed.agree or self._is_sound(log_offset)
 
     def _is_sound(self, log_offset: int) -> bool:
-        return self._reader.is_sound(log_offset, self._check_crc)
+        return self.reader.is_sound(log_offset, self.check_crc)
 
     def _leads(self, start: int, target: int) -> Generator[None, None, bool]:
         """(c): whether records follow each other from a sound one at `start` to `target`."""
@@ -104,7 +101,7 @@ class Resynchroniser:
         while following is not None and following < target:
             log_offset = following
             try:
-                following = log_offset + self._reader.head(log_offset, self._check_crc).size
+                following = log_offset + self.reader.head(log_offset, self.check_crc).size
             except CorruptRecord:
                 following = self._behind_itself(log_offset, target)
             yield
@@ -119,11 +116,17 @@ class Resynchroniser:
             if log_offset >= written and len(seen) > 1:
                 return True
             try:
-                head = self._reader.head(log_offset, self._check_crc)
+                head = self.reader.head(log_offset, self.check_crc)
             except CorruptRecord:
                 break
-            if head.kind == BLANK or len(seen) >= self._long_chain:
+            if head.kind == BLANK or len(seen) >= self.long_chain:
                 return True
             log_offset += head.size
         failed.update(seen)
         return False
+
+
+def _claimed_ends(bad: int, claimed: ClaimedSizes) -> list[int]:
+    """Where the record at `bad` may end, the nearer place first: a damaged length may lead to a
+    later record by chance, over all those in between."""
+    return sorted([bad + size for size in (claimed.by_field, claimed.by_parts) if size])

@@ -7,8 +7,8 @@ asks a `SegmentReader` and does not know which one it has.
 Places are log offsets here, but for `at` and what it gives: positions in the segment.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record_check import (
@@ -34,7 +34,6 @@ from aerobee.store.segments.mapped_file import MappedFile
 
 Buffer: TypeAlias = bytes | memoryview
 
-_MAGIC_BYTES = MESSAGE_MAGIC.to_bytes(4, "big")
 # The longest head, with two IPv6 hosts.
 _HEAD_BYTES = HEADS[0x30].size
 # A record larger than this must have two lengths that fit each other before it is read as a whole.
@@ -59,6 +58,11 @@ class ClaimedSizes(NamedTuple):
 
 class SegmentReader:
     """One segment from log offset `start` to `end`, of which `limit` bytes are there."""
+
+    #: The magics of records, with the bytes that a topic's length has then.
+    topic_lengths: ClassVar[Mapping[int, int]] = {MESSAGE_MAGIC: 1}
+    #: What these magics begin with.
+    magic_bytes: ClassVar[bytes] = MESSAGE_MAGIC.to_bytes(4, "big")
 
     def __init__(self, path: str, start: int, size: int, limit: int, large: int = _LARGE) -> None:
         self.path = path
@@ -153,15 +157,16 @@ class SegmentReader:
         size, magic = SIZE_AND_MAGIC.unpack_from(buffer, index)
         head = HEADS[buffer[index + 39] & 0x30]
         by_field = size if MIN_RECORD_BYTES <= size <= limit - position else 0
-        if limit - position < head.size + 3:
+        length_bytes = self.topic_lengths.get(magic, 1)
+        if limit - position < head.size + length_bytes + 2:
             return ClaimedSizes(by_field, 0, False)
         fields = head.unpack_from(buffer, index)
-        is_named = magic == MESSAGE_MAGIC and fields[6] == log_offset
+        is_named = magic in self.topic_lengths and fields[6] == log_offset
         body_length = fields[14]
         topic_at = position + head.size + body_length
-        if body_length < 0 or topic_at + 3 > limit:
+        if body_length < 0 or topic_at + length_bytes + 2 > limit:
             return ClaimedSizes(by_field, 0, is_named)
-        properties_at = topic_at + 3 + self._number(topic_at, 1)
+        properties_at = topic_at + length_bytes + 2 + self._number(topic_at, length_bytes)
         if properties_at > limit:
             return ClaimedSizes(by_field, 0, is_named)
         parts_end = properties_at + self._number(properties_at - 2, 2)
@@ -180,14 +185,14 @@ class SegmentReader:
         return int.from_bytes(buffer[index : index + 8], "big", signed=True)
 
     def magics(self, start: int, end: int) -> Iterator[int | None]:
-        """Log offsets in [start, end) with a record's magic in its place, in order.
+        """Log offsets in [start, end) with `magic_bytes` in the magic's place, in order.
 
         None now and then, where much was looked at and nothing found.
         """
         position = start - self.start + MAGIC_POSITION
         stop = min(end - self.start + MAGIC_POSITION, self.limit)
         while position < stop:
-            found, position = self.find(_MAGIC_BYTES, position, stop)
+            found, position = self.find(self.magic_bytes, position, stop)
             log_offset = None if found is None else self.start + found - MAGIC_POSITION
             yield log_offset if log_offset is None or log_offset < end else None
 

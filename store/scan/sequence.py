@@ -16,7 +16,7 @@ A queue whose end lies before the place where reading began misses entries that 
 are our own of a moment ago (a reput that fell behind).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -45,19 +45,29 @@ class Run(NamedTuple):
     @property
     def end(self) -> int:
         """The slot behind the last one claimed."""
-        return self.first + len(self.entries) // ENTRY_BYTES
+        return self.first + self.length
+
+    @property
+    def entry(self) -> tuple[int, int, int]:
+        """Of the first record."""
+        entry: tuple[int, int, int] = ENTRY.unpack_from(self.entries)
+        return entry
 
     @property
     def log_offset(self) -> int:
-        """Log offset of the first record."""
-        log_offset: int = ENTRY.unpack_from(self.entries)[0]
-        return log_offset
+        """Of the first record."""
+        return self.entry[0]
 
-    @property
-    def size(self) -> int:
-        """Size of the first record."""
-        size: int = ENTRY.unpack_from(self.entries)[1]
-        return size
+    def part(self, low: int, high: int) -> "Run":
+        """Its claims to slots of [low, high)."""
+        low = max(low, self.first)
+        begin, end = low - self.first, max(low, high) - self.first
+        return Run(low, self.entries[begin * ENTRY_BYTES : end * ENTRY_BYTES])
+
+    def parts(self, most: int) -> "Iterator[Run]":
+        """All of it, at most so many claims at a time."""
+        for low in range(self.first, self.end, most):
+            yield self.part(low, low + most)
 
 
 def runs_of(offsets: list[int], entries: bytes) -> list[Run]:
@@ -102,6 +112,20 @@ Sound = Callable[[ConsumeQueue, int, tuple[int, int, int]], bool]
 
 #: Whether the record at a log offset has this queue as its own, not as a further one.
 Owner = Callable[[ConsumeQueue, int], bool]
+
+
+def nearest_sound(queue: ConsumeQueue, slots: range, sound: Sound) -> tuple[int, int | None]:
+    """(slot where the search through `slots` ended, log offset that its sound entry names).
+
+    None if none has one; the search does not go beyond the queue.
+    """
+    for slot in slots:
+        if not queue.first_offset <= slot < queue.max_offset:
+            return slot, None
+        entry = queue.entry(slot)
+        if entry is not None and sound(queue, slot, entry):
+            return slot, entry[0]
+    return slots.stop, None
 
 
 def nothing_is_sound(_queue: ConsumeQueue, _offset: int, _entry: tuple[int, int, int]) -> bool:
@@ -167,8 +191,8 @@ class Sequences:
         if run.first > run.log_offset // MIN_RECORD_BYTES:
             # So many records do not fit into the log before it. Two that are damaged alike follow
             # each other, and slots up to their number would fill the disk.
-            for place in range(run.length):
-                self._set_aside(queue, Run(run.first + place, run.entries[place * ENTRY_BYTES :]))
+            for one in run.parts(1):
+                self._set_aside(queue, one)
             return
         if run.first < queue.max_offset or run.first != state.expected:
             run = self._without_displaced(queue, run)
@@ -185,7 +209,7 @@ class Sequences:
                 self._set_aside(queue, suspect)
         if self._is_double(queue, state, run):
             self._set_aside(queue, run)
-            run = Run(run.first + 1, run.entries[ENTRY_BYTES:])
+            run = run.part(run.first + 1, run.end)
         if run.length > 1 or self._read_from is None or self._in_place(queue, state, run):
             self._accept(queue, state, run)
         else:
@@ -209,11 +233,11 @@ class Sequences:
         """
         while self._read_from is not None and run.entries and self._is_displaced(queue, run):
             self._set_aside(queue, run)
-            run = Run(run.first + 1, run.entries[ENTRY_BYTES:])
+            run = run.part(run.first + 1, run.end)
         return run
 
     def _is_displaced(self, queue: ConsumeQueue, run: Run) -> bool:
-        place = (run.log_offset, run.size)
+        place = run.entry[:2]
         there = queue.entry(run.first)
         if there is not None and there[:2] == place:
             return False
@@ -224,8 +248,8 @@ class Sequences:
         # An entry that is wrong itself, in a file that was swapped, does not stand among sound
         # ones.
         low, high = slot - _NEIGHBOURS, slot + _NEIGHBOURS
-        before = self._nearest_sound(queue, range(slot - 1, low, -1))
-        after = self._nearest_sound(queue, range(slot + 1, high))
+        _, before = nearest_sound(queue, range(slot - 1, low, -1), self._sound)
+        _, after = nearest_sound(queue, range(slot + 1, high), self._sound)
         if (before is None and low >= queue.first_offset) or (
             after is None and high <= queue.max_offset
         ):
@@ -233,14 +257,6 @@ class Sequences:
         return (before is not None or after is not None) and (
             (before is None or before < place[0]) and (after is None or place[0] < after)
         )
-
-    def _nearest_sound(self, queue: ConsumeQueue, slots: range) -> int | None:
-        """Log offset that the first sound entry of some slots names."""
-        for slot in slots:
-            entry = queue.entry(slot) if slot >= queue.first_offset else None
-            if entry is not None and self._sound(queue, slot, entry):
-                return entry[0]
-        return None
 
     def _is_double(self, queue: ConsumeQueue, state: _State, run: Run) -> bool:
         """Whether the first claim is to a slot just given, and the next goes on with the sequence.
@@ -287,7 +303,7 @@ class Sequences:
         self.strays.append(
             Gap(
                 claim.log_offset,
-                claim.log_offset + claim.size,
+                claim.log_offset + claim.entry[1],
                 f"the record at {claim.log_offset} claims to be message {claim.first} of "
                 f"queue {queue.queue_id} of {queue.topic}, which does not fit that queue",
             )

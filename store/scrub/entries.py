@@ -12,7 +12,7 @@ Threads: the scrub's own. Queues are read through copies and descriptors of its 
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from aerobee.protocol.errors import CorruptRecord
@@ -23,11 +23,12 @@ from aerobee.store.dispatch.derived import Derivation, by_queue
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueView
-from aerobee.store.queues.snapshot import copy_of
+from aerobee.store.queues.snapshot import Snapshot
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.scan.boundaries import Boundaries, named_back
 from aerobee.store.scan.compare import differences
 from aerobee.store.scan.segment_reader import SegmentReader
+from aerobee.store.scan.sequence import Run, runs_of
 
 log = logging.getLogger("aerobee.store.scrub")
 
@@ -55,14 +56,6 @@ def is_same(queue: ConsumeQueue, expected: Entry, found: Entry) -> bool:
     return expected[2] == found[2] or queue.delayed or found[2] < _LEAST_TAGS_CODE
 
 
-class Run(NamedTuple):
-    """Slots from `first` on of which some do not hold the entries that the log makes them."""
-
-    queue: ConsumeQueue
-    first: int
-    expected: bytes
-
-
 class Orphan(NamedTuple):
     """An entry for which the log has no record that says so."""
 
@@ -88,12 +81,13 @@ class EntryCheck:
         self._start = start
         self._end = end
         self._cache = DescriptorCache(files, _DESCRIPTORS, read_only=True)
-        self._copies: dict[ConsumeQueue, ConsumeQueue] = {}
+        self._copies: dict[ConsumeQueue, Snapshot] = {}
         self._gathered: dict[ConsumeQueue, tuple[list[int], list[bytes]]] = {}
         self._count = 0
         # Slots that hold what they should, as ranges [first, end) in order.
         self._right: dict[ConsumeQueue, list[list[int]]] = {}
-        self.runs: list[Run] = []
+        #: Claims to slots of which some hold something else.
+        self.runs: list[tuple[ConsumeQueue, Run]] = []
         self.orphans: list[Orphan] = []
         #: Whether all could be compared, and all that differs is in `runs` and `orphans`.
         self.complete = True
@@ -123,40 +117,30 @@ class EntryCheck:
         gathered, self._gathered = self._gathered, {}
         self._count = 0
         for queue, (offsets, entries) in gathered.items():
-            begin = 0
-            for index in range(1, len(offsets) + 1):
-                if (
-                    index == len(offsets)
-                    or offsets[index] != offsets[index - 1] + 1
-                    or index - begin == _RUN_ENTRIES
-                ):
-                    self._compare_run(queue, offsets[begin], b"".join(entries[begin:index]))
-                    begin = index
+            for run in runs_of(offsets, b"".join(entries)):
+                for part in run.parts(_RUN_ENTRIES):
+                    self._compare_run(queue, part)
                     yield
 
-    def _compare_run(self, queue: ConsumeQueue, first: int, expected: bytes) -> None:
+    def _compare_run(self, queue: ConsumeQueue, run: Run) -> None:
         copy = self._copy(queue)
         # Slots outside are of messages of a deleted topic, or of files that were trimmed. Those
         # below the queue's beginning count: it may begin too late because they are damaged.
-        low = max(first, copy.first_offset)
-        high = min(first + len(expected) // ENTRY_BYTES, copy.max_offset)
-        if low >= high:
-            return
-        expected = expected[(low - first) * ENTRY_BYTES : (high - first) * ENTRY_BYTES]
-        found = self._read(copy, low, high)
+        run = run.part(copy.first_offset, copy.max_offset)
+        found = self._read(copy, run.first, run.end)
         if found is None:
             return
-        different, right = 0, low
-        for slot, one, other in differences(low, expected, found):
+        different, right = 0, run.first
+        for slot, one, other in differences(run.first, run.entries, found):
             if not is_same(queue, ENTRY.unpack(one), ENTRY.unpack(other)):
                 self._is_right(queue, right, slot)
                 different, right = different + 1, slot + 1
-        self._is_right(queue, right, high)
+        self._is_right(queue, right, run.end)
         if different:
             self._different += different
             self.complete = self.complete and self._different <= MOST_DIFFERENT
             if self._different <= MOST_DIFFERENT:
-                self.runs.append(Run(queue, low, expected))
+                self.runs.append((queue, run))
 
     def _is_right(self, queue: ConsumeQueue, low: int, high: int) -> None:
         if low == high:
@@ -174,11 +158,7 @@ class EntryCheck:
     def look_for_orphans(self) -> Iterator[None]:
         """After all records: find the entries into the segment that no record has; in steps."""
         for queue in self._queues:
-            copy = self._copy(queue)
-            try:
-                yield from self._orphans_of(queue, copy)
-            except OSError as error:
-                self._failed(copy, error)
+            yield from self._orphans_of(queue, self._copy(queue))
             yield
 
     def _orphans_of(self, queue: ConsumeQueue, copy: ConsumeQueue) -> Iterator[None]:
@@ -192,10 +172,12 @@ class EntryCheck:
             while low < min(begin, end):
                 yield
                 data = copy.read_entries(low, min(begin, end) - low)[:_RUN_BYTES]
+                if not data:
+                    return
                 for slot, entry in enumerate(ENTRY.iter_unpack(data), low):
                     if 0 < entry[1] < PRE_BLANK_SIZE and self._start <= entry[0] < self._end:
                         self.orphans.append(Orphan(queue, slot, entry))
-                low += max(1, len(data) // ENTRY_BYTES)
+                low += len(data) // ENTRY_BYTES
             low = max(low, stop)
 
     def _reaches_out(self, copy: ConsumeQueue, low: int, high: int) -> bool:
@@ -216,30 +198,27 @@ class EntryCheck:
                 return False
             return True
 
-        copies = [_Readable(self._copy(queue), self._failed) for queue in self._queues]
+        copies = [self._copy(queue) for queue in self._queues]
         return Boundaries(lambda: copies, names_back)
 
     # --- reading ----------------------------------------------------------------------------
 
-    def _copy(self, queue: ConsumeQueue) -> ConsumeQueue:
+    def _copy(self, queue: ConsumeQueue) -> Snapshot:
         copy = self._copies.get(queue)
         if copy is None:
-            copy = self._copies[queue] = copy_of(self._files, self._cache, queue)
+            copy = Snapshot(self._files, self._cache, queue, self._failed)
+            self._copies[queue] = copy
         return copy
 
-    def _read(self, copy: ConsumeQueue, low: int, high: int) -> bytes | None:
+    def _read(self, copy: Snapshot, low: int, high: int) -> bytes | None:
         """The entries of slots [low, high); None if the files are gone or cannot be read."""
         parts: list[bytes] = []
-        try:
-            while low < high:
-                part = copy.read_entries(low, high - low)
-                if not part:
-                    return None
-                parts.append(part)
-                low += len(part) // ENTRY_BYTES
-        except OSError as error:
-            self._failed(copy, error)
-            return None
+        while low < high:
+            part = copy.read_entries(low, high - low)
+            if not part:
+                return None
+            parts.append(part)
+            low += len(part) // ENTRY_BYTES
         return b"".join(parts)
 
     def _failed(self, copy: ConsumeQueue, error: OSError) -> None:
@@ -247,25 +226,3 @@ class EntryCheck:
             return  # trimmed, or the topic was deleted
         self.complete = False
         log.warning("queue not readable path=%s %s", copy.directory, error)
-
-
-class _Readable(QueueView):
-    """A copy of a queue whose files may be gone, or not be readable: nothing is in them then."""
-
-    def __init__(self, copy: ConsumeQueue, failed: Callable[[ConsumeQueue, OSError], None]) -> None:
-        self._copy = copy
-        self._failed = failed
-        self.topic, self.queue_id = copy.topic, copy.queue_id
-        self.directory, self.segment_bytes = copy.directory, copy.segment_bytes
-        self.max_offset = copy.max_offset
-
-    @property
-    def first_offset(self) -> int:
-        return self._copy.first_offset
-
-    def read_entries(self, first: int, count: int) -> bytes:
-        try:
-            return self._copy.read_entries(first, count)
-        except OSError as error:
-            self._failed(self._copy, error)
-            return b""

@@ -18,16 +18,15 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from aerobee.store.disk.files import Clock, is_full
 from aerobee.store.disk.health import Health
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK, PRE_BLANK_SIZE
+from aerobee.store.queues.queue_view import ENTRY, PRE_BLANK, PRE_BLANK_SIZE
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.reading.damage import DamageReports, Kind, Verdict
-from aerobee.store.scan.sequence import Gap
-from aerobee.store.scrub.entries import Orphan, Run, is_same
+from aerobee.store.scan.sequence import Gap, Run, nearest_sound
+from aerobee.store.scrub.entries import Orphan, is_same
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.stats import StoreStats
@@ -50,19 +49,11 @@ class Findings:
 
     segment: MappedFile
     unchecked_below: int
-    runs: list[Run]
+    runs: list[tuple[ConsumeQueue, Run]]
     orphans: list[Orphan]
     gaps: list[Gap]
     complete: bool
     in_pass: bool
-
-
-class Claim(NamedTuple):
-    """A sound record's claim to a slot."""
-
-    queue: ConsumeQueue
-    slot: int
-    entry: bytes
 
 
 class Healer:
@@ -91,7 +82,7 @@ class Healer:
         # None: a pass over the whole log has ended.
         self._findings: deque[Findings | None] = deque()
         self._work: Iterator[None] | None = None
-        self._held: dict[tuple[ConsumeQueue, int], Claim] = {}
+        self._held: dict[tuple[ConsumeQueue, int], Run] = {}
         # What `_after` found last: for slots of a queue from one up to another.
         self._last_after: tuple[ConsumeQueue | None, int, int, int | None] = (None, 0, 0, None)
         # Has the scrub read the segment of a log offset; has it begin a whole pass.
@@ -137,8 +128,8 @@ class Healer:
         segment = findings.segment
         settled = findings.complete and not findings.gaps
         mended = self._stats.repaired_entries
-        for run in findings.runs:
-            settled &= yield from self._settle_run(run)
+        for queue, run in findings.runs:
+            settled &= yield from self._settle_run(queue, run)
         for orphan in findings.orphans:
             settled &= self._settle_orphan(orphan, findings.gaps)
             yield
@@ -150,66 +141,60 @@ class Healer:
         if self._held and not findings.in_pass:
             self._ask_pass()
 
-    def _settle_run(self, run: Run) -> Generator[None, None, bool]:
-        queue = run.queue
-        if self._is_other_numbering(run):
+    def _settle_run(self, queue: ConsumeQueue, run: Run) -> Generator[None, None, bool]:
+        if self._is_other_numbering(queue, run):
             return True
         settled = True
-        for index in range(len(run.expected) // ENTRY_BYTES):
-            entry = run.expected[index * ENTRY_BYTES : (index + 1) * ENTRY_BYTES]
-            settled &= self._settle_claim(Claim(queue, run.first + index, entry))
+        for claim in run.parts(1):
+            settled &= self._settle_claim(queue, claim)
             yield
         return settled
 
-    def _is_other_numbering(self, run: Run) -> bool:
+    def _is_other_numbering(self, queue: ConsumeQueue, run: Run) -> bool:
         """Whether the slots are those of later messages, after the topic was deleted.
 
         A look at both ends, because there may be millions of such slots.
         """
-        queue, first = run.queue, run.first
-        last = first + len(run.expected) // ENTRY_BYTES - 1
+        first, last = run.first, run.end - 1
         begins, ends = queue.entry(first), queue.entry(last)
-        newest = ENTRY.unpack(run.expected[-ENTRY_BYTES:])[0]
         return (
             last > first
             and begins is not None
             and ends is not None
-            and newest < begins[0] < ends[0]
+            and run.part(last, run.end).log_offset < begins[0] < ends[0]
             and self._is_sound(queue, first, begins)
             and self._is_sound(queue, last, ends)
         )
 
-    def _settle_claim(self, claim: Claim) -> bool:
+    def _settle_claim(self, queue: ConsumeQueue, claim: Run) -> bool:
         """Mend the slot if it has to be and may be; whether it is in order now."""
-        queue, slot, entry = claim
-        log_offset = ENTRY.unpack(entry)[0]
+        slot, log_offset = claim.first, claim.log_offset
         found = queue.read_entries(slot, 1)
-        if not self._is_wrong(claim, found):
+        if not self._is_wrong(queue, claim, found):
             return True
         if self._segments.find(log_offset) is None or self._is_known_gap(log_offset):
             return True
-        end = log_offset + ENTRY.unpack(entry)[1]
-        reason = f"it is {ENTRY.unpack(found)}, of its message it would be {ENTRY.unpack(entry)}"
-        verdict = Verdict(Kind.ENTRY, log_offset, end, reason)
+        reason = f"it is {ENTRY.unpack(found)}, of its message it would be {claim.entry}"
+        verdict = Verdict(Kind.ENTRY, log_offset, log_offset + claim.entry[1], reason)
         before, after = self._before(queue, slot), self._after(queue, slot)
         if (before is not None and before > log_offset) or (
             after is not None and after < log_offset
         ):
             return True  # of an old numbering, or changed itself
         self._damage.note(verdict, (queue.topic, queue.queue_id, slot))
-        if before is None and not _is_alike(found, entry):
-            self._hold(claim)
+        if before is None and not _is_alike(found, claim.entries):
+            self._hold(queue, claim)
             return False
-        self._mend(claim)
+        self._mend(queue, claim)
         return True
 
-    def _is_wrong(self, claim: Claim, found: bytes) -> bool:
-        queue, slot, entry = claim
+    def _is_wrong(self, queue: ConsumeQueue, claim: Run, found: bytes) -> bool:
+        slot, expected = claim.first, claim.entry
         if self._queues.get(queue.topic, queue.queue_id) is not queue or not found:
             return False
         if not queue.first_offset <= slot < queue.max_offset:
             return False
-        present, expected = ENTRY.unpack(found), ENTRY.unpack(entry)
+        present = ENTRY.unpack(found)
         if is_same(queue, expected, present):
             return False
         if present[:2] == expected[:2] or not 0 < present[1] < PRE_BLANK_SIZE:
@@ -221,35 +206,26 @@ class Healer:
         """Log offset of the nearest sound entry before the slot, None if there is none near."""
         if (queue, slot - 1) in self._held:
             return None
-        return self._nearest(queue, range(slot - 1, slot - _NEIGHBOURS, -1))[1]
+        slots = range(slot - 1, slot - _NEIGHBOURS, -1)
+        return nearest_sound(queue, slots, self._is_sound)[1]
 
     def _after(self, queue: ConsumeQueue, slot: int) -> int | None:
         """The same behind the slot. Looked for once for many slots that follow each other."""
         known, first, last, log_offset = self._last_after
         if known is queue and first <= slot < last:
             return log_offset
-        last, log_offset = self._nearest(queue, range(slot + 1, slot + _NEIGHBOURS))
+        slots = range(slot + 1, slot + _NEIGHBOURS)
+        last, log_offset = nearest_sound(queue, slots, self._is_sound)
         if log_offset is None:
             last -= _NEIGHBOURS // 2  # from there on another one may be near
         self._last_after = (queue, slot, last, log_offset)
         return log_offset
 
-    def _nearest(self, queue: ConsumeQueue, slots: range) -> tuple[int, int | None]:
-        """(where the search ended, log offset of the sound entry there or None)."""
-        for slot in slots:
-            if not queue.first_offset <= slot < queue.max_offset:
-                return slot, None
-            entry = queue.entry(slot)
-            if entry is not None and self._is_sound(queue, slot, entry):
-                return slot, entry[0]
-        return slots.stop, None
-
-    def _mend(self, claim: Claim) -> None:
-        queue = claim.queue
-        queue.write_entries(claim.slot, claim.entry)
-        if claim.slot < queue.min_offset:
+    def _mend(self, queue: ConsumeQueue, claim: Run) -> None:
+        queue.write_entries(*claim)
+        if claim.first < queue.min_offset:
             queue.correct_min_offset(self._segments.min_offset)
-        self._damage.forget((queue.topic, queue.queue_id, claim.slot))
+        self._damage.forget((queue.topic, queue.queue_id, claim.first))
         self._stats.repaired_entries += 1
 
     def _settle_orphan(self, orphan: Orphan, gaps: list[Gap]) -> bool:
@@ -273,36 +249,33 @@ class Healer:
 
     # --- where queues begin -----------------------------------------------------------------
 
-    def _hold(self, claim: Claim) -> None:
-        key = (claim.queue, claim.slot)
+    def _hold(self, queue: ConsumeQueue, claim: Run) -> None:
+        key = (queue, claim.first)
         known = self._held.get(key)
         if known is None and len(self._held) >= _MOST_HELD:
             log.error(
                 "too many wrong units to mend queue=%s advice=%s",
-                claim.queue.directory,
+                queue.directory,
                 "stop, move that directory away, start: it is made again from the log",
             )
             return
-        if known is None or ENTRY.unpack(known.entry)[0] < ENTRY.unpack(claim.entry)[0]:
+        if known is None or known.log_offset < claim.log_offset:
             self._held[key] = claim
 
     def _settle_held(self) -> Iterator[None]:
         held, self._held = self._held, {}
-        for (queue, slot), claim in sorted(
-            held.items(), key=lambda item: (item[0][0].directory, item[0][1])
-        ):
-            found = queue.read_entries(slot, 1)
+        for queue, slot in sorted(held, key=lambda key: (key[0].directory, key[1])):
+            claim, found = held[queue, slot], queue.read_entries(slot, 1)
             after = self._after(queue, slot)
-            log_offset = ENTRY.unpack(claim.entry)[0]
             # A blank alone is where the queue's own message was lost.
             lonely = found == PRE_BLANK and (queue, slot + 1) not in held
             if (
-                self._is_wrong(claim, found)
+                self._is_wrong(queue, claim, found)
                 and not lonely
-                and (after is None or log_offset < after)
+                and (after is None or claim.log_offset < after)
             ):
-                self._mend(claim)
-                self._ask_scrub(log_offset)
+                self._mend(queue, claim)
+                self._ask_scrub(claim.log_offset)
             yield
 
 

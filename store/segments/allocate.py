@@ -178,7 +178,7 @@ class AllocateMappedFileService:
 
 def mapped_maker(files: Files, size: int) -> MakeSegment:
     """Makes segments of `size` bytes that are written through their mappings."""
-    return lambda path, start: MappedFile.create(files, path, start, size)
+    return lambda path, start: MappedFile(files, path, start, size).make()
 
 
 def refusal(path: str, error: OSError) -> StoreError:

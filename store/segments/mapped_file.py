@@ -18,6 +18,7 @@ Invariants
 
 import mmap
 from collections.abc import Iterable
+from typing import Self
 
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreLayoutError
@@ -73,14 +74,7 @@ class MappedFile:
         self.last_store_ms = 0
         self.pins = 0
 
-    @classmethod
-    def create(cls, files: Files, path: str, start: int, size: int) -> "MappedFile":
-        """A new segment, see `make`."""
-        segment = cls(files, path, start, size)
-        segment.make()
-        return segment
-
-    def make(self) -> None:
+    def make(self) -> Self:
         """Make the file, all blocks reserved, synced and mapped. The directory is not synced yet.
 
         Raises OSError (ENOSPC when the disk is full); nothing is left behind then. The length is
@@ -97,6 +91,7 @@ class MappedFile:
             self.close()
             files.remove(self.path)
             raise
+        return self
 
     @classmethod
     def load(cls, files: Files, path: str, start: int, size: int) -> "MappedFile":
@@ -142,12 +137,6 @@ class MappedFile:
         assert self._view is not None
         return self._view
 
-    def select(self, position: int, size: int) -> memoryview | None:
-        """Bytes at `position` in the file, None unless they are written."""
-        if position < 0 or size < 0 or position + size > self.wrote:
-            return None
-        return self.view[position : position + size]
-
     def find(self, pattern: bytes, position: int, end: int) -> int:
         """First position in [position, end) of the file at which `pattern` stands, or -1."""
         assert self.view  # mapped by now
@@ -178,12 +167,9 @@ class MappedFile:
     def finish_unopened(self, blank: bytes) -> None:
         """As `finish`, synced at once, for a segment that is not to be opened for writing."""
         assert not self.active
-        fd = self._files.open(self.path)
-        try:
+        with self._files.opened(self.path) as fd:
             self._files.write(fd, self.wrote, blank)
             self._files.sync(fd)
-        finally:
-            self._files.close(fd)
         self.wrote = self.size
 
     def commit(self, position: int) -> None:
@@ -212,31 +198,22 @@ class MappedFile:
 
     def sync_file(self, *, forget: bool = False) -> None:
         """Sync a segment that is not open, whoever wrote it. Raises OSError."""
-        fd = self._files.open(self.path, read_only=True)
-        try:
+        with self._files.opened(self.path, read_only=True) as fd:
             self._files.sync(fd)
             if forget:
                 self._files.forget_cached(fd)
-        finally:
-            self._files.close(fd)
 
     def zero_from(self, position: int) -> int:
         """Overwrite with zeros from `position` to the file's end, and sync. Bytes rewritten.
 
         A file with nothing there is not opened for writing: it may be on a read-only disk.
         """
-        fd = self._files.open(self.path, read_only=True)
-        try:
+        with self._files.opened(self.path, read_only=True) as fd:
             if self._files.last_nonzero(fd, position, self.size) <= position:
                 return 0
-        finally:
-            self._files.close(fd)
-        fd = self._files.open(self.path)
-        try:
+        with self._files.opened(self.path) as fd:
             rewritten = self._files.zero(fd, position, self.size)
             self._files.sync(fd)
-        finally:
-            self._files.close(fd)
         return rewritten
 
     def forget_pages(self) -> None:

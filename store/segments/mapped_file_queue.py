@@ -109,11 +109,8 @@ class MappedFileQueue:
         return f"{one} and {other} are the same segment of the commit log; {advice}."
 
     def _is_empty(self, path: str) -> bool:
-        fd = self._files.open(path, read_only=True)
-        try:
+        with self._files.opened(path, read_only=True) as fd:
             return self._files.last_nonzero(fd, 0, self._files.size(fd)) == 0
-        finally:
-            self._files.close(fd)
 
     @property
     def min_offset(self) -> int:

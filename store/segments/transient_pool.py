@@ -193,11 +193,10 @@ def pooled_maker(
         if buffer is not None:
             segment = PooledFile(files, path, start, size, pool, buffer)
             try:
-                segment.make()
+                return segment.make()
             except OSError:
                 segment.close()
                 raise
-            return segment
         if fail_fast:
             raise SegmentCreateFailed(
                 f"{path} is not made: all buffers of the transient pool wait to be written to the "

@@ -105,10 +105,4 @@ class WarmFile(MappedFile):
 def warm_maker(files: Files, size: int, sync_pages: int | None) -> MakeSegment:
     """Makes segments of `size` bytes that are warmed before they are handed over."""
     warm_up = WarmUp(files, sync_pages)
-
-    def make(path: str, start: int) -> MappedFile:
-        segment = WarmFile(files, path, start, size, warm_up)
-        segment.make()
-        return segment
-
-    return make
+    return lambda path, start: WarmFile(files, path, start, size, warm_up).make()

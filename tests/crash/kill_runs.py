@@ -40,7 +40,7 @@ FUNCTIONS = (
     "store.index.file:IndexFile.put",
     "store.index.file:IndexFile.write_header",
     "store.index.service:IndexService._roll",
-    "store.segments.mapped_file:MappedFile.create",
+    "store.segments.mapped_file:MappedFile.make",
     "store.segments.mapped_file:MappedFile.append",
     "store.disk.checkpoint:Checkpoint.flush",
     "store.disk.offsets_file:OffsetsFile.save",

@@ -63,7 +63,7 @@ class Watched(Files):
 
 def make_segment(files: Files, folder: Path) -> MappedFile:
     """A sealed segment whose blocks are all there, its pages in memory as far as written."""
-    segment = MappedFile.create(files, str(folder / segment_name(0)), 0, SEGMENT)
+    segment = MappedFile(files, str(folder / segment_name(0)), 0, SEGMENT).make()
     data = os.urandom(_MIB if os.environ.get("DELETION_FILL") else 4096)
     assert segment._memory is not None
     for position in range(0, SEGMENT, _MIB):

@@ -55,11 +55,14 @@ def require(version: str) -> None:
 
 @pytest.fixture(scope="session")
 def driver_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Driver]]:
-    """The run's one driver of a version; a test that kills it has another from the next call on."""
+    """The run's one driver of a version; a test that kills it or its JVM has another from the next
+    call on."""
     made: dict[str, Driver] = {}
 
     def get(version: str) -> Driver:
-        if version not in made or not made[version].child.running:
+        if version in made and not made[version].answers():
+            made.pop(version).kill()
+        if version not in made:
             require(version)
             made[version] = Driver(version, tmp_path_factory.mktemp("spark"))
         return made[version]

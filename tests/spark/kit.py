@@ -21,6 +21,7 @@ import os
 import pickle
 import shutil
 import textwrap
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,6 +38,8 @@ ENVIRONMENTS = ROOT / ".cache" / "spark"
 VERSIONS = tuple(os.environ.get("AEROBEE_SPARK_VERSION", "").split()) or parts.spark_versions()
 # Patience for a machine with other things to do; nothing here waits for that long by itself.
 START_S, RUN_S = 300.0, 300.0
+# A driver that has nothing to do answers a ping within milliseconds.
+PING_S = 60.0
 
 
 def quick_java(version: str) -> str:
@@ -138,15 +141,32 @@ class Driver:
         finally:
             pool.shutdown(wait=False)
 
+    def answers(self) -> bool:
+        """Whether its JVM does what it is asked: Spark is gone when the JVM died alone, of too
+        little memory or by a signal, and the process that talks to it goes on. So it is when what a
+        test before has left undone answers in the place of the ping."""
+
+        def ping(spark: Any, text: str) -> str:
+            return str(spark.sparkContext._jvm.java.lang.String(text))
+
+        text = uuid.uuid4().hex
+        try:
+            return self.child.running and bool(self.run(ping, timeout_s=PING_S, text=text) == text)
+        except AssertionError:
+            return False
+
     def kill(self) -> None:
         """kill -9 of the driver, its JVM and its workers: what a power cut leaves of them."""
-        for pid in (*descendants(self.pid), self.pid):
-            _kill(pid)
-        self.child.process.wait()
+        if self.child.running:
+            for pid in (*descendants(self.pid), self.pid):
+                _kill(pid)
+            self.child.process.wait()
 
     def close(self) -> None:
-        if self.child.running:
+        if self.answers():
             self.child.close()
+        else:
+            self.kill()
 
 
 def whole_versions() -> tuple[str, ...]:

@@ -114,7 +114,7 @@ def write_streams(
                             raise RuntimeError("a task that fails at its end")
                         if trouble == "slow" and first and partition == 0:
                             stand_still(f"slow-{batch}")
-                        stages = [part["stage"] for part in commit.result.parts]
+                        stages = [part.stage for part in commit.result.parts]
                         note = [context.getLocalProperty("sql.streaming.queryId"), batch, partition,
                                 context.attemptNumber(), stages]  # fmt: skip
                         (Path(marks) / f"{trouble}-task-{uuid.uuid4()}").write_text(

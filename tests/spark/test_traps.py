@@ -28,7 +28,9 @@ Retention: test_messages_that_retention_took_from_a_running.
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +40,7 @@ import pytest
 
 from tests.interop.brokers import Broker
 
-from .kit import Driver, python_of
+from .kit import VERSIONS, Driver, SparkFailed, descendants, python_of
 from .messages import new_topic, send
 
 
@@ -90,3 +92,23 @@ def test_there_is_one_driver_of_a_version(
     assert driver_of(driver.version) is driver
     assert request.node.get_closest_marker("spark") is not None
     assert sys.executable != str(python_of(driver.version))
+
+
+def test_a_driver_whose_jvm_died_fails_its_own_test_alone(
+    driver_of: Callable[[str], Driver],
+) -> None:
+    def count(spark: Any) -> int:
+        return spark.range(7).count()
+
+    driver = driver_of(VERSIONS[0])
+    (jvm,) = (
+        pid
+        for pid in descendants(driver.pid)
+        if Path(f"/proc/{pid}/comm").read_text().strip() == "java"
+    )
+    os.kill(jvm, signal.SIGKILL)
+    with pytest.raises(SparkFailed):
+        driver.run(count)
+    assert driver.child.running  # so the process alone says nothing
+    assert driver_of(VERSIONS[0]).run(count) == 7
+    assert not driver.child.running

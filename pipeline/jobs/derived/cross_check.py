@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aerobee.pipeline.jobs.derived.findings import Finding
-from aerobee.pipeline.jobs.derived.numbering import DamagedRange
+from aerobee.store.scan.sequence import Gap
 
 #: Tags codes below are addresses of extension entries, whose tags are elsewhere (FORMAT.md 5.6).
 _FIRST_TAGS_CODE: Final = -(1 << 31)
@@ -29,7 +29,7 @@ class StoreFacts:
     """What is known of the whole store: damaged places, where queues began anew, which queues have
     files, and up to which log offset records were dispatched."""
 
-    damaged: Sequence[DamagedRange] = ()
+    damaged: Sequence[Gap] = ()
     restarts: Mapping[tuple[str, int], int] = field(default_factory=dict)
     queues: frozenset[tuple[str, int]] = frozenset()
     dispatched: int = 0

@@ -1,23 +1,16 @@
 """What an audit finds: kinds, rows, and one finding for one fault.
 
 A single fault shows in several places: a record whose queue id was changed leaves a hole in one
-queue, is out of place in another, and the entry that names it is wrong. `merged` keeps what says
-most and drops what follows from it, so that the report counts faults, not symptoms.
+queue, is out of place in another, and the entry that names it is wrong. `without_symptoms` keeps
+what says most and drops what follows from it, so that the report counts faults, not symptoms.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-
-class Level(enum.Enum):
-    """How bad: lost or wrong data, something to look at, something to know."""
-
-    DAMAGE = "damage"
-    WARNING = "warning"
-    NOTE = "note"
+from aerobee.store.inspect.kinds import Level
 
 
 class Kind(NamedTuple):

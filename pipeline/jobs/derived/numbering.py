@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aerobee.pipeline.jobs.derived.findings import Finding
+from aerobee.store.scan.sequence import Gap
 
 
 class OffsetRun(NamedTuple):
@@ -33,13 +34,9 @@ class OffsetRun(NamedTuple):
         """The slot behind the last."""
         return self.first + self.length
 
-
-class DamagedRange(NamedTuple):
-    """Log offsets [start, end) without a usable record, and why."""
-
-    start: int
-    end: int
-    reason: str
+    def joined(self, following: OffsetRun) -> OffsetRun:
+        """Both as one; the other begins where this one ends."""
+        return self._replace(length=self.length + following.length, last=following.last)
 
 
 # A damaged place comes with the batch of the records around it, or with one near that.
@@ -62,7 +59,7 @@ class RunCollector:
             key = (run.topic, run.queue_id)
             known = self._open.get(key)
             if known is not None and known.end == run.first:
-                self._open[key] = known._replace(length=known.length + run.length, last=run.last)
+                self._open[key] = known.joined(run)
                 continue
             if known is not None:
                 self._closed.append(known)
@@ -108,7 +105,7 @@ def _runs(entries: pa.RecordBatch) -> Iterator[OffsetRun]:
         )
 
 
-def check_numbering(runs: Iterable[OffsetRun], damaged: Sequence[DamagedRange]) -> list[Finding]:
+def check_numbering(runs: Iterable[OffsetRun], damaged: Sequence[Gap]) -> list[Finding]:
     """What is wrong with the numbers; a hole that a damaged part of the log explains is not."""
     by_queue: dict[tuple[str, int], list[OffsetRun]] = {}
     for run in sorted(runs, key=_place):
@@ -133,8 +130,7 @@ def _joined(runs: list[OffsetRun]) -> list[OffsetRun]:
     joined = runs[:1]
     for run in runs[1:]:
         if run.first == joined[-1].end:
-            before = joined[-1]
-            joined[-1] = before._replace(length=before.length + run.length, last=run.last)
+            joined[-1] = joined[-1].joined(run)
         else:
             joined.append(run)
     return joined
@@ -143,7 +139,7 @@ def _joined(runs: list[OffsetRun]) -> list[OffsetRun]:
 class _QueueCheck:
     """The check of one queue's runs, in order."""
 
-    def __init__(self, damaged: Sequence[DamagedRange], findings: list[Finding]) -> None:
+    def __init__(self, damaged: Sequence[Gap], findings: list[Finding]) -> None:
         self._damaged = damaged
         self._findings = findings
 
@@ -229,7 +225,7 @@ class PartSummary(NamedTuple):
     last: int
     records: int
     bytes: int
-    bad: list[DamagedRange]
+    bad: list[Gap]
 
 
 class PartSummarizer:
@@ -241,7 +237,7 @@ class PartSummarizer:
     def __init__(self) -> None:
         self._first, self._last = 1 << 62, -1
         self._records = self._bytes = 0
-        self._bad: list[DamagedRange] = []
+        self._bad: list[Gap] = []
         # Log offsets of the records of the last batches.
         self._near: deque[np.ndarray] = deque(maxlen=_BATCHES_NEAR)
 
@@ -255,8 +251,7 @@ class PartSummarizer:
         errors = batch.column("error")
         good = errors.is_null().to_numpy(zero_copy_only=False)
         self._bad += [
-            DamagedRange(int(places[row]), -1, str(errors[row]))
-            for row in np.flatnonzero(~good).tolist()
+            Gap(int(places[row]), -1, str(errors[row])) for row in np.flatnonzero(~good).tolist()
         ]
         if good.any():
             self._records += int(good.sum())
@@ -264,7 +259,7 @@ class PartSummarizer:
             self._near.append(places[good])
         self._bad = [one if one.end >= 0 else self._closed(one) for one in self._bad]
 
-    def _closed(self, bad: DamagedRange) -> DamagedRange:
+    def _closed(self, bad: Gap) -> Gap:
         for places in self._near:
             at = int(np.searchsorted(places, bad.start, side="right"))
             if at < len(places):
@@ -277,10 +272,10 @@ class PartSummarizer:
         return PartSummary(first, self._last, self._records, self._bytes, self._bad)
 
 
-def damaged_ranges(parts: Iterable[PartSummary]) -> list[DamagedRange]:
+def damaged_ranges(parts: Iterable[PartSummary]) -> list[Gap]:
     """The damaged places of all parts, those at the end of a part up to the next part's rows."""
     ordered = sorted([part for part in parts if part.first >= 0], key=lambda part: part.first)
-    found: list[DamagedRange] = []
+    found: list[Gap] = []
     for place, part in enumerate(ordered):
         later = [one.first for one in ordered[place + 1 :] if one.records]
         end = later[0] if later else 1 << 62

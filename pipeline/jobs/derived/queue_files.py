@@ -64,29 +64,22 @@ def read_entries(file: QueueFile, log_min: int = 0) -> Iterator[pa.RecordBatch]:
     queue = QueueEntries(Place(file.uri), file.topic, file.queue_id, own)
     for first in range(0, queue.capacity, _ROWS):
         entries = queue.read(first, min(first + _ROWS, queue.capacity))
-        yield from _batches(file, entries, file.first_slot + first, log_min)
+        size = entries["size"].astype(np.int32)
+        offsets = entries["logOffset"].astype(np.int64)
+        # A size that is none where the rest of the entry is something is damage, no empty slot.
+        is_empty = ((size == 0) | (size == PRE_BLANK_SIZE)) & (offsets == 0)
+        rows = np.flatnonzero(~is_empty & (offsets >= log_min))
+        if len(rows):
+            arrays = [
+                pa.repeat(file.topic, len(rows)),
+                pa.repeat(pa.scalar(file.queue_id, pa.int32()), len(rows)),
+                pa.array(rows + file.first_slot + first),
+                pa.array(offsets[rows]),
+                pa.array(size[rows]),
+                pa.array(entries["tagsCode"].astype(np.int64)[rows]),
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=ENTRIES)
     queue.close()
-
-
-def _batches(
-    file: QueueFile, entries: np.ndarray, first_slot: int, log_min: int
-) -> Iterator[pa.RecordBatch]:
-    size = entries["size"].astype(np.int32)
-    offsets = entries["logOffset"].astype(np.int64)
-    # A size that is none where the rest of the entry is something is damage, not an empty slot.
-    empty = (size == 0) & (offsets == 0)
-    blank = (size == PRE_BLANK_SIZE) & (offsets == 0)
-    rows = np.flatnonzero(~empty & ~blank & (offsets >= log_min))
-    if len(rows):
-        arrays = [
-            pa.repeat(file.topic, len(rows)),
-            pa.repeat(pa.scalar(file.queue_id, pa.int32()), len(rows)),
-            pa.array(rows + first_slot),
-            pa.array(offsets[rows]),
-            pa.array(size[rows]),
-            pa.array(entries["tagsCode"].astype(np.int64)[rows]),
-        ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=ENTRIES)
 
 
 def entries_frame(spark: SparkSession, files: Sequence[QueueFile], log_min: int) -> DataFrame:
@@ -118,16 +111,12 @@ def file_bytes(
     return filled.tobytes()
 
 
-def write_file(path: str, data: bytes, size: int) -> None:
-    """A file of `size` bytes that begins with `data`, under its name only when it is whole.
+def write_sparse(path: str, parts: list[tuple[int, bytes]], size: int) -> None:
+    """A file of `size` bytes with these parts, (position, bytes) each, and zeros between them;
+    under its name only when it is whole.
 
     Two that write the same file do no harm to each other. Raises OSError.
     """
-    write_sparse(path, [(0, data)], size)
-
-
-def write_sparse(path: str, parts: list[tuple[int, bytes]], size: int) -> None:
-    """The same for several parts, (position, bytes) each; between them are zeros."""
     aside = f"{path}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
     os.makedirs(os.path.dirname(path), exist_ok=True)
     try:

@@ -217,7 +217,9 @@ def test_damage_costs_the_records_it_hits_and_no_other(
     assert len(found) == len(set(found))
 
 
-def test_segments_of_5x_with_long_topics_are_read(tmp_path: Path) -> None:
+def write_log_of_5x(tmp_path: Path) -> tuple[Path, list[int]]:
+    """A segment of thirty records, of which those from 5 to 8 have topics with two bytes of length;
+    where the records begin."""
     places = write_log(tmp_path, [
         StoreMessage("A", 0, 0, 0, 1, V4, V4, 0, 0, b"x" * 10, b"") for _ in range(30)
     ])  # fmt: skip
@@ -230,6 +232,27 @@ def test_segments_of_5x_with_long_topics_are_read(tmp_path: Path) -> None:
         data[place + 84 : place + 88] = (9).to_bytes(4, "big")
         data[place + 88 : place + 102] = b"y" * 9 + b"\0\1B" + record[-2:]
     path.write_bytes(data)
+    return path, places
+
+
+def test_segments_of_5x_with_long_topics_are_read(tmp_path: Path) -> None:
+    _, places = write_log_of_5x(tmp_path)
     found = rows(tmp_path, columns="topic,commitLogOffset,error")
     assert offsets(found) == places
     assert [row["topic"] for row in found[4:10]] == ["A", "B", "B", "B", "B", "A"]
+
+
+@pytest.mark.parametrize("number", [4, 5, 7, 8])
+@pytest.mark.parametrize(
+    ("at", "value"), [(0, b"\0\0\0\x7f"), (4, b"\0\0\0\0"), (84, b"\0\0\7\7"), (0, bytes(90))]
+)
+def test_records_of_5x_behind_damage_are_found(
+    tmp_path: Path, number: int, at: int, value: bytes
+) -> None:
+    path, places = write_log_of_5x(tmp_path)
+    with path.open("r+b") as file:
+        file.seek(places[number] + at)
+        file.write(value)
+    found = rows(tmp_path, columns="topic,commitLogOffset,error")
+    assert offsets(found) == [*places[:number], *places[number + 1 :]]
+    assert [row["commitLogOffset"] for row in found if row["error"]] == [places[number]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,8 @@ import pytest
 from aerobee.protocol.message.record import Message
 from aerobee.protocol.message.record_check import CHECK_NOTHING
 from aerobee.store.disk.files import Files
-from aerobee.store.inspect.layout import survey
-from aerobee.store.inspect.log_files import LogFiles
-from aerobee.store.inspect.queue_files import QueueSet
-from aerobee.store.scan.sources import Sources
+from aerobee.store.inspect.store_files import StoreFiles
+from aerobee.store.scan.boundaries import last_boundary
 from tests.unit.pipeline.stores import errors, offsets, read_one_by_one, rows, write_store
 from tests.unit.store.support import SEGMENT, small_settings
 
@@ -44,14 +43,10 @@ def damage(root: Path, records: list[Message], chance: random.Random) -> None:
 def read_by_the_store(root: Path) -> tuple[list[int], list[tuple[int, int]]]:
     """Log offsets of sound records, and the ranges that hold none; the last one has no end."""
     settings = small_settings(root)
-    sources = Sources(Files())
-    layout = survey(Files(), settings)
-    log = LogFiles(sources, layout.segments, SEGMENT)
-    queue_bytes = layout.queues[0].files[0].size
-    queues = QueueSet(sources, layout.queues, queue_bytes, log)
-    scanner, _ = log.scanner(queues.boundaries, queues.named_end(), CHECK_NOTHING, torn_above=False)
-    found = [record[0] for record in scanner.records(0)]
-    sources.close()
+    with closing(StoreFiles(Files(), settings)) as store:
+        named_end, _ = last_boundary(store.queues.values(), store.log.names_back, 0)
+        scanner, _ = store.log.scanner(store.boundaries, named_end, CHECK_NOTHING, torn_above=False)
+        found = [record[0] for record in scanner.records(0)]
     return found, [*((gap.start, gap.end) for gap in scanner.gaps), (scanner.end, 1 << 63)]
 
 

@@ -18,9 +18,8 @@ from aerobee.pipeline.jobs.derived.entries import (
     derived_entries,
     expected_entries,
 )
-from aerobee.pipeline.jobs.derived.findings import Finding, Level, without_symptoms
+from aerobee.pipeline.jobs.derived.findings import Finding, without_symptoms
 from aerobee.pipeline.jobs.derived.numbering import (
-    DamagedRange,
     OffsetRun,
     PartSummarizer,
     RunCollector,
@@ -29,7 +28,9 @@ from aerobee.pipeline.jobs.derived.numbering import (
     restarts_of,
 )
 from aerobee.pipeline.jobs.derived.queue_files import queue_files, read_entries
+from aerobee.store.inspect.kinds import Level
 from aerobee.store.queues.delay_levels import DelayLevels
+from aerobee.store.scan.sequence import Gap
 from tests.unit.pipeline.job_stores import log_rows
 from tests.unit.store import audit_support as at
 
@@ -328,8 +329,8 @@ def test_numbers_of_a_queue_are_judged_by_their_order(
 
 def test_a_hole_that_damage_explains_is_none() -> None:
     parts = runs(0, 1) + runs(3, begin=300)
-    assert not check_numbering(parts, [DamagedRange(200, 300, "is no record")])
-    assert check_numbering(parts, [DamagedRange(400, 500, "is no record")])
+    assert not check_numbering(parts, [Gap(200, 300, "is no record")])
+    assert check_numbering(parts, [Gap(400, 500, "is no record")])
 
 
 def test_damage_at_the_end_of_a_part_reaches_to_the_next_record(root: Path) -> None:
@@ -343,4 +344,4 @@ def test_damage_at_the_end_of_a_part_reaches_to_the_next_record(root: Path) -> N
     builders[1].add(batches[1])
     found = damaged_ranges([builder.part() for builder in builders])
     begin = batches[0].column("commitLogOffset")[1].as_py()
-    assert found == [DamagedRange(begin, 4096, "is no record")]
+    assert found == [Gap(begin, 4096, "is no record")]

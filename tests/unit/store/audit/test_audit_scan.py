@@ -9,14 +9,11 @@ import pytest
 
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import NotAStore, StoreSizeMismatch
-from aerobee.store.inspect.layout import survey
-from aerobee.store.inspect.log_files import LogFiles
-from aerobee.store.inspect.queue_files import QueueSet
 from aerobee.store.inspect.sizes import FOUND, GIVEN, NOTED
+from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queues.queue_view import ENTRY, names_record
 from aerobee.store.scan import sources
-from aerobee.store.scan.sources import Sources
 from tests.faulty_files import FaultyFiles
 from tests.golden import make_store
 from tests.unit.store import audit_support as at
@@ -170,27 +167,24 @@ def test_the_next_record_that_units_name_is_that_of_all_units(root: Path, seed: 
         # In the size, or a little in the place: the queue stays in order.
         flip(path, at_byte + chance.choice([7, 9, 10, 11]), 1 << chance.randrange(8))
     settings = small_settings(root)
-    layout = survey(Files(), settings)
-    sources = Sources(Files())
-    records = LogFiles(sources, layout.segments, SEGMENT)
-    queues = QueueSet(sources, layout.queues, 200, records)
+    store = StoreFiles(Files(), settings)
     named = sorted(
         log_offset
-        for queue in queues.queues.values()
+        for queue in store.queues.values()
         for first, data in queue.chunks()
         for offset, (log_offset, size, _) in enumerate(ENTRY.iter_unpack(data), first)
         if names_record(log_offset, size)
-        and records.problem(queue, offset, log_offset, size) is None
+        and store.log.problem(queue, offset, log_offset, size) is None
     )
     assert 80 < len(named) < 103
-    end = layout.segments[-1].start + SEGMENT
+    end = store.layout.segments[-1].start + SEGMENT
     places = [0, end, *(chance.randrange(end) for _ in range(30)), *named]
     for asked in (places, sorted(places), sorted(places, reverse=True)):
         for place in asked:
             limit = min(end, place + chance.choice([1, 200, SEGMENT, end]))
             wanted = next((one for one in named if place < one < limit), limit)
-            assert result_of(queues.boundaries.after(place, limit)) == wanted, (seed, place, limit)
-    sources.close()
+            assert result_of(store.boundaries.after(place, limit)) == wanted, (seed, place, limit)
+    store.close()
 
 
 def test_two_segments_swapped_are_two_misplaced_ones(root: Path) -> None:

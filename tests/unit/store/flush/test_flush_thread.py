@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from aerobee.store.disk.files import Clock
 from aerobee.store.flush import services as flush
 
 
@@ -11,7 +12,7 @@ class Blocked(flush.FlushService):
     """A service whose disk does not answer until the test says so."""
 
     def __init__(self) -> None:
-        super().__init__(interval_ms=0)
+        super().__init__(Clock(), interval_ms=0, thorough_interval_ms=0)
         self.entered = threading.Event()
         self.disk = threading.Event()
 

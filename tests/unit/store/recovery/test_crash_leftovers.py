@@ -140,6 +140,33 @@ def test_slots_younger_than_the_header_break_no_chain() -> None:
     assert store.close()
 
 
+@pytest.mark.parametrize("number", [5, 20, 29])
+def test_seconds_of_a_key_that_a_power_cut_tore_off_are_put_right(number: int) -> None:
+    """An entry over a sector's edge, of which the part before the edge reached the disk."""
+    files, clock = RecordedFiles(ROOT), ManualClock()
+    store = SteppedStore.open(SETTINGS, files, clock)
+    fill(store, 3)
+    assert store.sync_log()
+    assert store.flush_queues(thorough=True)
+    for late in range(3, 30):
+        clock.time_ms += 1500
+        store.put(message(b"late", unique=f"U{late}"))
+    store.dispatch()
+    assert store.sync_log()
+    image = files.image()
+    store.abandon()
+    (path,) = [path for path in image if path.startswith(f"{ROOT}/index/")]
+    whole = image[path]
+    assert whole is not None
+    seconds_at = 40 + 4 * 50 + 20 * (number + 1) + 12
+    assert any(whole[seconds_at : seconds_at + 4])
+    image[path] = whole[:seconds_at] + bytes(4) + whole[seconds_at + 4 :]
+    files = RecordedFiles(ROOT, image, "boot 2")
+    store = started(files)
+    assert files.image()[path] == whole
+    assert cut(store, files).image()[path] == whole
+
+
 @pytest.mark.parametrize("damage", ["empty", "absent"])
 def test_queue_file_before_the_last_that_a_power_cut_took_is_made_again(damage: str) -> None:
     files = MemoryFiles(ROOT)

@@ -104,6 +104,49 @@ def test_neighbours_damaged_alike_displace_no_others(
     store.close()
 
 
+@pytest.mark.parametrize("with_queues", [True, False])
+@pytest.mark.parametrize(("at", "bit"), [(2, 0x04), (86, 0x04)], ids=["size", "body length"])
+def test_a_length_that_leads_to_a_later_record_by_chance_costs_none_in_between(
+    tmp_path: Path, at: int, bit: int, with_queues: bool
+) -> None:
+    """Records of 512 bytes, so a flipped bit of a length counts two of them more."""
+    root = tmp_path / "store"
+    store = MessageStore.open(small_settings(root))
+    made = fill(store, 10, size=390)
+    records = read_all(store)
+    assert {record.size for record in records} == {512}
+    killed = kill_image(root, tmp_path / "killed")
+    store.close()
+    flip(log_segment(killed), records[3].log_offset + at, bit)
+    if not with_queues:
+        shutil.rmtree(killed / "consumequeue")
+        shutil.rmtree(killed / "index")
+    store = MessageStore.open(small_settings(killed))
+    assert bodies(store) == made[:3] + made[4:]
+    store.close()
+
+
+@pytest.mark.parametrize("target", [7, "end"])
+def test_no_length_leads_over_a_record_that_the_queues_name(
+    tmp_path: Path, target: int | str
+) -> None:
+    """Both lengths are wrong, and one of them leads to a record, or to the end, by chance."""
+    root = tmp_path / "store"
+    store = MessageStore.open(small_settings(root))
+    made = fill(store, 60)
+    records = read_all(store)
+    killed = kill_image(root, tmp_path / "killed")
+    store.close()
+    end = SEGMENT if isinstance(target, str) else records[target].log_offset
+    with log_segment(killed).open("r+b") as file:
+        file.seek(records[3].log_offset)
+        file.write((end - records[3].log_offset).to_bytes(4, "big"))
+    flip(log_segment(killed), records[3].log_offset + 84, 0x40)
+    store = MessageStore.open(small_settings(killed))
+    assert bodies(store) == made[:3] + made[4:]
+    store.close()
+
+
 #: A bit of each part of a record, by what it breaks: (byte, bit), counted from its first byte.
 BROKEN = {
     "size": (3, 0x10),

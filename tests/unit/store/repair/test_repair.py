@@ -16,7 +16,7 @@ from aerobee.store.errors import StoreSizeMismatch
 from aerobee.store.inspect.kinds import KINDS, Level
 from aerobee.store.message_store import MessageStore
 from aerobee.store.repair.at_rest import StoreAtRest
-from aerobee.store.repair.model import Plan
+from aerobee.store.repair.plan import Plan
 from aerobee.store.repair.repair import plan_repair, repair
 from aerobee.store.repair.truncate import plan_cut, truncate
 from tests.unit.store import audit_support as at

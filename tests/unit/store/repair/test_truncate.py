@@ -20,12 +20,14 @@ from tests.unit.store import audit_support as at
 from tests.unit.store.crashing_files import Crashed, CrashingFiles
 from tests.unit.store.support import (
     FIRST_MS,
+    QUEUE_SEGMENT,
     SEGMENT,
     adopt,
     bodies,
     fill,
     log_segment,
     message,
+    queue_file,
     small_settings,
     tree,
 )
@@ -215,6 +217,40 @@ def test_a_store_that_is_not_whole_is_refused(root: Path, damage: str) -> None:
     with pytest.raises((StoreLayoutError, StoreSizeMismatch)):
         plan(root, log_offset=0)
     assert tree(root, ".") == before
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+@pytest.mark.parametrize("number", [5, 9, 15, 25, 34])
+def test_a_queue_file_that_is_missing_is_made_again(
+    root: Path, tmp_path: Path, missing: int, number: int
+) -> None:
+    """As a start does it: consume queues follow from the log. No group is set back further."""
+    everything = at.of_queue(root, 1)
+    place = everything[number].log_offset if number < len(everything) else at.log_end(root)
+    whole = at.copy(root, tmp_path / "whole")
+    queue_file(root, queue_id=1, start=missing * QUEUE_SEGMENT).unlink()
+    cut, wanted = cut_at(root, place), cut_at(whole, place)
+    assert cut.queue_ends == wanted.queue_ends
+    for below in ("commitlog", "consumequeue", "config"):
+        assert tree(root, below) == tree(whole, below)
+    assert at.check(root).sound
+
+
+def test_what_a_killed_broker_had_not_dispatched_comes_into_its_queue(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    store = MessageStore.open(small_settings(root))
+    made = fill(store, 10)
+    for number in range(10, 20):
+        store.put(message(b"%06d" % number))
+    killed = adopt(shutil.copytree(root, tmp_path / "killed"))
+    assert store.close()
+    assert len(at.of_queue(killed)) == 20
+    cut_at(killed, at.of_queue(killed)[15].log_offset)
+    assert at.check(killed).sound
+    store = MessageStore.open(small_settings(killed))
+    assert bodies(store)[:10] == made
+    assert bodies(store)[10:] == [b"%06d" % number for number in range(10, 15)]
+    assert store.close()
 
 
 def test_a_crash_anywhere_leaves_a_store_that_starts(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_it_foretells_what_a_run_deletes(tmp_path: Path) -> None:
     clock = days(tmp_path, 6)
     hours = {"delete_hours": str(clock.hour), "retention_hours": 72}
     told = look(tmp_path, clock, **hours)
-    assert told.verdict.triggers == (TIME,)
+    assert told.now.verdict.triggers == (TIME,)
     store = open_store(tmp_path, clock, **hours)
     assert starts(told.now) == starts(run(store)) == [0, SEGMENT, 2 * SEGMENT]
     assert store.close()
@@ -97,7 +97,7 @@ def test_next_hour_takes_what_expires_until_its_end(tmp_path: Path) -> None:
     assert starts(found.on_request) == [0, SEGMENT]
     assert {one.reason for one in found.on_request.doomed} == {MANUAL}
     assert found.next is not None
-    assert clock.time_ms < found.next.at_ms < found.segments[2].expires_ms  # type: ignore[operator]
+    assert clock.time_ms < found.next.now_ms < found.segments[2].expires_ms  # type: ignore[operator]
     assert starts(found.next) == [0, SEGMENT, 2 * SEGMENT]
     assert {one.reason for one in found.next.doomed} == {TIME}
     assert look(tmp_path, clock, delete_hours="").next is None
@@ -144,7 +144,7 @@ def test_it_foretells_forced_deletion_and_where_it_stops(tmp_path: Path) -> None
     files.full_ratio = 0.856  # of a million bytes: 6,000 too many
     limits = {"disk_max_used_percent": 75, "disk_force_ratio": 0.85, "retention_hours": 1000}
     found = look(tmp_path / "store", clock, files, **limits)
-    assert found.verdict.triggers == (SPACE,)
+    assert found.now.verdict.triggers == (SPACE,)
     assert [(one.start, one.reason) for one in found.now.doomed] == [(0, FORCED), (SEGMENT, FORCED)]
     (log_disk, queue_disk) = found.disks
     assert (log_disk.is_log, queue_disk.is_log) == (True, False)
@@ -184,7 +184,7 @@ def test_groups_that_need_what_goes_are_counted_by_queue(tmp_path: Path) -> None
     found = look(tmp_path, clock, delete_hours=str(clock.hour), retention_hours=72)
     assert starts(found.now) == [0, SEGMENT, 2 * SEGMENT]
     assert [
-        (one.group, one.queue_id, one.committed, one.behind, one.lost_now) for one in found.groups
+        (one.group, one.queue, one.committed, one.behind, one.loses_now) for one in found.groups
     ] == [
         ("near", 0, first_kept[0], ends[0] - first_kept[0], 0),
         ("slow", 0, 2, ends[0] - 2, first_kept[0] - 2),
@@ -203,7 +203,7 @@ def test_messages_that_wait_for_their_delay_count_as_needed(tmp_path: Path) -> N
     file.parent.mkdir(exist_ok=True)
     file.write_text('{"offsetTable":{2:1}}')
     (waiting,) = look(tmp_path, clock).groups
-    assert (waiting.group, waiting.topic, waiting.queue_id) == (
+    assert (waiting.group, waiting.topic, waiting.queue) == (
         "SCHEDULE_CONSUMER",
         SCHEDULE_TOPIC,
         1,
@@ -216,7 +216,7 @@ def test_queue_that_cannot_be_read_is_a_note_and_no_failure(tmp_path: Path) -> N
     commit(tmp_path, {"Orders@g": {"0": 0, "1": 0}})
     (tmp_path / "consumequeue" / "Orders" / "0" / f"{7:020d}").write_bytes(bytes(200))
     found = look(tmp_path, clock)
-    assert {one.queue_id for one in found.groups} == {1}
+    assert {one.queue for one in found.groups} == {1}
     assert any("Consume queues can be made again" in note for note in found.notes)
     (tmp_path / "config" / "consumerOffset.json").write_text("{")
     assert any("consumer offsets" in note for note in look(tmp_path, clock).notes)

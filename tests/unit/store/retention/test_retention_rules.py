@@ -159,7 +159,7 @@ def chosen(
         assert following.start == segment.end
         return LastStored(now_ms - int(days_old[segment.start // SIZE] * DAY_MS), MESSAGE)
 
-    choice = choose(RULES, at, places, last_stored, os.path.dirname, safe_end, now_ms, most)
+    choice = choose(RULES, at, places, last_stored, safe_end, now_ms, most)
     return [(one.start, one.reason) for one in choice.doomed], choice.stopped_by
 
 

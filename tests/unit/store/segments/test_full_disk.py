@@ -55,7 +55,7 @@ def service(tmp_path: Path, files: Files, clock: Clock | None = None) -> Allocat
         clock or Clock(),
         SEGMENT,
         lambda start: str(tmp_path / "log" / segment_name(start)),
-        lambda path, start: MappedFile.create(files, path, start, SEGMENT),
+        lambda path, start: MappedFile(files, path, start, SEGMENT).make(),
         Health(),
     )
 

@@ -633,6 +633,39 @@ def test_append_wakes_the_service_only_if_there_is_enough_to_do(tmp_path: Path) 
     store.close()
 
 
+@pytest.mark.usefixtures("no_thread")
+def test_wake_that_comes_while_a_commit_runs_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Stopwatch()
+    store = pooled_store(
+        tmp_path,
+        clock=clock,
+        commit_interval_ms=3_600_000,
+        commit_least_pages=4,
+        commit_thorough_interval_ms=20,
+    )
+    commit = PooledFile.commit
+    ends: list[int] = []
+
+    def commit_while_one_more_comes(segment: PooledFile, position: int) -> None:
+        monkeypatch.setattr(PooledFile, "commit", commit)
+        ends.append(store.put(message()).end)
+        store.request_flush()
+        commit(segment, position)
+
+    monkeypatch.setattr(PooledFile, "commit", commit_while_one_more_comes)
+    ends.append(store.put(message()).end)
+    clock.seconds += 1
+    store.request_flush()
+    service = service_of(store)
+    assert service._tick()
+    assert store.committed == ends[0]
+    assert service._tick()
+    assert store.committed == ends[1]
+    store.close()
+
+
 def test_thread_commits_at_its_interval_tells_the_owner_and_wakes_the_flusher(
     tmp_path: Path,
 ) -> None:
