@@ -10,7 +10,6 @@ Threads: the store's caller only; the flush thread syncs files through the Descr
 """
 
 import os
-import re
 
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
@@ -23,11 +22,10 @@ from aerobee.store.queues.queue_view import (
     PRE_BLANK,
     QueueView,
 )
-from aerobee.store.segments.mapped_file import segment_name
+from aerobee.store.segments.mapped_file import is_segment_name, segment_name
 from aerobee.store.segments.mapped_file_queue import check_file_size, check_is_file
 
 _SIZE_KEYS = "consume_queue_segment_bytes (mappedFileSizeConsumeQueue)"
-_SEGMENT_NAME = re.compile(r"[0-9]{20}", re.ASCII)
 # Missing files are made again; more of them than this in a row are a matter for a person.
 _MISSING_MOST = 1000
 
@@ -236,7 +234,7 @@ class ConsumeQueue(QueueView):
         foreign: list[str] = []
         for name in names:
             file_path = os.path.join(self.directory, name)
-            if _SEGMENT_NAME.fullmatch(name) is None:
+            if not is_segment_name(name):
                 foreign.append(file_path)
                 continue
             check_is_file(self._files, file_path)
