@@ -31,7 +31,7 @@ from aerobee.store.dispatch.extended_dispatch import ExtendedReput
 from aerobee.store.dispatch.multi_dispatch import MultiDispatchLog
 from aerobee.store.dispatch.reput import Reput
 from aerobee.store.errors import StoreBroken
-from aerobee.store.flush.commit_service import CommitRealTimeService, Committer
+from aerobee.store.flush.commit_service import CommitRealTimeService
 from aerobee.store.flush.offsets_keeper import OffsetsKeeper
 from aerobee.store.flush.services import (
     CommitLogSync,
@@ -166,8 +166,12 @@ class MessageStore:
     def _build_flushing(self, settings: Settings) -> None:
         """What moves the committed and the durable mark, and what keeps the offsets file."""
         parts = self._parts
-        committer = None if parts.pool is None else Committer(self._log, self._health)
-        self._mark: CommitMark = self._log if committer is None else committer
+        self._mark: CommitMark = self._log
+        self._commits = None
+        if parts.pool is not None:
+            self._mark = self._commits = CommitRealTimeService(
+                settings, self._log, self._health, self._clock, self._committed
+            )
         self._sync = CommitLogSync(
             self._log,
             self._mark,
@@ -177,11 +181,6 @@ class MessageStore:
             lambda mark: self._on_durable(mark),
         )
         self._flusher = self._make_flusher(settings)
-        self._commits = None
-        if committer is not None:
-            self._commits = CommitRealTimeService(
-                settings, committer, self._health, self._clock, self._committed
-            )
         assert parts.offsets is not None
         self._time = SteadyTime(
             parts.clock,

@@ -58,9 +58,9 @@ _BUSY_MOST_NS = 10_000_000 * 1_000_000
 class CommitMark(Protocol):
     """How far the bytes are in the files: a mark that one thread moves and any may read.
 
-    The commit log itself is the mark where appends go through the files' mappings; a `Committer`
-    (`commit_service.py`) where a transient pool holds the newest bytes back for a moment. Reading,
-    dispatching and syncing end at the mark. The time is to be read before the offset.
+    The commit log itself is the mark where appends go through the files' mappings, the commit
+    service (`commit_service.py`) where a transient pool holds the newest bytes back for a moment.
+    Reading, dispatching and syncing end at the mark. The time is to be read before the offset.
     """
 
     @property
