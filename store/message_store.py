@@ -203,6 +203,7 @@ class MessageStore:
 
     def _make_queue_flusher(self, settings: Settings) -> ConsumeQueueFlushService:
         return ConsumeQueueFlushService(
+            settings,
             self._queues,
             self._parts.index,
             self._parts.checkpoint,
@@ -212,9 +213,6 @@ class MessageStore:
             self._clock,
             lambda: self._reput.dispatched_ms,
             self._disk.look,
-            settings.consume_queue_flush_interval_ms,
-            settings.consume_queue_flush_least_pages,
-            settings.consume_queue_flush_thorough_interval_ms,
         )
 
     def _build_reading(self, settings: Settings) -> None:

@@ -152,9 +152,7 @@ class ConsumeQueue(QueueView):
         while len(self.segments) > 1 and self.segments[-1].start >= position:
             file = self.segments[-1]
             self.segments = self.segments[:-1]
-            self._cache.discard(file)
-            self._files.remove(file.path)
-            self.new_directories.append(self.directory)
+            self._remove(file)
         if self.segments:
             file = self.segments[-1]
             begin = max(position, file.start) - file.start
@@ -172,12 +170,15 @@ class ConsumeQueue(QueueView):
             self.zero_from(first)
             return
         for file in self.segments:
-            self._cache.discard(file)
-            self._files.remove(file.path)
-            self.new_directories.append(self.directory)
+            self._remove(file)
         self.segments = ()
         self._tail = None
         self.max_offset = self.min_offset = 0
+
+    def _remove(self, file: QueueFile) -> None:
+        self._cache.discard(file)
+        self._files.remove(file.path)
+        self.new_directories.append(self.directory)
 
     def blank_out(self, offset: int) -> None:
         """Keep the slot, forget its record: a pre-blank entry takes its place."""
