@@ -41,23 +41,6 @@ def is_segment_name(name: str) -> bool:
 class MappedFile:
     """A segment; `start` is its first log offset, `end` the one behind its last byte."""
 
-    __slots__ = (
-        "_fd",
-        "_files",
-        "_map",
-        "_memory",
-        "_view",
-        "end",
-        "last_store_ms",
-        "path",
-        "pins",
-        "size",
-        "start",
-        "unchecked_below",
-        "unreadable",
-        "wrote",
-    )
-
     def __init__(self, files: Files, path: str, start: int, size: int) -> None:
         self._files = files
         self._fd = -1

@@ -32,8 +32,6 @@ class WarmFile(MappedFile):
     """A segment that is warmed when it is made: synced after each `sync_pages` pages, or not at all
     with None. `refused` is told when the system does not lock memory."""
 
-    __slots__ = ("_locked", "_refused", "_sync_pages")
-
     def __init__(
         self,
         files: Files,
