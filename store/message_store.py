@@ -40,7 +40,7 @@ from aerobee.store.flush.services import (
     log_flusher,
 )
 from aerobee.store.log.commit_log import CommitLog, CommitMark
-from aerobee.store.log.encoding import crc_checks, encoding_for
+from aerobee.store.log.encoding import crc_checks
 from aerobee.store.opening import StoreParts, open_parts
 from aerobee.store.reading.damage import DamageReports, Judge, Kind, Verdict
 from aerobee.store.reading.delay_queues import DelayQueues
@@ -157,9 +157,7 @@ class MessageStore:
             self._health,
             parts.stats,
             parts.clock,
-            encoding_for(append_property_crc=settings.append_property_crc),
-            settings.max_message_bytes,
-            settings.page_cache_busy_timeout_ms,
+            settings,
             self._try_again,
         )
 
@@ -272,8 +270,7 @@ class MessageStore:
             lambda: min(self.durable, self.dispatched),
             lambda: self._log.written - limits.memory_bytes,
             self._crc_check,
-            settings.scrub_bytes_per_second,
-            settings.scrub_interval_hours,
+            settings,
             parts.index,
         )
 
