@@ -148,9 +148,13 @@ class Life:
         promised = max((mark.log_offset for mark in self.acked), default=0)
         self.sent = [sent for sent in self.sent if sent.end <= promised or sent.log_offset in there]
 
-    def number_of(self, queue: Queue, queue_offset: int) -> int:
-        """The newest message given that queue offset."""
+    def number_of(self, queue: Queue, queue_offset: int, dispatched: int) -> int:
+        """The newest message that was given that queue offset and is dispatched.
+
+        A deletion of its topic dispatches before it, and the next dispatch tells of that, too: by
+        then the offset may have been given anew, to a message that is not dispatched yet.
+        """
         for sent in reversed(self.base + self.sent):
-            if sent.queue == queue and sent.queue_offset == queue_offset:
+            if (sent.queue, sent.queue_offset) == (queue, queue_offset) and sent.end <= dispatched:
                 return sent.number
         return -1

@@ -205,7 +205,7 @@ class Runner:
         at = len(self._files.journal)
         for arrival in arrivals:
             queue = (arrival.topic, arrival.queue_id)
-            number = self._life.number_of(queue, arrival.queue_offset)
+            number = self._life.number_of(queue, arrival.queue_offset, store.dispatched)
             self._life.seen.append(Seen(at, queue, arrival.queue_offset, number))
 
     # --- steps ------------------------------------------------------------------------------
