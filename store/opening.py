@@ -23,7 +23,7 @@ from aerobee.store.dispatch.dispatcher import Dispatcher
 from aerobee.store.dispatch.extended_dispatch import ExtendedDispatcher
 from aerobee.store.errors import StoreBroken, StoreError, StoreNotWritable
 from aerobee.store.index.service import IndexService
-from aerobee.store.inspect.start_checks import check_rights, check_small_files
+from aerobee.store.inspect.start_checks import check_rights, check_small_files, tables_read
 from aerobee.store.log.encoding import crc_checks
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.table import ConsumeQueueTable
@@ -237,7 +237,8 @@ def _segment_maker(
 
 def _recover(parts: StoreParts, settings: Settings, progress: Progress | None) -> None:
     parts.load()
-    check_rights(parts.files, parts.root, parts.segments, parts.queues, parts.index)
+    tables = tables_read(parts.files, settings)
+    check_rights(parts.files, parts.root, parts.segments, parts.queues, parts.index, tables)
     recovery = parts.make_recovery(settings, progress)
     recovery.check()
     parts.lock.mark_open()
