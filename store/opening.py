@@ -287,6 +287,9 @@ def _opening_failed(parts: StoreParts, error: OSError) -> StoreError:
         return StoreNotWritable(f"{where} is a directory, a file is needed; move it away")
     if isinstance(error, FileExistsError) and parts.files.exists(where):
         return StoreNotWritable(f"{where} is a file, a directory is needed")
+    if isinstance(error, FileNotFoundError) and not parts.files.exists(root):
+        # It would have been made, were its file system one that takes directories.
+        return StoreNotWritable(f"{where} cannot be made: {error.strerror}; name another directory")
     if isinstance(error, FileExistsError | FileNotFoundError):
         return StoreNotWritable(
             f"{where} is not there, or a link to nothing. Is its volume not mounted?"
