@@ -145,13 +145,13 @@ def _own_start(files: Files, segment: MappedFile) -> int:
     """Where a segment begins by its first two records; its own beginning if they do not agree."""
     fd = files.open(segment.path, read_only=True)
     try:
-        first = _told(files, fd, 0)
+        first = _head_at(files, fd, 0)
         if first is None or first[1] == segment.start:
             return segment.start
         size, own = first
         if not MIN_RECORD_BYTES <= size <= segment.size - _HEAD_BYTES:
             return segment.start
-        second = _told(files, fd, size)
+        second = _head_at(files, fd, size)
     finally:
         files.close(fd)
     # Two, because one flipped bit can make the first name the beginning of another segment.
@@ -159,7 +159,7 @@ def _own_start(files: Files, segment: MappedFile) -> int:
     return own if agree else segment.start
 
 
-def _told(files: Files, fd: int, position: int) -> tuple[int, int] | None:
+def _head_at(files: Files, fd: int, position: int) -> tuple[int, int] | None:
     """(size, log offset) that a record says of itself; None if there is no record."""
     data = files.read(fd, position, _HEAD_BYTES)
     if len(data) < _HEAD_BYTES:
