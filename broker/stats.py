@@ -135,8 +135,8 @@ class Tally(dict[str, int]):
 
     __slots__ = ()
 
-    def bump(self, word: str, times: int = 1) -> None:
-        self[word] = self.get(word, 0) + times
+    def bump(self, word: str) -> None:
+        self[word] = self.get(word, 0) + 1
 
 
 def _common_name(name: str) -> str:

@@ -163,6 +163,7 @@ class Admin(_Role[AsyncAdmin]):
     route = _blocking(AsyncAdmin.route)
     create_topic = _blocking(AsyncAdmin.create_topic)
     put_topic = _blocking(AsyncAdmin.put_topic)
+    clean = _blocking(AsyncAdmin.clean)
     topic_settings = _blocking(AsyncAdmin.topic_settings)
     delete_topic = _blocking(AsyncAdmin.delete_topic)
     topic_stats = _blocking(AsyncAdmin.topic_stats)

@@ -138,7 +138,7 @@ class _QueueHandler(logging.Handler):
         self.setFormatter(formatter)
         self.lines: queue.Queue[str | None] = queue.Queue(queue_events)
         self.dropped = 0
-        self._told = 0
+        self._reported = 0
         self._repeats = Repeats()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -159,12 +159,12 @@ class _QueueHandler(logging.Handler):
         if self.lines.full():
             self.dropped += 1
             return
-        if self.dropped > self._told:
-            line = self._loss_line(self.dropped - self._told) + line
+        if self.dropped > self._reported:
+            line = self._loss_line(self.dropped - self._reported) + line
         self.lines.put_nowait(line)
 
     def _loss_line(self, lost: int) -> str:
-        self._told += lost
+        self._reported += lost
         text = "log events dropped count=%d"
         record = logging.LogRecord("aerobee.log", logging.WARNING, "", 0, text, (lost,), None)
         return self.format(record) + "\n"

@@ -7,7 +7,7 @@ where RocketMQ does the same (a master's broker id, a broker.conf's haListenPort
 import ipaddress
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from aerobee.config.errors import ConfigError, raise_all
@@ -139,45 +139,40 @@ def _is_hour(text: str) -> bool:
     return text.isdecimal() and len(text) <= 2 and int(text) <= 23
 
 
-def _broker_number(values: Values, origins: dict[str, Origin]) -> list[str]:
+def _broker_number(values: Values, origins: dict[str, Origin]) -> Iterator[str]:
     """RocketMQ forces every master to 0."""
     number = values["broker_id"]
-    if number == 0 or values["broker_role"] == "SLAVE":
-        return []
-    values["broker_id"] = 0
-    origins["broker_id"] = Origin("rule", "a master is always 0", "")
-    return [f"broker id {number} is ignored: a master is always 0"]
+    if number != 0 and values["broker_role"] != "SLAVE":
+        values["broker_id"] = 0
+        origins["broker_id"] = Origin("rule", "a master is always 0", "")
+        yield f"broker id {number} is ignored: a master is always 0"
 
 
-def _ha_port(values: Values, origins: dict[str, Origin]) -> list[str]:
+def _ha_port(values: Values, origins: dict[str, Origin]) -> Iterator[str]:
     """4.9.8 overwrites haListenPort with listenPort + 1 after reading its broker.conf."""
-    if origins.get("ha_listen_port", DEFAULT).syntax != "properties":
-        return []
-    asked, values["ha_listen_port"] = values["ha_listen_port"], 0
-    origins["ha_listen_port"] = Origin("rule", "listenPort + 1 in a broker.conf", "")
-    if asked in (0, values["listen_port"] + 1):
-        return []
-    return [f"haListenPort {asked} is ignored: in a broker.conf it is always listenPort + 1"]
+    if origins.get("ha_listen_port", DEFAULT).syntax == "properties":
+        asked, values["ha_listen_port"] = values["ha_listen_port"], 0
+        origins["ha_listen_port"] = Origin("rule", "listenPort + 1 in a broker.conf", "")
+        if asked not in (0, values["listen_port"] + 1):
+            yield f"haListenPort {asked} is ignored: in a broker.conf it is always listenPort + 1"
 
 
-def _broker_name(values: Values) -> list[str]:
+def _broker_name(values: Values) -> Iterator[str]:
     name = values["broker_name"]
-    if not name or _NAME.fullmatch(name):
-        return []
-    return [f"broker name {name!r} cannot be a topic name: the broker's own topic is not made"]
+    if name and not _NAME.fullmatch(name):
+        yield f"broker name {name!r} cannot be a topic name: the broker's own topic is not made"
 
 
-def _listening(values: Values, origins: Mapping[str, Origin]) -> list[str]:
+def _listening(values: Values, origins: Mapping[str, Origin]) -> Iterator[str]:
     """A warning when clients cannot reach the address they get, the commonest first mistake."""
-    given = values["advertised_host"]
-    if not given or _is_loopback(given) or not _is_loopback(values["listen_host"] or "127.0.0.1"):
-        return []
-    if origins.get("listen_host", DEFAULT).source != "default":
-        return []
-    return [
-        f"clients are told {given}, but the broker listens on {values['listen_host']} only: set "
-        "bindAddress (broker.listen_host), 0.0.0.0 for every interface"
-    ]
+    given, listens = values["advertised_host"], values["listen_host"]
+    by_default = origins.get("listen_host", DEFAULT).source == "default"
+    reachable = not _is_loopback(listens or "127.0.0.1")
+    if given and not _is_loopback(given) and by_default and not reachable:
+        yield (
+            f"clients are told {given}, but the broker listens on {listens} only: set "
+            "bindAddress (broker.listen_host), 0.0.0.0 for every interface"
+        )
 
 
 def loopback_by_omission(values: Values, origins: Mapping[str, Origin]) -> list[str]:
@@ -191,32 +186,30 @@ def loopback_by_omission(values: Values, origins: Mapping[str, Origin]) -> list[
     ]
 
 
-def _transient_pool(values: Values) -> list[str]:
-    if not values["transient_pool_enabled"] or values["flush_disk_type"] != "SYNC_FLUSH":
-        return []
-    return ["the transient pool is not used with SYNC_FLUSH, which answers after the sync"]
+def _transient_pool(values: Values) -> Iterator[str]:
+    if values["transient_pool_enabled"] and values["flush_disk_type"] == "SYNC_FLUSH":
+        yield "the transient pool is not used with SYNC_FLUSH, which answers after the sync"
 
 
-def _disk_limits(values: Values) -> list[str]:
+def _disk_limits(values: Values) -> Iterator[str]:
     force, refuse = values["disk_force_ratio"], values["disk_warning_ratio"]
-    if not values["clean_forcibly"] or force <= refuse:
-        return []
-    return [
-        f"sends are refused above {refuse:g} of the disk (diskSpaceWarningLevelRatio), before the "
-        f"oldest messages are deleted by force above {force:g} (diskSpaceCleanForciblyRatio)"
-    ]
+    if values["clean_forcibly"] and force > refuse:
+        yield (
+            f"sends are refused above {refuse:g} of the disk (diskSpaceWarningLevelRatio), before "
+            f"the oldest messages are deleted by force above {force:g} "
+            "(diskSpaceCleanForciblyRatio)"
+        )
 
 
-def _delay_levels(values: Values) -> list[str]:
+def _delay_levels(values: Values) -> Iterator[str]:
     hours = {"s": 1 / 3600, "m": 1 / 60, "h": 1, "d": 24}
     levels = values["message_delay_levels"].split()
     longest = max(levels, key=lambda level: int(level[:-1]) * hours[level[-1]])
-    if int(longest[:-1]) * hours[longest[-1]] < values["retention_hours"]:
-        return []
-    return [
-        f"messages of the delay level {longest} are deleted before they are due: retention_hours "
-        f"(fileReservedTime) is {values['retention_hours']}"
-    ]
+    if int(longest[:-1]) * hours[longest[-1]] >= values["retention_hours"]:
+        yield (
+            f"messages of the delay level {longest} are deleted before they are due: "
+            f"retention_hours (fileReservedTime) is {values['retention_hours']}"
+        )
 
 
 def _is_loopback(host: str) -> bool:

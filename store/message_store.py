@@ -30,7 +30,7 @@ from aerobee.store.dispatch.extended_dispatch import ExtendedReput
 from aerobee.store.dispatch.multi_dispatch import MultiDispatchLog
 from aerobee.store.dispatch.reput import Reput
 from aerobee.store.errors import StoreBroken
-from aerobee.store.flush.commit_service import CommitRealTimeService, Committer
+from aerobee.store.flush.commit_service import CommitRealTimeService
 from aerobee.store.flush.offsets_keeper import OffsetsKeeper
 from aerobee.store.flush.services import (
     CommitLogSync,
@@ -39,7 +39,7 @@ from aerobee.store.flush.services import (
     log_flusher,
 )
 from aerobee.store.log.commit_log import CommitLog, CommitMark
-from aerobee.store.log.encoding import crc_checks, encoding_for
+from aerobee.store.log.encoding import crc_checks
 from aerobee.store.opening import StoreParts, open_parts
 from aerobee.store.reading.damage import DamageReports, Judge, Kind, Verdict
 from aerobee.store.reading.delay_queues import DelayQueues
@@ -87,12 +87,14 @@ class MessageStore:
         self.stats = parts.stats
         self.stats_service = StoreStatsService(parts.stats, parts.clock)
         self.recovery = parts.recovery
+        self.log_directories = parts.segments.paths.writable
+        self.queue_directory = parts.queues.directory
         self._disk = DiskWatch(
             parts.files,
             parts.clock,
             self._health,
-            parts.log_directories,
-            parts.queue_directory,
+            self.log_directories,
+            self.queue_directory,
             settings.disk_warning_ratio,
         )
         self._log = self._make_log(settings)
@@ -104,7 +106,6 @@ class MessageStore:
         self._build_reading(settings)
         self._build_deletion(settings)
         # What callers ask of the parts themselves, each of which says how.
-        self.log_directories, self.queue_directory = parts.log_directories, parts.queue_directory
         self.put, self.put_batch = self._log.put, self._log.put_batch
         self.make_segment_ahead, self.is_page_cache_busy = self._log.make_ahead, self._log.busy
         self.wait_durable = self._sync.wait
@@ -166,17 +167,19 @@ class MessageStore:
             self._health,
             parts.stats,
             parts.clock,
-            encoding_for(append_property_crc=settings.append_property_crc),
-            settings.max_message_bytes,
-            settings.page_cache_busy_timeout_ms,
+            settings,
             self._try_again,
         )
 
     def _build_flushing(self, settings: Settings) -> None:
         """What moves the committed and the durable mark, and what keeps the offsets file."""
         parts = self._parts
-        committer = None if parts.pool is None else Committer(self._log, self._health)
-        self._mark: CommitMark = self._log if committer is None else committer
+        self._mark: CommitMark = self._log
+        self._commits = None
+        if parts.pool is not None:
+            self._mark = self._commits = CommitRealTimeService(
+                settings, self._log, self._health, self._clock, self._committed
+            )
         self._sync = CommitLogSync(
             self._log,
             self._mark,
@@ -186,11 +189,6 @@ class MessageStore:
             lambda mark: self._on_durable(mark),
         )
         self._flusher = self._make_flusher(settings)
-        self._commits = None
-        if committer is not None:
-            self._commits = CommitRealTimeService(
-                settings, committer, self._health, self._clock, self._committed
-            )
         assert parts.offsets is not None
         self._time = SteadyTime(
             parts.clock,
@@ -213,6 +211,7 @@ class MessageStore:
 
     def _make_queue_flusher(self, settings: Settings) -> ConsumeQueueFlushService:
         return ConsumeQueueFlushService(
+            settings,
             self._queues,
             self._parts.index,
             self._parts.checkpoint,
@@ -222,9 +221,6 @@ class MessageStore:
             self._clock,
             lambda: self._reput.dispatched_ms,
             self._disk.look,
-            settings.consume_queue_flush_interval_ms,
-            settings.consume_queue_flush_least_pages,
-            settings.consume_queue_flush_thorough_interval_ms,
         )
 
     def _build_reading(self, settings: Settings) -> None:
@@ -284,8 +280,7 @@ class MessageStore:
             lambda: min(self.durable, self.dispatched),
             lambda: self._log.written - limits.memory_bytes,
             self._crc_check,
-            settings.scrub_bytes_per_second,
-            settings.scrub_interval_hours,
+            settings,
             parts.index,
         )
 
@@ -301,8 +296,6 @@ class MessageStore:
                 parts.segments,
                 parts.queues,
                 parts.index,
-                parts.log_directories,
-                parts.queue_directory,
                 lambda: min(self.durable, self.dispatched, self._offsets.synced_to),
                 self._save_beginnings,
                 lambda: self._disk.look(at_once=True),

@@ -66,16 +66,6 @@ class StoreParts:
     # What the offsets file says after recovery.
     offsets: Offsets | None = None
 
-    @property
-    def log_directories(self) -> tuple[str, ...]:
-        """The directories that new commit log segments go to."""
-        return self.segments.paths.writable
-
-    @property
-    def queue_directory(self) -> str:
-        """The directory of the consume queues."""
-        return self.queues.directory
-
     def load(self) -> None:
         """Read what is there, and refuse what no start takes; changes nothing.
 
@@ -242,7 +232,7 @@ def _recover(parts: StoreParts, settings: Settings, progress: Progress | None) -
     recovery = parts.make_recovery(settings, progress)
     recovery.check()
     parts.lock.mark_open()
-    for directory in (*parts.log_directories, parts.queue_directory):
+    for directory in (*parts.segments.paths.writable, parts.queues.directory):
         for changed in parts.files.make_directories(directory):
             parts.files.sync_directory(changed)
     parts.queues.remove_leftovers()

@@ -68,7 +68,7 @@ class Acks:
         self._stats = stats
         self._put_times = put_times
         self._waiting: deque[WaitingSend] = deque()
-        self._flush_wanted = False
+        self._flush_requested = False
         self._wake_pending = False
         self._broken: str | None = None
         self.timed_out = 0
@@ -98,9 +98,9 @@ class Acks:
         self._waiting.append(
             WaitingSend(end, deadline, connection, request, msg_id, queue_id, queue_offset)
         )
-        if not self._flush_wanted:
+        if not self._flush_requested:
             # One wake-up for everything read in this turn of the loop.
-            self._flush_wanted = True
+            self._flush_requested = True
             self._loop.call_soon(self._request_flush)
 
     def on_durable(self, _offset: int) -> None:
@@ -132,7 +132,7 @@ class Acks:
         return not self._waiting
 
     def _request_flush(self) -> None:
-        self._flush_wanted = False
+        self._flush_requested = False
         self._store.request_flush()
 
     def _call_loop(self, callback: Callable[[], None]) -> None:

@@ -119,9 +119,9 @@ class HeldPulls:
 
 
 def _answered_by(messages: list[tuple[int, int]], pull: HeldPull) -> bool:
-    wanted_offset = pull.header.queue_offset
+    asked_offset = pull.header.queue_offset
     codes = pull.codes
     for queue_offset, tags_code in messages:
-        if queue_offset >= wanted_offset and (codes is None or tags_code in codes):
+        if queue_offset >= asked_offset and (codes is None or tags_code in codes):
             return True
     return False

@@ -104,7 +104,7 @@ class HttpServer:
         limits: HttpLimits | None = None,
     ) -> None:
         self._host = host
-        self._wanted_port = port
+        self._requested_port = port
         self._routes = dict(routes)
         self._limits = limits or HttpLimits()
         self._server: asyncio.Server | None = None
@@ -121,11 +121,11 @@ class HttpServer:
         """
         try:
             self._server = await asyncio.start_server(
-                self._accepted, self._host, self._wanted_port, limit=_READ_BYTES, backlog=64
+                self._accepted, self._host, self._requested_port, limit=_READ_BYTES, backlog=64
             )
         except OSError as error:
             raise RemotingListenError(
-                _cannot_listen(self._host, self._wanted_port, error)
+                _cannot_listen(self._host, self._requested_port, error)
             ) from error
 
     @property

@@ -52,8 +52,8 @@ class Notifier:
     @property
     def watchdog_interval_s(self) -> float | None:
         """Seconds between two `watchdog` calls (half of what is allowed), None when not watched."""
-        wanted_pid = self._environ.get("WATCHDOG_PID", "")
-        if wanted_pid and wanted_pid != str(os.getpid()):
+        watched_pid = self._environ.get("WATCHDOG_PID", "")
+        if watched_pid and watched_pid != str(os.getpid()):
             return None
         try:
             allowed_us = int(self._environ.get("WATCHDOG_USEC", "0"))

@@ -22,6 +22,7 @@ from aerobee.config.model import Settings
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.remoting.peers import address_text
 from aerobee.store.audit.dump import (
+    FOREVER,
     Dump,
     DumpedEntry,
     DumpedIndexFile,
@@ -36,7 +37,6 @@ from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.scan.sequence import Gap
 
 _BODY_SHOWN: Final = 200
-_FOREVER: Final = (1 << 63) - 1
 _CHECKPOINT: Final = ("commit_log_ms", "consume_queues_ms", "index_ms")
 
 Item = DumpedMessage | Gap | DumpedQueueEntry | DumpedQueue | DumpedEntry | DumpedIndexFile
@@ -81,24 +81,20 @@ def _listing(parsed: argparse.Namespace, items: Callable[[Dump, Wanted], Iterabl
 
 def wanted_of(parsed: argparse.Namespace) -> Wanted:
     """The filters; those that a listing does not have are not set."""
-    given = vars(parsed)
-    if given.get("key") is not None and parsed.command == "store dump index" and not parsed.topic:
+    given = {name: value for name, value in vars(parsed).items() if value is not None}
+    if "key" in given and parsed.command == "store dump index" and not parsed.topic:
         raise CommandFailed("--key needs --topic: the index knows hashes of topic#key", USAGE)
     return Wanted(
         given.get("topic"),
         given.get("queue"),
-        given.get("from_offset") or 0,
-        _end(given.get("to_offset")),
-        given.get("from_log") or 0,
-        _end(given.get("to_log")),
-        0 if given.get("begin") is None else parse_time(parsed.begin),
-        _FOREVER if given.get("end") is None else parse_time(parsed.end),
+        given.get("from_offset", 0),
+        given.get("to_offset", FOREVER),
+        given.get("from_log", 0),
+        given.get("to_log", FOREVER),
+        parse_time(given["begin"]) if "begin" in given else 0,
+        parse_time(given["end"]) if "end" in given else FOREVER,
         given.get("key"),
     )
-
-
-def _end(value: int | None) -> int:
-    return _FOREVER if value is None else value
 
 
 # Text
@@ -122,7 +118,8 @@ def _text(item: Item, parsed: argparse.Namespace, settings: Settings) -> None:
     elif isinstance(item, DumpedEntry):
         line = (
             f"{below(root, item.path)} {item.number}  hash {item.key_hash}  slot {item.slot}  log "
-            f"{item.log_offset}  {time_text(item.time_ms)}  before {item.previous}{_bad(item)}"
+            f"{item.log_offset}  {time_text(item.time_ms)}  before {item.previous}"
+            f"{'' if item.state == 'entry' else '  DAMAGED'}"
         )
     else:
         line = (
@@ -169,10 +166,6 @@ def _entry_text(item: DumpedQueueEntry) -> str:
     if item.state not in ("message", "deleted"):
         state = f"  DAMAGED {item.state}"
     return f"{where}  log {item.log_offset}+{item.size}  {tags}{state}"
-
-
-def _bad(item: DumpedEntry) -> str:
-    return "" if item.state == "entry" else "  DAMAGED"
 
 
 def _or_none(value: int | None) -> str:

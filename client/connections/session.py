@@ -160,11 +160,9 @@ class Session:
             raise peer_error(address, answer)
         return answer
 
-    async def call_name_server(
-        self, code: RequestCode, ext: dict[str, str] | None = None
-    ) -> Command:
+    async def call_name_server(self, code: RequestCode) -> Command:
         """Ask any name server; raises PeerError when it does not answer with success."""
-        answer = await self.routes.ask_name_server(code, ext or {})
+        answer = await self.routes.ask_name_server(code, {})
         if answer.code != ResponseCode.SUCCESS:
             raise peer_error("name server", answer)
         return answer

@@ -57,10 +57,10 @@ class QueueChooser:
         if not tried and not self._failed_until:
             self._next[topic] = first + 1
             return queues[first % count]
-        for unwanted in (self._failing() | set(tried), set(tried)):
+        for avoided in (self._failing() | set(tried), set(tried)):
             for step in range(count):
                 queue = queues[(first + step) % count]
-                if queue.broker_name not in unwanted:
+                if queue.broker_name not in avoided:
                     self._next[topic] = first + step + 1
                     return queue
         self._next[topic] = first + 1

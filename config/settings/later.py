@@ -8,7 +8,7 @@ value is refused and the start stops instead.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from aerobee.config.settings.setting import I64_MAX, setting
+from aerobee.config.settings.setting import I64_MAX, Effect, setting
 
 _DAY_MS = 86_400_000
 _NO_SLAVES = "is not supported yet: replication is missing; use ASYNC_MASTER"
@@ -19,26 +19,26 @@ class ReplicationSettings:
     """Master and slaves."""
 
     section: ClassVar[str] = "replication"
+    effect: ClassVar[Effect] = "later"
 
     broker_role: str = setting(
         "ASYNC_MASTER",
         "brokerRole",
         choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
         refused={"SYNC_MASTER": _NO_SLAVES, "SLAVE": _NO_SLAVES},
+        effect="now",
         why="""A SYNC_MASTER's answer promises a copy on a slave, a SLAVE follows its master: both
         are refused until that is built, rather than promised and not kept.""",
     )
     ha_host: str = setting(
         "",
         "brokerIP2",
-        effect="later",
         why="Address told to slaves. Empty: the advertised address.",
     )
     ha_listen_port: int = setting(
         0,
         "haListenPort",
         within=(0, 65_535),
-        effect="later",
         why="""Port for slaves. 0: listen_port + 1. In a broker.conf always listen_port + 1, because
         RocketMQ 4.9 overwrites what stands there.""",
     )
@@ -46,45 +46,39 @@ class ReplicationSettings:
         5000,
         "haSendHeartbeatInterval",
         within=(100, _DAY_MS),
-        effect="later",
         why="Pause between two signs of life to a slave.",
     )
     ha_housekeeping_interval_ms: int = setting(
         20_000,
         "haHousekeepingInterval",
         within=(1000, _DAY_MS),
-        effect="later",
         why="A silent replication connection is closed after this.",
     )
     ha_transfer_batch_bytes: int = setting(
         32_768,
         "haTransferBatchSize",
         within=(1024, 16_777_216),
-        effect="later",
         why="Largest piece of log sent to a slave at a time.",
     )
     ha_master_address: str = setting(
         "",
         "haMasterAddress",
-        effect="later",
         why="The master a slave follows, host:port. Empty: asked of the name server.",
     )
     ha_slave_behind_max_bytes: int = setting(
         268_435_456,
         "haSlaveFallbehindMax",
         within=(1, I64_MAX),
-        effect="later",
         why="A slave further behind than this does not count as a copy.",
     )
     slave_timeout_ms: int = setting(
         3000,
         "slaveTimeout",
         within=(1, 600_000),
-        effect="later",
         why="A SYNC_MASTER send no slave has by then is answered FLUSH_SLAVE_TIMEOUT.",
     )
     offset_check_in_slave: bool = setting(
-        False, "offsetCheckInSlave", effect="later", why="A slave corrects pull offsets too."
+        False, "offsetCheckInSlave", why="A slave corrects pull offsets too."
     )
 
 
@@ -93,6 +87,7 @@ class AccessSettings:
     """Who may do what, and encryption."""
 
     section: ClassVar[str] = "access"
+    effect: ClassVar[Effect] = "later"
 
     acl_enabled: bool = setting(
         False,
@@ -101,13 +96,13 @@ class AccessSettings:
             "true": "access control is not built yet; the broker does not start open when it was "
             "told to be closed"
         },
+        effect="now",
         why="Check signature and rights of every request against plain_acl.yml.",
     )
     acl_file: str = setting(
         "",
         "aclFile",
         aliases=("rocketmq.acl.plain.file",),
-        effect="later",
         why="The accounts file. Empty: conf/plain_acl.yml below ROCKETMQ_HOME.",
     )
     tls_mode: str = setting(
@@ -115,27 +110,22 @@ class AccessSettings:
         "tls.server.mode",
         choices=("disabled", "permissive", "enforcing"),
         refused={"enforcing": "TLS is not built yet; use disabled, and a TLS proxy in front"},
-        effect="later",
         why="Whether clients may or must use TLS on the broker's port.",
     )
-    tls_certificate_path: str = setting(
-        "", "tls.server.certPath", effect="later", why="Certificate chain, PEM."
-    )
-    tls_key_path: str = setting("", "tls.server.keyPath", effect="later", why="Private key, PEM.")
+    tls_certificate_path: str = setting("", "tls.server.certPath", why="Certificate chain, PEM.")
+    tls_key_path: str = setting("", "tls.server.keyPath", why="Private key, PEM.")
     tls_key_password: str = setting(
-        "", "tls.server.keyPassword", secret=True, effect="later", why="Password of that key."
+        "", "tls.server.keyPassword", secret=True, why="Password of that key."
     )
     tls_client_certificate: str = setting(
         "none",
         "tls.server.need.client.auth",
         choices=("none", "optional", "require"),
         refused={"require": "TLS is not built yet; client certificates cannot be required"},
-        effect="later",
         why="Whether clients have to show a certificate.",
     )
     tls_trust_path: str = setting(
         "",
         "tls.server.trustCertPath",
-        effect="later",
         why="Certificates that clients' certificates are checked against, PEM.",
     )

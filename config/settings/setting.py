@@ -10,7 +10,8 @@ a list is one text with a separator, as in RocketMQ.
 
 `effect` says what a setting does today: "now"; "later" (understood and checked, the part it steers
 is not built yet); "never" (belongs to the JVM, to Netty or to a part that has no counterpart).
-The last two are reported once at start when they are set, so that no operator relies on them.
+The last two are reported once at start when they are set, so that no operator relies on them. A
+section class may say it, as `effect`, for all of its settings that do not say otherwise.
 """
 
 import dataclasses
@@ -162,9 +163,10 @@ def setting(default: T, rocketmq_key: str = "", *, why: str, **options: Unpack[_
 
 def settings_of(section_class: type[Any]) -> tuple[Setting, ...]:
     """The settings one section class declares, in the order of its source."""
+    effect = getattr(section_class, "effect", "now")
     found = []
     for field in dataclasses.fields(section_class):
-        declared = dict(field.metadata["setting"])
+        declared = {"effect": effect, **field.metadata["setting"]}
         if "within" in declared:
             declared.setdefault("unit", _UNITS.get(field.name.rpartition("_")[2], ""))
         default: Any = field.default

@@ -89,6 +89,3 @@ class FilteringStoreReader(StoreReader):
         """All of them, for Spark to evaluate on what is left."""
         self.selection = self.selection.intersect(selection_of(filters, "commitLogOffset"))
         return filters
-
-
-DefaultSource = RocketMQStoreSource

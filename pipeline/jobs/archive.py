@@ -7,6 +7,7 @@ before it was archived is said, and fails the job in mode failfast.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -134,23 +135,21 @@ def plain_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
 
 
+@dataclass(frozen=True, slots=True)
 class _Writer:
     """Writes ranges of a store's log below directories of the target. `log_end` ends the last."""
 
-    def __init__(
-        self, spark: SparkSession, store: StoreInput, target: Target, file_bytes: int, log_end: int
-    ) -> None:
-        self._spark = spark
-        self._store = store
-        self._target = target
-        self._file_bytes = file_bytes
-        self._log_end = log_end
+    spark: SparkSession
+    store: StoreInput
+    target: Target
+    file_bytes: int
+    log_end: int
 
     def write(self, start: int, end: int, aside: str) -> StagedRows | None:
         """As Ledger.archive wants it."""
         # The last segment is longer than what is written of it.
-        until = "the end of the log" if end == self._log_end else end
-        step(self._spark, f"archiving log offsets {start} to {until}")
+        until = "the end of the log" if end == self.log_end else end
+        step(self.spark, f"archiving log offsets {start} to {until}")
         place = {
             "use": "commitlog",
             "checkCrc": "true",
@@ -158,13 +157,13 @@ class _Writer:
             "endOffset": str(end),
         }
         columns = [*COLUMNS, "error"]
-        rows = self._store.rows(self._spark, columns, **place)
+        rows = self.store.rows(self.spark, columns, **place)
         staged, unknown = self._stage(rows, f"{aside}/plain")
         if not unknown:
             return staged
         # Bodies that the reader cannot inflate are to be kept as they are; another pass for them.
-        self._target.remove_tree(f"{aside}/plain")
-        rows = self._store.rows(self._spark, columns, decompress="false", **place)
+        self.target.remove_tree(f"{aside}/plain")
+        rows = self.store.rows(self.spark, columns, decompress="false", **place)
         rows = rows.mapInArrow(each_batch(plain_bodies), rows.schema)
         return self._stage(rows, f"{aside}/kept")[0]
 
@@ -184,7 +183,7 @@ class _Writer:
             f.count(f.when(f.col("error").contains(UNKNOWN_COMPRESSION), 1)).alias("unknown"),
         )
         dated = rows.where(good).drop("error").withColumn("date", f.to_date("storeTimestamp"))
-        piece = f.expr(f"commitLogOffset div {self._file_bytes}")
+        piece = f.expr(f"commitLogOffset div {self.file_bytes}")
         ordered = dated.repartition("topic", "date", piece).sortWithinPartitions(
             "topic", "date", "commitLogOffset"
         )
@@ -193,16 +192,16 @@ class _Writer:
         writer = writer.option("parquet.bloom.filter.adaptive.enabled", "true")
         for name in _KEYS:
             writer = writer.option(f"parquet.bloom.filter.enabled#{name}", "true")
-        uri = self._target.uri(aside)
+        uri = self.target.uri(aside)
         writer.parquet(uri)
-        if not any(path.endswith(".parquet") for path in self._target.sizes(aside)):
+        if not any(path.endswith(".parquet") for path in self.target.sizes(aside)):
             # Spark leaves out a plan without rows, and what was to be observed with it.
             return None, rows.where(f.col("error").contains(UNKNOWN_COMPRESSION)).limit(1).count()
         stored = f.col("storeTimestamp")
         ends = f.max(f.col("commitLogOffset") + f.col("recordSize"))
         times = (f.date_format(side(stored), _TIME) for side in (f.min, f.max))
         count, last, first_stored, last_stored = (
-            self._spark.read.parquet(uri).agg(f.count("*"), ends, *times).collect()[0]
+            self.spark.read.parquet(uri).agg(f.count("*"), ends, *times).collect()[0]
         )
         facts = {
             "first_stored": first_stored,

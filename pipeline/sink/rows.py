@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aerobee.pipeline.sink.schema import SinkColumns
@@ -63,26 +64,18 @@ class Row(NamedTuple):
         return 22 + len(self.body) + len(self.properties)
 
 
+@dataclass
 class RowMaker:
     """Makes one partition's rows into messages. `queues_of` gives a topic's queues, sorted."""
 
-    def __init__(
-        self,
-        columns: SinkColumns,
-        topic: str | None,
-        task: str,
-        partition: int,
-        queues_of: Callable[[str], Sequence[MessageQueue]],
-        next_id: Callable[[], str],
-    ) -> None:
-        self._columns = columns
-        self._topic = topic
-        self._task = task
-        self._partition = partition
-        self._queues_of = queues_of
-        self._next_id = next_id
-        self._queues: dict[str, Sequence[MessageQueue]] = {}
-        self._plain: dict[str, int] = {}
+    columns: SinkColumns
+    topic: str | None
+    task: str
+    partition: int
+    queues_of: Callable[[str], Sequence[MessageQueue]]
+    next_id: Callable[[], str]
+    _queues: dict[str, Sequence[MessageQueue]] = field(default_factory=dict, init=False)
+    _plain: dict[str, int] = field(default_factory=dict, init=False)
 
     def rows(self, values: Iterable[Sequence[Any]]) -> Iterator[Row]:
         """Messages of rows given as sequences of values. Raises SinkRowError."""
@@ -91,8 +84,8 @@ class RowMaker:
             yield self._row(next(counter), row)
 
     def _row(self, number: int, row: Sequence[Any]) -> Row:
-        columns = self._columns
-        topic = self._topic
+        columns = self.columns
+        topic = self.topic
         if topic is None:
             assert columns.topic is not None
             topic = row[columns.topic]
@@ -125,12 +118,12 @@ class RowMaker:
             raise _wrong(number, topic, error.remark) from None
         if topic.startswith(RETRY_PREFIX):
             raise _wrong(number, topic, "rows cannot go to a retry topic")
-        self._queues[topic] = self._queues_of(topic)
+        self._queues[topic] = self.queues_of(topic)
         # Tasks begin at different queues.
-        self._plain[topic] = self._partition * _SIDE_BY_SIDE
+        self._plain[topic] = self.partition * _SIDE_BY_SIDE
 
     def _properties(self, number: int, topic: str, row: Sequence[Any], level: int) -> bytes:
-        columns = self._columns
+        columns = self.columns
         entries: list[tuple[str, str]] = []
         given = _value(row, columns.properties)
         if given:
@@ -145,8 +138,8 @@ class RowMaker:
             entries.append((PROPERTY_TAGS, tags))
         if level:
             entries.append((PROPERTY_DELAY, str(level)))
-        entries.append((PROPERTY_SPARK_ID, f"{self._task}/{number}"))
-        entries.append((PROPERTY_UNIQUE_KEY, self._next_id()))
+        entries.append((PROPERTY_SPARK_ID, f"{self.task}/{number}"))
+        entries.append((PROPERTY_UNIQUE_KEY, self.next_id()))
         text = "\x02".join([f"{name}\x01{value}" for name, value in entries])
         if text.count("\x01") != len(entries) or text.count("\x02") != len(entries) - 1:
             name = next(name for name, value in entries if _has_separator(name + value))
@@ -163,7 +156,7 @@ class RowMaker:
         return encoded
 
     def _choose(self, number: int, topic: str, row: Sequence[Any]) -> MessageQueue:
-        columns, queues = self._columns, self._queues[topic]
+        columns, queues = self.columns, self._queues[topic]
         queue_id = _value(row, columns.queue_id)
         if queue_id is not None:
             of_that_id = [queue for queue in queues if queue.queue_id == queue_id]

@@ -54,37 +54,6 @@ class SinkSendError(RuntimeError):
     """Rows that could not be stored; the text names them and their topic."""
 
 
-class InFlight:
-    """Requests that are not answered yet, at most `limit`."""
-
-    def __init__(self, thread: LoopThread, limit: int) -> None:
-        self._thread = thread
-        self._limit = limit
-        self._open: deque[tuple[Future[Any], Sequence[Row]]] = deque()
-
-    def start(self, work: Coroutine[Any, Any, Any], rows: Sequence[Row]) -> None:
-        """Start a request that stores `rows`, when there is room for it."""
-        if len(self._open) >= self._limit:
-            try:
-                self._wait_first()
-            except BaseException:
-                work.close()
-                raise
-        self._open.append((self._thread.submit(work), rows))
-
-    def drain(self) -> None:
-        """Wait for all answers."""
-        while self._open:
-            self._wait_first()
-
-    def _wait_first(self) -> None:
-        future, rows = self._open.popleft()
-        try:
-            future.result()
-        except ClientError as error:
-            raise SinkSendError(f"{named(rows)}: {error}") from error
-
-
 def named(rows: Sequence[Row]) -> str:
     """Rows by number and topic, for errors."""
     topics = ", ".join(sorted({repr(row.queue.topic) for row in rows}))
@@ -126,7 +95,8 @@ class TaskSender(abc.ABC, Generic[K]):
         self._client = client
         self._thread = thread
         self._batch_bytes = options.batch_bytes
-        self._in_flight = InFlight(thread, options.in_flight)
+        self._most_in_flight = options.in_flight
+        self._in_flight: deque[tuple[Future[Any], Sequence[Row]]] = deque()
         self._gathered: dict[K, _Gathered] = {}
 
     @abc.abstractmethod
@@ -137,7 +107,8 @@ class TaskSender(abc.ABC, Generic[K]):
         """Send the rest and wait for all answers; what was staged. Raises SinkSendError."""
         for key in list(self._gathered):
             self._flush(key)
-        self._in_flight.drain()
+        while self._in_flight:
+            self._wait_first()
         return []
 
     @abc.abstractmethod
@@ -158,7 +129,24 @@ class TaskSender(abc.ABC, Generic[K]):
 
     def _flush(self, key: K) -> None:
         gathered = self._gathered.pop(key)
-        self._in_flight.start(self._request(key, gathered), gathered.rows())
+        self._start(self._request(key, gathered), gathered.rows())
+
+    def _start(self, work: Coroutine[Any, Any, None], rows: Sequence[Row]) -> None:
+        """Start a request that stores `rows`, when there is room for it."""
+        if len(self._in_flight) >= self._most_in_flight:
+            try:
+                self._wait_first()
+            except BaseException:
+                work.close()
+                raise
+        self._in_flight.append((self._thread.submit(work), rows))
+
+    def _wait_first(self) -> None:
+        future, rows = self._in_flight.popleft()
+        try:
+            future.result()
+        except ClientError as error:
+            raise SinkSendError(f"{named(rows)}: {error}") from error
 
     @abc.abstractmethod
     def _request(self, key: K, gathered: _Gathered) -> Coroutine[Any, Any, None]:
@@ -274,7 +262,7 @@ class PlainSender(TaskSender[MessageQueue]):
     def add(self, row: Row) -> None:
         if row.delay_level:
             # A batch cannot hold it.
-            self._in_flight.start(self._send([row]), [row])
+            self._start(self._send([row]), [row])
             return
         self._size += row.size
         self._gather(row.queue, row, self._batch_bytes)

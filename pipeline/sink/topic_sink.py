@@ -102,11 +102,8 @@ class TopicWriter(_DriverSide, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
         """Runs in a task."""
         from aerobee.pipeline.sink.rows import values_of
-        from aerobee.pipeline.sink.task import write_partition
 
-        freeze_imports()
-        values = values_of(iterator)
-        return SinkCommit(write_partition(self._plan, self._query, 0, _partition(), values))
+        return _write(self._plan, self._query, 0, values_of(iterator))
 
 
 class TopicStreamRowWriter(_DriverSide, DataSourceStreamWriter):
@@ -130,9 +127,6 @@ if DataSourceStreamArrowWriter is not None:
 
 
 def _write_stream(plan: SinkPlan, values: Iterator[Sequence[Any]]) -> SinkCommit:
-    from aerobee.pipeline.sink.task import write_partition
-
-    freeze_imports()
     context = TaskContext.get()
     assert context is not None
     query = context.getLocalProperty(_QUERY_ID)
@@ -142,10 +136,13 @@ def _write_stream(plan: SinkPlan, values: Iterator[Sequence[Any]]) -> SinkCommit
             f"this Spark does not tell its tasks {_QUERY_ID} and {_BATCH_ID}, so batches cannot be "
             "told apart; PySpark 4.0 to 4.3 do"
         )
-    return SinkCommit(write_partition(plan, query, int(batch), _partition(), values))
+    return _write(plan, query, int(batch), values)
 
 
-def _partition() -> int:
+def _write(plan: SinkPlan, query: str, batch: int, values: Iterator[Sequence[Any]]) -> SinkCommit:
+    from aerobee.pipeline.sink.task import write_partition
+
+    freeze_imports()
     context = TaskContext.get()
     assert context is not None
-    return int(context.partitionId())
+    return SinkCommit(write_partition(plan, query, batch, int(context.partitionId()), values))

@@ -86,17 +86,15 @@ def make_request(
     *,
     oneway: bool = False,
     serialization: int = JSON,
-    language: LanguageName = OUR_LANGUAGE,
-    version: int = PROTOCOL_VERSION,
 ) -> Command:
     """A request with a fresh opaque."""
     return Command(
         code=int(code),
         ext=dict(ext) if ext else {},
         flag=ONEWAY_FLAG if oneway else 0,
-        language=language,
+        language=OUR_LANGUAGE,
         opaque=next_opaque(),
-        version=version,
+        version=PROTOCOL_VERSION,
         body=body,
         serialization=serialization,
     )

@@ -29,7 +29,7 @@ from aerobee.store.queues.queue_view import ENTRY, PRE_BLANK_SIZE, names_record
 from aerobee.store.scan.log_scanner import Batch
 from aerobee.store.scan.sequence import Gap
 
-_FOREVER = (1 << 63) - 1
+FOREVER = (1 << 63) - 1
 # Times of messages next to each other may go back a little; segments are left out with care.
 _TIME_SLACK_MS = 60_000
 
@@ -41,11 +41,11 @@ class Wanted:
     topic: str | None = None
     queue_id: int | None = None
     first_offset: int = 0
-    end_offset: int = _FOREVER
+    end_offset: int = FOREVER
     log_start: int = 0
-    log_end: int = _FOREVER
+    log_end: int = FOREVER
     begin_ms: int = 0
-    end_ms: int = _FOREVER
+    end_ms: int = FOREVER
     key: str | None = None
 
     def takes(self, message: Message) -> bool:
@@ -164,7 +164,7 @@ class Dump:
                 first_ms = self._log.first_store_ms(following)
                 if first_ms and first_ms < wanted.begin_ms - _TIME_SLACK_MS:
                     start = following.start
-            begun_ms = 0 if wanted.end_ms == _FOREVER else self._log.first_store_ms(file)
+            begun_ms = 0 if wanted.end_ms == FOREVER else self._log.first_store_ms(file)
             if begun_ms > wanted.end_ms + _TIME_SLACK_MS:
                 end = min(end, file.start)
         queue = self._store.queues.get((wanted.topic or "", wanted.queue_id or 0))

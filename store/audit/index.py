@@ -8,7 +8,6 @@ together say that a look-up by a key finds its message.
 """
 
 import os
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from aerobee.store.index.file import (
     slot_hash,
 )
 from aerobee.store.index.view import no_entries
+from aerobee.store.inspect.log_files import gap_at
 from aerobee.store.inspect.report import Counts, Findings
 from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.scan.sequence import Gap
@@ -294,7 +294,7 @@ class IndexAudit:
 
     def _stray(self, ahead: tuple[IndexFileAudit, Entry], log_end: int | None = None) -> None:
         file, (_, log_offset, _, number) = ahead
-        if self._in_gap(log_offset):
+        if gap_at(self._gaps, log_offset) is not None:
             return
         kind, what = "key-stray", "where no message with that key is"
         if log_end is not None and log_offset >= log_end:
@@ -318,10 +318,6 @@ class IndexAudit:
                 f"entry {number} is {seconds} s after the file's begin {file.begin_ms}, its "
                 f"message was stored at {store_ms}",
             )
-
-    def _in_gap(self, log_offset: int) -> bool:
-        index = bisect_right(self._gaps, log_offset, key=lambda gap: gap.start) - 1
-        return index >= 0 and log_offset < self._gaps[index].end
 
     # --- entries of all files ---------------------------------------------------------------
 

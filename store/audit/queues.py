@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeAlias
 
 from aerobee.protocol.names import LMQ_PREFIX, SCHEDULE_TOPIC
 from aerobee.store.inspect.ext import Extensions
-from aerobee.store.inspect.log_files import LogFiles
+from aerobee.store.inspect.log_files import LogFiles, gap_at
 from aerobee.store.inspect.queue_files import QueueFiles
 from aerobee.store.inspect.report import Counts, Findings
 from aerobee.store.inspect.store_files import StoreFiles
@@ -102,7 +102,6 @@ class LostByGap:
 
     def __init__(self, gaps: Sequence[Gap]) -> None:
         self._gaps = sorted(gaps)
-        self._starts = [gap.start for gap in self._gaps]
         # By the gap's start: (queue, first slot, slot behind the last), adjoining ones as one.
         self.named: dict[int, list[tuple[str, int, int]]] = {}
 
@@ -111,15 +110,14 @@ class LostByGap:
 
     def holds(self, log_offset: int) -> bool:
         """Whether the log offset lies in a gap."""
-        index = bisect_right(self._starts, log_offset) - 1
-        return index >= 0 and log_offset < self._gaps[index].end
+        return gap_at(self._gaps, log_offset) is not None
 
     def note(self, queue: str, offset: int, log_offset: int) -> bool:
         """Whether the entry points into a gap; its message is remembered then."""
-        if not self.holds(log_offset):
+        gap = gap_at(self._gaps, log_offset)
+        if gap is None:
             return False
-        start = self._starts[bisect_right(self._starts, log_offset) - 1]
-        known = self.named.setdefault(start, [])
+        known = self.named.setdefault(gap.start, [])
         if known and known[-1][0] == queue and known[-1][2] == offset:
             known[-1] = (queue, known[-1][1], offset + 1)
         else:

@@ -168,7 +168,7 @@ class _Audit:
     def _check_queue_files(self) -> None:
         for found in self.store.layout.queues:
             self.store.queues[found.topic, found.queue_id].check_files(self.findings, found)
-        if not self.store.layout.has_log and self.store.name_anything():
+        if not self.store.layout.segments and self.store.name_anything():
             self.findings.add(
                 "log-missing",
                 self.store.layout.log_directories[0],

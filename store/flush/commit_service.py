@@ -30,28 +30,46 @@ COMMIT_BLOCKED = "commit blocked"
 _PAGE_BITS = 12
 
 
-class Committer:
-    """Commits `log` and holds the mark. `commit` has one caller at a time."""
+class CommitRealTimeService(FlushService):
+    """The thread that commits `log`, and holds the mark. `moved` is called on it whenever the mark
+    has moved."""
 
-    def __init__(self, log: CommitLog, health: Health) -> None:
+    name = "aerobee-commit-log"
+
+    def __init__(
+        self,
+        settings: Settings,
+        log: CommitLog,
+        health: Health,
+        clock: Clock,
+        moved: Callable[[], None],
+    ) -> None:
+        super().__init__(clock, settings.commit_interval_ms, settings.commit_thorough_interval_ms)
         self._log = log
         self._health = health
+        self._least_pages = settings.commit_least_pages
+        self._moved = moved
         self.committed = log.written
         self.committed_ms = log.last_store_ms
 
-    def pages(self) -> int:
+    def wake(self) -> None:
+        """Something was appended. Wakes the thread only if it would do something about it."""
+        if self._pages() >= self._least_pages or self._due_in_s() <= 0:
+            self._wake.set()
+
+    def _pages(self) -> int:
         """Whole pages that wait."""
         return (self._log.written >> _PAGE_BITS) - (self.committed >> _PAGE_BITS)
 
     def commit(self, least_pages: int) -> bool:
         """Commit what is written if it is `least_pages` or more, or ends a segment; whether the
-        mark moved. Never raises OSError: a failure is the health's affair."""
+        mark moved. One caller at a time. Never raises OSError: a failure is the health's affair."""
         store_ms, target = self._log.last_store_ms, self._log.written
         if target == self.committed or self._health.broken is not None:
             return False
         segment_bytes = self._log.segments.segment_bytes
         if (
-            self.pages() < least_pages
+            self._pages() < least_pages
             and target // segment_bytes == self.committed // segment_bytes
         ):
             return False
@@ -77,44 +95,19 @@ class Committer:
             "waits in memory; sends resume by themselves when there is room",
         )
 
-
-class CommitRealTimeService(FlushService):
-    """The thread that commits. `moved` is called on it whenever the mark has moved."""
-
-    name = "aerobee-commit-log"
-
-    def __init__(
-        self,
-        settings: Settings,
-        committer: Committer,
-        health: Health,
-        clock: Clock,
-        moved: Callable[[], None],
-    ) -> None:
-        super().__init__(clock, settings.commit_interval_ms, settings.commit_thorough_interval_ms)
-        self._committer = committer
-        self._health = health
-        self._least_pages = settings.commit_least_pages
-        self._moved = moved
-
-    def wake(self) -> None:
-        """Something was appended. Wakes the thread only if it would do something about it."""
-        if self._committer.pages() >= self._least_pages or self._due_in_s() <= 0:
-            self._wake.set()
-
     def _tick(self) -> bool:
         woken = self._pause(self._interval_s)
-        if not self._commit(0 if self._due_in_s() <= 0 else self._least_pages) and woken:
+        if not self._turn(0 if self._due_in_s() <= 0 else self._least_pages) and woken:
             # Woken while the last commit ran, perhaps for more than that one took.
             self._pause(min(self._interval_s, self._due_in_s()))
-            self._commit(0)
+            self._turn(0)
         return self._health.broken is None
 
     def _last(self) -> None:
-        self._commit(0)
+        self._turn(0)
 
-    def _commit(self, least_pages: int) -> bool:
-        if not self._committer.commit(least_pages):
+    def _turn(self, least_pages: int) -> bool:
+        if not self.commit(least_pages):
             return False
         self._thorough_at = self._clock.monotonic()
         self._moved()

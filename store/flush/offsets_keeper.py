@@ -58,10 +58,6 @@ class OffsetsKeeper:
         """How much the saved flushed mark could be moved on."""
         return self._durable()[0] - self._current.flushed
 
-    def _live(self) -> DerivedMarks:
-        marks = self.take()
-        return DerivedMarks(marks.log_offset, max(0, marks.entries - self.leaving))
-
     def take(self) -> DerivedMarks:
         """What is dispatched now; to be called before a sync of all queues and the index."""
         return DerivedMarks(*self._dispatched())
@@ -103,10 +99,11 @@ class OffsetsKeeper:
         older marks that stay are as true as they were."""
         with self._lock:
             flushed, last_store_ms = self._durable()
+            log_offset, entries = self._dispatched()
             self._change(
                 flushed=flushed,
                 last_store_ms=last_store_ms or self._current.last_store_ms,
-                live=self._live(),
+                live=DerivedMarks(log_offset, max(0, entries - self.leaving)),
                 index_files=() if self._index is None else self._index.file_names(),
                 index_end=-1 if self._index is None else self._index.end_offset,
                 poisoned=self._current.poisoned or poisoned,

@@ -185,19 +185,11 @@ class FlushRealTimeService(FlushService):
 
     name = "aerobee-flush-commit-log"
 
-    def __init__(
-        self,
-        sync: CommitLogSync,
-        clock: Clock,
-        interval_ms: int,
-        least_pages: int,
-        thorough_interval_ms: int,
-        timed: bool,
-    ) -> None:
-        super().__init__(clock, interval_ms, thorough_interval_ms)
+    def __init__(self, settings: Settings, sync: CommitLogSync, clock: Clock) -> None:
+        super().__init__(clock, settings.flush_interval_ms, settings.flush_thorough_interval_ms)
         self._sync = sync
-        self._least_pages = least_pages
-        self._timed = timed
+        self._least_pages = settings.flush_least_pages
+        self._timed = settings.flush_timed
         self._hurried = False
 
     def wake(self) -> None:
@@ -233,25 +225,17 @@ class GroupCommitService(FlushRealTimeService):
 
     name = "aerobee-group-commit"
 
-    def __init__(self, sync: CommitLogSync, clock: Clock, interval_ms: int) -> None:
-        super().__init__(sync, clock, interval_ms, 0, 0, timed=False)
-
     def wake(self) -> None:
         self._wake.set()
+
+    def _is_due(self) -> bool:
+        return True
 
 
 def log_flusher(settings: Settings, sync: CommitLogSync, clock: Clock) -> FlushRealTimeService:
     """The service that fits the flush mode."""
-    if settings.sync_flush:
-        return GroupCommitService(sync, clock, settings.flush_interval_ms)
-    return FlushRealTimeService(
-        sync,
-        clock,
-        settings.flush_interval_ms,
-        settings.flush_least_pages,
-        settings.flush_thorough_interval_ms,
-        settings.flush_timed,
-    )
+    kind = GroupCommitService if settings.sync_flush else FlushRealTimeService
+    return kind(settings, sync, clock)
 
 
 class ConsumeQueueFlushService(FlushService):
@@ -261,6 +245,7 @@ class ConsumeQueueFlushService(FlushService):
 
     def __init__(
         self,
+        settings: Settings,
         queues: ConsumeQueueTable,
         index: IndexService | None,
         checkpoint: Checkpoint,
@@ -270,11 +255,12 @@ class ConsumeQueueFlushService(FlushService):
         clock: Clock,
         dispatched_ms: Callable[[], int],
         watch_disk: Callable[[], None],
-        interval_ms: int,
-        least_pages: int,
-        thorough_interval_ms: int,
     ) -> None:
-        super().__init__(clock, interval_ms, thorough_interval_ms)
+        super().__init__(
+            clock,
+            settings.consume_queue_flush_interval_ms,
+            settings.consume_queue_flush_thorough_interval_ms,
+        )
         self._queues = queues
         self._index = index
         self._checkpoint = checkpoint
@@ -283,7 +269,7 @@ class ConsumeQueueFlushService(FlushService):
         self._stats = stats
         self._dispatched_ms = dispatched_ms
         self._watch_disk = watch_disk
-        self._least_pages = least_pages
+        self._least_pages = settings.consume_queue_flush_least_pages
 
     def _tick(self) -> bool:
         if self._wait():

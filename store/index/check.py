@@ -11,10 +11,8 @@ Those are cut off again, which needs no rebuild: each slot is set back to its ne
 
 from array import array
 
-from aerobee.store.index.file import INDEX_ENTRY_BYTES, IndexFile
+from aerobee.store.index.file import IndexFile
 from aerobee.store.index.view import IndexView, no_entries
-
-_EMPTY = bytes(INDEX_ENTRY_BYTES)
 
 
 def repair_index_file(file: IndexFile) -> bool:
@@ -49,11 +47,8 @@ def cut_uncounted(file: IndexFile) -> bool:
             return False
     found: list[tuple[int, int]] = []
     number = file.count
-    while (
-        number < file.entries
-        and file.read(file.entry_position(number), INDEX_ENTRY_BYTES) != _EMPTY
-    ):
-        key_hash, _, _, previous = file.entry(number)
+    while number < file.entries and any(entry := file.entry(number)):
+        key_hash, _, _, previous = entry
         found.append((key_hash % file.slots, previous))
         number += 1
     for place, (slot, previous) in reversed(list(enumerate(found))):

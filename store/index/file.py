@@ -55,24 +55,6 @@ def slot_hash(java_hash: int) -> int:
 class IndexFile:
     """An index file of `slots` and `entries` (entry 0 is never used, so one key less fits)."""
 
-    __slots__ = (
-        "_entries_at",
-        "_fd",
-        "_files",
-        "_map",
-        "_reserved",
-        "begin_ms",
-        "begin_offset",
-        "count",
-        "dirty",
-        "end_ms",
-        "end_offset",
-        "entries",
-        "path",
-        "slots",
-        "used_slots",
-    )
-
     def __init__(self, files: Files, path: str, slots: int, entries: int) -> None:
         self._files = files
         self._fd = -1

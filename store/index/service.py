@@ -196,16 +196,16 @@ class IndexService:
         is_in_doubt: Callable[[int, IndexFile], bool],
         check: Callable[[IndexFile], bool] = repair_index_file,
     ) -> int:
-        """How many of the oldest `most` files are as they were: those in doubt pass the check.
-
-        All but the newest are full, as each was before the next was made; one that is not is an
-        older copy, or a failed sync has lost its header.
-        """
+        """How many of the oldest `most` files are as they were: those in doubt pass the check."""
         for number, file in enumerate(self.files[:most]):
-            is_newest = number == len(self.files) - 1
-            if not (is_newest or file.full) or (is_in_doubt(number, file) and not check(file)):
+            if not self._is_filled(number) or (is_in_doubt(number, file) and not check(file)):
                 return number
         return most
+
+    def _is_filled(self, number: int) -> bool:
+        """Whether a file is full, as it was before the next was made; not, if it is an older copy
+        or a failed sync has lost its header."""
+        return number == len(self.files) - 1 or self.files[number].full
 
     @property
     def paths(self) -> list[str]:

@@ -78,11 +78,6 @@ class Layout:
     # Second files of a start that another directory has too.
     duplicates: list[FoundFile] = field(default_factory=list)
 
-    @property
-    def has_log(self) -> bool:
-        """Whether there is any segment."""
-        return bool(self.segments)
-
 
 def log_directories(settings: Settings) -> tuple[str, ...]:
     """Every directory that may hold segments, those only read from as well."""

@@ -4,7 +4,9 @@
 an audit wants to know besides the gaps: where each file ends, and whose it is.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record_check import CHECK_NOTHING
@@ -24,6 +26,12 @@ _NARROW_BYTES = 512
 def reader_of(file: FoundFile, segment_bytes: int, window: Window) -> FileReader:
     """The file as a segment of that length."""
     return FileReader(file.path, file.start, segment_bytes, file.size, window)
+
+
+def gap_at(gaps: Sequence[Gap], log_offset: int) -> Gap | None:
+    """The one of the damaged ranges, in order, that holds a log offset."""
+    index = bisect_right(gaps, log_offset, key=attrgetter("start")) - 1
+    return gaps[index] if index >= 0 and log_offset < gaps[index].end else None
 
 
 class FileReporter(Reporter):

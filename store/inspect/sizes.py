@@ -25,7 +25,6 @@ from aerobee.store.inspect.state import KnownMarks
 from aerobee.store.scan.sources import Source
 
 GIVEN, NOTED, FOUND, ASSUMED = "given", "noted by the broker", "found", "assumed"
-_ENTRY_BYTES = 20
 _TAIL_BYTES = 1 << 20
 
 

@@ -25,6 +25,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
+from aerobee.config.model import Settings
 from aerobee.protocol.message.properties import decode_properties
 from aerobee.protocol.message.record import StoreMessage, encode_blank
 from aerobee.protocol.message.record_layout import (
@@ -36,7 +37,7 @@ from aerobee.protocol.message.record_layout import (
 from aerobee.store.disk.files import Clock
 from aerobee.store.disk.health import Health
 from aerobee.store.errors import MessageIllegal, PageCacheBusy, StoreError
-from aerobee.store.log.encoding import Encoding, check_batch, too_large
+from aerobee.store.log.encoding import PLAIN, SEALED, check_batch, too_large
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.table import ConsumeQueueTable
@@ -58,9 +59,9 @@ _BUSY_MOST_NS = 10_000_000 * 1_000_000
 class CommitMark(Protocol):
     """How far the bytes are in the files: a mark that one thread moves and any may read.
 
-    The commit log itself is the mark where appends go through the files' mappings; a `Committer`
-    (`commit_service.py`) where a transient pool holds the newest bytes back for a moment. Reading,
-    dispatching and syncing end at the mark. The time is to be read before the offset.
+    The commit log itself is the mark where appends go through the files' mappings, the commit
+    service (`commit_service.py`) where a transient pool holds the newest bytes back for a moment.
+    Reading, dispatching and syncing end at the mark. The time is to be read before the offset.
     """
 
     @property
@@ -84,9 +85,7 @@ class CommitLog:
         health: Health,
         stats: StoreStats,
         clock: Clock,
-        encoding: Encoding,
-        max_message_bytes: int,
-        busy_timeout_ms: int,
+        settings: Settings,
         before_refusal: Callable[[], None],
     ) -> None:
         self.segments = segments
@@ -98,11 +97,11 @@ class CommitLog:
         self._stats = stats
         self._times = stats.append_times
         self._now_ns = clock.now_ns
-        self._encoding = encoding
-        self._encode = encoding.encode
-        self._safe_properties = encoding.safe_properties
-        self._max_message_bytes = max_message_bytes
-        self._busy_timeout_ns = busy_timeout_ms * 1_000_000
+        self._encoding = SEALED if settings.append_property_crc else PLAIN
+        self._encode = self._encoding.encode
+        self._safe_properties = self._encoding.safe_properties
+        self._max_message_bytes = settings.max_message_bytes
+        self._busy_timeout_ns = settings.page_cache_busy_timeout_ms * 1_000_000
         # Called before a put is refused for the store's state, which it may put in order.
         self._before_refusal = before_refusal
         self._lock = threading.Lock()

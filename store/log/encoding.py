@@ -43,11 +43,6 @@ PLAIN = Encoding(encode_record, len, MAX_PROPERTIES_BYTES)
 SEALED = Encoding(encode_sealed_record, _sealed_properties_size, MOST_SEALED_PROPERTIES)
 
 
-def encoding_for(*, append_property_crc: bool) -> Encoding:
-    """The way to encode that the settings ask for."""
-    return SEALED if append_property_crc else PLAIN
-
-
 def crc_checks(*, verify_property_crc: bool, check_crc: bool = True) -> int:
     """What `check_record` is to check where CRCs are to be checked at all."""
     if verify_property_crc:

@@ -10,7 +10,6 @@ Threads: the store's caller only; the flush thread syncs files through the Descr
 """
 
 import os
-import re
 
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
@@ -23,11 +22,10 @@ from aerobee.store.queues.queue_view import (
     PRE_BLANK,
     QueueView,
 )
-from aerobee.store.segments.mapped_file import segment_name
+from aerobee.store.segments.mapped_file import is_segment_name, segment_name
 from aerobee.store.segments.mapped_file_queue import check_file_size, check_is_file
 
 _SIZE_KEYS = "consume_queue_segment_bytes (mappedFileSizeConsumeQueue)"
-_SEGMENT_NAME = re.compile(r"[0-9]{20}", re.ASCII)
 # Missing files are made again; more of them than this in a row are a matter for a person.
 _MISSING_MOST = 1000
 
@@ -154,9 +152,7 @@ class ConsumeQueue(QueueView):
         while len(self.segments) > 1 and self.segments[-1].start >= position:
             file = self.segments[-1]
             self.segments = self.segments[:-1]
-            self._cache.discard(file)
-            self._files.remove(file.path)
-            self.new_directories.append(self.directory)
+            self._remove(file)
         if self.segments:
             file = self.segments[-1]
             begin = max(position, file.start) - file.start
@@ -174,12 +170,15 @@ class ConsumeQueue(QueueView):
             self.zero_from(first)
             return
         for file in self.segments:
-            self._cache.discard(file)
-            self._files.remove(file.path)
-            self.new_directories.append(self.directory)
+            self._remove(file)
         self.segments = ()
         self._tail = None
         self.max_offset = self.min_offset = 0
+
+    def _remove(self, file: QueueFile) -> None:
+        self._cache.discard(file)
+        self._files.remove(file.path)
+        self.new_directories.append(self.directory)
 
     def blank_out(self, offset: int) -> None:
         """Keep the slot, forget its record: a pre-blank entry takes its place."""
@@ -236,7 +235,7 @@ class ConsumeQueue(QueueView):
         foreign: list[str] = []
         for name in names:
             file_path = os.path.join(self.directory, name)
-            if _SEGMENT_NAME.fullmatch(name) is None:
+            if not is_segment_name(name):
                 foreign.append(file_path)
                 continue
             check_is_file(self._files, file_path)

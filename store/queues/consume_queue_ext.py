@@ -22,14 +22,13 @@ Threads: the store's caller; `dispose` the flush thread.
 """
 
 import os
-import re
 import struct
 from typing import NamedTuple
 
 from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
 from aerobee.store.disk.files import Files
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
-from aerobee.store.segments.mapped_file import segment_name
+from aerobee.store.segments.mapped_file import is_segment_name, segment_name
 from aerobee.store.segments.mapped_file_queue import check_file_size, check_is_file
 
 #: Addresses are at most this; greater values are tags codes or delivery times.
@@ -50,7 +49,6 @@ _END_MARK = struct.pack(">h", -1)
 _END_BYTES = 4
 _WINDOW_BYTES = 16_384
 _SIZE_KEYS = "consume_queue_ext_segment_bytes (mappedFileSizeConsumeQueueExt)"
-_SEGMENT_NAME = re.compile(r"[0-9]{20}", re.ASCII)
 
 
 class ExtEntry(NamedTuple):
@@ -234,8 +232,7 @@ class ConsumeQueueExt:
         foreign: list[str] = []
         for name in names:
             path = os.path.join(self.directory, name)
-            is_ours = _SEGMENT_NAME.fullmatch(name) and int(name) % self.segment_bytes == 0
-            if not is_ours:
+            if not is_segment_name(name) or int(name) % self.segment_bytes:
                 foreign.append(path)
                 continue
             check_is_file(self._files, path)

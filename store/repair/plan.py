@@ -124,7 +124,7 @@ class Planner:
 
     def _is_hopeless(self) -> bool:
         impossible = self._plan.impossible
-        is_empty = not self._rest.store.layout.has_log
+        is_empty = not self._rest.store.layout.segments
         if "log-missing" in self._kinds or (is_empty and "log-short" in self._kinds):
             impossible.append(
                 "the whole commit log is missing. Mount or restore it; if it is elsewhere, give "

@@ -103,16 +103,15 @@ class _Planner:
         begin = max(self._start, (known - 1) // self._segment_bytes * self._segment_bytes)
         scan = self._files.scanner()[0]
         below, end, last_ms = begin, begin, 0
+        above = None
         for record in scan.records(begin):
-            log_offset = record[0]
-            if log_offset >= at:
-                return self._exactly(at, below, end, log_offset, last_ms)
-            below, end, last_ms = log_offset, log_offset + record[1], record[5]
-        if at > scan.end:
+            if record[0] >= at:
+                above = record[0]
+                break
+            below, end, last_ms = record[0], record[0] + record[1], record[5]
+        if above is None and at > scan.end:
             raise NoSuchPlace(f"the log ends at {scan.end}; there is nothing at {at}")
-        return self._exactly(at, below, end, scan.end, last_ms)
-
-    def _exactly(self, at: int, below: int, end: int, above: int, last_ms: int) -> Cut:
+        above = scan.end if above is None else above
         if at not in (end, above):
             nearest = below if at < end else end
             raise NoSuchPlace(

@@ -75,8 +75,6 @@ class StoreSide:
     segments: MappedFileQueue
     queues: ConsumeQueueTable
     index: IndexService | None
-    log_directories: tuple[str, ...]
-    queue_directory: str
     #: Log offset below which all is durable, dispatched and synced in the queues.
     safe_end: Callable[[], int]
     #: Writes down where log and queues begin, and which index files there are; before files go.
@@ -128,7 +126,7 @@ class Retention:
         now_ms = store.time.now_ms()
         if store.health.broken is not None or self.removal.stopping:
             return RetentionPlan(now_ms, Verdict(()), stopped_by="the store has stopped")
-        disks = Disks.ask(store.files, store.log_directories, store.queue_directory)
+        disks = Disks.ask(store.files, store.segments.paths.writable, store.queues.directory)
         hour = time.localtime(store.clock.now_ms() / 1000).tm_hour
         verdict = judge(self._rules, hour, disks, manual=self._manual_runs > 0)
         plan = self._choose(verdict, now_ms)

@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
+from aerobee.config.model import Settings
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.health import Health
 from aerobee.store.index.service import IndexService
@@ -75,8 +76,7 @@ class Scrub:
         limit: Callable[[], int],
         recent_from: Callable[[], int],
         crc_check: int,
-        bytes_per_second: int,
-        interval_hours: int,
+        settings: Settings,
         index: IndexService | None,
     ) -> None:
         self._files = files
@@ -92,8 +92,8 @@ class Scrub:
         self._recent_from = recent_from
         self._crc_check = crc_check
         self._index = index
-        self._bytes_per_second = bytes_per_second
-        self._interval_s = interval_hours * 3600.0
+        self._bytes_per_second = settings.scrub_bytes_per_second
+        self._interval_s = settings.scrub_interval_hours * 3600.0
         # Segments asked for; those of the pass under way, by their beginnings.
         self._asked: deque[int] = deque()
         self._pass: deque[MappedFile] | None = None

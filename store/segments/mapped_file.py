@@ -17,13 +17,14 @@ Invariants
 """
 
 import mmap
+import re
 from collections.abc import Iterable
 from typing import Self
 
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreLayoutError
 
-NAME_DIGITS = 20
+_NAME = re.compile(r"[0-9]{20}", re.ASCII)
 _FORGET_BYTES = 16 << 20
 
 
@@ -32,25 +33,13 @@ def segment_name(start: int) -> str:
     return f"{start:020d}"
 
 
+def is_segment_name(name: str) -> bool:
+    """Whether a file of that name is a segment, of the log or of a queue."""
+    return _NAME.fullmatch(name) is not None
+
+
 class MappedFile:
     """A segment; `start` is its first log offset, `end` the one behind its last byte."""
-
-    __slots__ = (
-        "_fd",
-        "_files",
-        "_map",
-        "_memory",
-        "_view",
-        "end",
-        "last_store_ms",
-        "path",
-        "pins",
-        "size",
-        "start",
-        "unchecked_below",
-        "unreadable",
-        "wrote",
-    )
 
     def __init__(self, files: Files, path: str, start: int, size: int) -> None:
         self._files = files

@@ -11,17 +11,14 @@ nobody but its owner knows which one counts.
 """
 
 import os
-import re
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreLayoutError, StoreSizeMismatch
-from aerobee.store.segments.mapped_file import MappedFile, segment_name
+from aerobee.store.segments.mapped_file import MappedFile, is_segment_name, segment_name
 from aerobee.store.segments.paths import LogPaths
-
-_SEGMENT_NAME = re.compile(r"[0-9]{20}", re.ASCII)
 
 
 def check_is_file(files: Files, path: str) -> None:
@@ -63,7 +60,7 @@ class MappedFileQueue:
         names: dict[str, str] = {}
         for directory, name in self.paths.names():
             path = os.path.join(directory, name)
-            if _SEGMENT_NAME.fullmatch(name) is None:
+            if not is_segment_name(name):
                 self.foreign.append(path)
             elif self._files.is_directory(path):
                 raise StoreLayoutError(

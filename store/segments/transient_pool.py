@@ -125,8 +125,6 @@ class PooledFile(MappedFile):
     thread's; `wrote` moves ahead of it.
     """
 
-    __slots__ = ("_content_end", "_pool", "committed")
-
     def __init__(
         self,
         files: Files,

@@ -15,6 +15,7 @@ the transient pool, whose writer never touches the file's pages.
 
 import logging
 import mmap
+from collections.abc import Callable
 
 from aerobee.store.disk.files import Files
 from aerobee.store.segments.allocate import MakeSegment
@@ -27,82 +28,68 @@ _PAGE_BYTES = 4096
 _STEP_BYTES = 16 << 20
 
 
-class WarmUp:
-    """How segments are warmed: synced after each `sync_pages` pages, or not at all with None."""
-
-    def __init__(self, files: Files, sync_pages: int | None) -> None:
-        self._files = files
-        self._sync_pages = sync_pages
-        self._refused = False
-
-    def touch(self, fd: int, memory: mmap.mmap) -> None:
-        """Store zeros all over `memory`, the new and empty file of `fd`. Raises OSError."""
-        size = len(memory)
-        step = _STEP_BYTES if self._sync_pages is None else self._sync_pages * _PAGE_BYTES
-        for position in range(0, size, step):
-            self._files.zero_memory(memory, position, min(step, size - position))
-            if self._sync_pages is not None:
-                self._files.data_sync(fd)
-
-    def lock(self, path: str, memory: mmap.mmap) -> bool:
-        """Keep it in memory; whether that is allowed. Says once that it is not."""
-        try:
-            self._files.lock_memory(memory)
-        except OSError as error:
-            if not self._refused:
-                log.warning(
-                    "warmed segments are not locked in memory: raise the limit (ulimit -l, "
-                    "LimitMEMLOCK=) to %d KiB or more path=%s error=%s",
-                    2 * len(memory) >> 10,
-                    path,
-                    error,
-                )
-            self._refused = True
-            return False
-        return True
-
-    def announce(self, path: str, memory: mmap.mmap) -> None:
-        """Tell the kernel that all of it will be needed soon."""
-        try:
-            for position in range(0, len(memory), _STEP_BYTES):
-                length = min(_STEP_BYTES, len(memory) - position)
-                memory.madvise(mmap.MADV_WILLNEED, position, length)
-        except OSError as error:  # advice that is not taken is no harm
-            log.warning("advice refused path=%s error=%s", path, error)
-
-    def unlock(self, path: str, memory: mmap.mmap) -> None:
-        """End `lock`."""
-        try:
-            self._files.unlock_memory(memory)
-        except OSError as error:  # it ends with the mapping anyway
-            log.warning("segment not unlocked path=%s error=%s", path, error)
-
-
 class WarmFile(MappedFile):
-    """A segment that is warmed when it is made."""
+    """A segment that is warmed when it is made: synced after each `sync_pages` pages, or not at all
+    with None. `refused` is told when the system does not lock memory."""
 
-    __slots__ = ("_locked", "_warm_up")
-
-    def __init__(self, files: Files, path: str, start: int, size: int, warm_up: WarmUp) -> None:
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        start: int,
+        size: int,
+        sync_pages: int | None,
+        refused: Callable[[str, OSError], None],
+    ) -> None:
         super().__init__(files, path, start, size)
-        self._warm_up = warm_up
+        self._sync_pages = sync_pages
+        self._refused = refused
         self._locked = False
 
     def _open_for_appends(self) -> None:
         super()._open_for_appends()
-        assert self._map is not None
-        self._warm_up.touch(self._fd, self._map)
-        self._locked = self._warm_up.lock(self.path, self._map)
-        self._warm_up.announce(self.path, self._map)
+        memory = self._map
+        assert memory is not None
+        step = _STEP_BYTES if self._sync_pages is None else self._sync_pages * _PAGE_BYTES
+        for position in range(0, self.size, step):
+            self._files.zero_memory(memory, position, min(step, self.size - position))
+            if self._sync_pages is not None:
+                self._files.data_sync(self._fd)
+        try:
+            self._files.lock_memory(memory)
+            self._locked = True
+        except OSError as error:
+            self._refused(self.path, error)
+        try:
+            for position in range(0, self.size, _STEP_BYTES):
+                length = min(_STEP_BYTES, self.size - position)
+                memory.madvise(mmap.MADV_WILLNEED, position, length)
+        except OSError as error:  # advice that is not taken is no harm
+            log.warning("advice refused path=%s error=%s", self.path, error)
 
     def seal(self) -> None:
         super().seal()
         if self._locked and self._map is not None:
             self._locked = False
-            self._warm_up.unlock(self.path, self._map)
+            try:
+                self._files.unlock_memory(self._map)
+            except OSError as error:  # it ends with the mapping anyway
+                log.warning("segment not unlocked path=%s error=%s", self.path, error)
 
 
 def warm_maker(files: Files, size: int, sync_pages: int | None) -> MakeSegment:
     """Makes segments of `size` bytes that are warmed before they are handed over."""
-    warm_up = WarmUp(files, sync_pages)
-    return lambda path, start: WarmFile(files, path, start, size, warm_up).make()
+    said: list[str] = []
+
+    def refused(path: str, error: OSError) -> None:
+        if not said:
+            log.warning(
+                "warmed segments are not locked in memory: raise the limit (ulimit -l, "
+                "LimitMEMLOCK=) to %d KiB or more path=%s error=%s",
+                2 * size >> 10,
+                path,
+                error,
+            )
+        said.append(path)
+
+    return lambda path, start: WarmFile(files, path, start, size, sync_pages, refused).make()

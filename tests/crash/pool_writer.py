@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from aerobee.store.flush.commit_service import Committer
+from aerobee.store.flush.commit_service import CommitRealTimeService
 from aerobee.store.message_store import MessageStore
 from tests.crash.store_writer import body_of
 from tests.unit.store.support import message, small_settings
@@ -50,7 +50,7 @@ def main(directory: str, buffers: int, interval_ms: int, first: int, seed: int) 
             os.write(1, b"W\n")
             if sys.stdin.readline() == "commit\n":
                 mark = store._mark
-                assert isinstance(mark, Committer)
+                assert isinstance(mark, CommitRealTimeService)
                 assert mark.commit(0)
 
 

@@ -34,10 +34,6 @@ class OffsetRun(NamedTuple):
         """The slot behind the last."""
         return self.first + self.length
 
-    def joined(self, following: OffsetRun) -> OffsetRun:
-        """Both as one; the other begins where this one ends."""
-        return self._replace(length=self.length + following.length, last=following.last)
-
 
 # A damaged place comes with the batch of the records around it, or with one near that.
 _BATCHES_NEAR: Final = 4
@@ -50,24 +46,25 @@ class RunCollector:
     """Sums up entries (schema ENTRIES) that come in the log's order."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[str, int], OffsetRun] = {}
-        self._closed: list[OffsetRun] = []
+        self._by_queue: dict[tuple[str, int], list[OffsetRun]] = {}
 
     def add(self, entries: pa.RecordBatch) -> None:
         """The next ones."""
         for run in _runs(entries):
-            key = (run.topic, run.queue_id)
-            known = self._open.get(key)
-            if known is not None and known.end == run.first:
-                self._open[key] = known.joined(run)
-                continue
-            if known is not None:
-                self._closed.append(known)
-            self._open[key] = run
+            _append(self._by_queue.setdefault((run.topic, run.queue_id), []), run)
 
     def runs(self) -> list[OffsetRun]:
         """All of them, by queue and place."""
-        return sorted([*self._closed, *self._open.values()], key=_place)
+        return sorted([run for own in self._by_queue.values() for run in own], key=_place)
+
+
+def _append(runs: list[OffsetRun], run: OffsetRun) -> None:
+    """The next run of a queue; one that goes on from the last is put together with it."""
+    if runs and runs[-1].end == run.first:
+        before = runs[-1]
+        runs[-1] = before._replace(length=before.length + run.length, last=run.last)
+    else:
+        runs.append(run)
 
 
 def _place(run: OffsetRun) -> tuple[str, int, int]:
@@ -109,10 +106,10 @@ def check_numbering(runs: Iterable[OffsetRun], damaged: Sequence[Gap]) -> list[F
     """What is wrong with the numbers; a hole that a damaged part of the log explains is not."""
     by_queue: dict[tuple[str, int], list[OffsetRun]] = {}
     for run in sorted(runs, key=_place):
-        by_queue.setdefault((run.topic, run.queue_id), []).append(run)
+        _append(by_queue.setdefault((run.topic, run.queue_id), []), run)
     findings: list[Finding] = []
     for own in by_queue.values():
-        _QueueCheck(damaged, findings).check(_joined(own))
+        _QueueCheck(damaged, findings).check(own)
     return findings
 
 
@@ -123,17 +120,6 @@ def restarts_of(findings: Iterable[Finding]) -> dict[tuple[str, int], int]:
         for one in findings
         if one.kind == "queue-restart"
     }
-
-
-def _joined(runs: list[OffsetRun]) -> list[OffsetRun]:
-    """Runs of neighbouring parts of the log put together."""
-    joined = runs[:1]
-    for run in runs[1:]:
-        if run.first == joined[-1].end:
-            joined[-1] = joined[-1].joined(run)
-        else:
-            joined.append(run)
-    return joined
 
 
 class _QueueCheck:

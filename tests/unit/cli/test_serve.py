@@ -6,11 +6,16 @@ import signal
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.frames.command import Command
+from aerobee.remoting.blocking import BlockingCaller, ConnectOptions
 
 
 class Served:
@@ -146,6 +151,27 @@ def test_a_name_server_runs_alone(tmp_path: Path, number: signal.Signals) -> Non
         assert match
         assert client(match[1], "topic", "list", "--all") == ""
         assert daemon.stop(number) == 0
+
+
+@pytest.mark.parametrize("command", ["serve --dev", "nameserver --port 0"])
+def test_a_registration_is_inflated_as_far_as_the_settings_say(
+    tmp_path: Path, command: str
+) -> None:
+    settings = ("limits.max_inflated_bytes=65536", f"store.path={tmp_path}")
+    words = [word for setting in settings for word in ("--set", setting)]
+    with served(*command.split(), *words) as daemon:
+        match = re.search(r"name servers?\s+(?:at )?(127\.0\.0\.1:\d+)", daemon.wait_ready())
+        assert match
+        caller = BlockingCaller(match[1], ConnectOptions(timeout_s=30))
+        ext = {"brokerName": "far", "brokerAddr": "10.0.0.1:10911", "clusterName": "C"}
+        ext |= {"brokerId": "0", "haServerAddr": "10.0.0.1:10912", "compressed": "true"}
+        body = zlib.compress(bytes(65_537))
+        answer = caller.call(
+            Command(code=RequestCode.REGISTER_BROKER, opaque=1, ext=ext, body=body)
+        )
+        caller.close()
+        assert "inflates to more than 65536 bytes" in str(answer.remark)
+        assert daemon.stop() == 0
 
 
 def test_a_broker_registers_with_a_name_server_elsewhere(tmp_path: Path) -> None:

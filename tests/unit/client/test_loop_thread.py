@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from inspect import iscoroutinefunction
 
 import pytest
 
+from aerobee import client
 from aerobee.client import blocking
 from aerobee.client.errors import CallerError, ClientClosed
 from aerobee.client.loop_thread import LoopThread
@@ -83,3 +85,13 @@ def test_a_blocking_client_that_is_not_started_or_closed_says_so() -> None:
     with pytest.raises(ClientClosed):
         producer.send(Message("T", b"x"))
     assert "aerobee-client" not in names()
+
+
+@pytest.mark.parametrize("name", ["Producer", "PullConsumer", "PushConsumer", "Admin"])
+def test_blocking_clients_have_the_methods_of_the_asyncio_ones(name: str) -> None:
+    role = getattr(client, name)
+    awaited = {method for method in dir(role) if iscoroutinefunction(getattr(role, method))}
+    assert {"__aenter__", "close"} < awaited
+    # What a broker asks of a client comes by `answer`; a program does not call it.
+    asked = {method for method in awaited if method[0] != "_" and method != "answer"}
+    assert asked <= set(dir(getattr(blocking, name)))

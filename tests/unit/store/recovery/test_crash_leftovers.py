@@ -7,7 +7,6 @@ import pytest
 
 from aerobee.store.index.file import index_file_bytes
 from aerobee.store.message_store import MessageStore
-from aerobee.store.segments.mapped_file import MappedFile
 from tests.sim.crash_choices import picks_of
 from tests.sim.crash_model import CrashModel
 from tests.sim.memory_files import MemoryFiles
@@ -350,9 +349,11 @@ def test_batch_that_a_kill_tore_is_a_beginning_of_it(
     store = MessageStore.open(settings)
     fill(store, 3)
     left = [whole]
-    memory = MappedFile._memory.__get__  # type: ignore[attr-defined]
+    segment = store._log.segments.last
+    assert segment is not None
+    assert segment._memory is not None
     with monkeypatch.context() as patch:
-        patch.setattr(MappedFile, "_memory", property(lambda one: TornMemory(memory(one), left)))
+        patch.setattr(segment, "_memory", TornMemory(segment._memory, left))
         with pytest.raises(Killed):
             store.put_batch([message(b"b%d" % number) for number in range(4)])
     left_behind = adopt(kill_image(tmp_path / "live", tmp_path / "copy"))

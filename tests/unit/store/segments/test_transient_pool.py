@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from aerobee.store.disk.files import Files
 from aerobee.store.disk.offsets_file import OffsetsFile, decode, encode
 from aerobee.store.errors import SegmentCreateFailed, StoreBroken, StoreNotWritable
-from aerobee.store.flush.commit_service import CommitRealTimeService, Committer
+from aerobee.store.flush.commit_service import CommitRealTimeService
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.results import GetStatus
@@ -55,9 +55,9 @@ def pooled_store(
     return MessageStore.open(small_settings(tmp_path, **(values | changes)), files, clock)
 
 
-def committer(store: MessageStore) -> Committer:
+def committer(store: MessageStore) -> CommitRealTimeService:
     mark = store._mark
-    assert isinstance(mark, Committer)
+    assert isinstance(mark, CommitRealTimeService)
     return mark
 
 
