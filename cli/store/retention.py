@@ -136,7 +136,7 @@ def _print_waves(found: Forecast) -> None:
     print(f"now        {_wave_text(found.now)}{why}")
     print(f"on request {_wave_text(found.on_request)} (mqadmin deleteExpiredCommitLog)")
     if found.next is not None:
-        print(f"next hour  {time_text(found.next.now_ms)[:16]}: {_wave_text(found.next)}")
+        print(f"next hour  {_wave_text(found.next)} at {time_text(found.next.now_ms)[:16]}")
     if found.rules.clean_forcibly:
         pressed = found.under_pressure
         print(

@@ -1,7 +1,6 @@
 """`aerobee store retention`: what it tells people and scripts, and that it changes nothing."""
 
 import json
-import re
 import time
 from pathlib import Path
 
@@ -55,14 +54,6 @@ def test_people_get_tables_of_disks_segments_and_groups(root: Path) -> None:
     assert row.split()[:4] == ["slow", "Orders", "0", "7"]
     assert "done" not in done.out
     assert tree(root, ".") == before
-
-
-def test_the_next_hour_begins_with_its_time(root: Path) -> None:
-    """Behind a reason for keeping everything it read as a part of that."""
-    hour = (time.localtime().tm_hour + 2) % 24
-    done = store("retention", root, "--set", f"retention.delete_hours={hour}", *ROOMY)
-    (line,) = [line for line in done.out.splitlines() if line.startswith("next hour")]
-    assert re.fullmatch(rf"next hour  [0-9-]{{10}} {hour:02}:00: 3 segments, 12.0 KiB", line)
 
 
 def test_scripts_get_json_with_all_of_it(root: Path) -> None:
