@@ -3,7 +3,7 @@
     put -> CommitLog -> (written) -> flush thread -> (durable) -> listener
               `-> pending -> dispatch -> consume queues, index -> (dispatched) -> get, query
     get -> Reader -> (record does not check out) -> DamageReports -> log, counters, offsets file
-    Scrub (own thread) -> Findings -> Healer (store's caller) -> consume queues, DamageReports
+    Scrub (own thread) -> Findings -> QueueRepair (store's caller) -> consume queues, DamageReports
 
 `open` locks and recovers (`opening.py`), then wires and starts the rest. It raises, or returns a
 store that works; nothing is half there.
@@ -51,7 +51,7 @@ from aerobee.store.retention.queue_cleaning import QueueCleaner
 from aerobee.store.retention.retention import Retention, StoreSide
 from aerobee.store.retention.rules import RetentionRules
 from aerobee.store.scan.log_scanner import LogScanner, MappedSegments
-from aerobee.store.scrub.heal import Healer
+from aerobee.store.scrub.heal import QueueRepair
 from aerobee.store.scrub.scrub import Scrub
 from aerobee.store.segments.results import Arrival
 from aerobee.store.segments.transient_pool import NO_POOL
@@ -249,7 +249,7 @@ class MessageStore:
         )
         self._search = Search(self._queues, parts.index, self._reader, settings.query_max_messages)
         self.delays = DelayQueues(self._queues, self._reader, parts.levels)
-        self._healer = Healer(
+        self._queue_repair = QueueRepair(
             parts.segments,
             parts.queues,
             self._damage,
@@ -274,7 +274,7 @@ class MessageStore:
             parts.queues,
             parts.levels,
             self._damage,
-            self._healer,
+            self._queue_repair,
             self._health,
             parts.stats,
             lambda: min(self.durable, self.dispatched),
@@ -406,12 +406,12 @@ class MessageStore:
     # --- damage -----------------------------------------------------------------------------
 
     def repair_queues(self) -> int:
-        """Settle what the scrub found, for a few milliseconds; how many queue entries it repaired.
+        """Resolve what the scrub found, for a few milliseconds; how many queue entries it repaired.
 
-        The store's caller calls it about once a second; see `Healer.heal`.
+        The store's caller calls it about once a second; see `QueueRepair.repair`.
         """
         with self._repair_lock:
-            return self._healer.heal() if self._repairs else 0
+            return self._queue_repair.repair() if self._repairs else 0
 
     def look_for_damage(self, log_offset: int) -> None:
         """Check every record from `log_offset` on, some 200 MB/s on the caller's thread. What is

@@ -23,7 +23,7 @@ from aerobee.store.dispatch.dispatcher import Dispatcher
 from aerobee.store.dispatch.extended_dispatch import ExtendedDispatcher
 from aerobee.store.errors import StoreBroken, StoreError, StoreNotWritable
 from aerobee.store.index.service import IndexService
-from aerobee.store.inspect.start_checks import check_rights, check_small_files
+from aerobee.store.inspect.start_checks import check_rights, check_small_files, tables_read
 from aerobee.store.log.encoding import crc_checks
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.table import ConsumeQueueTable
@@ -227,7 +227,8 @@ def _segment_maker(
 
 def _recover(parts: StoreParts, settings: Settings, progress: Progress | None) -> None:
     parts.load()
-    check_rights(parts.files, parts.root, parts.segments, parts.queues, parts.index)
+    tables = tables_read(parts.files, settings)
+    check_rights(parts.files, parts.root, parts.segments, parts.queues, parts.index, tables)
     recovery = parts.make_recovery(settings, progress)
     recovery.check()
     parts.lock.mark_open()
@@ -276,6 +277,9 @@ def _opening_failed(parts: StoreParts, error: OSError) -> StoreError:
         return StoreNotWritable(f"{where} is a directory, a file is needed; move it away")
     if isinstance(error, FileExistsError) and parts.files.exists(where):
         return StoreNotWritable(f"{where} is a file, a directory is needed")
+    if isinstance(error, FileNotFoundError) and not parts.files.exists(root):
+        # It would have been made, were its file system one that takes directories.
+        return StoreNotWritable(f"{where} cannot be made: {error.strerror}; name another directory")
     if isinstance(error, FileExistsError | FileNotFoundError):
         return StoreNotWritable(
             f"{where} is not there, or a link to nothing. Is its volume not mounted?"

@@ -29,7 +29,7 @@ from aerobee.store.audit.dump import (
     DumpedMessage,
     DumpedQueue,
     DumpedQueueEntry,
-    Wanted,
+    DumpFilter,
 )
 from aerobee.store.disk.files import Files
 from aerobee.store.inspect.state import read_checkpoint
@@ -62,13 +62,15 @@ def dump_index(parsed: argparse.Namespace) -> int:
     return _listing(parsed, Dump.entries)
 
 
-def _listing(parsed: argparse.Namespace, items: Callable[[Dump, Wanted], Iterable[Item]]) -> int:
-    wanted = wanted_of(parsed)
+def _listing(
+    parsed: argparse.Namespace, items: Callable[[Dump, DumpFilter], Iterable[Item]]
+) -> int:
+    filters = filters_of(parsed)
     settings, given = settings_of(parsed)
     show = _json if parsed.json else _text
     left = parsed.limit
     with locked_to_read(settings), contextlib.closing(Dump(settings, given)) as dump:
-        for item in items(dump, wanted):
+        for item in items(dump, filters):
             if left == 0:
                 say(f"{parsed.limit} shown, there is more (--limit)")
                 break
@@ -79,12 +81,12 @@ def _listing(parsed: argparse.Namespace, items: Callable[[Dump, Wanted], Iterabl
     return OK
 
 
-def wanted_of(parsed: argparse.Namespace) -> Wanted:
+def filters_of(parsed: argparse.Namespace) -> DumpFilter:
     """The filters; those that a listing does not have are not set."""
     given = {name: value for name, value in vars(parsed).items() if value is not None}
     if "key" in given and parsed.command == "store dump index" and not parsed.topic:
         raise CommandFailed("--key needs --topic: the index knows hashes of topic#key", USAGE)
-    return Wanted(
+    return DumpFilter(
         given.get("topic"),
         given.get("queue"),
         given.get("from_offset", 0),

@@ -18,7 +18,8 @@ from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import JobFailed, JobResult, size_text
 from aerobee.pipeline.jobs.session import step
 from aerobee.protocol.frames.fastjson import JsonError, loads
-from aerobee.store.inspect.config import LMQ_OFFSETS, OFFSETS, committed_in
+from aerobee.store.inspect.config import committed_in
+from aerobee.store.inspect.start_checks import LMQ_OFFSETS, OFFSETS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -35,7 +35,7 @@ _TIME_SLACK_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DumpFilter:
     """What to list. Ends are exclusive; None or empty means all."""
 
     topic: str | None = None
@@ -132,45 +132,45 @@ class Dump:
 
     # --- the log ----------------------------------------------------------------------------
 
-    def messages(self, wanted: Wanted) -> Iterator[DumpedMessage | Gap]:
+    def messages(self, filters: DumpFilter) -> Iterator[DumpedMessage | Gap]:
         """Records that are wanted, and the damaged ranges between them."""
-        start, end = self._log_range(wanted)
+        start, end = self._log_range(filters)
         scan, reporter = self._store.scanner(below=end)
         shown = 0
         for log_offset, data in _each(scan.batches(start)):
             for gap in scan.gaps[shown:]:
-                if gap.end > wanted.log_start:
+                if gap.end > filters.log_start:
                     yield gap
             shown = len(scan.gaps)
             if log_offset >= end:
                 return
-            if log_offset < wanted.log_start:
+            if log_offset < filters.log_start:
                 continue
             message = decode_record(data)
-            if wanted.takes(message):
+            if filters.takes(message):
                 yield DumpedMessage(message, _kind(message))
         yield from scan.gaps[shown:]
         for file, position, high in reporter.tail:
             reason = f"behind the log's end {scan.end}: {scan.end_reason}"
             yield Gap(file.start + position, file.start + high, reason)
 
-    def _log_range(self, wanted: Wanted) -> tuple[int, int]:
+    def _log_range(self, filters: DumpFilter) -> tuple[int, int]:
         """Where a record begins at or before all that is wanted, and where to stop."""
-        start, end = 0, wanted.log_end
+        start, end = 0, filters.log_end
         for file, following in zip_longest(self._log.files, self._log.files[1:]):
-            if file.start + self._store.sizes.segment_bytes <= wanted.log_start:
+            if file.start + self._store.sizes.segment_bytes <= filters.log_start:
                 start = file.start + self._store.sizes.segment_bytes
-            elif following is not None and wanted.begin_ms:
+            elif following is not None and filters.begin_ms:
                 first_ms = self._log.first_store_ms(following)
-                if first_ms and first_ms < wanted.begin_ms - _TIME_SLACK_MS:
+                if first_ms and first_ms < filters.begin_ms - _TIME_SLACK_MS:
                     start = following.start
-            begun_ms = 0 if wanted.end_ms == FOREVER else self._log.first_store_ms(file)
-            if begun_ms > wanted.end_ms + _TIME_SLACK_MS:
+            begun_ms = 0 if filters.end_ms == FOREVER else self._log.first_store_ms(file)
+            if begun_ms > filters.end_ms + _TIME_SLACK_MS:
                 end = min(end, file.start)
-        queue = self._store.queues.get((wanted.topic or "", wanted.queue_id or 0))
-        if wanted.topic is not None and wanted.queue_id is not None and queue is not None:
-            start = max(start, self._place_of(queue, wanted.first_offset) or 0)
-            last = self._place_of(queue, wanted.end_offset)
+        queue = self._store.queues.get((filters.topic or "", filters.queue_id or 0))
+        if filters.topic is not None and filters.queue_id is not None and queue is not None:
+            start = max(start, self._place_of(queue, filters.first_offset) or 0)
+            last = self._place_of(queue, filters.end_offset)
             end = end if last is None else min(end, last)
         return start, end
 
@@ -184,9 +184,9 @@ class Dump:
 
     # --- consume queues ---------------------------------------------------------------------
 
-    def queues(self, wanted: Wanted) -> Iterator[DumpedQueue]:
+    def queues(self, filters: DumpFilter) -> Iterator[DumpedQueue]:
         """One line for each queue."""
-        for queue in self._wanted_queues(wanted):
+        for queue in self._filtered_queues(filters):
             first = queue.first_named(queue.first_offset, queue.max_offset)
             last = queue.last_named(queue.max_offset)
             yield DumpedQueue(
@@ -199,16 +199,16 @@ class Dump:
                 None if last is None else last[1],
             )
 
-    def queue_entries(self, wanted: Wanted) -> Iterator[DumpedQueueEntry]:
+    def queue_entries(self, filters: DumpFilter) -> Iterator[DumpedQueueEntry]:
         """Every slot, held against the record it names."""
         log_min = self._log.files[0].start if self._log.files else 0
-        for queue in self._wanted_queues(wanted):
+        for queue in self._filtered_queues(filters):
             for first, data in queue.chunks():
                 for offset, entry in enumerate(ENTRY.iter_unpack(data), first):
-                    if not wanted.first_offset <= offset < wanted.end_offset:
+                    if not filters.first_offset <= offset < filters.end_offset:
                         continue
                     log_offset, size, tags_code = entry
-                    if wanted.log_start <= log_offset < wanted.log_end:
+                    if filters.log_start <= log_offset < filters.log_end:
                         state = self._state(queue, offset, log_offset, size, log_min)
                         if is_address(tags_code):
                             tags_code, state = self._resolved(queue, tags_code, state)
@@ -224,9 +224,9 @@ class Dump:
             return found, state
         return address, "its extension unit is missing" if state == "message" else state
 
-    def _wanted_queues(self, wanted: Wanted) -> Iterator[QueueFiles]:
+    def _filtered_queues(self, filters: DumpFilter) -> Iterator[QueueFiles]:
         for (topic, queue_id), queue in sorted(self._store.queues.items()):
-            if wanted.topic in (None, topic) and wanted.queue_id in (None, queue_id):
+            if filters.topic in (None, topic) and filters.queue_id in (None, queue_id):
                 yield queue
 
     def _state(
@@ -249,17 +249,17 @@ class Dump:
             if header is not None:
                 yield DumpedIndexFile(file.path, *header[:5], header.next_number - 1)
 
-    def entries(self, wanted: Wanted) -> Iterator[DumpedEntry]:
+    def entries(self, filters: DumpFilter) -> Iterator[DumpedEntry]:
         """Entries of all index files; by key if topic and key are given."""
         key_hash = None
-        if wanted.topic is not None and wanted.key is not None:
-            key_hash = slot_hash(java_hash(f"{wanted.topic}#{wanted.key}"))
+        if filters.topic is not None and filters.key is not None:
+            key_hash = slot_hash(java_hash(f"{filters.topic}#{filters.key}"))
         for header in self.index_files():
             for entry in self._entries_of(header):
                 if (
                     (key_hash is None or entry.key_hash == key_hash)
-                    and wanted.log_start <= entry.log_offset < wanted.log_end
-                    and wanted.begin_ms <= entry.time_ms < wanted.end_ms
+                    and filters.log_start <= entry.log_offset < filters.log_end
+                    and filters.begin_ms <= entry.time_ms < filters.end_ms
                 ):
                     yield entry
 

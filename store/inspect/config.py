@@ -1,11 +1,12 @@
-"""The broker's tables below `config/`: can they be read, and do groups stand within their queues.
+"""The broker's tables below `config/`, and that of its name server below `namesrv/`: can they be
+read, and do groups stand within their queues.
 
 The broker reads `X.json`, or `X.json.bak` when that is missing, empty or damaged, and refuses to
 start when neither can be read (FORMAT.md 11.4). The audit reads in the same order and says which.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from aerobee.protocol.frames.fastjson import JsonError, loads
@@ -13,17 +14,21 @@ from aerobee.protocol.names import SCHEDULE_GROUP, SCHEDULE_TOPIC, SYSTEM_TOPICS
 from aerobee.store.disk.files import Files
 from aerobee.store.inspect.layout import Layout
 from aerobee.store.inspect.report import Counts, Findings
+from aerobee.store.inspect.start_checks import (
+    BACKUP,
+    DELAYS,
+    LMQ_OFFSETS,
+    OFFSETS,
+    TEMPORARY,
+    TOPICS,
+)
 from aerobee.store.inspect.state import read_small
 
-_BACKUP, _TEMPORARY = ".bak", ".tmp"
 _MOST_BYTES = 256 << 20
 _MOST_VALUES = 20_000_000
 
 #: The end of the queue (topic, queue id), None if it is not to be looked at.
 MaxOffset = Callable[[tuple[str, int]], int | None]
-
-TOPICS, OFFSETS, DELAYS = "topics.json", "consumerOffset.json", "delayOffset.json"
-LMQ_OFFSETS = "lmqConsumerOffset.json"
 
 
 class Beyond(NamedTuple):
@@ -38,29 +43,40 @@ class Beyond(NamedTuple):
 
 
 class Tables:
-    """The tables of one store as a start would read them; damage goes to `findings`."""
+    """The tables of one store as a start would read them; damage goes to `findings`.
 
-    def __init__(self, files: Files, layout: Layout, findings: Findings, counts: Counts) -> None:
+    `read` are the paths of those that a start does read.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        layout: Layout,
+        read: Collection[str],
+        findings: Findings,
+        counts: Counts,
+    ) -> None:
         self._files = files
+        self._read_by_start = read
         self._findings = findings
         self._counts = counts
         self._directory = os.path.join(layout.root, "config")
-        names = {os.path.basename(path) for path in layout.config_files}
-        self._names = names
+        self._paths = paths = frozenset(layout.config_files)
+        # By path.
         self._tables: dict[str, Any] = {}
-        bases = {name.removesuffix(_BACKUP) for name in names if not name.endswith(_TEMPORARY)}
-        for name in sorted(base for base in bases if base.endswith(".json")):
-            self._tables[name] = self._read(name)
-        for name in sorted(name for name in names if name.endswith(_TEMPORARY)):
-            findings.add("config-unfinished", self.path(name), None, "was being written")
+        bases = {path.removesuffix(BACKUP) for path in paths if not path.endswith(TEMPORARY)}
+        for path in sorted(base for base in bases if base.endswith(".json")):
+            self._tables[path] = self._read(path)
+        for path in sorted(path for path in paths if path.endswith(TEMPORARY)):
+            findings.add("config-unfinished", path, None, "was being written")
 
     def path(self, name: str) -> str:
-        """Where the table is."""
+        """Where a table of the broker is."""
         return os.path.join(self._directory, name)
 
     def topics(self) -> frozenset[str] | None:
         """All topics there are, None when nobody knows (no broker has kept a table here)."""
-        table = _member(self._tables.get(TOPICS), "topicConfigTable")
+        table = _member(self._tables.get(self.path(TOPICS)), "topicConfigTable")
         return None if table is None else frozenset(table) | SYSTEM_TOPICS
 
     def check_offsets(self, max_offset: MaxOffset) -> None:
@@ -97,7 +113,7 @@ class Tables:
         """(path, new content) of tables with offsets beyond the end of their queue: they are at it
         then. Whole numbers as keys are numbers in it."""
         for name in dict.fromkeys(found.table for found in self.beyond(max_offset)):
-            table = dict(self._tables[name])
+            table = dict(self._tables[self.path(name)])
             for key, value in table.items():
                 if key == "lmqOffsetTable":
                     table[key] = {
@@ -122,19 +138,23 @@ class Tables:
     def _all_committed(self) -> Iterator[tuple[str, str, str, int, int]]:
         """(table, group, topic, queue id, offset)."""
         for name in (OFFSETS, LMQ_OFFSETS):
-            for topic, group, queue_id, offset in committed_in(self._tables.get(name)):
+            for topic, group, queue_id, offset in committed_in(self._tables.get(self.path(name))):
                 yield name, group, topic, queue_id, offset
-        for level, offset in _numbers(_member(self._tables.get(DELAYS), "offsetTable")):
+        delays = _member(self._tables.get(self.path(DELAYS)), "offsetTable")
+        for level, offset in _numbers(delays):
             yield DELAYS, SCHEDULE_GROUP, SCHEDULE_TOPIC, level - 1, offset
 
-    def _read(self, name: str) -> Any:
-        path = self.path(name)
-        value, problem = self._parse(name)
-        backup, worse = self._parse(name + _BACKUP)
+    def _read(self, path: str) -> Any:
+        value, problem = self._parse(path)
+        backup, worse = self._parse(path + BACKUP)
         if problem is None:
             if worse not in (None, _ABSENT):
-                self._findings.add("config-backup", path + _BACKUP, None, str(worse))
+                self._findings.add("config-backup", path + BACKUP, None, str(worse))
             return value
+        if path not in self._read_by_start:
+            what = problem if worse is None else f"{problem}; its backup {worse}"
+            self._findings.add("config-unused", path, None, what)
+            return backup
         if worse is None:
             self._findings.add("config-from-backup", path, None, problem)
             return backup
@@ -142,10 +162,10 @@ class Tables:
             self._findings.add("config-damaged", path, None, f"{problem}; its backup {worse}")
         return None
 
-    def _parse(self, name: str) -> tuple[Any, str | None]:
-        if name not in self._names:
+    def _parse(self, path: str) -> tuple[Any, str | None]:
+        if path not in self._paths:
             return None, _ABSENT
-        content = read_small(self._files, self.path(name), _MOST_BYTES)
+        content = read_small(self._files, path, _MOST_BYTES)
         self._counts.config_files += 1
         if not content:
             return None, _EMPTY

@@ -167,12 +167,13 @@ KINDS: Final[dict[str, Kind]] = {
         "their topic is in no topic table: it was deleted, what it held is still in the log",
         "nothing; a rebuild would make its queues again",
     ),
-    "queue-file-size": Kind(_D, "a broker refuses to start", _REBUILD_QUEUES),
-    "queue-file-missing": Kind(
+    "queue-file-size": Kind(
         _D,
-        "a broker refuses to start; consumers do not get the messages of this part",
-        _REBUILD_QUEUES,
+        "consumers do not get the messages of this file; a broker refuses to start only if most "
+        "queue files have another size than it is set to",
+        _START_MENDS,
     ),
+    "queue-file-missing": Kind(_D, "consumers do not get the messages of this part", _START_MENDS),
     "queue-file-unfinished": Kind(
         _W, "a crash left it while it was made; it holds nothing", "nothing: a start removes it"
     ),
@@ -285,6 +286,12 @@ KINDS: Final[dict[str, Kind]] = {
         _D,
         "a broker refuses to start: neither the table nor its backup can be read",
         "restore one of them; repair moves both away, the broker then starts without this table",
+    ),
+    "config-unused": Kind(
+        _W,
+        "cannot be read; a broker with these settings does not look at it, another one may refuse "
+        "to start",
+        "nothing, if these are the broker's settings; otherwise give its --config",
     ),
     "config-from-backup": Kind(
         _W,

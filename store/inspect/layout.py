@@ -24,7 +24,7 @@ _INDEX_NAME = re.compile(r"[0-9]{17}", re.ASCII)
 _SIGNS = ("commitlog", "consumequeue", "index", "checkpoint", "offsets", "lock", "config")
 _FOLDERS = ("commitlog", "consumequeue", "index", "config")
 _KNOWN = frozenset(
-    {*_SIGNS, "abort", "offsets", "offsets.tmp", "consumequeue_ext", "transaction", "kvConfig.json"}
+    {*_SIGNS, *SMALL_FILES, "consumequeue_ext", "namesrv", "transaction", "kvConfig.json"}
     | {"batchconsumequeue", "timerwheel", "timerlog", "epochFileCheckpoint", "brokerIdentity"}
 )
 ASIDE_PREFIX = "lost+found-"
@@ -108,7 +108,8 @@ def survey(files: Files, settings: Settings) -> Layout:
     _list_queues(files, os.path.join(root, "consumequeue"), layout)
     _list_extensions(files, os.path.join(root, "consumequeue_ext"), layout)
     _list_index(files, os.path.join(root, "index"), layout)
-    _list_config(files, os.path.join(root, "config"), layout)
+    for name in ("config", "namesrv"):
+        _list_config(files, os.path.join(root, name), layout)
     return layout
 
 

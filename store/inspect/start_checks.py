@@ -10,7 +10,9 @@ compares.
 
 import os
 import struct
+from collections.abc import Iterable
 
+from aerobee.config.model import Settings
 from aerobee.protocol.message.record_layout import (
     LOG_OFFSET_POSITION,
     MESSAGE_MAGIC,
@@ -25,6 +27,10 @@ from aerobee.store.segments.mapped_file import MappedFile, segment_name
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
 SMALL_FILES = ("abort", "checkpoint", "offsets", "offsets.tmp")
+#: Tables of the broker below config/.
+TOPICS, OFFSETS, DELAYS = "topics.json", "consumerOffset.json", "delayOffset.json"
+LMQ_OFFSETS = "lmqConsumerOffset.json"
+BACKUP, TEMPORARY = ".bak", ".tmp"
 _HEAD = struct.Struct(">iI")
 _OWN_OFFSET = struct.Struct(">q")
 _HEAD_BYTES = LOG_OFFSET_POSITION + _OWN_OFFSET.size
@@ -44,6 +50,20 @@ def check_small_files(files: Files, root: str) -> None:
                 f"{path} is a link to nothing. Is its volume not mounted? If it is gone for good, "
                 "remove the link: the store starts without that file."
             )
+
+
+def tables_read(files: Files, settings: Settings) -> list[str]:
+    """Paths of the tables below the store that a start with these settings reads, if they are
+    there; all others are nobody's there."""
+    config = os.path.join(settings.store_path, "config")
+    light = os.path.join(config, LMQ_OFFSETS)
+    # A broker that is to have light queues for the first time goes on from the ordinary table.
+    is_light = settings.lmq_enabled and (files.exists(light) or files.exists(light + BACKUP))
+    names = (TOPICS, "subscriptionGroup.json", DELAYS, "stages.json")
+    paths = [os.path.join(config, name) for name in (*names, LMQ_OFFSETS if is_light else OFFSETS)]
+    if settings.nameserver_enabled and not settings.nameserver_kv_path:
+        paths.append(settings.kv_file)
+    return paths
 
 
 def check_log(
@@ -125,13 +145,13 @@ def _own_start(files: Files, segment: MappedFile) -> int:
     """Where a segment begins by its first two records; its own beginning if they do not agree."""
     fd = files.open(segment.path, read_only=True)
     try:
-        first = _told(files, fd, 0)
+        first = _head_at(files, fd, 0)
         if first is None or first[1] == segment.start:
             return segment.start
         size, own = first
         if not MIN_RECORD_BYTES <= size <= segment.size - _HEAD_BYTES:
             return segment.start
-        second = _told(files, fd, size)
+        second = _head_at(files, fd, size)
     finally:
         files.close(fd)
     # Two, because one flipped bit can make the first name the beginning of another segment.
@@ -139,7 +159,7 @@ def _own_start(files: Files, segment: MappedFile) -> int:
     return own if agree else segment.start
 
 
-def _told(files: Files, fd: int, position: int) -> tuple[int, int] | None:
+def _head_at(files: Files, fd: int, position: int) -> tuple[int, int] | None:
     """(size, log offset) that a record says of itself; None if there is no record."""
     data = files.read(fd, position, _HEAD_BYTES)
     if len(data) < _HEAD_BYTES:
@@ -155,6 +175,7 @@ def check_rights(
     segments: MappedFileQueue,
     queues: ConsumeQueueTable,
     index: IndexService | None,
+    tables: Iterable[str],
 ) -> None:
     """Refuse files that we may not use as we have to: made by another user, most often root, or on
     a read-only file system. Met later, they would stop the store. Raises StoreNotWritable."""
@@ -168,6 +189,9 @@ def check_rights(
         # Any of the last ones may be the one that is written: those behind it are empty.
         is_young = last is not None and segment.start >= last.start - 2 * segment.size
         used.append((segment.path, is_young and not paths.is_read_only(segment.path)))
+    for table in tables:  # replaced as a whole, by its temporary file
+        used += [(os.path.dirname(table), True), (table, False)]
+        used += [(table + BACKUP, True), (table + TEMPORARY, True)]
     derived = [queues.directory, queues.ext_directory]
     derived += sorted({os.path.dirname(queue.directory) for queue in queues})
     for queue in queues:

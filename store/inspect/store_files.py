@@ -18,6 +18,7 @@ from aerobee.store.inspect.log_files import FileReporter, LogFiles
 from aerobee.store.inspect.queue_files import QueueFiles
 from aerobee.store.inspect.report import Counts, Findings
 from aerobee.store.inspect.sizes import find_sizes
+from aerobee.store.inspect.start_checks import tables_read
 from aerobee.store.inspect.state import read_marks, was_left_open
 from aerobee.store.log.encoding import crc_checks
 from aerobee.store.scan.boundaries import Boundaries, last_boundary
@@ -101,7 +102,8 @@ class StoreFiles:
 
     def tables(self, findings: Findings | None = None, counts: Counts | None = None) -> Tables:
         """The broker's tables as they are now; what is wrong with them goes to `findings`."""
-        return Tables(self.files, self.layout, findings or Findings(), counts or Counts())
+        read = tables_read(self.files, self.settings)
+        return Tables(self.files, self.layout, read, findings or Findings(), counts or Counts())
 
     def close(self) -> None:
         """Give all files back."""

@@ -130,7 +130,7 @@ class Recovery:
         self._cut_log(scan)
         self._cut_index(scan.end)
         for queue in self._queues:
-            self._settle(queue, scan)
+            self._cut_queue(queue, scan)
         self._finish()
         report.seconds = self._clock.monotonic() - self._began
         report.write_log()
@@ -272,7 +272,7 @@ class Recovery:
 
     # --- queues -----------------------------------------------------------------------------
 
-    def _settle(self, queue: ConsumeQueue, scan: LogScanner) -> None:
+    def _cut_queue(self, queue: ConsumeQueue, scan: LogScanner) -> None:
         """Cut the queue where the log ends, blank what is damaged, set its numbers.
 
         By now all that the log has for the queue was compared with its entries and written. What

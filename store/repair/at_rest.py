@@ -7,7 +7,7 @@ What the tools promise together:
 - Before the first change the store says that it is not whole: `abort` is made, checkpoint and
   offsets file are set back to where the log begins. A crash anywhere then leaves a store that the
   next start brings in order, or that the same command, run again, does.
-- At the end the store is opened and closed once as a broker does it (`settle`): that recovery has
+- At the end the store is opened and closed once as a broker does it (`recover`): that recovery has
   the last word, and what it leaves is a cleanly stopped store.
 
 Threads: the command's own.
@@ -211,7 +211,7 @@ class StoreAtRest:
             if name.startswith(ASIDE_PREFIX)
         ]
 
-    def settle(self, progress: Progress | None = None) -> RecoveryReport:
+    def recover(self, progress: Progress | None = None) -> RecoveryReport:
         """Let recovery go over the store, and close it in order. The lock is given back for it."""
         self._lock.release()
         parts = open_parts(self.settings, self.files, self.clock, progress)

@@ -113,9 +113,9 @@ class Planner:
         plan.steps += self._gaps()
         plan.steps += self._claims()
         plan.steps += self._tail()
+        plan.queues = bool(QUEUES_WRONG & self._kinds.keys() or self._replaced or plan.filled)
         plan.steps += self._tables()
         plan.steps += self._state()
-        plan.queues = bool(QUEUES_WRONG & self._kinds.keys() or self._replaced or plan.filled)
         # Entries of lost records lead into what was filled.
         derived = bool(self._replaced or plan.filled) and self._rest.settings.index_enabled
         plan.index = bool(INDEX_WRONG & self._kinds.keys()) or derived
@@ -393,9 +393,13 @@ class Planner:
                 does(steps.take_out_all, (finding.path, f"{finding.path}.bak")),
                 loses="this table: a broker starts with an empty one",
             )
+        # Queues that are made again mostly get their ends back, and then nobody goes back.
+        which = ""
+        if self._plan.queues:
+            which = ", what is still beyond its queue when the queues are made again"
         for finding in self._report.findings.of("offset-beyond"):
             yield Step(
-                f"set back, in {finding.path}: {finding.what}",
+                f"set back, in {finding.path}{which}: {finding.what}",
                 None,
                 keeps="its messages",
                 loses="nothing; it may get the last ones again",

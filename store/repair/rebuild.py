@@ -64,10 +64,10 @@ def rebuild(
     queues: bool = True,
     index: bool = True,
     progress: Progress | None = None,
-    settle: bool = True,
+    recover: bool = True,
 ) -> RebuildReport:
-    """Make queues and index, or one of them, again; `rest` is locked, and given back settled, or
-    still locked without `settle`.
+    """Make queues and index, or one of them, again; `rest` is locked, and given back recovered
+    and closed, or still locked without `recover`.
 
     Raises StoreLayoutError or StoreSizeMismatch when the log is not whole (repair comes first), or
     when settings that the store was written with are missing; nothing was changed then.
@@ -81,8 +81,8 @@ def rebuild(
         _build(rest, names, report, progress)
     _put_in_place(rest, names)
     report.aside = rest.aside
-    if settle:
-        rest.settle(progress)
+    if recover:
+        rest.recover(progress)
     report.seconds = rest.clock.monotonic() - started
     return report
 

@@ -49,11 +49,11 @@ def repair(
             step.act(rest)
     rest.look()
     if plan.queues or plan.index:
-        rebuild(rest, queues=plan.queues, index=plan.index, progress=progress, settle=False)
+        rebuild(rest, queues=plan.queues, index=plan.index, progress=progress, recover=False)
         rest.look()
     if plan.set_back:  # no group stands behind the end of its queue
         with closing(rest.store) as store:
             for path, content in store.tables().set_back(store.queue_end):
                 save_table(path, content)
     if changes:
-        rest.settle(progress)
+        rest.recover(progress)

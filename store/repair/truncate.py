@@ -174,7 +174,7 @@ def truncate(
     discard: bool = False,
     progress: Progress | None = None,
 ) -> None:
-    """Carry out a cut that was planned on the same locked store, which is given back settled.
+    """Carry out a cut that was planned on the same locked store, which is given back recovered.
 
     What is cut is kept in lost+found unless `discard`. Raises OSError or StoreError.
     """
@@ -183,7 +183,7 @@ def truncate(
     rest.distrust(flushed=cut.log_offset)
     _cut_log(rest, cut, discard=discard)
     _save_marks(rest, cut, _cut_queues(rest, cut))
-    rest.settle(progress)
+    rest.recover(progress)
 
 
 def _save_marks(rest: StoreAtRest, cut: Cut, derived: DerivedMarks) -> None:

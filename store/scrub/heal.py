@@ -1,14 +1,14 @@
-"""What the scrub found to differ, judged and mended by the owner of the consume queues.
+"""What the scrub found to differ, judged and repaired by the owner of the consume queues.
 
-An entry is mended only if it names no record that names it back, and the record that claims its
+An entry is repaired only if it names no record that names it back, and the record that claims its
 slot lies between those of the nearest sound entries on both sides. So a record of a topic that was
 deleted and used again gets no slot of the new numbering, nor does one whose queue offset a flipped
 bit has changed. Where a queue begins there is no neighbour before, and an old numbering may fit as
 well: a claim there waits until a whole pass has shown who else claims the slot. The last in the log
 wins.
 
-When all that differed in a segment is mended, or turned out to be in order, and no record in it was
-damaged, its reads need no check any more.
+When all that differed in a segment is repaired, or turned out to be in order, and no record in it
+was damaged, its reads need no check any more.
 
 Threads: findings come in on the scrub's; the rest is the store's caller's, a few milliseconds at a
 time.
@@ -56,8 +56,11 @@ class Findings:
     in_pass: bool
 
 
-class Healer:
-    """Settles findings. `known_gaps()` are the places whose records are not to be believed."""
+class QueueRepair:
+    """Repairs the entries that findings show to be wrong, and reports those that it may not repair.
+
+    `known_gaps()` are the places whose records are not to be believed.
+    """
 
     def __init__(
         self,
@@ -90,11 +93,11 @@ class Healer:
         self._ask_pass = ask_pass
 
     def take(self, findings: Findings | None) -> None:
-        """Any thread: settle this at one of the next turns; None when a whole pass has ended."""
+        """Any thread: resolve this at one of the next turns; None when a whole pass has ended."""
         self._findings.append(findings)
 
-    def heal(self) -> int:
-        """Settle what was found, for a few milliseconds at most; how many entries were mended.
+    def repair(self) -> int:
+        """Resolve what was found, for a few milliseconds at most; how many entries were repaired.
 
         To be called again and again by the store's caller. Cheap when there is nothing to do. Does
         not raise: a queue that cannot be written breaks the store, as when dispatching.
@@ -117,38 +120,38 @@ class Healer:
             if not self._findings or self._health.broken is not None:
                 return False
             findings = self._findings.popleft()
-            self._work = self._settle_held() if findings is None else self._settle(findings)
+            self._work = self._resolve_held() if findings is None else self._resolve(findings)
         if next(self._work, self) is self:
             self._work = None
         return True
 
     # --- one segment ------------------------------------------------------------------------
 
-    def _settle(self, findings: Findings) -> Iterator[None]:
+    def _resolve(self, findings: Findings) -> Iterator[None]:
         segment = findings.segment
-        settled = findings.complete and not findings.gaps
-        mended = self._stats.repaired_entries
+        resolved = findings.complete and not findings.gaps
+        repaired = self._stats.repaired_entries
         for queue, run in findings.runs:
-            settled &= yield from self._settle_run(queue, run)
+            resolved &= yield from self._resolve_run(queue, run)
         for orphan in findings.orphans:
-            settled &= self._settle_orphan(orphan, findings.gaps)
+            resolved &= self._report_orphan(orphan, findings.gaps)
             yield
-        mended = self._stats.repaired_entries - mended
-        if mended:
-            log.warning("queue units mended segment=%s units=%d", segment.path, mended)
-        if settled and segment.unchecked_below == findings.unchecked_below:
+        repaired = self._stats.repaired_entries - repaired
+        if repaired:
+            log.warning("queue units mended segment=%s units=%d", segment.path, repaired)
+        if resolved and segment.unchecked_below == findings.unchecked_below:
             segment.unchecked_below = 0
         if self._held and not findings.in_pass:
             self._ask_pass()
 
-    def _settle_run(self, queue: ConsumeQueue, run: Run) -> Generator[None, None, bool]:
+    def _resolve_run(self, queue: ConsumeQueue, run: Run) -> Generator[None, None, bool]:
         if self._is_other_numbering(queue, run):
             return True
-        settled = True
+        resolved = True
         for claim in run.parts(1):
-            settled &= self._settle_claim(queue, claim)
+            resolved &= self._resolve_claim(queue, claim)
             yield
-        return settled
+        return resolved
 
     def _is_other_numbering(self, queue: ConsumeQueue, run: Run) -> bool:
         """Whether the slots are those of later messages, after the topic was deleted.
@@ -166,8 +169,8 @@ class Healer:
             and self._is_sound(queue, last, ends)
         )
 
-    def _settle_claim(self, queue: ConsumeQueue, claim: Run) -> bool:
-        """Mend the slot if it has to be and may be; whether it is in order now."""
+    def _resolve_claim(self, queue: ConsumeQueue, claim: Run) -> bool:
+        """Repair the slot if it has to be and may be; whether it is in order now."""
         slot, log_offset = claim.first, claim.log_offset
         found = queue.read_entries(slot, 1)
         if not self._is_wrong(queue, claim, found):
@@ -185,7 +188,7 @@ class Healer:
         if before is None and not _is_alike(found, claim.entries):
             self._hold(queue, claim)
             return False
-        self._mend(queue, claim)
+        self._repair_slot(queue, claim)
         return True
 
     def _is_wrong(self, queue: ConsumeQueue, claim: Run, found: bytes) -> bool:
@@ -221,14 +224,14 @@ class Healer:
         self._last_after = (queue, slot, last, log_offset)
         return log_offset
 
-    def _mend(self, queue: ConsumeQueue, claim: Run) -> None:
+    def _repair_slot(self, queue: ConsumeQueue, claim: Run) -> None:
         queue.write_entries(*claim)
         if claim.first < queue.min_offset:
             queue.correct_min_offset(self._segments.min_offset)
         self._damage.forget((queue.topic, queue.queue_id, claim.first))
         self._stats.repaired_entries += 1
 
-    def _settle_orphan(self, orphan: Orphan, gaps: list[Gap]) -> bool:
+    def _report_orphan(self, orphan: Orphan, gaps: list[Gap]) -> bool:
         """Report an entry whose record is not there, or says that it is another's; False if so."""
         queue, slot, _ = orphan
         if self._queues.get(queue.topic, queue.queue_id) is not queue:
@@ -262,7 +265,7 @@ class Healer:
         if known is None or known.log_offset < claim.log_offset:
             self._held[key] = claim
 
-    def _settle_held(self) -> Iterator[None]:
+    def _resolve_held(self) -> Iterator[None]:
         held, self._held = self._held, {}
         for queue, slot in sorted(held, key=lambda key: (key[0].directory, key[1])):
             claim, found = held[queue, slot], queue.read_entries(slot, 1)
@@ -274,7 +277,7 @@ class Healer:
                 and not lonely
                 and (after is None or claim.log_offset < after)
             ):
-                self._mend(queue, claim)
+                self._repair_slot(queue, claim)
                 self._ask_scrub(claim.log_offset)
             yield
 

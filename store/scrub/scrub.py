@@ -34,7 +34,7 @@ from aerobee.store.scan.segment_reader import FileReader
 from aerobee.store.scan.sequence import Gap
 from aerobee.store.scan.sources import Source, Window, ranges_of
 from aerobee.store.scrub.entries import EntryCheck
-from aerobee.store.scrub.heal import Findings, Healer
+from aerobee.store.scrub.heal import Findings, QueueRepair
 from aerobee.store.scrub.index import IndexFileCheck
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
@@ -70,7 +70,7 @@ class Scrub:
         queues: ConsumeQueueTable,
         levels: DelayLevels,
         damage: DamageReports,
-        healer: Healer,
+        queue_repair: QueueRepair,
         health: Health,
         stats: StoreStats,
         limit: Callable[[], int],
@@ -85,7 +85,7 @@ class Scrub:
         self._queues = queues
         self._levels = levels
         self._damage = damage
-        self._healer = healer
+        self._queue_repair = queue_repair
         self._health = health
         self._stats = stats
         self._limit = limit
@@ -199,7 +199,7 @@ class Scrub:
         self._next_pass_at = (
             self._clock.monotonic() + self._interval_s if self._interval_s else float("inf")
         )
-        self._healer.take(None)
+        self._queue_repair.take(None)
         self._stats.scrub_passes += 1
         self._stats.scrub_left_bytes = 0
         log.info(
@@ -338,7 +338,7 @@ class Scrub:
             self._pass_damaged += 1
             self._report(findings)
         if findings.gaps or findings.runs or findings.orphans or not findings.complete:
-            self._healer.take(findings)
+            self._queue_repair.take(findings)
         elif segment.unchecked_below == findings.unchecked_below:
             segment.unchecked_below = 0
 

@@ -52,7 +52,7 @@ RECOVERY_FUNCTIONS = (
     "store.recovery.recovery:Recovery._set_back_offsets",
     "store.recovery.recovery:Recovery._cut_log",
     "store.recovery.recovery:Recovery._cut_index",
-    "store.recovery.recovery:Recovery._settle",
+    "store.recovery.recovery:Recovery._cut_queue",
     "store.recovery.recovery:Recovery._finish",
     "store.scan.sequence:Sequences._accept",
     "store.index.file:IndexFile.put",

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from aerobee.store.audit.dump import Dump, Wanted
+from aerobee.store.audit.dump import Dump, DumpFilter
 from aerobee.store.audit.verify import verify
 from aerobee.store.errors import StoreError
 from aerobee.store.inspect.report import Report
@@ -359,9 +359,9 @@ def audited(name: str, root: Path, clock: ManualClock, **changes: object) -> Non
     dump = Dump(small_settings(root, **changes))
     try:
         for what, listed in (
-            ("messages", dump.messages(Wanted())),
-            ("units", dump.queue_entries(Wanted())),
-            ("entries", dump.entries(Wanted())),
+            ("messages", dump.messages(DumpFilter())),
+            ("units", dump.queue_entries(DumpFilter())),
+            ("entries", dump.entries(DumpFilter())),
         ):
             data = "\n".join(str(tuple(one)) for one in listed).replace(str(root), "ROOT")
             say(name, root, what, hashlib.sha256(data.encode()).hexdigest())

@@ -77,10 +77,10 @@ def read_raw(store: MessageStore, topic: str, queue_id: int) -> dict[Place, byte
 
 def scrub_once(store: MessageStore) -> None:
     """A whole pass of the scrub and what follows from it, on this thread and without its waits."""
-    scrub, healer = store._scrub, store._healer
+    scrub, repair = store._scrub, store._queue_repair
     assert scrub is not None
     scrub._pass_asked = True
-    while (segment := scrub._next()) is not None or healer._findings or healer._work is not None:
+    while (segment := scrub._next()) is not None or repair._findings or repair._work is not None:
         if segment is not None:
             scrub._scrub(segment)
         store.repair_queues()

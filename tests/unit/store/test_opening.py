@@ -168,6 +168,13 @@ def test_directory_that_cannot_be_written_is_a_clear_error(
     assert MessageStore.open(small_settings(root), files=files).close()
 
 
+def test_directory_that_no_one_can_make_is_not_a_missing_volume() -> None:
+    """The kernel's own file systems answer "no such file" to who makes a directory there."""
+    for root in ("/proc/aerobee", "/proc/aerobee/store"):
+        with pytest.raises(StoreNotWritable, match=r"^/proc/aerobee cannot be made: .*another"):
+            MessageStore.open(small_settings(Path(root)))
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_real_directory_without_permission_is_a_clear_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)

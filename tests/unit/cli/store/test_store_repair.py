@@ -71,6 +71,20 @@ def test_a_group_behind_the_end_is_set_back(root: Path) -> None:
     assert table.read_text() == at.OFFSETS.replace("2:30", "2:34")
 
 
+def test_a_group_is_not_said_to_go_back_where_its_queue_is_made_again(root: Path) -> None:
+    """The queue's end is only known then: with the last file gone the group seems to be ahead."""
+    max((root / "consumequeue" / "Orders" / "1").iterdir()).unlink()
+    table = root / "config" / "consumerOffset.json"
+    before = table.read_text()
+    done = store("repair", root, "--yes")
+    assert done.code == 0
+    assert (
+        "1. set back, in config/consumerOffset.json, what is still beyond its queue when the "
+        "queues are made again: group g1 stands at 34 in Orders/1, which goes to 30"
+    ) in done.out
+    assert table.read_text() == before
+
+
 def test_a_sound_store_exits_0(root: Path) -> None:
     before = tree(root, ".")
     code, out, _ = store("repair", root, "--yes")

@@ -11,7 +11,7 @@ import pytest
 
 from aerobee.broker.tables.state_file import JsonStateFile, pretty
 from aerobee.protocol.hashing import tag_code
-from aerobee.store.audit.dump import Dump, DumpedQueueEntry, Wanted
+from aerobee.store.audit.dump import Dump, DumpedQueueEntry, DumpFilter
 from aerobee.store.message_store import MessageStore
 from aerobee.store.repair.at_rest import StoreAtRest
 from aerobee.store.repair.rebuild import rebuild
@@ -243,7 +243,7 @@ def dumped(root: Path) -> list[DumpedQueueEntry]:
     with rest_of(root):
         dump = Dump(small_settings(root))
         try:
-            return list(dump.queue_entries(Wanted("Orders", 0)))
+            return list(dump.queue_entries(DumpFilter("Orders", 0)))
         finally:
             dump.close()
 

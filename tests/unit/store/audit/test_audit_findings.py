@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from aerobee.broker.tables.state_file import JsonStateFile, StateFileError
+from aerobee.nameserver.kv import KvFile, KvFileDamaged, KvTable
 from aerobee.store.audit.verify import verify
 from aerobee.store.inspect.filler import fillers
 from aerobee.store.inspect.kinds import KINDS, Level
@@ -478,6 +479,13 @@ def _(root: Path) -> None:
     (root / "config" / "topics.json.bak").write_text("[1]")
 
 
+@scenario("config-unused")
+def _(root: Path) -> None:
+    """Offsets of light queues, which are off, and a table of RocketMQ's that is none of ours."""
+    (root / "config" / "lmqConsumerOffset.json").write_text("{")
+    (root / "config" / "consumerFilter.json").touch()
+
+
 @scenario("config-from-backup")
 def _(root: Path) -> None:
     (root / "config" / "topics.json").write_text(at.TOPICS[:100])
@@ -646,3 +654,33 @@ def test_table_that_is_a_directory_is_damage(root: Path) -> None:
     (root / "config" / "topics.json").unlink()
     (root / "config" / "topics.json").mkdir()
     assert at.kinds(at.check(root)) == {"not-a-file"}
+
+
+def test_the_key_value_table_is_one_of_the_tables(root: Path) -> None:
+    """The embedded name server's: a start reads it as it reads those below config."""
+    kv = KvFile(root / "namesrv" / "kvConfig.json")
+    for value in ("1", "2"):
+        kv.save(KvTable({"ORDER_TOPIC_CONFIG": {"Orders": value}}).to_json())
+    report = at.check(root)
+    assert (at.kinds(report), report.counts.config_files) == (set(), 6)
+    kv.path.write_text("x")
+    assert at.kinds(at.check(root)) == {"config-from-backup"}
+    kv.path.with_name("kvConfig.json.bak").write_text("x")
+    (found,) = at.check(root).findings
+    assert (found.kind, found.path) == ("config-damaged", str(kv.path))
+    for unused in ({"nameserver_enabled": False}, {"nameserver_kv_path": f"{root}/../kv.json"}):
+        assert at.kinds(at.check(root, **unused)) == {"config-unused"}
+    with pytest.raises(KvFileDamaged):
+        kv.load()
+
+
+@pytest.mark.parametrize("light", [True, False])
+def test_of_both_tables_of_offsets_a_start_reads_one(root: Path, light: bool) -> None:
+    for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
+        (root / "config" / name).write_text("{")
+    findings = at.check(root, lmq_enabled=light).findings
+    kinds = {Path(found.path).name: found.kind for found in findings}
+    assert kinds == {
+        "consumerOffset.json": "config-unused" if light else "config-damaged",
+        "lmqConsumerOffset.json": "config-damaged" if light else "config-unused",
+    }

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreError, StoreLayoutError, StoreNotWritable
 from aerobee.store.message_store import MessageStore
@@ -126,6 +127,29 @@ def test_file_of_another_user_is_refused_before_anything_is_changed(root: Path, 
     path = root / name
     for readable in (True, False):
         assert refusal(root, NotOurs(path, readable=readable)).startswith(f"{path} cannot be ")
+
+
+@pytest.mark.parametrize("name", ["config", "namesrv", "config/topics.json.bak"])
+def test_tables_of_another_user_are_refused_too(root: Path, name: str) -> None:
+    """Met later, each new topic and group would be an error of a broker that says it is ready."""
+    for table in ("config/topics.json", "namesrv/kvConfig.json"):
+        JsonStateFile(root / table).save("{}")
+    path = root / name
+    for readable in (True, False):
+        assert refusal(root, NotOurs(path, readable=readable)).startswith(f"{path} cannot be ")
+
+
+def test_table_is_replaced_so_that_it_need_only_be_readable(root: Path) -> None:
+    path = root / "config" / "topics.json"
+    JsonStateFile(path).save("{}")
+    assert MessageStore.open(small_settings(root), NotOurs(path, readable=True)).close()
+    assert refusal(root, NotOurs(path, readable=False)).startswith(f"{path} cannot be read")
+
+
+def test_table_that_this_broker_does_not_read_is_nobodys_matter(root: Path) -> None:
+    path = root / "config" / "lmqConsumerOffset.json"
+    JsonStateFile(path).save("{}")
+    assert MessageStore.open(small_settings(root), NotOurs(path, readable=False)).close()
 
 
 def test_old_segment_need_only_be_readable(tmp_path: Path) -> None:

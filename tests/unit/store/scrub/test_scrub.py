@@ -80,13 +80,13 @@ def scrubbed(store: MessageStore, passes: int) -> None:
 
 def settle(store: MessageStore) -> None:
     """Take the owner's turns, until there are no more findings and no more requests."""
-    worker, healer = store._scrub, store._healer
+    worker, repair = store._scrub, store._queue_repair
     assert worker is not None
 
     def done() -> bool:
         quiet = worker.idle
         store.repair_queues()
-        return quiet and worker.idle and healer._work is None and not healer._findings
+        return quiet and worker.idle and repair._work is None and not repair._findings
 
     until(done, "findings settled")
 
