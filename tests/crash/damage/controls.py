@@ -98,9 +98,9 @@ RULES: dict[str, Broken] = {
     "a segment has its size": Broken(
         "log: segment of", mapped_file_queue, "check_file_size", _nothing
     ),
-    "units are compared": Broken("queue: wrong unit", scrub_units, "is_same", _always),
+    "units are compared": Broken("queue: wrong entry", scrub_units, "is_same", _always),
     "a slot is never given twice": Broken(
-        "queue: wrong unit",
+        "queue: wrong entry",
         CrossCheck,
         "before_unsound_end",
         lambda _self, _queue, start: start,
