@@ -50,8 +50,8 @@ ROWS_MAX: Final = 32768
 # Reading on over so many bytes costs about as much as another read.
 _GAP_BYTES: Final = 16 << 10
 _REMOTE_GAP_BYTES: Final = 1 << 20
-_NO_FILE: Final = "is named by an entry and is in no file"
-_NO_RECORD: Final = "is named by a consume queue entry as a record of another size, or is none"
+_NO_FILE: Final = "is named by a unit and is in no file"
+_NO_RECORD: Final = "is named by a consume queue unit as a record of another size, or is none"
 
 
 class Reading:

@@ -251,8 +251,8 @@ class DamageReports:
 
 _TEXTS = {
     Kind.RECORD: "damaged record, it is not sent and consumers go on behind it",
-    Kind.ENTRY: "wrong queue entry, its message is whole but may have been passed over",
-    Kind.UNCLEAR: "damaged record or wrong queue entry, nothing is sent for it",
+    Kind.ENTRY: "wrong queue unit, its message is whole but may have been passed over",
+    Kind.UNCLEAR: "damaged record or wrong queue unit, nothing is sent for it",
 }
 _LOOK = "look at the disk and the memory of this machine; docs/operations.md has more"
 _BY_HAND = {

@@ -102,7 +102,7 @@ class Planner:
             before = self.cross_check.before_unsound_end(queue, plan.dispatch_from)
             if before < plan.dispatch_from:
                 plan.dispatch_from = before
-                plan.why = f"the last entry of {queue.directory} names no message"
+                plan.why = f"the last unit of {queue.directory} names no message"
         self._look_for_others(plan)
         plan.dispatch_from = max(self.segments.min_offset, plan.dispatch_from)
         plan.start = max(self.segments.min_offset, min(plan.start, plan.dispatch_from))
@@ -120,7 +120,7 @@ class Planner:
                 plan.dispatch_from = self.segments.min_offset
                 plan.why = f"{queue.directory} names the messages of another queue"
                 log.warning(
-                    "queue made again, it holds another one's entries path=%s", queue.directory
+                    "queue made again, it holds another one's units path=%s", queue.directory
                 )
 
     # --- by offset --------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class Planner:
         entries = self.queues.entries_below(marks.log_offset)
         if entries < marks.entries:
             plan.dispatch_from = self.segments.min_offset
-            plan.why = f"{marks.entries - entries} queue entries are missing"
+            plan.why = f"{marks.entries - entries} queue units are missing"
         elif nothing_lost and not self.known.clean_stop:
             # Not yet synced, and a failed sync that nobody could note would have left a hole.
             for queue in self.queues:
@@ -198,7 +198,7 @@ class Planner:
             max(named_end, cross_check.last_sound_start()),
             Tail.TORN,
             store_ms,
-            "a clean stop" if clean else "the last entries" if trusted else "the checkpoint",
+            "a clean stop" if clean else "the last units" if trusted else "the checkpoint",
         )
         self._index_by_time(plan)
         if not clean:

@@ -273,7 +273,7 @@ def test_units_that_name_no_record_are_bad_records(store: Path) -> None:
     found = rows(store, use="consumequeue")
     texts = errors(found)
     assert any("is in no file" in text for text in texts)
-    assert any("named by a consume queue entry" in text for text in texts)
+    assert any("named by a consume queue unit" in text for text in texts)
     assert offsets(found) == without(records, 4, 6)
     with pytest.raises(StoreReadError, match="failfast"):
         rows(store, use="consumequeue", mode="failfast")

@@ -98,5 +98,5 @@ def test_after_a_crash_it_is_said_what_was_cut_and_where_numbering_goes_on(
         line = f"path={path} units={30 - left[number]} numbering goes on at={left[number]}"
         assert line in caplog.text
         assert store.put(message(queue_id=number)).queue_offset == left[number]
-    assert f"{cut} entries of 2 queues cut" in store.recovery.summary()
+    assert f"{cut} units of 2 queues cut" in store.recovery.summary()
     store.close()
