@@ -2,6 +2,7 @@
 
 import argparse
 import textwrap
+from collections.abc import Iterable
 
 from aerobee.cli.output import OK, CommandFailed, print_json, print_table, say
 from aerobee.config.errors import ConfigError
@@ -37,7 +38,7 @@ def show(parsed: argparse.Namespace) -> int:
     loaded = load_settings(
         parsed.config, overrides=parsed.set, format=parsed.format, strict=parsed.strict
     )
-    _warn(loaded)
+    _warn(loaded.warnings)
     shown = [
         setting
         for setting in SETTINGS
@@ -108,9 +109,11 @@ def check(parsed: argparse.Namespace) -> int:
         )
     except ConfigError as error:
         if parsed.json:
-            print_json({"ok": False, "errors": [str(one) for one in error.errors]})
+            errors = [str(one) for one in error.errors]
+            print_json({"ok": False, "errors": errors, "warnings": list(error.warnings)})
+        _warn(error.warnings)
         raise
-    _warn(loaded)
+    _warn(loaded.warnings)
     given = loaded.given()
     ok = not (parsed.strict and loaded.warnings)
     if parsed.json:
@@ -140,8 +143,8 @@ def print_as_broker_conf(loaded: Loaded, *, important: bool) -> int:
     return OK
 
 
-def _warn(loaded: Loaded) -> None:
-    for warning in loaded.warnings:
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
         say(f"warning: {warning}")
 
 

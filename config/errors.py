@@ -14,6 +14,9 @@ class ConfigError(Exception):
 
     EXIT_CODE: ClassVar[int] = 78  # EX_CONFIG of sysexits.h; systemd does not restart on it
 
+    #: What a reading that ends with this also had to say; lines for people.
+    warnings: tuple[str, ...] = ()
+
     def __init__(self, key: str, value: str, reason: str, where: str = "") -> None:
         self.key = key
         self.value = value

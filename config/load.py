@@ -94,13 +94,19 @@ def load_settings(
     merge = _Merge(strict)
     merge.take(sources.from_rocketmq_environment(environment))
     if content is not None:
+        merge.warnings += content.warnings
         merge.take(content.given)
     merge.take(sources.from_environment(environment))
     merge.take(sources.from_overrides(overrides))
     merge.take(sources.from_flags(flags or {}))
-    rule_warnings = merge.apply_rules()
-    settings = Settings(**merge.values).resolve()
-    _check_limits(settings, merge.origins)
+    merge.warnings += sources.misspelt_environment(environment)
+    try:
+        rule_warnings = merge.apply_rules()
+        settings = Settings(**merge.values).resolve()
+        _check_limits(settings, merge.origins)
+    except ConfigError as error:
+        error.warnings = tuple(merge.warnings)
+        raise
     if settings.max_message_bytes != merge.values["max_message_bytes"]:
         rule_warnings.append(
             f"messages are limited to {settings.max_message_bytes} bytes, to fit commit log "
@@ -108,9 +114,7 @@ def load_settings(
         )
     idle = tuple(s for s in SETTINGS if s.effect != "now" and _was_asked(s, merge.origins))
     warnings = [
-        *(content.warnings if content else ()),
         *merge.warnings,
-        *sources.misspelt_environment(environment),
         *rule_warnings,
         *_idle_report(idle, merge.origins),
     ]

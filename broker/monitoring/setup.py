@@ -179,7 +179,7 @@ def _scrub(store: MessageStore) -> list[Number]:
         ),
         (
             "aerobee_store_mended_units_total",
-            "Wrong consume queue units that were made right from the log",
+            "Wrong consume queue entries that were made right from the log",
             stats.repaired_entries,
         ),
     ]

@@ -49,7 +49,8 @@ async def pull(parsed: argparse.Namespace) -> int:
             if printer.count == parsed.count:
                 break
     if not printer.count:
-        say(f"no messages in {parsed.topic} from {parsed.start} on")
+        tags = "" if parsed.tags == "*" else f" with tags {parsed.tags}"
+        say(f"no messages in {parsed.topic} from {parsed.start} on{tags}")
     elif printer.count == parsed.count:
         _say_rest(cursors, printer.count, filtered=parsed.tags != "*")
     return OK

@@ -15,6 +15,7 @@ from aerobee.cli.output import (
     print_table,
     say,
 )
+from aerobee.client.errors import ClientError
 from aerobee.client.message import Message
 from aerobee.client.options import ProducerOptions
 from aerobee.client.producing.producer import Producer
@@ -35,20 +36,27 @@ async def send(parsed: argparse.Namespace) -> int:
         raise CommandFailed("--broker needs --queue: it says whose queue is meant", USAGE)
     options = ProducerOptions(send_timeout_s=parsed.timeout)
     rows: list[SendResult] = []
-    count = 0
+    count = 0  # of the messages that were sent
     async with Producer(name_servers(parsed), options=options) as producer:
         queue = await _queue(producer, parsed)
-        async for body in _bodies(parsed):
-            message = _message(parsed, body)
-            count += 1
-            if parsed.oneway:
-                await producer.send_oneway(message, queue=queue, key=parsed.order_key)
-                continue
-            result = await producer.send(message, queue=queue, key=parsed.order_key)
-            if parsed.json:
-                print_json(_fields(result), compact=True)
-            else:
-                rows.append(result)
+        try:
+            async for body in _bodies(parsed):
+                message = _message(parsed, body)
+                if parsed.oneway:
+                    await producer.send_oneway(message, queue=queue, key=parsed.order_key)
+                else:
+                    result = await producer.send(message, queue=queue, key=parsed.order_key)
+                    if parsed.json:
+                        print_json(_fields(result), compact=True)
+                    else:
+                        rows.append(result)
+                count += 1
+        except (ClientError, asyncio.CancelledError):
+            # What was acknowledged is stored: whoever sends the rest has to know from where on.
+            if count:
+                _report(rows, count, parsed)
+                say(f"{count} messages were sent before it ended")
+            raise
     _report(rows, count, parsed)
     return OK
 

@@ -5,7 +5,7 @@ import asyncio
 from typing import Any, Final
 
 from aerobee.cli.cluster.session import admin_of, client_command
-from aerobee.cli.output import OK, print_json, print_table, say
+from aerobee.cli.output import OK, CommandFailed, print_json, print_table, say
 from aerobee.cli.times import time_text
 from aerobee.client.admin import Admin
 from aerobee.client.errors import NoRoute
@@ -32,8 +32,10 @@ async def list_topics(parsed: argparse.Namespace) -> int:
     """Print the topics; those of the system itself only with `--all`."""
     async with admin_of(parsed) as admin:
         names = await admin.topics()
+        cluster = await admin.cluster()
+        if not cluster.brokers:
+            raise CommandFailed("no broker is registered")
         if not parsed.all:
-            cluster = await admin.cluster()
             names = [name for name in names if not _is_internal(name, cluster)]
         routes = await _routes(admin, names)
     if parsed.json:

@@ -50,7 +50,7 @@ def dump_messages(parsed: argparse.Namespace) -> int:
 
 @on_store
 def dump_queues(parsed: argparse.Namespace) -> int:
-    """Units of the consume queues, or a line for each queue."""
+    """Entries of the consume queues, or a line for each queue."""
     return _listing(parsed, Dump.queues if parsed.summary else Dump.queue_entries)
 
 

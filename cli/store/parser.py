@@ -63,7 +63,7 @@ def _add_dump(group: "Commands") -> None:
         default="short",
         help="how bodies are shown (short: the first 200 characters)",
     )
-    queues = _command(what, "dump queues", "units of the consume queues")
+    queues = _command(what, "dump queues", "entries of the consume queues")
     _add_queue_filters(queues)
     queues.add_argument("--summary", action="store_true", help="one line for each queue")
     index = _command(what, "dump index", "entries of the index files")

@@ -32,7 +32,7 @@ def rebuild_store(parsed: argparse.Namespace) -> int:
 def _print(root: str, report: RebuildReport) -> None:
     print(f"read    {report.records} records in {report.seconds:.1f} s")
     if report.queues:
-        print(f"queues  {report.queues} with {report.units} slots")
+        print(f"queues  {report.queues} with {report.units} entries")
     if report.index_files:
         print(f"index   {report.index_files} files with {report.keys} keys")
     if report.blanked:

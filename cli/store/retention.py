@@ -136,7 +136,7 @@ def _print_waves(found: Forecast) -> None:
     print(f"now        {_wave_text(found.now)}{why}")
     print(f"on request {_wave_text(found.on_request)} (mqadmin deleteExpiredCommitLog)")
     if found.next is not None:
-        print(f"next hour  {_wave_text(found.next)} at {time_text(found.next.now_ms)[:16]}")
+        print(f"next hour  {_wave_text(found.next, f' at {time_text(found.next.now_ms)[:16]}')}")
     if found.rules.clean_forcibly:
         pressed = found.under_pressure
         print(
@@ -146,10 +146,10 @@ def _print_waves(found: Forecast) -> None:
     print()
 
 
-def _wave_text(wave: RetentionPlan) -> str:
+def _wave_text(wave: RetentionPlan, when: str = "") -> str:
     if not wave.doomed:
-        return f"nothing goes: {wave.stopped_by}"
-    return f"{_segments(len(wave.doomed))}, {size_text(wave.bytes)}"
+        return f"nothing goes{when}: {wave.stopped_by}"
+    return f"{_segments(len(wave.doomed))}, {size_text(wave.bytes)}{when}"
 
 
 def _segments(number: int) -> str:

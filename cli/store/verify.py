@@ -94,7 +94,7 @@ def _summary(report: Report) -> list[str]:
         f"log     {counts.log_start} to {counts.log_end} in {counts.segments} files of "
         f"{size_text(sizes.segment_bytes)} ({sizes.origins['segment']})",
         f"        {counts.messages} messages{''.join(beside)}{times}",
-        f"queues  {counts.queues} with {counts.units} units, files of {sizes.queue_bytes} bytes "
+        f"queues  {counts.queues} with {counts.units} entries, files of {sizes.queue_bytes} bytes "
         f"({sizes.origins['queue']})",
         f"index   {counts.index_files} files with {counts.index_entries} keys, {sizes.index_slots} "
         f"slots, {sizes.index_entries} entries a file ({sizes.origins['index']})",

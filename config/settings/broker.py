@@ -22,7 +22,7 @@ class BrokerSettings:
         "127.0.0.1",
         "bindAddress",
         why="""Address the broker's ports are bound to. Loopback unless an address is given, because
-        there is no access control by default; 0.0.0.0 is every IPv4 interface, :: every interface.
+        there is no access control yet; 0.0.0.0 is every IPv4 interface, :: every interface.
         """,
     )
     listen_port: int = setting(

@@ -43,7 +43,7 @@ def add_jobs(commands: Commands) -> None:
 
 
 def _add_audit(commands: Commands) -> None:
-    parser = _job(commands, "audit", "check every record, consume queue unit and queue number")
+    parser = _job(commands, "audit", "check every record, consume queue entry and queue number")
     _add_levels(parser)
 
 

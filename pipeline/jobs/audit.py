@@ -135,7 +135,7 @@ class _Passes:
         found += _collected(judged)
         files = queue_files(self._store.store())
         if files:
-            step(self._spark, "comparing units with records")
+            step(self._spark, "comparing entries with records")
             found += self._compared(restarts_of(found), files)
         step(self._spark, "looking for keys stored twice")
         found += self._doubles()
@@ -250,7 +250,7 @@ def _report(
         **{level.value: count for level, count in by_level.items()},
         "kinds": {kind: sum(one.kind == kind for one in findings) for kind in KINDS},
     }
-    result.say("read", f"{records:,} records, {size_text(size)}, {passes.entries:,} units")
+    result.say("read", f"{records:,} records, {size_text(size)}, {passes.entries:,} entries")
     result.say("range", f"log offsets {passes.log_min} to {passes.log_end}")
     result.say("bad", f"{len(passes.damaged):,} damaged places")
     for kind in dict.fromkeys(one.kind for one in findings):

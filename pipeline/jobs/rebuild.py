@@ -126,7 +126,7 @@ def _count(rows: DataFrame, result: JobResult) -> None:
         "log_end": (found[3] if found[3] is not None else -1) + 1,
     }
     result.say("read", f"{records:,} records, log offsets {found[2]} to {found[3]}")
-    result.say("bad", f"{found[1]:,} damaged places; their slots become pre-blank units")
+    result.say("bad", f"{found[1]:,} damaged places; their slots become pre-blank entries")
 
 
 def _write_queues(
@@ -152,7 +152,7 @@ def _write_queues(
     result.frames["queue_files"] = spark.createDataFrame(written, _WRITTEN_DDL)
     total = sum(row[1] for row in written)
     result.facts |= {"queues": len(ends), "units": total, "strays": strays}
-    result.say("queues", f"{len(ends):,} with {total:,} units in {len(written):,} files")
+    result.say("queues", f"{len(ends):,} with {total:,} entries in {len(written):,} files")
     if strays:
         result.say("aside", f"{strays:,} records claim numbers that cannot be")
 

@@ -97,7 +97,7 @@ class Progress:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pipeline-progress", daemon=True)
         self._started = time.monotonic()
-        self._step = ""
+        self._step = "preparing"
 
     def begin(self, text: str) -> None:
         """The next step."""

@@ -203,7 +203,7 @@ class QueuePass:
                         self._findings,
                         "unit-dangling",
                         offset,
-                        f"the unit of message {offset} of {queue.name}: {problem}",
+                        f"the entry of message {offset} of {queue.name}: {problem}",
                     )
 
     def _is_claimed(self, first: int, end: int) -> bool:
@@ -411,8 +411,8 @@ class QueueAudit:
                 self._findings,
                 "unit-beyond-log" if self._clean_stop else "unit-torn",
                 through.beyond_first,
-                f"{through.beyond} units of {queue.name}, from message {through.beyond_first} on, "
-                f"name log offsets at or above {log_end}, where the log ends",
+                f"{through.beyond} entries of {queue.name}, from message {through.beyond_first} "
+                f"on, name log offsets at or above {log_end}, where the log ends",
             )
         count, first = state.ext_missing
         if count:
@@ -420,7 +420,7 @@ class QueueAudit:
                 self._findings,
                 "ext-missing",
                 first,
-                f"{count} units of {queue.name}, the first that of message {first}, have their "
+                f"{count} entries of {queue.name}, the first that of message {first}, have their "
                 "tags in extension units that are not there, or do not add up",
             )
         if through.named != state.equal:
@@ -478,4 +478,4 @@ class QueueAudit:
         problem = self._records.problem(queue, run.first, entry[0], entry[1])
         if problem is None:
             return "record-stray", f"{where} should be {names}, but so should that at {entry[0]}"
-        return "unit-wrong", f"{where}, {names}, not in the queue; the unit there: {problem}"
+        return "unit-wrong", f"{where}, {names}, not in the queue; the entry there: {problem}"

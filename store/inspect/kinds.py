@@ -200,7 +200,7 @@ KINDS: Final[dict[str, Kind]] = {
     "unit-torn": Kind(
         _W,
         "the queue reached the disk before the log when the broker crashed",
-        "nothing: the next start cuts these units",
+        "nothing: the next start cuts these entries",
     ),
     "unit-order": Kind(
         _D,

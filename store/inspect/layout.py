@@ -118,13 +118,23 @@ def _check_root(files: Files, root: str) -> None:
         raise NotAStore(f"{root} does not exist")
     if not files.is_directory(root):
         raise NotAStore(f"{root} is a file; name the directory of a store")
+    if _holds_store(files, root):
+        return
     names = files.names(root)
-    if not any(_is_sign(files, root, sign) for sign in _SIGNS if sign in names):
-        what = "is empty" if not names else "holds nothing that belongs to one"
-        raise NotAStore(
-            f"{root} is not the directory of a store: it {what}. A store has commitlog, "
-            "consumequeue and lock in it."
-        )
+    what = "is empty" if not names else "holds nothing that belongs to one"
+    text = (
+        f"{root} is not the directory of a store: it {what}. A store has commitlog, "
+        "consumequeue and lock in it."
+    )
+    below = os.path.join(root, "store")
+    if files.is_directory(below) and _holds_store(files, below):
+        text += f" But its directory store is one: {below}"
+    raise NotAStore(text)
+
+
+def _holds_store(files: Files, root: str) -> bool:
+    names = files.names(root)
+    return any(_is_sign(files, root, sign) for sign in _SIGNS if sign in names)
 
 
 def _is_file(files: Files, path: str, layout: Layout) -> bool:

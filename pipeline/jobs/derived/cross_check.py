@@ -100,10 +100,12 @@ class _Check:
             elif key not in self._facts.queues:
                 deleted.setdefault(key, []).append(row)
             else:
-                text = f"the record at {row['logOffset']} has no unit in its queue"
+                text = f"the record at {row['logOffset']} has no entry in its queue"
                 self._say("record-without-unit", row, text)
         if late:
-            self._say("not-dispatched", late[0], f"{len(late)} records have no unit yet", len(late))
+            self._say(
+                "not-dispatched", late[0], f"{len(late)} records have no entry yet", len(late)
+            )
         for rows in deleted.values():
             text = f"{len(rows)} records of a queue without files"
             self._say("queue-deleted", rows[0], text, len(rows))

@@ -25,15 +25,15 @@ KINDS: Final = {
     "queue-offset": Kind(Level.DAMAGE, "a record's number does not fit its place in its queue"),
     "queue-gap": Kind(Level.DAMAGE, "numbers of a queue are missing, and no damage explains it"),
     "queue-repeat": Kind(Level.DAMAGE, "numbers of a queue were given twice"),
-    "unit-nowhere": Kind(Level.DAMAGE, "a consume queue unit names a place without a record"),
-    "unit-other": Kind(Level.DAMAGE, "a consume queue unit names another message than its own"),
-    "unit-size": Kind(Level.DAMAGE, "a consume queue unit has another size than its record"),
-    "unit-tags": Kind(Level.DAMAGE, "a unit has a wrong tags code: filters miss the message"),
+    "unit-nowhere": Kind(Level.DAMAGE, "a consume queue entry names a place without a record"),
+    "unit-other": Kind(Level.DAMAGE, "a consume queue entry names another message than its own"),
+    "unit-size": Kind(Level.DAMAGE, "a consume queue entry has another size than its record"),
+    "unit-tags": Kind(Level.DAMAGE, "an entry has a wrong tags code: filters miss the message"),
     "record-without-unit": Kind(Level.DAMAGE, "consumers never see the message"),
     "key-twice": Kind(Level.WARNING, "one unique key in two messages: a producer sent it again"),
     "queue-restart": Kind(Level.NOTE, "numbering began anew; the topic was deleted before"),
     "queue-deleted": Kind(Level.NOTE, "records of a queue that has no files; it was deleted"),
-    "not-dispatched": Kind(Level.NOTE, "records at the end of the log have no unit yet"),
+    "not-dispatched": Kind(Level.NOTE, "records at the end of the log have no entry yet"),
 }
 
 

@@ -12,7 +12,9 @@ from aerobee.protocol.message.record_check import CHECK_NOTHING
 from aerobee.store import message_store
 from aerobee.store.disk import offsets_file
 from aerobee.store.disk.lock import StoreLock
-from aerobee.store.index import service as index_service
+from aerobee.store.index.check import repair_index_file
+from aerobee.store.index.file import IndexFile
+from aerobee.store.index.service import IndexService
 from aerobee.store.recovery import recovery
 from aerobee.store.recovery.cross_check import CrossCheck
 from aerobee.store.scan.resynchronise import Resynchroniser
@@ -82,6 +84,19 @@ def _default_for_damaged(load: Callable[..., Any]) -> Callable[..., Any]:
     return load_any
 
 
+def _count_not_full(
+    self: IndexService,
+    most: int,
+    is_in_doubt: Callable[[int, IndexFile], bool],
+    check: Callable[[IndexFile], bool] = repair_index_file,
+) -> int:
+    """As it is, but files before the newest need not be full."""
+    for number, file in enumerate(self.files[:most]):
+        if is_in_doubt(number, file) and not check(file):
+            return number
+    return most
+
+
 RULES: dict[str, Broken] = {
     "resynchronisation": Broken(
         "log: bit of", Resynchroniser, "below_floor", _no_resynchronisation
@@ -98,9 +113,9 @@ RULES: dict[str, Broken] = {
     "a segment has its size": Broken(
         "log: segment of", mapped_file_queue, "check_file_size", _nothing
     ),
-    "units are compared": Broken("queue: wrong unit", scrub_units, "is_same", _always),
+    "units are compared": Broken("queue: wrong entry", scrub_units, "is_same", _always),
     "a slot is never given twice": Broken(
-        "queue: wrong unit",
+        "queue: wrong entry",
         CrossCheck,
         "before_unsound_end",
         lambda _self, _queue, start: start,
@@ -111,7 +126,7 @@ RULES: dict[str, Broken] = {
         "queue: file, queue", recovery.Recovery, "_beginning_is_gone", _never
     ),
     "an index file is full before the next begins": Broken(
-        "index: older copy", index_service.IndexService, "_is_filled", _always
+        "index: older copy", IndexService, "_count_whole", _count_not_full
     ),
     # Nearly all that such a file may say wrongly is found out by other looks; so all cases.
     "the offsets file has a checksum": Broken(

@@ -11,7 +11,7 @@ from tests.crash.damage.case import Case
 from tests.crash.damage.originals import Original
 
 UNGUARDED = "queue: wrong delivery time, tags code like an address"
-LONGER = "queue: units behind its end"
+LONGER = "queue: entries behind its end"
 NO_OFFSETS = ", no offsets file"
 UNIT_BYTES = 20
 QUEUE_BYTES = 200
@@ -37,7 +37,7 @@ def _names(original: Original, folder: str) -> list[str]:
 
 def _units(original: Original, rng: random.Random) -> Iterator[Case]:
     """Single bits, single units, pages of units."""
-    image, kind = original.name, "queue: wrong unit"
+    image, kind = original.name, "queue: wrong entry"
     for name in _names(original, "consumequeue"):
         used = len(original.files[name].rstrip(b"\0"))
         units = -(-used // UNIT_BYTES)
@@ -137,7 +137,7 @@ def _others_content(original: Original, names: list[str]) -> Iterator[Case]:
             own, data = original.files[name], original.files[other]
             # Units behind its own end keep their slots, because somebody may have seen them.
             longer = len(data.rstrip(b"\0")) > len(own.rstrip(b"\0"))
-            kind = LONGER if longer else "queue: units of another queue"
+            kind = LONGER if longer else "queue: entries of another queue"
             apply = partial(do.replace, name=name, data=data)
             yield Case(original.name, kind, f"{name} with the units of {other}", apply)
 

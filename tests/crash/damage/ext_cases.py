@@ -48,7 +48,7 @@ def _addresses(original: Original, rng: random.Random) -> Iterator[Case]:
             mask = 1 << rng.randrange(8)
             apply = partial(do.flip_bits, name=name, bits=[(position, mask)])
             what = f"{name} {position} bit {mask:#04x}"
-            yield Case(original.name, "ext: wrong address in a unit", what, apply)
+            yield Case(original.name, "ext: wrong address in an entry", what, apply)
 
 
 def _files(original: Original, names: list[str]) -> Iterator[Case]:

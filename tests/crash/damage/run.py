@@ -2,7 +2,7 @@
 
 All of it, as the test does it, and one case again, by the seed and the name that were printed:
     python -m tests.crash.damage.run --seed 7
-    python -m tests.crash.damage.run --seed 7 --only 'clean/queue: wrong unit/...'
+    python -m tests.crash.damage.run --seed 7 --only 'clean/queue: wrong entry/...'
 
 A share (`--part 0/2`) is judged in this process and answers with one line of JSON for each case, so
 that a case that takes the process with it is known by its name.

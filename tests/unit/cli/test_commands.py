@@ -1,21 +1,26 @@
 """Topic and message commands against a real broker in the process."""
 
 import argparse
+import asyncio
 import importlib
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 
 from aerobee import testing
 from aerobee.cli.main import COMMANDS, main
 from aerobee.cli.parser import build_parser
+from aerobee.nameserver.server import NameServer
 from aerobee.testing import RunningBroker
 
 
@@ -168,6 +173,49 @@ def test_an_empty_topic_is_no_error(run: Run) -> None:
     code, out, err = run("message", "pull", "bare")
     assert (code, out) == (0, "")
     assert "no messages in bare" in err
+
+
+def test_a_filter_that_lets_nothing_through_is_named(run: Run) -> None:
+    run("message", "send", "tagged", "x", "--tags", "hot")
+    err = run("message", "pull", "tagged", "--tags", "nosuch")[2]
+    assert err == "no messages in tagged from earliest on with tags nosuch\n"
+
+
+def test_without_a_broker_the_list_of_topics_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address: Future[str] = Future()
+    stop: Future[None] = Future()
+
+    async def serve() -> None:
+        server = NameServer("127.0.0.1", 0, tmp_path / "kv.json")
+        await server.start()
+        address.set_result(f"127.0.0.1:{server.port}")
+        await asyncio.wrap_future(stop)
+        await server.close()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
+    thread.start()
+    try:
+        for flags in ([], ["--all"]):
+            assert main(["topic", "list", *flags, "-n", address.result(30)]) == 1
+            assert capsys.readouterr() == ("", "aerobee: no broker is registered\n")
+    finally:
+        stop.set_result(None)
+        thread.join(30)
+
+
+def test_what_was_stored_before_a_send_failed_is_reported(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = b"first\nsecond\n" + b"x" * (5 << 20) + b"\nnever read\n"
+    for flags in ([], ["--json"]):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+        code, out, err = run("message", "send", "broken-off", "--lines", *flags)
+        assert code != 0
+        assert len(re.findall(r"\bOK\b", out)) == 2
+        assert "2 messages were sent before it ended\naerobee: " in err
+    assert "were sent before" not in run("message", "send", "broken-off", "x", "--queue", "99")[2]
 
 
 def test_wrong_use_exits_2(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

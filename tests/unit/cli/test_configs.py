@@ -67,6 +67,20 @@ def test_check_stops_at_a_wrong_value(tmp_path: Path, capsys: pytest.CaptureFixt
     assert f"{file}:1: listenPort = many: must be a whole number" in captured.err
 
 
+def test_check_of_a_wrong_file_has_its_warnings_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = conf(tmp_path, "listenPort=many\nbrokerNam=bee\nbrokerId=0\nbrokerId=0\n")
+    assert main(["config", "check", file]) == 78
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[0] for line in lines] == ["warning", "warning", "aerobee"]
+    assert "brokerId is set twice" in lines[0]
+    assert "brokerNam: unknown setting" in lines[1]
+    assert main(["config", "check", "--json", file]) == 78
+    report = json.loads(capsys.readouterr().out)
+    assert (len(report["errors"]), len(report["warnings"])) == (1, 2)
+
+
 def test_check_strict_fails_on_warnings(tmp_path: Path) -> None:
     file = conf(tmp_path, "bindAddress=127.0.0.1\nbrokerId=3\n")
     assert main(["config", "check", file]) == 0

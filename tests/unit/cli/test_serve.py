@@ -63,13 +63,14 @@ def served(*arguments: str, **environment: str) -> Iterator[Served]:
         daemon.end()
 
 
+def run_client(name_server: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "aerobee.cli", *arguments, "-n", name_server]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 def client(name_server: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "aerobee.cli", *arguments, "-n", name_server],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    done = run_client(name_server, *arguments)
+    done.check_returncode()
     return done.stdout
 
 
@@ -149,7 +150,9 @@ def test_a_name_server_runs_alone(tmp_path: Path, number: signal.Signals) -> Non
     with served("nameserver", "--port", "0", "--set", f"store.path={tmp_path}") as daemon:
         match = re.search(r"name server at (127\.0\.0\.1:\d+)", daemon.wait_ready())
         assert match
-        assert client(match[1], "topic", "list", "--all") == ""
+        done = run_client(match[1], "topic", "list", "--all")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "no broker is registered" in done.stderr, "so it has answered"
         assert daemon.stop(number) == 0
 
 

@@ -29,7 +29,7 @@ def test_queues_and_index_are_made_again(root: Path) -> None:
     done = store_process("rebuild", root, *sizes)
     assert done.code == 0
     assert "read    106 records" in done.out
-    assert "queues  4 with 103 slots" in done.out
+    assert "queues  4 with 103 entries" in done.out
     assert "index   6 files with 206 keys" in done.out
     assert "the old files are in lost+found-" in done.out
     assert store("verify", root).out.splitlines()[-1] == f"{root} is SOUND"

@@ -1,6 +1,7 @@
 """`aerobee store retention`: what it tells people and scripts, and that it changes nothing."""
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -54,6 +55,15 @@ def test_people_get_tables_of_disks_segments_and_groups(root: Path) -> None:
     assert row.split()[:4] == ["slow", "Orders", "0", "7"]
     assert "done" not in done.out
     assert tree(root, ".") == before
+
+
+def test_an_hour_at_which_nothing_goes_is_named_first(root: Path) -> None:
+    hours = ("--set", "retention.delete_hours=4", "--set", "fileReservedTime=1000")
+    out = store("retention", root, *hours, *ROOMY).out
+    (line,) = [line for line in out.splitlines() if line.startswith("next hour")]
+    assert re.fullmatch(
+        r"next hour  nothing goes at \d{4}-\d\d-\d\d 04:00: the next one has not expired", line
+    )
 
 
 def test_scripts_get_json_with_all_of_it(root: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_sound_store_exits_0_and_is_summed_up(root: Path) -> None:
     assert (code, err) == (0, "")
     assert out.splitlines()[-1] == f"{root} is SOUND"
     assert "103 messages, 2 half messages, 1 rollbacks, stored 2023-11-1" in out
-    assert "4 with 103 units" in out
+    assert "4 with 103 entries" in out
 
 
 def test_damage_exits_1_and_says_where_what_and_what_to_do(root: Path) -> None:

@@ -220,7 +220,7 @@ def test_how_many_are_missing_and_where_they_begin_is_said_once(root: Path) -> N
     at.overwrite(extension(root), 60, bytes(60))
     (found,) = at.check(root).findings.of("ext-missing")
     assert found.queue_offset == 3
-    assert found.what.startswith("3 units of Orders/0, the first that of message 3, ")
+    assert found.what.startswith("3 entries of Orders/0, the first that of message 3, ")
 
 
 def test_a_message_is_hidden_by_what_is_called_damage_and_by_nothing_else(

@@ -332,6 +332,12 @@ def test_no_store_is_refused(tmp_path: Path) -> None:
             at.check(tmp_path / name)
 
 
+def test_the_directory_above_a_store_is_refused_with_the_store_in_it(tmp_path: Path) -> None:
+    at.make(tmp_path / "store")
+    with pytest.raises(NotAStore, match=f"its directory store is one: {tmp_path}/store$"):
+        at.check(tmp_path)
+
+
 def test_store_without_a_message_is_sound(tmp_path: Path) -> None:
     assert MessageStore.open(small_settings(tmp_path)).close()
     report = at.check(tmp_path)
