@@ -26,6 +26,16 @@ from aerobee.store.inspect.state import read_small
 
 _MOST_BYTES = 256 << 20
 _MOST_VALUES = 20_000_000
+# The tables that a file holds; without one of them a start takes the file for damaged.
+_MEMBERS = {
+    TOPICS: ("topicConfigTable",),
+    "subscriptionGroup.json": ("subscriptionGroupTable",),
+    OFFSETS: ("offsetTable",),
+    LMQ_OFFSETS: ("lmqOffsetTable", "offsetTable"),
+    DELAYS: ("offsetTable",),
+    "stages.json": ("queries",),
+    "kvConfig.json": ("configTable",),
+}
 
 #: The end of the queue (topic, queue id), None if it is not to be looked at.
 MaxOffset = Callable[[tuple[str, int]], int | None]
@@ -175,6 +185,9 @@ class Tables:
             return None, f"cannot be read: {error}"
         if not isinstance(value, dict):
             return None, "holds no table"
+        for name in _MEMBERS.get(os.path.basename(path).removesuffix(BACKUP), ()):
+            if _member(value, name) is None:
+                return None, f"holds no {name}"
         return value, None
 
 

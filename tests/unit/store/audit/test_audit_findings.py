@@ -19,6 +19,7 @@ from aerobee.store.audit.verify import verify
 from aerobee.store.inspect.filler import fillers
 from aerobee.store.inspect.kinds import KINDS, Level
 from aerobee.store.message_store import MessageStore
+from tests.crash.damage.tables import LOADERS
 from tests.unit.store import audit_support as at
 from tests.unit.store.support import (
     FIRST_MS,
@@ -684,3 +685,16 @@ def test_of_both_tables_of_offsets_a_start_reads_one(root: Path, light: bool) ->
         "consumerOffset.json": "config-unused" if light else "config-damaged",
         "lmqConsumerOffset.json": "config-damaged" if light else "config-unused",
     }
+
+
+@pytest.mark.parametrize("name", [*LOADERS, "config/delayOffset.json", "config/stages.json"])
+def test_a_file_that_holds_another_table_is_damage(root: Path, name: str) -> None:
+    """As a start sees it: one flipped bit in the name of its table must not empty it."""
+    (root / name).parent.mkdir(exist_ok=True)
+    for path in (root / name, root / f"{name}.bak"):
+        path.write_text('{"offsetTabla":{}}')
+    if name in LOADERS:
+        with pytest.raises((StateFileError, KvFileDamaged)):
+            LOADERS[name](root)
+    light = name.endswith("lmqConsumerOffset.json")
+    assert at.kinds(at.check(root, lmq_enabled=light)) == {"config-damaged"}
