@@ -51,7 +51,7 @@ from aerobee.store.retention.queue_cleaning import QueueCleaner
 from aerobee.store.retention.retention import Retention, StoreSide
 from aerobee.store.retention.rules import RetentionRules
 from aerobee.store.scan.log_scanner import LogScanner, MappedSegments
-from aerobee.store.scrub.heal import QueueRepair
+from aerobee.store.scrub.queue_repair import QueueRepair
 from aerobee.store.scrub.scrub import Scrub
 from aerobee.store.segments.results import Arrival
 from aerobee.store.segments.transient_pool import NO_POOL

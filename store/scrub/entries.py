@@ -5,8 +5,8 @@ each entry into the segment must be some record's: a record whose topic, queue o
 changed by a flipped bit is whole but missed by its own queue, whose entry then has no record. For
 that it is enough to count; only where the count differs the entries are looked at.
 
-What differs is handed on as it is, to be judged by the queues' owner (`heal.py`), who alone knows
-what they hold now: another thread dispatches, deletes topics and trims files meanwhile.
+What differs is handed on as it is, to be judged by the queues' owner (`queue_repair.py`), who alone
+knows what they hold now: another thread dispatches, deletes topics and trims files meanwhile.
 
 Threads: the scrub's own. Queues are read through copies and descriptors of its own.
 """

@@ -6,7 +6,7 @@ found damage in comes first. It verifies records (`scan/log_scanner.py`) and com
 consume queues (`scrub/entries.py`); a pass ends with the index files (`scrub/index.py`). A segment
 in which all is in order needs no checks when it is read (`MappedFile.unchecked_below`); where it is
 not, records are reported and remembered as gaps, and what differs in the queues goes to their owner
-(`heal.py`).
+(`queue_repair.py`).
 
 Only what is durable and dispatched is read. The bytes come by pread on descriptors of its own, and
 nothing is held while waiting: a segment may be deleted meanwhile, its topic too.
@@ -34,8 +34,8 @@ from aerobee.store.scan.segment_reader import FileReader
 from aerobee.store.scan.sequence import Gap
 from aerobee.store.scan.sources import Source, Window, ranges_of
 from aerobee.store.scrub.entries import EntryCheck
-from aerobee.store.scrub.heal import Findings, QueueRepair
 from aerobee.store.scrub.index import IndexFileCheck
+from aerobee.store.scrub.queue_repair import Findings, QueueRepair
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.stats import StoreStats
