@@ -21,7 +21,7 @@ from aerobee.protocol.message.record_layout import (
 from aerobee.store.disk.files import Files
 from aerobee.store.message_store import MessageStore
 from aerobee.store.scrub import entries as scrub_units
-from aerobee.store.scrub import heal, scrub
+from aerobee.store.scrub import queue_repair, scrub
 from tests.unit.store.support import (
     FIRST_MS,
     SEGMENT,
@@ -504,7 +504,7 @@ def test_more_wrong_units_than_fit_leave_the_segment_unchecked(
 def test_units_that_wait_for_a_pass_are_bounded(
     stopped: Stopped, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(heal, "_MOST_HELD", 2)
+    monkeypatch.setattr(queue_repair, "_MOST_HELD", 2)
     with queue_file(stopped.root).open("r+b") as file:
         file.write(bytes(100))
     with opened(stopped.root) as store:
