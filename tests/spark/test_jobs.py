@@ -532,7 +532,7 @@ def test_a_job_is_a_command_with_progress_report_and_code(root: Path, tmp_path: 
     assert "DAMAGE  record-damaged" in done.stdout
     assert "is DAMAGED: 1 finding" in done.stdout
     assert re.search(r"^\d+ s: reading the log$", done.stderr, re.MULTILINE)
-    assert re.search(r"^\d+ s: comparing units with records", done.stderr, re.MULTILINE)
+    assert re.search(r"^\d+ s: comparing entries with records", done.stderr, re.MULTILINE)
     assert list((tmp_path / "tables" / "findings").glob("*.parquet"))
     # Without PySpark, here.
     lacking = subprocess.run(

@@ -256,8 +256,10 @@ def test_a_driver_killed_in_each_phase_of_a_commit_writes_each_row_once(
             assert running.exception() is not None
         broker.entry = OurBroker.entry
         broker.start()
-        said = (broker.root / "serve.log").read_text()
-        ((rows, done),) = re.findall(r'published further.*"rows": (\d+), "published": (\d+)', said)
+        further = re.compile(r'published further.*"rows": (\d+), "published": (\d+)')
+        said = broker.root / "serve.log"  # written by a thread of the broker's
+        wait_until(lambda: further.search(said.read_text()) is not None, 30, "the broker says so")
+        ((rows, done),) = further.findall(said.read_text())
         assert 0 < int(done) < int(rows)
 
         again = {phase: query | {"trouble": f"no-{phase}"} for phase, query in queries.items()}
@@ -315,7 +317,9 @@ def test_a_broker_that_is_killed_again_and_again_gets_each_row_once(
 
     def kill_now_and_then() -> None:
         nonlocal kills
-        # Soon, so that a quick query does not escape; then ever later, so that a slow one ends.
+        # The plan is made: without a registered broker there is none. From then on soon, so that a
+        # quick query does not escape; then ever later, so that a slow one ends.
+        wait_until(lambda: stream.found().total() > 0 or over.is_set(), LONG_S, "a row")
         while not over.wait(0.3 * (kills + 1)):
             broker.kill()
             broker.start()
