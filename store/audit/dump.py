@@ -177,10 +177,10 @@ class Dump:
     def _place_of(self, queue: QueueFiles, offset: int) -> int | None:
         """Log offset of the message in a slot, if entry and record agree on it."""
         entry = queue.entry(offset) if 0 <= offset < queue.max_offset else None
-        if entry is None or not names_record(entry[0], entry[1]):
+        if entry is None:
             return None
-        sound = self._log.problem(queue, offset, entry[0], entry[1]) is None
-        return entry[0] if sound else None
+        sound = self._log.problem(queue, offset, entry.log_offset, entry.size) is None
+        return entry.log_offset if sound else None
 
     # --- consume queues ---------------------------------------------------------------------
 
@@ -195,8 +195,8 @@ class Dump:
                 queue.first_offset,
                 queue.max_offset,
                 len(queue.files),
-                None if first is None else first[1],
-                None if last is None else last[1],
+                None if first is None else first.log_offset,
+                None if last is None else last.log_offset,
             )
 
     def queue_entries(self, filters: DumpFilter) -> Iterator[DumpedQueueEntry]:

@@ -285,7 +285,7 @@ class Recovery:
             entry = queue.entry(end - 1)
             if entry is None and queue.is_pre_blank(end - 1):
                 break
-            if entry is not None and entry[0] + entry[1] <= scan.end:
+            if entry is not None and entry.end <= scan.end:
                 break
             end -= 1
         if end < queue.max_offset:
@@ -300,7 +300,7 @@ class Recovery:
         while offset < queue.max_offset:
             entry = queue.entry(offset)
             if entry is not None:
-                if entry[0] >= gap.end:
+                if entry.log_offset >= gap.end:
                     return
                 self._blank(queue, offset)
             offset += 1
@@ -313,7 +313,7 @@ class Recovery:
         """
         for offset in range(queue.max_offset - 1, queue.first_offset - 1, -1):
             entry = queue.entry(offset)
-            if entry is None or entry[0] < self._segments.min_offset:
+            if entry is None or entry.log_offset < self._segments.min_offset:
                 return
             if self._cross_check.is_sound(queue, offset, entry):
                 return

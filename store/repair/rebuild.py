@@ -285,11 +285,13 @@ class Build:
         for first, data in old.chunks():
             for offset, (log_offset, size, due_ms) in enumerate(ENTRY.iter_unpack(data), first):
                 entry = queue.entry(offset)
-                same = entry is not None and entry[:2] == (log_offset, size)
-                if same and entry is not None and entry[2] != due_ms > _I32_MAX:
+                if entry is None or not entry.is_of_record(log_offset, size):
+                    continue
+                if entry.tags_code != due_ms > _I32_MAX:
                     raise StoreLayoutError(
                         f"message {offset} of {old.name} is due at {due_ms}, by the delay levels "
-                        f"known here at {entry[2]}. Give the broker's configuration with --config."
+                        f"known here at {entry.tags_code}. Give the broker's configuration with "
+                        "--config."
                     )
 
     def sync(self) -> None:
