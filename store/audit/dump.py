@@ -13,6 +13,7 @@ from typing import NamedTuple
 from aerobee.config.model import Settings
 from aerobee.protocol.hashing import java_hash
 from aerobee.protocol.message.record import Message, decode_record
+from aerobee.protocol.message.record_check import log_offset_of
 from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_COMMIT,
     SYS_TRANSACTION_MASK,
@@ -282,7 +283,7 @@ class Dump:
 def _each(batches: Iterable[Batch]) -> Iterator[tuple[int, bytes]]:
     """Records one by one: where each is, and its bytes."""
     for batch in batches:
-        shift = batch.at - batch.records[0][0]
+        shift = batch.at - log_offset_of(batch.records[0])
         for log_offset, size, *_ in batch.records:
             at = log_offset + shift
             yield log_offset, bytes(batch.buffer[at : at + size])

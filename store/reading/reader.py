@@ -180,6 +180,14 @@ class Reader:
         self._scan(queue, entries, result, len(entries) // ENTRY_BYTES, None, None, self._limits)
         return result
 
+    def _stands(self, queue: ConsumeQueue, queue_offset: int, *fields: int) -> bool:
+        """Whether the record that an entry of these fields names is there and names it back."""
+        return self._is_sound(queue, queue_offset, QueueEntry._make(fields))
+
+    def _met(self, queue: ConsumeQueue, queue_offset: int, *fields: int) -> None:
+        """A pull has come to an entry of these fields that gives no message."""
+        self._damage.met(queue, queue_offset, QueueEntry._make(fields))
+
     def _missed(self, status: GetStatus, following: int, lowest: int, highest: int) -> GetResult:
         self._stats.get_missed += 1
         return GetResult(status, following, lowest, highest)
@@ -208,8 +216,7 @@ class Reader:
         for log_offset, size, tags_code in ENTRY.iter_unpack(data):
             if size <= 0 or size == PRE_BLANK_SIZE:
                 if size <= 0:
-                    entry = QueueEntry(log_offset, size, tags_code)
-                    self._damage.met(queue, start + scanned, entry)
+                    self._met(queue, start + scanned, log_offset, size, tags_code)
                 scanned += 1
                 status = GetStatus.MESSAGE_WAS_REMOVING
                 continue
@@ -236,13 +243,10 @@ class Reader:
             if segment is None or not (
                 _is_record(segment, log_offset, size)
                 if log_offset >= checked_below
-                else self._is_sound(
-                    queue, start + scanned - 1, QueueEntry(log_offset, size, tags_code)
-                )
+                else self._stands(queue, start + scanned - 1, log_offset, size, tags_code)
             ):
                 # Deleted with its segment, as all up to the log's beginning; or damage.
-                entry = QueueEntry(log_offset, size, tags_code)
-                self._damage.met(queue, start + scanned - 1, entry)
+                self._met(queue, start + scanned - 1, log_offset, size, tags_code)
                 status = GetStatus.MESSAGE_WAS_REMOVING
                 if segment is None:
                     skip_until = self._log.min_offset

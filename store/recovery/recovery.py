@@ -24,7 +24,7 @@ import os
 
 import msgspec
 
-from aerobee.protocol.message.record_check import CHECK_NOTHING
+from aerobee.protocol.message.record_check import CHECK_NOTHING, log_offset_of, store_ms_of
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.offsets_file import MOST_GAPS, ClockNote, DerivedMarks, Offsets, OffsetsFile
@@ -215,12 +215,12 @@ class Recovery:
         gaps_seen = 0
         for batch, *_ in scan.batches(start):
             self.report.records_read += len(batch)
-            self.last_store_ms = batch[-1][5]
+            self.last_store_ms = store_ms_of(batch[-1])
             if len(scan.gaps) > gaps_seen:
                 sequences.lost += sum([gap.records for gap in scan.gaps[gaps_seen:]])
                 gaps_seen = len(scan.gaps)
-            if batch[0][0] < dispatch_from:
-                batch = [record for record in batch if record[0] >= dispatch_from]
+            if log_offset_of(batch[0]) < dispatch_from:
+                batch = [record for record in batch if log_offset_of(record) >= dispatch_from]
             unusable = self._dispatcher.unusable
             entries = self._dispatcher.entries(batch)
             sequences.lost += self._dispatcher.unusable - unusable

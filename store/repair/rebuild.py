@@ -18,6 +18,7 @@ import logging
 import os
 from dataclasses import dataclass, field
 
+from aerobee.protocol.message.record_check import store_ms_of
 from aerobee.protocol.names import SCHEDULE_TOPIC, SYSTEM_TOPICS, is_light
 from aerobee.store.disk.offsets_file import MOST_GAPS, DerivedMarks, Offsets, OffsetsFile
 from aerobee.store.errors import MessageIllegal, StoreLayoutError
@@ -194,7 +195,7 @@ class Build:
         gaps_seen = 0
         for batch, *_ in self._scan.batches(start):
             self._report.records += len(batch)
-            self._last_store_ms = batch[-1][5]
+            self._last_store_ms = store_ms_of(batch[-1])
             sequences.lost += sum([gap.records for gap in self._scan.gaps[gaps_seen:]])
             gaps_seen = len(self._scan.gaps)
             unusable = parts.dispatcher.unusable
