@@ -14,7 +14,9 @@ judges the rest.
 
 import struct
 import zlib
+from collections.abc import Callable
 from functools import lru_cache
+from operator import itemgetter
 from typing import TypeAlias
 
 import msgspec
@@ -78,8 +80,16 @@ class RecordHead(msgspec.Struct, gc=False):
 
 
 #: The same of a record, as `scan_records` gives it: log offset, size, queue id, queue offset,
-#: sysFlag, store time in ms, topic, body's position and length, properties' position and bytes.
+#: sysFlag, store time in ms, topic, body's position and length, properties' position and bytes. A
+#: plain tuple, because a named one made reading a log 14 % dearer.
 Checked: TypeAlias = tuple[int, int, int, int, int, int, str, int, int, int, bytes]
+log_offset_of: Callable[[Checked], int] = itemgetter(0)
+store_ms_of: Callable[[Checked], int] = itemgetter(5)
+
+
+def end_of(record: Checked) -> int:
+    """Log offset behind a checked record."""
+    return record[0] + record[1]
 
 
 def check_record(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from aerobee.config.model import Settings
 from aerobee.protocol.hashing import java_hash
 from aerobee.protocol.message.record import Message, decode_record
+from aerobee.protocol.message.record_check import log_offset_of
 from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_COMMIT,
     SYS_TRANSACTION_MASK,
@@ -177,10 +178,10 @@ class Dump:
     def _place_of(self, queue: QueueFiles, offset: int) -> int | None:
         """Log offset of the message in a slot, if entry and record agree on it."""
         entry = queue.entry(offset) if 0 <= offset < queue.max_offset else None
-        if entry is None or not names_record(entry[0], entry[1]):
+        if entry is None:
             return None
-        sound = self._log.problem(queue, offset, entry[0], entry[1]) is None
-        return entry[0] if sound else None
+        sound = self._log.problem(queue, offset, entry.log_offset, entry.size) is None
+        return entry.log_offset if sound else None
 
     # --- consume queues ---------------------------------------------------------------------
 
@@ -195,8 +196,8 @@ class Dump:
                 queue.first_offset,
                 queue.max_offset,
                 len(queue.files),
-                None if first is None else first[1],
-                None if last is None else last[1],
+                None if first is None else first.log_offset,
+                None if last is None else last.log_offset,
             )
 
     def queue_entries(self, filters: DumpFilter) -> Iterator[DumpedQueueEntry]:
@@ -282,7 +283,7 @@ class Dump:
 def _each(batches: Iterable[Batch]) -> Iterator[tuple[int, bytes]]:
     """Records one by one: where each is, and its bytes."""
     for batch in batches:
-        shift = batch.at - batch.records[0][0]
+        shift = batch.at - log_offset_of(batch.records[0])
         for log_offset, size, *_ in batch.records:
             at = log_offset + shift
             yield log_offset, bytes(batch.buffer[at : at + size])

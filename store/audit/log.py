@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from aerobee.protocol.message.properties import PROPERTY_CRC
-from aerobee.protocol.message.record_check import Checked
+from aerobee.protocol.message.record_check import Checked, log_offset_of, store_ms_of
 from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
@@ -105,17 +105,17 @@ class LogAudit:
 
     def _check_times(self, batch: Batch) -> None:
         """Store times never go back within a segment; a batch lies in one."""
-        times = [record[5] for record in batch.records]
-        first = batch.records[0][0]
+        times = list(map(store_ms_of, batch.records))
+        first = log_offset_of(batch.records[0])
         if first >= self._file_end:
             self._file_end = (first // self._segment_bytes + 1) * self._segment_bytes
             self._newest_ms = times[0]
         if times[0] < self._newest_ms or times != sorted(times):
             newest_ms = self._newest_ms
-            for record in batch.records:
-                if record[5] < newest_ms:
-                    self._time_back(record[0], record[5], newest_ms)
-                newest_ms = record[5]
+            for record, store_ms in zip(batch.records, times, strict=True):
+                if store_ms < newest_ms:
+                    self._time_back(log_offset_of(record), store_ms, newest_ms)
+                newest_ms = store_ms
         self._newest_ms = times[-1]
         counts = self._counts
         counts.first_store_ms = counts.first_store_ms or times[0]
@@ -127,16 +127,16 @@ class LogAudit:
             self.times[gap.start] = self._newest_ms if gap.start < self._file_end else 0
 
     def _check_seals(self, batch: Batch) -> None:
-        shift = batch.at - batch.records[0][0]
-        for record in batch.records:
-            end = record[0] + record[1] + shift
+        shift = batch.at - log_offset_of(batch.records[0])
+        for log_offset, size, *_ in batch.records:
+            end = log_offset + size + shift
             if batch.buffer[end - SEAL_BYTES : end - SEAL_BYTES + len(_SEAL)] == _SEAL:
-                data = bytes(batch.buffer[record[0] + shift : end])
+                data = bytes(batch.buffer[log_offset + shift : end])
                 if not is_intact(data):
                     self._say(
                         "record-seal",
-                        record[0],
-                        f"the record at {record[0]} does not match the CRC of the whole of it at "
+                        log_offset,
+                        f"the record at {log_offset} does not match the CRC of the whole of it at "
                         "its end",
                     )
 

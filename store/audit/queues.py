@@ -362,7 +362,7 @@ class QueueAudit:
         for key, queue in self._queues.items():
             state = self._states.get(key) or _State()
             named = queue.last_named(queue.max_offset)
-            while named is not None and named[1] >= best:
+            while named is not None and named.log_offset >= best:
                 offset, log_offset, size = named
                 if not state.claims(offset) and self._records.may_be(
                     log_offset, size, log_end, _MISSING_MOST
@@ -475,7 +475,8 @@ class QueueAudit:
         """Whose is the slot? If its entry names a record that names it back, it is that one's."""
         entry = queue.entry(run.first)
         assert entry is not None
-        problem = self._records.problem(queue, run.first, entry[0], entry[1])
+        problem = self._records.problem(queue, run.first, entry.log_offset, entry.size)
         if problem is None:
-            return "record-stray", f"{where} should be {names}, but so should that at {entry[0]}"
+            so_is = f"but so should that at {entry.log_offset}"
+            return "record-stray", f"{where} should be {names}, {so_is}"
         return "unit-wrong", f"{where}, {names}, not in the queue; the entry there: {problem}"

@@ -56,20 +56,21 @@ class Derivation(Generic[Q]):
         known, listed = self.known, self.listed
         for record in records:
             log_offset, size, queue_id, queue_offset, sys_flag, store_ms, topic = record[:7]
-            tags, keys = tags_and_keys(record[10])
+            text = record[-1]
+            tags, keys = tags_and_keys(text)
             tags_code = tag_code(tags) if tags else 0
             transaction = sys_flag & SYS_TRANSACTION_MASK
             queue: Q | None = None
             if not transaction & SYS_TRANSACTION_PREPARED:
                 queue = known.get((topic, queue_id)) or self.missing(topic, queue_id)
                 if topic == SCHEDULE_TOPIC:
-                    properties = decode_properties(record[10])
+                    properties = decode_properties(text)
                     tags_code = self.levels.tags_code(topic, properties, store_ms, tags_code)
                 if queue is not None:
                     found.append(
                         (queue, queue_offset, log_offset, size, tags_code, keys, store_ms, topic)
                     )
-                if listed is not None and OFFSETS_MARK in record[10]:
+                if listed is not None and OFFSETS_MARK in text:
                     found += self._further(record, queue, tags_code)
                 continue
             if transaction == SYS_TRANSACTION_ROLLBACK:
@@ -79,10 +80,10 @@ class Derivation(Generic[Q]):
 
     def _further(self, record: Checked, own: Q | None, tags_code: int) -> list[Entry[Q]]:
         assert self.listed is not None
-        log_offset, size, queue_id, _, _, store_ms, _ = record[:7]
+        log_offset, size, queue_id, _, _, store_ms, *_, text = record
         found: list[Entry[Q]] = []
         known = {own, None}
-        for name, queue_offset in further_queues(decode_properties(record[10])):
+        for name, queue_offset in further_queues(decode_properties(text)):
             other = self.listed(name, queue_id)
             if other not in known:
                 known.add(other)

@@ -101,7 +101,7 @@ def entries_beyond(queues: ConsumeQueueTable, log_offset: int) -> dict[ConsumeQu
     found = {}
     for queue in queues:
         last = queue.entry(queue.max_offset - 1) if queue.max_offset else None
-        if last is not None and last[0] >= log_offset:
+        if last is not None and last.log_offset >= log_offset:
             found[queue] = queue.max_offset - queue.first_at(log_offset)
     return found
 
@@ -113,7 +113,7 @@ def _check_end(segments: MappedFileQueue, queues: ConsumeQueueTable) -> None:
     if count == 1:  # perhaps one with a flipped bit, unless it fits
         (queue,) = beyond
         first = queue.entry(queue.max_offset - 1)
-        count = int(first is not None and first[0] == last.end)
+        count = int(first is not None and first.log_offset == last.end)
     if count:
         missing = os.path.join(os.path.dirname(last.path), segment_name(last.end))
         raise StoreLayoutError(

@@ -203,7 +203,9 @@ class ConsumeQueue(QueueView):
     def entries_below(self, log_offset: int) -> int:
         """What `max_offset` was when the records below `log_offset` had been dispatched."""
         last = self.entry(self.max_offset - 1) if self.max_offset else None
-        return self.max_offset if last and last[0] < log_offset else self.first_at(log_offset)
+        if last is not None and last.log_offset < log_offset:
+            return self.max_offset
+        return self.first_at(log_offset)
 
     @property
     def first_offset(self) -> int:

@@ -50,9 +50,12 @@ class ExtendedQueue(ConsumeQueue):
 
         Only a message's `own` queue has an extension entry. Raises OSError.
         """
-        there = self.entry(offset) or (0, 0, 0)
-        is_there = there[:2] == (log_offset, size)
-        if is_there and (is_address(there[2]) or there[2] == tags_code):
+        there = self.entry(offset)
+        if (
+            there is not None
+            and there.is_of_record(log_offset, size)
+            and (is_address(there.tags_code) or there.tags_code == tags_code)
+        ):
             return _pack_entry(*there)
         code = self.code_for(tags_code, store_ms) if own else tags_code
         return _pack_entry(log_offset, size, code)
@@ -83,8 +86,8 @@ class ExtendedQueue(ConsumeQueue):
             self.ext.expire_below(self.ext.next_address)
             return
         entry = self.entry(self.min_offset)
-        if entry is not None and is_address(entry[2]):
-            self.ext.expire_below(entry[2])
+        if entry is not None and is_address(entry.tags_code):
+            self.ext.expire_below(entry.tags_code)
 
     def take_new_names(self) -> list[str]:
         self.ext.dispose()

@@ -15,6 +15,7 @@ says bytes or log.
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import NamedTuple
 
 ENTRY_BYTES = 20
 ENTRY = struct.Struct(">qiq")
@@ -31,6 +32,41 @@ _BACK_ENTRIES = 64
 def names_record(log_offset: int, size: int) -> bool:
     """Whether an entry with these fields names a record: it is neither empty nor pre-blank."""
     return 0 < size < PRE_BLANK_SIZE and log_offset >= 0
+
+
+class QueueEntry(NamedTuple):
+    """An entry's fields. The record takes `size` bytes of the log from `log_offset` on."""
+
+    log_offset: int
+    size: int
+    tags_code: int
+
+    @classmethod
+    def parse(cls, data: bytes, position: int = 0) -> "QueueEntry":
+        """The entry at a byte position."""
+        return cls._make(ENTRY.unpack_from(data, position))
+
+    @property
+    def names_record(self) -> bool:
+        """It is neither empty nor pre-blank."""
+        return 0 < self.size < PRE_BLANK_SIZE and self.log_offset >= 0
+
+    @property
+    def end(self) -> int:
+        """Log offset behind its record."""
+        return self.log_offset + self.size
+
+    def is_of_record(self, log_offset: int, size: int) -> bool:
+        """Whether it names the record there."""
+        return self.log_offset == log_offset and self.size == size
+
+
+class NamedRecord(NamedTuple):
+    """That the entry of a queue offset names a record."""
+
+    queue_offset: int
+    log_offset: int
+    size: int
 
 
 class QueueView(ABC):
@@ -59,13 +95,13 @@ class QueueView(ABC):
         """The queue as people write it."""
         return f"{self.topic}/{self.queue_id}"
 
-    def entry(self, offset: int) -> tuple[int, int, int] | None:
-        """(log offset, size, tags code) of a slot, None where it is empty, blank or absent."""
+    def entry(self, offset: int) -> QueueEntry | None:
+        """The entry of a slot, None where it is empty, blank or absent."""
         data = self.read_entries(offset, 1)
         if len(data) < ENTRY_BYTES:
             return None
-        entry: tuple[int, int, int] = ENTRY.unpack(data)
-        return entry if 0 < entry[1] < PRE_BLANK_SIZE and entry[0] >= 0 else None
+        entry = QueueEntry.parse(data)
+        return entry if entry.names_record else None
 
     def is_pre_blank(self, offset: int) -> bool:
         """Whether the slot is held by an entry that names no record."""
@@ -99,8 +135,8 @@ class QueueView(ABC):
             else:
                 offset = self.next_file_offset(offset)
 
-    def first_named(self, start: int, end: int) -> tuple[int, int, int] | None:
-        """(queue offset, log offset, size) of the first entry of [start, end) naming a record."""
+    def first_named(self, start: int, end: int) -> NamedRecord | None:
+        """The record that the first entry of [start, end) to name one names."""
         chunk = 8  # most often the very first one names a record
         while start < end:
             data = self.read_entries(start, min(chunk, end - start))
@@ -111,11 +147,11 @@ class QueueView(ABC):
             if data != BLANK_CHUNK[: len(data)] and data.count(0) != len(data):
                 for index, (log_offset, size, _) in enumerate(ENTRY.iter_unpack(data)):
                     if 0 < size < PRE_BLANK_SIZE and log_offset >= 0:
-                        return start + index, log_offset, size
+                        return NamedRecord(start + index, log_offset, size)
             start += len(data) // ENTRY_BYTES
         return None
 
-    def last_named(self, end: int) -> tuple[int, int, int] | None:
+    def last_named(self, end: int) -> NamedRecord | None:
         """The same of the last entry below `end`."""
         entries = self.segment_bytes // ENTRY_BYTES
         while end > self.first_offset:
@@ -124,7 +160,7 @@ class QueueView(ABC):
             for index in range(len(data) // ENTRY_BYTES - 1, -1, -1):
                 log_offset, size, _ = ENTRY.unpack_from(data, index * ENTRY_BYTES)
                 if names_record(log_offset, size):
-                    return start + index, log_offset, size
+                    return NamedRecord(start + index, log_offset, size)
             end = start
         return None
 
@@ -137,9 +173,9 @@ class QueueView(ABC):
         while low < high:
             middle = (low + high) // 2
             found = self.first_named(middle, high)
-            if found is not None and found[1] < log_offset:
-                low = found[0] + 1
+            if found is not None and found.log_offset < log_offset:
+                low = found.queue_offset + 1
             else:
                 high = middle
         found = self.first_named(low, self.max_offset)
-        return self.max_offset if found is None else found[0]
+        return self.max_offset if found is None else found.queue_offset

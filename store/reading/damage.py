@@ -22,6 +22,7 @@ from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record_check import RECORD, RecordHead, check_record
 from aerobee.protocol.message.record_layout import MESSAGE_MAGIC, SIZE_AND_MAGIC
 from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.queue_view import QueueEntry
 from aerobee.store.queues.slots import names_slot
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.scan.boundaries import named_back
@@ -31,8 +32,6 @@ from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.stats import StoreStats
 
 log = logging.getLogger("aerobee.store")
-
-Entry = tuple[int, int, int]
 
 # Places that are logged, some 200 bytes each; those beyond are only counted.
 _MOST_REPORTED = 10_000
@@ -65,7 +64,7 @@ class Judge:
         self._queues = queues
         self._crc_check = crc_check
 
-    def is_sound(self, queue: ConsumeQueue, offset: int, entry: Entry) -> bool:
+    def is_sound(self, queue: ConsumeQueue, offset: int, entry: QueueEntry) -> bool:
         """Whether the record an entry names checks out whole and names the entry back."""
         log_offset, size, _ = entry
         segment = self._segments.find(log_offset)
@@ -80,7 +79,7 @@ class Judge:
             return False
         return True
 
-    def judge(self, queue: ConsumeQueue, offset: int, entry: Entry) -> Verdict | None:
+    def judge(self, queue: ConsumeQueue, offset: int, entry: QueueEntry) -> Verdict | None:
         """What is wrong with an entry and its record; None if nothing is, or its record was removed
         with its segment."""
         log_offset, size, _ = entry
@@ -106,17 +105,18 @@ class Judge:
             return _wrong(entry, f"it gives its record {size} bytes, the record has {head.size}")
         return None
 
-    def _outside(self, queue: ConsumeQueue, offset: int, entry: Entry) -> Verdict | None:
+    def _outside(self, queue: ConsumeQueue, offset: int, entry: QueueEntry) -> Verdict | None:
         first = self._segments.min_offset
-        if 0 <= entry[0] < first:
+        if 0 <= entry.log_offset < first:
             before = queue.entry(offset - 1) if offset > queue.first_offset else None
-            if before is None or before[0] < first:
+            if before is None or before.log_offset < first:
                 return None
         return _wrong(
-            entry, f"it names {entry[0]}, the log is {first} to {self._segments.max_offset}"
+            entry,
+            f"it names {entry.log_offset}, the log is {first} to {self._segments.max_offset}",
         )
 
-    def _stands_there(self, segment: MappedFile, entry: Entry) -> bool:
+    def _stands_there(self, segment: MappedFile, entry: QueueEntry) -> bool:
         """Whether a record, damaged as it is, stands where the entry says.
 
         If two of size, magic and own place are right, or a sound record follows: one flipped bit
@@ -133,13 +133,13 @@ class Judge:
         return reader.is_sound(log_offset + size, self._crc_check)
 
     def _named_elsewhere(
-        self, queue: ConsumeQueue, offset: int, entry: Entry, head: RecordHead
+        self, queue: ConsumeQueue, offset: int, entry: QueueEntry, head: RecordHead
     ) -> Verdict:
         """The record is whole, but says that it is another queue's, or another one of this queue's.
 
         The entry is wrong if the slot that the record claims names it, or is free and fits it.
         """
-        log_offset = entry[0]
+        log_offset = entry.log_offset
         claim = (
             f"it says it is message {head.queue_offset} of queue {head.queue_id} of {head.topic}"
         )
@@ -148,7 +148,7 @@ class Judge:
             return _wrong(entry, f"its record is not in order with its neighbours' ({claim})")
         if other is not None and head.queue_offset < other.max_offset:
             found = other.entry(head.queue_offset)
-            if found is not None and found[0] == log_offset:
+            if found is not None and found.log_offset == log_offset:
                 return _wrong(entry, claim)
             is_free = found is None or not self.is_sound(other, head.queue_offset, found)
             if is_free and self._fits(other, head.queue_offset, log_offset):
@@ -158,11 +158,11 @@ class Judge:
     def _fits(self, queue: ConsumeQueue, offset: int, log_offset: int) -> bool:
         """Whether a record there may have that slot: the sound ones beside it are in order."""
         before, after = self._sound_entry(queue, offset - 1), self._sound_entry(queue, offset + 1)
-        return (before is None or before[0] < log_offset) and (
-            after is None or log_offset < after[0]
+        return (before is None or before.log_offset < log_offset) and (
+            after is None or log_offset < after.log_offset
         )
 
-    def _sound_entry(self, queue: ConsumeQueue, offset: int) -> Entry | None:
+    def _sound_entry(self, queue: ConsumeQueue, offset: int) -> QueueEntry | None:
         entry = queue.entry(offset) if offset >= queue.first_offset else None
         return entry if entry is not None and self.is_sound(queue, offset, entry) else None
 
@@ -191,7 +191,7 @@ class DamageReports:
         self._silent = False
         self._lock = threading.Lock()
 
-    def met(self, queue: ConsumeQueue, offset: int, entry: Entry) -> None:
+    def met(self, queue: ConsumeQueue, offset: int, entry: QueueEntry) -> None:
         """A read has come to an entry whose record it cannot send."""
         slot = (queue.topic, queue.queue_id, offset)
         if slot in self._reported:
@@ -271,5 +271,5 @@ def _touches(ranges: tuple[tuple[int, int], ...], position: int, size: int) -> b
     return any(low < position + size and position < high for low, high in ranges)
 
 
-def _wrong(entry: Entry, reason: str) -> Verdict:
-    return Verdict(Kind.ENTRY, entry[0], entry[0] + max(0, entry[1]), reason)
+def _wrong(entry: QueueEntry, reason: str) -> Verdict:
+    return Verdict(Kind.ENTRY, entry.log_offset, entry.log_offset + max(0, entry.size), reason)

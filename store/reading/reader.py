@@ -30,7 +30,7 @@ from aerobee.protocol.message.record_layout import MESSAGE_MAGIC
 from aerobee.store.log.commit_log import CommitLog, CommitMark
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.consume_queue_ext import MOST_ADDRESS
-from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueEntry
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.reading.damage import DamageReports
 from aerobee.store.segments.mapped_file import MappedFile
@@ -180,6 +180,14 @@ class Reader:
         self._scan(queue, entries, result, len(entries) // ENTRY_BYTES, None, None, self._limits)
         return result
 
+    def _stands(self, queue: ConsumeQueue, queue_offset: int, *fields: int) -> bool:
+        """Whether the record that an entry of these fields names is there and names it back."""
+        return self._is_sound(queue, queue_offset, QueueEntry._make(fields))
+
+    def _met(self, queue: ConsumeQueue, queue_offset: int, *fields: int) -> None:
+        """A pull has come to an entry of these fields that gives no message."""
+        self._damage.met(queue, queue_offset, QueueEntry._make(fields))
+
     def _missed(self, status: GetStatus, following: int, lowest: int, highest: int) -> GetResult:
         self._stats.get_missed += 1
         return GetResult(status, following, lowest, highest)
@@ -208,7 +216,7 @@ class Reader:
         for log_offset, size, tags_code in ENTRY.iter_unpack(data):
             if size <= 0 or size == PRE_BLANK_SIZE:
                 if size <= 0:
-                    self._damage.met(queue, start + scanned, (log_offset, size, tags_code))
+                    self._met(queue, start + scanned, log_offset, size, tags_code)
                 scanned += 1
                 status = GetStatus.MESSAGE_WAS_REMOVING
                 continue
@@ -235,10 +243,10 @@ class Reader:
             if segment is None or not (
                 _is_record(segment, log_offset, size)
                 if log_offset >= checked_below
-                else self._is_sound(queue, start + scanned - 1, (log_offset, size, tags_code))
+                else self._stands(queue, start + scanned - 1, log_offset, size, tags_code)
             ):
                 # Deleted with its segment, as all up to the log's beginning; or damage.
-                self._damage.met(queue, start + scanned - 1, (log_offset, size, tags_code))
+                self._met(queue, start + scanned - 1, log_offset, size, tags_code)
                 status = GetStatus.MESSAGE_WAS_REMOVING
                 if segment is None:
                     skip_until = self._log.min_offset
@@ -313,7 +321,9 @@ class Reader:
         """Whether the message is near enough to the log's end to be in the page cache."""
         queue = self._queues.get(topic, queue_id)
         entry = None if queue is None else queue.entry(queue_offset)
-        return entry is not None and self._log.written - entry[0] <= self._limits.memory_bytes
+        if entry is None:
+            return False
+        return self._log.written - entry.log_offset <= self._limits.memory_bytes
 
 
 def _room(

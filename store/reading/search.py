@@ -7,6 +7,7 @@ Threads: the store's caller only.
 """
 
 from itertools import islice
+from typing import NamedTuple
 
 from aerobee.protocol.message.record_check import RecordHead
 from aerobee.store.index.service import IndexService, candidates
@@ -19,6 +20,13 @@ from aerobee.store.segments.results import QueryResult
 _QUERY_ROUNDS = 3
 # Records that are looked at where the index cannot tell their time.
 _UNORDERED_MOST = 256
+
+
+class _Timed(NamedTuple):
+    """A message of a queue, and its store time in milliseconds."""
+
+    queue_offset: int
+    store_ms: int
 
 
 class Search:
@@ -40,7 +48,7 @@ class Search:
         """Store time of the message at a queue offset; -1 if there is none."""
         queue = self._queues.get(topic, queue_id)
         entry = None if queue is None else queue.entry(queue_offset)
-        return -1 if entry is None else self._reader.store_time_at(entry[0])
+        return -1 if entry is None else self._reader.store_time_at(entry.log_offset)
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
         """Store time of the queue's first message; -1 if it has none."""
@@ -67,34 +75,35 @@ class Search:
         while low < high:
             middle = (low + high) // 2
             found = self._timed(queue, middle, high)
-            if found is None or found[1] >= timestamp_ms:
+            if found is None or found.store_ms >= timestamp_ms:
                 high = middle
             else:
-                low = found[0] + 1
+                low = found.queue_offset + 1
         after = self._timed(queue, low, queue.max_offset)
         before = self._timed_before(queue, low)
         if after is None or before is None:
             nearest = after or before
-            return queue.min_offset if nearest is None else nearest[0]
-        if after[1] - timestamp_ms < timestamp_ms - before[1]:
-            return after[0]
-        return before[0]
+            return queue.min_offset if nearest is None else nearest.queue_offset
+        if after.store_ms - timestamp_ms < timestamp_ms - before.store_ms:
+            return after.queue_offset
+        return before.queue_offset
 
-    def _timed(self, queue: ConsumeQueue, start: int, end: int) -> tuple[int, int] | None:
-        """(queue offset, store time) of the first message in [start, end) that can be read."""
+    def _timed(self, queue: ConsumeQueue, start: int, end: int) -> _Timed | None:
+        """The first message in [start, end) that can be read."""
         while (named := queue.first_named(start, end)) is not None:
-            time_ms = self._reader.store_time_at(named[1])
+            time_ms = self._reader.store_time_at(named.log_offset)
             if time_ms >= 0:
-                return named[0], time_ms
-            start = named[0] + 1
+                return _Timed(named.queue_offset, time_ms)
+            start = named.queue_offset + 1
         return None
 
-    def _timed_before(self, queue: ConsumeQueue, end: int) -> tuple[int, int] | None:
+    def _timed_before(self, queue: ConsumeQueue, end: int) -> _Timed | None:
         """The same for the last message below `end`."""
         for offset in range(end - 1, queue.min_offset - 1, -1):
             entry = queue.entry(offset)
-            if entry is not None and (time_ms := self._reader.store_time_at(entry[0])) >= 0:
-                return offset, time_ms
+            time_ms = -1 if entry is None else self._reader.store_time_at(entry.log_offset)
+            if time_ms >= 0:
+                return _Timed(offset, time_ms)
         return None
 
     # --- by key -----------------------------------------------------------------------------

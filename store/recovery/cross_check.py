@@ -12,7 +12,7 @@ from aerobee.protocol.message.record_check import CHECK_BODY, CHECK_NOTHING, REC
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.index.service import IndexService
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.queue_view import EMPTY, ENTRY, ENTRY_BYTES, QueueView
+from aerobee.store.queues.queue_view import EMPTY, ENTRY, ENTRY_BYTES, QueueEntry, QueueView
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.scan.boundaries import Boundaries, last_boundary, named_back
 from aerobee.store.scan.segment_reader import MappedReader
@@ -45,11 +45,9 @@ class CrossCheck:
         return end, 0 if head is None else head.store_timestamp_ms
 
     def _names_back(self, queue: QueueView, offset: int, log_offset: int, size: int) -> bool:
-        return self.named_back(queue, offset, (log_offset, size, 0)) is not None
+        return self.named_back(queue, offset, QueueEntry(log_offset, size, 0)) is not None
 
-    def named_back(
-        self, queue: QueueView, offset: int, entry: tuple[int, int, int]
-    ) -> RecordHead | None:
+    def named_back(self, queue: QueueView, offset: int, entry: QueueEntry) -> RecordHead | None:
         """The record an entry names, if it is that queue's message of that offset and size."""
         log_offset, size, _ = entry
         reader = self._reader(log_offset)
@@ -94,7 +92,7 @@ class CrossCheck:
         """
         for hole in _holes(queue, queue.first_offset if first is None else first):
             before = queue.last_named(hole)
-            return 0 if before is None else before[1]
+            return 0 if before is None else before.log_offset
         return start
 
     def is_anothers(self, queue: ConsumeQueue, looks: int, gaps: Sequence[tuple[int, int]]) -> bool:
@@ -119,9 +117,9 @@ class CrossCheck:
     ) -> bool:
         """Whether an entry names a sound record that is not the queue's message of that offset."""
         entry = queue.entry(offset)
-        if entry is None or any(start <= entry[0] < end for start, end in gaps):
+        if entry is None or any(start <= entry.log_offset < end for start, end in gaps):
             return False
-        head = self._head(entry[0])
+        head = self._head(entry.log_offset)
         return head is not None and head.kind == RECORD and not self.is_sound(queue, offset, entry)
 
     def begins_late(self, queue: ConsumeQueue) -> bool:
@@ -131,13 +129,13 @@ class CrossCheck:
             return False
         log_start = self._segments.min_offset
         first = queue.first_named(queue.first_offset, queue.max_offset)
-        return not log_start if first is None else first[1] > log_start
+        return not log_start if first is None else first.log_offset > log_start
 
     def before_unmade(self, queue: ConsumeQueue) -> int:
         """The record before the first slot of the queue's first file that is gone."""
         first = min(file.start for file in queue.unmade) // ENTRY_BYTES
         before = queue.last_named(first)
-        return 0 if before is None else before[1]
+        return 0 if before is None else before.log_offset
 
     def before_unsound_end(self, queue: ConsumeQueue, start: int) -> int:
         """The last record below the queue's last entry that an entry of it names and that names the
@@ -157,18 +155,18 @@ class CrossCheck:
         for offset in range(last, queue.first_offset - 1, -1):
             entry = queue.entry(offset)
             if entry is not None and self.named_back(queue, offset, entry) is not None:
-                return start if offset == last else min(start, entry[0])
+                return start if offset == last else min(start, entry.log_offset)
         return 0
 
     def _is_of_damaged(self, queue: ConsumeQueue, offset: int) -> bool:
         """Whether an entry agrees in place and size with what is left of a record there."""
         entry = queue.entry(offset)
-        reader = None if entry is None else self._reader(entry[0])
+        reader = None if entry is None else self._reader(entry.log_offset)
         if entry is None or reader is None or self.is_sound(queue, offset, entry):
             return False
-        claimed = reader.claimed_sizes(entry[0], reader.end)
-        is_damaged = not reader.is_sound(entry[0], CHECK_BODY)
-        return is_damaged and entry[1] in (claimed.by_field, claimed.by_parts)
+        claimed = reader.claimed_sizes(entry.log_offset, reader.end)
+        is_damaged = not reader.is_sound(entry.log_offset, CHECK_BODY)
+        return is_damaged and entry.size in (claimed.by_field, claimed.by_parts)
 
     def boundary_at(self, log_offset: int) -> int:
         """`log_offset` if a record begins there, else the beginning of its segment."""
@@ -183,7 +181,7 @@ class CrossCheck:
             return self._segments.min_offset
         return self.boundary_at(index.files[keep - 1].end_offset)
 
-    def is_sound(self, queue: ConsumeQueue, offset: int, entry: tuple[int, int, int]) -> bool:
+    def is_sound(self, queue: ConsumeQueue, offset: int, entry: QueueEntry) -> bool:
         """Whether the record that an entry names is there and names the entry back."""
         return self.named_back(queue, offset, entry) is not None
 

@@ -24,7 +24,7 @@ import os
 
 import msgspec
 
-from aerobee.protocol.message.record_check import CHECK_NOTHING
+from aerobee.protocol.message.record_check import CHECK_NOTHING, log_offset_of, store_ms_of
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.offsets_file import MOST_GAPS, ClockNote, DerivedMarks, Offsets, OffsetsFile
@@ -215,12 +215,12 @@ class Recovery:
         gaps_seen = 0
         for batch, *_ in scan.batches(start):
             self.report.records_read += len(batch)
-            self.last_store_ms = batch[-1][5]
+            self.last_store_ms = store_ms_of(batch[-1])
             if len(scan.gaps) > gaps_seen:
                 sequences.lost += sum([gap.records for gap in scan.gaps[gaps_seen:]])
                 gaps_seen = len(scan.gaps)
-            if batch[0][0] < dispatch_from:
-                batch = [record for record in batch if record[0] >= dispatch_from]
+            if log_offset_of(batch[0]) < dispatch_from:
+                batch = [record for record in batch if log_offset_of(record) >= dispatch_from]
             unusable = self._dispatcher.unusable
             entries = self._dispatcher.entries(batch)
             sequences.lost += self._dispatcher.unusable - unusable
@@ -285,7 +285,7 @@ class Recovery:
             entry = queue.entry(end - 1)
             if entry is None and queue.is_pre_blank(end - 1):
                 break
-            if entry is not None and entry[0] + entry[1] <= scan.end:
+            if entry is not None and entry.end <= scan.end:
                 break
             end -= 1
         if end < queue.max_offset:
@@ -300,7 +300,7 @@ class Recovery:
         while offset < queue.max_offset:
             entry = queue.entry(offset)
             if entry is not None:
-                if entry[0] >= gap.end:
+                if entry.log_offset >= gap.end:
                     return
                 self._blank(queue, offset)
             offset += 1
@@ -313,7 +313,7 @@ class Recovery:
         """
         for offset in range(queue.max_offset - 1, queue.first_offset - 1, -1):
             entry = queue.entry(offset)
-            if entry is None or entry[0] < self._segments.min_offset:
+            if entry is None or entry.log_offset < self._segments.min_offset:
                 return
             if self._cross_check.is_sound(queue, offset, entry):
                 return

@@ -18,6 +18,7 @@ import logging
 import os
 from dataclasses import dataclass, field
 
+from aerobee.protocol.message.record_check import store_ms_of
 from aerobee.protocol.names import SCHEDULE_TOPIC, SYSTEM_TOPICS, is_light
 from aerobee.store.disk.offsets_file import MOST_GAPS, DerivedMarks, Offsets, OffsetsFile
 from aerobee.store.errors import MessageIllegal, StoreLayoutError
@@ -194,7 +195,7 @@ class Build:
         gaps_seen = 0
         for batch, *_ in self._scan.batches(start):
             self._report.records += len(batch)
-            self._last_store_ms = batch[-1][5]
+            self._last_store_ms = store_ms_of(batch[-1])
             sequences.lost += sum([gap.records for gap in self._scan.gaps[gaps_seen:]])
             gaps_seen = len(self._scan.gaps)
             unusable = parts.dispatcher.unusable
@@ -285,11 +286,13 @@ class Build:
         for first, data in old.chunks():
             for offset, (log_offset, size, due_ms) in enumerate(ENTRY.iter_unpack(data), first):
                 entry = queue.entry(offset)
-                same = entry is not None and entry[:2] == (log_offset, size)
-                if same and entry is not None and entry[2] != due_ms > _I32_MAX:
+                if entry is None or not entry.is_of_record(log_offset, size):
+                    continue
+                if entry.tags_code != due_ms > _I32_MAX:
                     raise StoreLayoutError(
                         f"message {offset} of {old.name} is due at {due_ms}, by the delay levels "
-                        f"known here at {entry[2]}. Give the broker's configuration with --config."
+                        f"known here at {entry.tags_code}. Give the broker's configuration with "
+                        "--config."
                     )
 
     def sync(self) -> None:

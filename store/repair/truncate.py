@@ -16,6 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
+from aerobee.protocol.message.record_check import end_of, log_offset_of, store_ms_of
 from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
 from aerobee.store.disk.offsets_file import DerivedMarks, Offsets, OffsetsFile
 from aerobee.store.errors import NoSuchPlace
@@ -105,10 +106,10 @@ class _Planner:
         below, end, last_ms = begin, begin, 0
         above = None
         for record in scan.records(begin):
-            if record[0] >= at:
-                above = record[0]
+            if log_offset_of(record) >= at:
+                above = log_offset_of(record)
                 break
-            below, end, last_ms = record[0], record[0] + record[1], record[5]
+            below, end, last_ms = log_offset_of(record), end_of(record), store_ms_of(record)
         if above is None and at > scan.end:
             raise NoSuchPlace(f"the log ends at {scan.end}; there is nothing at {at}")
         above = scan.end if above is None else above
@@ -129,9 +130,9 @@ class _Planner:
         scan = self._files.scanner()[0]
         last_ms = 0
         for record in scan.records(begin):
-            if record[5] > after_ms:
-                return Cut(record[0], last_kept_ms=last_ms)
-            last_ms = record[5]
+            if store_ms_of(record) > after_ms:
+                return Cut(log_offset_of(record), last_kept_ms=last_ms)
+            last_ms = store_ms_of(record)
         return Cut(scan.end, last_kept_ms=last_ms)
 
     def _count(self, cut: Cut) -> None:
@@ -140,7 +141,7 @@ class _Planner:
         numbers: dict[tuple[str, int], int] = {}
         for batch in scan.batches(cut.log_offset):
             cut.records += len(batch.records)
-            cut.first_ms = cut.first_ms or batch.records[0][5]
+            cut.first_ms = cut.first_ms or store_ms_of(batch.records[0])
             for _, _, queue_id, number, sys_flag, store_ms, topic, *_ in batch.records:
                 if not sys_flag & SYS_TRANSACTION_PREPARED:
                     cut.topics[topic] += 1

@@ -142,7 +142,7 @@ def plan_queue(files: Files, queue: ConsumeQueue, log_min: int) -> QueueTrim | N
             gone += 1
         copy.segments = copy.segments[gone:]
         first = copy.entry(copy.min_offset)
-        if not gone and first is not None and first[0] >= log_min:
+        if not gone and first is not None and first.log_offset >= log_min:
             return None
         min_offset = max(copy.min_offset, copy.first_at(log_min))
     if not gone and min_offset == copy.min_offset:

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record_check import CHECK_NOTHING, RECORD, RecordHead
 from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
-from aerobee.store.queues.queue_view import QueueView
+from aerobee.store.queues.queue_view import NamedRecord, QueueView
 from aerobee.store.queues.slots import names_slot
 from aerobee.store.scan.segment_reader import SegmentReader
 
@@ -92,7 +92,7 @@ class Boundaries:
         queue = self._in_order[number]
         named = queue.first_named(offset, queue.max_offset)
         if named is not None and self._ahead is not None:
-            heappush(self._ahead, (named[1], number, named[0], named[2]))
+            heappush(self._ahead, (named.log_offset, number, named.queue_offset, named.size))
 
 
 def last_boundary(
@@ -103,9 +103,9 @@ def last_boundary(
     last = [(one, queue) for queue in queues if (one := queue.last_named(queue.max_offset))]
     best, entry = least, None
     # Youngest first: the first one that is named back mostly decides.
-    for newest, queue in sorted(last, key=lambda item: -item[0][1]):
-        named: tuple[int, int, int] | None = newest
-        while named is not None and named[1] >= best:
+    for newest, queue in sorted(last, key=lambda item: -item[0].log_offset):
+        named: NamedRecord | None = newest
+        while named is not None and named.log_offset >= best:
             offset, log_offset, size = named
             if names_back(queue, offset, log_offset, size):
                 best, entry = log_offset + size, (queue, offset)

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator
 from typing import NamedTuple, Protocol
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record_check import BLANK, Checked, RecordHead
+from aerobee.protocol.message.record_check import BLANK, Checked, RecordHead, end_of
 from aerobee.protocol.message.record_layout import BLANK_BYTES, MIN_RECORD_BYTES
 from aerobee.store.scan.boundaries import Boundaries
 from aerobee.store.scan.resynchronise import Resynchroniser
@@ -172,7 +172,7 @@ class LogScanner:
             if records:
                 least = MIN_RECORD_BYTES
                 self._sound_from(log_offset)
-                log_offset = self.end = records[-1][0] + records[-1][1]
+                log_offset = self.end = end_of(records[-1])
                 yield Batch(records, buffer, at)
                 continue
             try:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from aerobee.protocol.message.record_layout import MIN_RECORD_BYTES
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueEntry
 from aerobee.store.scan.compare import differences
 
 # Slots that may be missing for reasons nobody noticed, a flipped transaction bit for example.
@@ -48,15 +48,14 @@ class Run(NamedTuple):
         return self.first + self.length
 
     @property
-    def entry(self) -> tuple[int, int, int]:
+    def entry(self) -> QueueEntry:
         """Of the first record."""
-        entry: tuple[int, int, int] = ENTRY.unpack_from(self.entries)
-        return entry
+        return QueueEntry.parse(self.entries)
 
     @property
     def log_offset(self) -> int:
         """Of the first record."""
-        return self.entry[0]
+        return self.entry.log_offset
 
     def part(self, low: int, high: int) -> "Run":
         """Its claims to slots of [low, high)."""
@@ -107,7 +106,7 @@ class Lagging(Exception):
 
 
 #: Whether the record that an entry names is there and names the entry back: (queue, offset, entry).
-Sound = Callable[[ConsumeQueue, int, tuple[int, int, int]], bool]
+Sound = Callable[[ConsumeQueue, int, QueueEntry], bool]
 
 
 #: Whether the record at a log offset has this queue as its own, not as a further one.
@@ -124,11 +123,11 @@ def nearest_sound(queue: ConsumeQueue, slots: range, sound: Sound) -> tuple[int,
             return slot, None
         entry = queue.entry(slot)
         if entry is not None and sound(queue, slot, entry):
-            return slot, entry[0]
+            return slot, entry.log_offset
     return slots.stop, None
 
 
-def nothing_is_sound(_queue: ConsumeQueue, _offset: int, _entry: tuple[int, int, int]) -> bool:
+def nothing_is_sound(_queue: ConsumeQueue, _offset: int, _entry: QueueEntry) -> bool:
     """For readers of records that need no judgement."""
     return False
 
@@ -237,13 +236,13 @@ class Sequences:
         return run
 
     def _is_displaced(self, queue: ConsumeQueue, run: Run) -> bool:
-        place = run.entry[:2]
+        log_offset, size, _ = run.entry
         there = queue.entry(run.first)
-        if there is not None and there[:2] == place:
+        if there is not None and there.is_of_record(log_offset, size):
             return False
-        slot = queue.first_at(run.log_offset)
+        slot = queue.first_at(log_offset)
         named = queue.entry(slot)
-        if slot == run.first or named is None or named[:2] != place:
+        if slot == run.first or named is None or not named.is_of_record(log_offset, size):
             return False
         # An entry that is wrong itself, in a file that was swapped, does not stand among sound
         # ones.
@@ -255,7 +254,7 @@ class Sequences:
         ):
             return False
         return (before is not None or after is not None) and (
-            (before is None or before < place[0]) and (after is None or place[0] < after)
+            (before is None or before < log_offset) and (after is None or log_offset < after)
         )
 
     def _is_double(self, queue: ConsumeQueue, state: _State, run: Run) -> bool:
@@ -269,14 +268,14 @@ class Sequences:
         if state.expected != run.first + 1:
             return False
         entry = queue.entry(run.first)
-        return entry is None or entry[0] != run.log_offset
+        return entry is None or entry.log_offset != run.log_offset
 
     def _in_place(self, queue: ConsumeQueue, state: _State, claim: Run) -> bool:
         expected = queue.max_offset if state.expected is None else state.expected
         if 0 <= claim.first - expected <= self.lost:
             return claim.first == expected or state.expected is not None
         entry = queue.entry(claim.first)
-        return entry is not None and entry[0] == claim.log_offset
+        return entry is not None and entry.log_offset == claim.log_offset
 
     def _likely(self, queue: ConsumeQueue, state: _State, claim: Run) -> bool:
         """Whether to believe a single claim that nothing followed."""
@@ -303,7 +302,7 @@ class Sequences:
         self.strays.append(
             Gap(
                 claim.log_offset,
-                claim.log_offset + claim.entry[1],
+                claim.entry.end,
                 f"the record at {claim.log_offset} claims to be message {claim.first} of "
                 f"queue {queue.queue_id} of {queue.topic}, which does not fit that queue",
             )
@@ -325,7 +324,7 @@ class Sequences:
             entry = queue.entry(offset)
             if entry is not None:
                 # There is nothing to read before the log's beginning, whatever is missing.
-                start = max(entry[0], self._log_min)
+                start = max(entry.log_offset, self._log_min)
                 if start < self._read_from:
                     raise Lagging(start)
                 return
@@ -345,11 +344,11 @@ class Sequences:
 
     def _replace(self, queue: ConsumeQueue, offset: int, wanted: bytes, present: bytes) -> None:
         """Put an entry where another one is, unless that names a later record, soundly."""
-        entry: tuple[int, int, int] = ENTRY.unpack(present)
-        if 0 < entry[1] < PRE_BLANK_SIZE:
+        entry = QueueEntry.parse(present)
+        if 0 < entry.size < PRE_BLANK_SIZE:
             self.conflicts += 1
             log_offset = ENTRY.unpack(wanted)[0]
-            if entry[0] > log_offset and self._sound(queue, offset, entry):
+            if entry.log_offset > log_offset and self._sound(queue, offset, entry):
                 return
         queue.write_entries(offset, wanted)
         self.written += 1

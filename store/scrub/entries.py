@@ -22,7 +22,13 @@ from aerobee.store.disk.files import Files
 from aerobee.store.dispatch.derived import Derivation, by_queue
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
-from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueView
+from aerobee.store.queues.queue_view import (
+    ENTRY,
+    ENTRY_BYTES,
+    PRE_BLANK_SIZE,
+    QueueEntry,
+    QueueView,
+)
 from aerobee.store.queues.snapshot import Snapshot
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.scan.boundaries import Boundaries, named_back
@@ -45,15 +51,14 @@ _RUN_BYTES = _RUN_ENTRIES * ENTRY_BYTES
 _LEAST_TAGS_CODE = -(1 << 31)
 
 
-Entry = tuple[int, int, int]
-
-
-def is_same(queue: ConsumeQueue, expected: Entry, found: Entry) -> bool:
+def is_same(queue: ConsumeQueue, expected: QueueEntry, found: QueueEntry) -> bool:
     """Whether a slot holds what its record makes it. A delayed message's delivery time may come of
     other levels than today's; an address in the extension stands for a tags code."""
-    if expected[:2] != found[:2]:
+    if not found.is_of_record(expected.log_offset, expected.size):
         return False
-    return expected[2] == found[2] or queue.delayed or found[2] < _LEAST_TAGS_CODE
+    return (
+        expected.tags_code == found.tags_code or queue.delayed or found.tags_code < _LEAST_TAGS_CODE
+    )
 
 
 class Orphan(NamedTuple):
@@ -61,7 +66,7 @@ class Orphan(NamedTuple):
 
     queue: ConsumeQueue
     queue_offset: int
-    entry: Entry
+    entry: QueueEntry
 
 
 class EntryCheck:
@@ -132,7 +137,7 @@ class EntryCheck:
             return
         different, right = 0, run.first
         for slot, one, other in differences(run.first, run.entries, found):
-            if not is_same(queue, ENTRY.unpack(one), ENTRY.unpack(other)):
+            if not is_same(queue, QueueEntry.parse(one), QueueEntry.parse(other)):
                 self._is_right(queue, right, slot)
                 different, right = different + 1, slot + 1
         self._is_right(queue, right, run.end)
@@ -174,8 +179,9 @@ class EntryCheck:
                 data = copy.read_entries(low, min(begin, end) - low)[:_RUN_BYTES]
                 if not data:
                     return
-                for slot, entry in enumerate(ENTRY.iter_unpack(data), low):
-                    if 0 < entry[1] < PRE_BLANK_SIZE and self._start <= entry[0] < self._end:
+                for slot, (log_offset, size, code) in enumerate(ENTRY.iter_unpack(data), low):
+                    if 0 < size < PRE_BLANK_SIZE and self._start <= log_offset < self._end:
+                        entry = QueueEntry(log_offset, size, code)
                         self.orphans.append(Orphan(queue, slot, entry))
                 low += len(data) // ENTRY_BYTES
             low = max(low, stop)
@@ -183,9 +189,9 @@ class EntryCheck:
     def _reaches_out(self, copy: ConsumeQueue, low: int, high: int) -> bool:
         """Whether the slots on both sides of [low, high) are of other segments, or are none."""
         before, after = copy.entry(low - 1), copy.entry(high)
-        return (low <= copy.min_offset or (before is not None and before[0] < self._start)) and (
-            high >= copy.max_offset or (after is not None and after[0] >= self._end)
-        )
+        return (
+            low <= copy.min_offset or (before is not None and before.log_offset < self._start)
+        ) and (high >= copy.max_offset or (after is not None and after.log_offset >= self._end))
 
     def boundaries(self, reader: SegmentReader) -> Boundaries:
         """Where records begin in the segment by what the queues name. What cannot be read of them

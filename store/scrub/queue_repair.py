@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from aerobee.store.disk.files import Clock, is_full
 from aerobee.store.disk.health import Health
 from aerobee.store.queues.consume_queue import ConsumeQueue
-from aerobee.store.queues.queue_view import ENTRY, PRE_BLANK, PRE_BLANK_SIZE
+from aerobee.store.queues.queue_view import ENTRY, PRE_BLANK, PRE_BLANK_SIZE, QueueEntry
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.reading.damage import DamageReports, Kind, Verdict
 from aerobee.store.scan.sequence import Gap, Run, nearest_sound
@@ -164,7 +164,7 @@ class QueueRepair:
             last > first
             and begins is not None
             and ends is not None
-            and run.part(last, run.end).log_offset < begins[0] < ends[0]
+            and run.part(last, run.end).log_offset < begins.log_offset < ends.log_offset
             and self._is_sound(queue, first, begins)
             and self._is_sound(queue, last, ends)
         )
@@ -177,8 +177,8 @@ class QueueRepair:
             return True
         if self._segments.find(log_offset) is None or self._is_known_gap(log_offset):
             return True
-        reason = f"it is {ENTRY.unpack(found)}, of its message it would be {claim.entry}"
-        verdict = Verdict(Kind.ENTRY, log_offset, log_offset + claim.entry[1], reason)
+        reason = f"it is {ENTRY.unpack(found)}, of its message it would be {tuple(claim.entry)}"
+        verdict = Verdict(Kind.ENTRY, log_offset, claim.entry.end, reason)
         before, after = self._before(queue, slot), self._after(queue, slot)
         if (before is not None and before > log_offset) or (
             after is not None and after < log_offset
@@ -197,13 +197,17 @@ class QueueRepair:
             return False
         if not queue.first_offset <= slot < queue.max_offset:
             return False
-        present = ENTRY.unpack(found)
+        present = QueueEntry.parse(found)
         if is_same(queue, expected, present):
             return False
-        if present[:2] == expected[:2] or not 0 < present[1] < PRE_BLANK_SIZE:
+        if present.is_of_record(expected.log_offset, expected.size):
+            return True
+        if not 0 < present.size < PRE_BLANK_SIZE:
             return True
         # In a gap its own message is lost, whatever claims the slot now.
-        return not self._is_known_gap(present[0]) and not self._is_sound(queue, slot, present)
+        return not self._is_known_gap(present.log_offset) and not self._is_sound(
+            queue, slot, present
+        )
 
     def _before(self, queue: ConsumeQueue, slot: int) -> int | None:
         """Log offset of the nearest sound entry before the slot, None if there is none near."""

@@ -361,7 +361,7 @@ class Scrub:
     def _slot_of(self, gap: Gap, findings: Findings) -> tuple[str, int, int] | None:
         """The queue and queue offset of the message that was there, if an entry still names it."""
         for queue, queue_offset, entry in findings.orphans:
-            if gap.start <= entry[0] < gap.end:
+            if gap.start <= entry.log_offset < gap.end:
                 return queue.topic, queue.queue_id, queue_offset
         return None
 
