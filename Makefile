@@ -19,7 +19,7 @@ FIGURES := .run/figures.jsonl
 help:
 	@echo 'make run     a broker with its name server, ready to send and pull (STORE=DIR, ARGS="--port 10911")'
 	@echo 'make test    everything, with the real clients of other languages (brings them first)'
-	@echo 'make campaign  the same with nothing left to chance, for an hour; refreshes docs/reliability.md'
+	@echo 'make campaign  the same with nothing left to chance, half an hour; refreshes docs/reliability.md'
 	@echo 'make check   ruff, types, unit and contract tests: about two minutes, before each commit'
 	@echo 'make bench   benchmarks; bench-spark: Spark reading from us and from Kafka'
 	@echo 'make pair    BASE=COMMIT: the working tree against that state, in turns (PAIRS=15, LOADS=P2,P5)'
