@@ -337,12 +337,12 @@ def start(name: str, root: Path, clock: ManualClock, **changes: object) -> None:
         return
     recovery = vars(store.recovery) | {"seconds": 0}
     say(name, root, sorted(recovery.items()))
-    worker, healer = store._scrub, store._healer
+    worker, repairs = store._scrub, store._queue_repair
     assert worker is not None
     while True:
         quiet = worker.idle and store.stats.scrub_passes > 0
         store.repair_queues()
-        if quiet and worker.idle and healer._work is None and not healer._findings:
+        if quiet and worker.idle and repairs._work is None and not repairs._findings:
             break
         time.sleep(0.001)
     say(name, root, store.stats.repaired_entries, store.stats.damage_found, store.known_gaps)
