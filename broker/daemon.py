@@ -40,7 +40,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.config.limits import check_limits, connection_limit
 from aerobee.config.model import Settings
 from aerobee.config.ports import VIP_BELOW, check_ports
-from aerobee.nameserver.server import NameServer, NameServerOptions
+from aerobee.nameserver.server import NameServer
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.server import RemotingServer
 from aerobee.store.disk.files import Files
@@ -219,12 +219,7 @@ class Daemon:
         settings = self.settings
         if not settings.nameserver_enabled:
             return None
-        server = NameServer(
-            settings.nameserver_host,
-            settings.nameserver_port,
-            settings.kv_file,
-            NameServerOptions(max_inflated_bytes=settings.max_inflated_bytes),
-        )
+        server = NameServer.from_settings(settings)
         await server.start()
         self._undo.append(("name server", server.close))
         return server

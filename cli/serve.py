@@ -19,7 +19,7 @@ from aerobee.config.load import Loaded, load_settings
 from aerobee.config.logs import Logging
 from aerobee.config.model import Settings
 from aerobee.nameserver.kv import KvFileDamaged
-from aerobee.nameserver.server import NameServer, NameServerOptions
+from aerobee.nameserver.server import NameServer
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.remoting.peers import address_text
 
@@ -77,12 +77,7 @@ async def _serve_routes(settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
-        server = NameServer(
-            settings.nameserver_host,
-            settings.nameserver_port,
-            settings.kv_file,
-            NameServerOptions(max_inflated_bytes=settings.max_inflated_bytes),
-        )
+        server = NameServer.from_settings(settings)
         await server.start()
     except RemotingListenError as error:
         raise CommandFailed(f"cannot start: {error}", CANNOT_CONNECT) from error

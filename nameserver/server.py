@@ -14,7 +14,9 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Self
 
+from aerobee.config.model import Settings
 from aerobee.nameserver.kv import KvFile
 from aerobee.nameserver.requests import RequestOptions, Requests
 from aerobee.nameserver.routes import RouteLimits, RouteTable
@@ -91,6 +93,16 @@ class NameServer:
         # Answers to changes of the KV table that the next save will cover.
         self._unsaved: list[tuple[Connection, Command, bytes | None]] = []
         self._request_counts: dict[int, int] = {}
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        """The one that a broker embeds, or that runs alone. Raises `KvFileDamaged`."""
+        return cls(
+            settings.nameserver_host,
+            settings.nameserver_port,
+            settings.kv_file,
+            NameServerOptions(max_inflated_bytes=settings.max_inflated_bytes),
+        )
 
     @property
     def port(self) -> int:

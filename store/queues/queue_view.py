@@ -49,7 +49,7 @@ class QueueEntry(NamedTuple):
     @property
     def names_record(self) -> bool:
         """It is neither empty nor pre-blank."""
-        return 0 < self.size < PRE_BLANK_SIZE and self.log_offset >= 0
+        return names_record(self.log_offset, self.size)
 
     @property
     def end(self) -> int:
