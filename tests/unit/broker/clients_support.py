@@ -17,6 +17,7 @@ from aerobee.config.model import Settings
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.turns import Turns
 from aerobee.store.disk.owner import OnOwner
 
 NOW_MS = 1_700_000_000_000
@@ -108,6 +109,13 @@ class Queues:
         keys = list(self.table)
         self.kept = on_owner(lambda: [key for key in keys if in_use(*key)])
         return len(keys)
+
+
+class Endless(Turns):
+    """A turn that is never over, without a loop."""
+
+    def slice_until(self, now: float) -> float:
+        return now + 3600
 
 
 class Tables:
