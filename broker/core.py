@@ -30,7 +30,7 @@ from aerobee.broker.requests.stats import StatsRequests
 from aerobee.broker.requests.topics import TopicRequests
 from aerobee.broker.requests.traffic import SAMPLE_S, TrafficHistory, TrafficRequests
 from aerobee.broker.router import Handler, Router, TurnWrites
-from aerobee.broker.scheduler import Scheduler, saver
+from aerobee.broker.scheduler import Saver, Scheduler
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
@@ -92,6 +92,12 @@ class BrokerCore:
             clock_ms=wall_clock_ms,
         )
         self.offsets = load_offsets(self._state_file, self.store.max_offset, light=light)
+        self._offsets_saver = Saver(
+            self._loop,
+            "consumer offsets",
+            self.offsets,
+            settings.flush_consumer_offset_interval_ms / 1000,
+        )
         self.clients = ClientTable(
             self._loop.time, settings.client_expiry_ms / 1000, self.stats.group_warnings.bump
         )
@@ -108,7 +114,13 @@ class BrokerCore:
         self._reput = ReputService(loop, store, self.held)
         self._appended = self._reput.after_append(settings)
         self._delay_progress = DelayProgress(
-            self._state_file("delayOffset.json"), lambda: store.durable
+            self._state_file("delayOffset.json"), lambda: store.durable, store.sync_soon
+        )
+        self._progress_saver = Saver(
+            loop,
+            "delay progress",
+            self._delay_progress,
+            settings.flush_delay_offset_interval_ms / 1000,
         )
         self.delays = ScheduleMessageService(
             loop,
@@ -261,16 +273,14 @@ class BrokerCore:
 
     def start_tasks(self, scheduler: Scheduler) -> None:
         """Begin what has to be done again and again."""
-        settings, store, loop, every = self.settings, self.store, self._loop, scheduler.every
+        settings, store, every = self.settings, self.store, scheduler.every
         self.staging.start_tasks(scheduler)
         every(_SWEEP_S, "held pulls", self.held.sweep)
         every(_SWEEP_S, "waiting acks", self.acks.expire)
         every(_CLIENT_SWEEP_S, "silent clients", self._client_requests.expire)
         every(settings.lock_lease_ms / 1000, "order locks", self._locks.sweep)
-        save_offsets = saver(loop, "consumer offsets", self.offsets)
-        every(settings.flush_consumer_offset_interval_ms / 1000, "consumer offsets", save_offsets)
-        save_progress = saver(loop, "delay progress", self._delay_progress)
-        every(settings.flush_delay_offset_interval_ms / 1000, "delay progress", save_progress)
+        every(Saver.LOOK_S, "consumer offsets", self._offsets_saver.look)
+        every(Saver.LOOK_S, "delay progress", self._progress_saver.look)
         every(1.0, "rates", store.stats_service.sample)
         every(SAMPLE_S, "traffic", self._traffic.sample)
         every(1.0, "mending queues", store.repair_queues)
@@ -285,10 +295,15 @@ class BrokerCore:
         )
         self.delays.start()
 
-    def close(self) -> None:
-        """Answer the held pulls, write what is only in memory. The servers are closed already."""
+    async def close(self) -> None:
+        """Answer the held pulls, write what is only in memory. The servers are closed already.
+        Raises OSError when the offsets cannot be written."""
         self.delays.close()
         self.held.release_all()
         self.staging.close()
         self._reput.run()
-        self.offsets.flush()
+        try:
+            # The places that become durable from now on are written by the store at its end.
+            await self._progress_saver.close()
+        finally:
+            await self._offsets_saver.close()

@@ -19,9 +19,14 @@ from aerobee.broker.tables.offsets import (
     NO_OFFSET,
     ConsumerOffsets,
     OffsetTable,
+    parse_table,
+)
+from aerobee.broker.tables.offsets_text import (
+    DocumentText,
+    Pair,
+    TableText,
     offset_key,
     parse_key,
-    parse_table,
 )
 from aerobee.broker.tables.state_file import JsonStateFile, members
 from aerobee.broker.tables.topics import TopicTable
@@ -61,7 +66,7 @@ class LightGroupTable(GroupTable):
         return entry if is_light(entry.name) else super().update(entry)
 
 
-LightOffsetTable = dict[tuple[str, str], int]
+LightOffsetTable = dict[Pair, int]
 
 
 class LightConsumerOffsets(ConsumerOffsets):
@@ -78,7 +83,11 @@ class LightConsumerOffsets(ConsumerOffsets):
         super().__init__(before if self._first_time else file, max_offset)
         if self._first_time:
             self._file = file
-            self._dirty = bool(self._table)
+            self._queues_text.changed.update(dict.fromkeys(self._table))
+
+    def _document_text(self) -> DocumentText:
+        self._light_text: TableText[int] = TableText("lmqOffsetTable", self._light, str)
+        return DocumentText(self._light_text, self._queues_text)
 
     def _load(self, file: JsonStateFile) -> OffsetTable:
         if self._first_time:
@@ -96,8 +105,9 @@ class LightConsumerOffsets(ConsumerOffsets):
         if offset < 0 or offset > self._max_offset(topic, 0):
             self._refuse(group, topic, queue_id, offset)
             return False
-        self._light[check_topic_name(topic), check_group_name(group)] = offset
-        self._dirty = True
+        pair = (check_topic_name(topic), check_group_name(group))
+        self._light[pair] = offset
+        self._light_text.changed[pair] = None
         return True
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
@@ -119,9 +129,9 @@ class LightConsumerOffsets(ConsumerOffsets):
 
     def remove_group(self, group: str) -> None:
         super().remove_group(group)
-        for key in [key for key in self._light if key[1] == group]:
-            del self._light[key]
-            self._dirty = True
+        for pair in [pair for pair in self._light if pair[1] == group]:
+            del self._light[pair]
+            self._light_text.changed[pair] = None
 
     def document(self) -> dict[str, Any]:
         light = {offset_key(*key): offset for key, offset in self._light.items()}

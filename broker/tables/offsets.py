@@ -5,16 +5,27 @@ clients); one beyond the queue's end is refused and logged, because a consumer t
 not yet written would lose them (docs/reliability.md 8, "offsets from clients"). Groups that only
 keep where a stream began (START_GROUP_SUFFIX) have offsets one higher than meant, and skip nothing.
 
-Changed in memory at once, written by housekeeping and at stop. Loop thread only, but for `save`.
+Changed in memory at once, written by housekeeping and at stop: a worker makes the text from what
+has changed (`offsets_text.py`), the loop only notes that. Loop thread only, but for `save`.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
+from aerobee.broker.tables.offsets_text import (
+    Changes,
+    DocumentText,
+    Pair,
+    TableText,
+    offset_key,
+    parse_key,
+    queues_text,
+)
+from aerobee.broker.tables.state_file import JsonStateFile, members
 from aerobee.protocol.frames.fastjson import loads
 from aerobee.protocol.names import START_GROUP_SUFFIX, check_group_name, check_topic_name
 from aerobee.store.disk.owner import OnOwner
@@ -24,9 +35,8 @@ log = logging.getLogger("aerobee.broker.offsets")
 
 NO_OFFSET = -1
 _BEYOND_LOGGED = 20
-_KEY_SEPARATOR = "@"
 
-OffsetTable = dict[tuple[str, str], dict[int, int]]
+OffsetTable = dict[Pair, dict[int, int]]
 
 
 class ConsumerOffsets:
@@ -36,7 +46,11 @@ class ConsumerOffsets:
         self._file = file
         self._max_offset = max_offset
         self._table = self._load(file)
-        self._dirty = False
+        self._queues_text = TableText("offsetTable", self._table, queues_text)
+        self._text = self._document_text()
+        # One save at a time: the text is made in parts that the last one left.
+        self._saving = threading.Lock()
+        self._taken: Changes = []
         self.refused = 0
         self._warn_of_offsets_beyond()
 
@@ -59,6 +73,9 @@ class ConsumerOffsets:
         if len(beyond) > _BEYOND_LOGGED:
             log.warning("and more of them count=%d", len(beyond) - _BEYOND_LOGGED)
 
+    def _document_text(self) -> DocumentText:
+        return DocumentText(self._queues_text)
+
     def _load(self, file: JsonStateFile) -> OffsetTable:
         return file.load(lambda content: parse_table(loads(content)), {})
 
@@ -67,7 +84,8 @@ class ConsumerOffsets:
 
         Raises `BadRequest` for a name that could not stand in the file.
         """
-        queues = self._table.get((topic, group))
+        pair = (topic, group)
+        queues = self._table.get(pair)
         known = queues.get(queue_id) if queues is not None else None
         if known == offset:
             return True
@@ -76,10 +94,10 @@ class ConsumerOffsets:
             self._refuse(group, topic, queue_id, offset)
             return False
         if queues is None:
-            key = (check_topic_name(topic), check_group_name(group))
-            queues = self._table[key] = {}
+            pair = (check_topic_name(topic), check_group_name(group))
+            queues = self._table[pair] = {}
         queues[queue_id] = offset
-        self._dirty = True
+        self._queues_text.changed[pair] = None
         return True
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
@@ -107,9 +125,9 @@ class ConsumerOffsets:
 
     def remove_group(self, group: str) -> None:
         """Forget all offsets of a group."""
-        for key in [key for key in self._table if key[1] == group]:
-            del self._table[key]
-            self._dirty = True
+        for pair in [pair for pair in self._table if pair[1] == group]:
+            del self._table[pair]
+            self._queues_text.changed[pair] = None
 
     def all(self) -> dict[str, dict[int, int]]:
         """The table as RocketMQ names it: `topic@group` -> queue id -> offset."""
@@ -121,26 +139,27 @@ class ConsumerOffsets:
         """What the file holds."""
         return {"offsetTable": self.all()}
 
-    def take_changes(self) -> str | None:
-        """The file's new text when something changed since the last call, else None."""
-        if not self._dirty:
-            return None
-        self._dirty = False
-        return pretty(self.document())
+    def take_changes(self) -> Changes | None:
+        """What has changed since the last call, for `save`; None when nothing has."""
+        changes = self._text.take()
+        if changes is not None:
+            self._taken = changes
+        return changes
 
-    def save(self, text: str) -> None:
-        """Write a text of `take_changes`. Any thread. Raises OSError."""
-        self._file.save(text)
+    def save(self, changes: Changes) -> None:
+        """Write the table with what `take_changes` gave. Any thread. Raises OSError."""
+        with self._saving:
+            self._file.save(self._text.text(changes))
 
     def flush(self) -> None:
         """Write what changed, now. Raises OSError."""
-        text = self.take_changes()
-        if text is not None:
-            self.save(text)
+        changes = self.take_changes()
+        if changes is not None:
+            self.save(changes)
 
     def mark_unsaved(self) -> None:
-        """A `save` failed: the next `take_changes` gives the table again."""
-        self._dirty = True
+        """The last `save` failed: the next `take_changes` gives its changes again."""
+        self._text.put_back(self._taken)
 
     def _refuse(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         self.refused += 1
@@ -173,19 +192,6 @@ def committed_by_queue(on_loop: OnOwner, *tables: OffsetTables) -> OffsetsByQueu
         for queue_id, offset in dict(offsets).items():
             by_queue.setdefault((topic, queue_id), {})[group] = offset
     return by_queue
-
-
-def offset_key(topic: str, group: str) -> str:
-    """A pair as the file names it."""
-    return f"{topic}{_KEY_SEPARATOR}{group}"
-
-
-def parse_key(key: str) -> tuple[str, str]:
-    """(topic, group) of a name in the file. Raises ValueError."""
-    topic, separator, group = key.partition(_KEY_SEPARATOR)
-    if not separator:
-        raise ValueError(f"offset key {key!r} is not topic@group")
-    return topic, group
 
 
 def parse_table(document: Any) -> OffsetTable:
