@@ -36,7 +36,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.light_queues import LightGroupTable, LightTopicTable, load_offsets
-from aerobee.broker.tables.offsets import committed_by_queue
+from aerobee.broker.tables.offsets import Admission, committed_by_queue
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.workers import LoopCalls, WorkerAnswers
@@ -91,7 +91,13 @@ class BrokerCore:
             limit=settings.max_groups,
             clock_ms=wall_clock_ms,
         )
-        self.offsets = load_offsets(self._state_file, self.store.max_offset, light=light)
+        admission = Admission(
+            self.topics,
+            self.groups,
+            offsets=settings.max_offsets,
+            start_offsets=settings.max_start_offsets,
+        )
+        self.offsets = load_offsets(self._state_file, self.store.max_offset, admission, light=light)
         self._offsets_saver = Saver(
             self._loop,
             "consumer offsets",

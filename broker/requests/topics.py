@@ -2,7 +2,8 @@
 
 System topics can be looked at but not changed. Names, queue numbers and rights are checked against
 the same limits as everywhere; upstream checks no group name and no number. A deleted topic loses
-its consume queues, while its groups' offsets stay, as upstream.
+its consume queues and its groups' offsets in them. Upstream keeps those, and a topic made anew
+under its name, with queues that begin at 0, is not consumed until it has come so far.
 
 Removing files takes longer than the loop can wait, so requests that do it are answered when a
 worker has done it. What decides (is the topic still unknown? is the queue in use?) is asked on the
@@ -154,6 +155,7 @@ class TopicRequests:
         """The topic leaves the table in the step in which its queues leave the store."""
         if self._topics.delete(name):
             log.info("topic deleted name=%s", name)
+        self._offsets.remove_topic(name)
         self._stats.forget_topic(name)
         return True
 

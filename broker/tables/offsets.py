@@ -3,7 +3,12 @@
 The value is the next queue offset to consume. Offsets may move back (a group is reset by its
 clients); one beyond the queue's end is refused and logged, because a consumer that skips messages
 not yet written would lose them (docs/reliability.md 8, "offsets from clients"). Groups that only
-keep where a stream began (START_GROUP_SUFFIX) have offsets one higher than meant, and skip nothing.
+keep where a stream began (START_GROUP_SUFFIX) have offsets one higher than meant, and skip nothing;
+their 0 means that nothing is kept.
+
+A first offset of a group in a queue is taken only if the topic has that queue, the group exists or
+may be made, and there is room (`Admission`): each entry takes memory, and a part of every save.
+RocketMQ takes what it is sent.
 
 Changed in memory at once, written by housekeeping and at stop: a worker makes the text from what
 has changed (`offsets_text.py`), the loop only notes that. Loop thread only, but for `save`.
@@ -13,9 +18,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.offsets_text import (
     Changes,
     DocumentText,
@@ -26,6 +32,7 @@ from aerobee.broker.tables.offsets_text import (
     queues_text,
 )
 from aerobee.broker.tables.state_file import JsonStateFile, members
+from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.frames.fastjson import loads
 from aerobee.protocol.names import START_GROUP_SUFFIX, check_group_name, check_topic_name
 from aerobee.store.disk.owner import OnOwner
@@ -38,14 +45,101 @@ _BEYOND_LOGGED = 20
 
 OffsetTable = dict[Pair, dict[int, int]]
 
+#: Why a first offset is not taken, "" if it is: of (group, topic, queue id, offsets of its kind).
+Admit = Callable[[str, str, int, int], str]
+
+
+def admit_all(_group: str, _topic: str, _queue_id: int, _count: int, /) -> str:
+    """The rule of a table that stands alone."""
+    return ""
+
+
+class Admission:
+    """Which first offsets of groups in queues are taken. Loop thread only."""
+
+    def __init__(
+        self, topics: TopicTable, groups: GroupTable, *, offsets: int, start_offsets: int
+    ) -> None:
+        """`offsets` and `start_offsets` are the most of both kinds."""
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._start_offsets = start_offsets
+
+    def __call__(self, group: str, topic: str, queue_id: int, count: int, /) -> str:
+        """As `Admit`; makes the group if it may. Raises `BadRequest` for an illegal name."""
+        config = self._topics.get(topic)
+        if config is None:
+            return f"there is no topic {topic}"
+        queues = max(config.read_queues, config.write_queues)
+        if queue_id >= queues:
+            return f"the topic {topic} has queues 0 to {queues - 1}, not {queue_id}"
+        if is_start_group(group):
+            if count >= self._start_offsets:
+                return (
+                    f"there are {count} starts of streams, the limit; delete groups named *-start"
+                )
+            return ""
+        if count >= self._offsets:
+            return f"there are {count} consumer offsets, the limit; delete groups not in use"
+        if self._groups.get(group) is None:
+            return f"there is no consumer group {group}, and it may not be made"
+        return ""
+
+
+def is_start_group(group: str) -> bool:
+    """Whether a group is none, and keeps where a stream began."""
+    return group.endswith(START_GROUP_SUFFIX)
+
+
+class PairIndex:
+    """The topics of each group and the groups of each topic, of a table by (topic, group)."""
+
+    def __init__(self, pairs: Iterable[Pair]) -> None:
+        # The values mean nothing; unlike sets these keep the order.
+        self._topics: dict[str, dict[str, None]] = {}
+        self._groups: dict[str, dict[str, None]] = {}
+        for pair in pairs:
+            self.add(pair)
+
+    def add(self, pair: Pair) -> None:
+        topic, group = pair
+        self._topics.setdefault(group, {})[topic] = None
+        self._groups.setdefault(topic, {})[group] = None
+
+    def discard(self, pair: Pair) -> None:
+        topic, group = pair
+        for table, name, member in ((self._topics, group, topic), (self._groups, topic, group)):
+            members_of = table.get(name, {})
+            members_of.pop(member, None)
+            if not members_of:
+                table.pop(name, None)
+
+    def topics_of(self, group: str) -> list[str]:
+        return list(self._topics.get(group, ()))
+
+    def groups_of(self, topic: str) -> list[str]:
+        return list(self._groups.get(topic, ()))
+
 
 class ConsumerOffsets:
     """Offsets by (topic, group) and queue id. `max_offset(topic, queue)` is the queue's end."""
 
-    def __init__(self, file: JsonStateFile, max_offset: Callable[[str, int], int]) -> None:
+    def __init__(
+        self,
+        file: JsonStateFile,
+        max_offset: Callable[[str, int], int],
+        admit: Admit = admit_all,
+    ) -> None:
         self._file = file
         self._max_offset = max_offset
+        self._admit = admit
         self._table = self._load(file)
+        self._index = PairIndex(self._table)
+        self._start_count = sum(
+            len(queues) for (_, group), queues in self._table.items() if is_start_group(group)
+        )
+        self._count = sum(map(len, self._table.values())) - self._start_count
         self._queues_text = TableText("offsetTable", self._table, queues_text)
         self._text = self._document_text()
         # One save at a time: the text is made in parts that the last one left.
@@ -80,7 +174,11 @@ class ConsumerOffsets:
         return file.load(lambda content: parse_table(loads(content)), {})
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Set a group's next offset in a queue; False when it was refused.
+        """As `try_commit`; whether it was set."""
+        return not self.try_commit(group, topic, queue_id, offset)
+
+    def try_commit(self, group: str, topic: str, queue_id: int, offset: int) -> str:
+        """Set a group's next offset in a queue; why it is refused, "" when it was not.
 
         Raises `BadRequest` for a name that could not stand in the file.
         """
@@ -88,17 +186,52 @@ class ConsumerOffsets:
         queues = self._table.get(pair)
         known = queues.get(queue_id) if queues is not None else None
         if known == offset:
-            return True
-        beyond = 1 if group.endswith(START_GROUP_SUFFIX) else 0
-        if offset < 0 or queue_id < 0 or offset > self._max_offset(topic, queue_id) + beyond:
-            self._refuse(group, topic, queue_id, offset)
-            return False
-        if queues is None:
+            return ""
+        is_start = is_start_group(group)
+        if offset < 0 or queue_id < 0 or offset > self._max_offset(topic, queue_id) + is_start:
+            return self._refuse_beyond(group, topic, queue_id, offset)
+        if is_start and not offset:
+            self._forget(pair, queue_id)
+            return ""
+        if known is None:
             pair = (check_topic_name(topic), check_group_name(group))
-            queues = self._table[pair] = {}
+            count = self._start_count if is_start else self._count_all()
+            if why := self._admit(group, topic, queue_id, count):
+                return self._refuse(group, topic, queue_id, offset, why)
+            if queues is None:
+                queues = self._table[pair] = {}
+                self._index.add(pair)
+            self._add_count(is_start, 1)
+        assert queues is not None
         queues[queue_id] = offset
         self._queues_text.changed[pair] = None
-        return True
+        return ""
+
+    def _count_all(self) -> int:
+        """How many offsets there are that are no starts."""
+        return self._count
+
+    def _add_count(self, is_start: bool, count: int) -> None:
+        if is_start:
+            self._start_count += count
+        else:
+            self._count += count
+
+    def _forget(self, pair: Pair, queue_id: int) -> None:
+        """Forget the offset of one queue, if there is one."""
+        queues = self._table.get(pair, {})
+        if len(queues) == 1 and queue_id in queues:
+            self._forget_pair(pair)
+        elif queues.pop(queue_id, None) is not None:
+            self._add_count(is_start_group(pair[1]), -1)
+            self._queues_text.changed[pair] = None
+
+    def _forget_pair(self, pair: Pair) -> None:
+        queues = self._table.pop(pair, None)
+        if queues is not None:
+            self._index.discard(pair)
+            self._add_count(is_start_group(pair[1]), -len(queues))
+            self._queues_text.changed[pair] = None
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """A group's next offset in a queue, `NO_OFFSET` when it never committed one."""
@@ -118,16 +251,20 @@ class ConsumerOffsets:
         return list(self._table.items())
 
     def topics_of(self, group: str) -> list[str]:
-        return [topic for topic, name in self._table if name == group]
+        return self._index.topics_of(group)
 
     def groups_of(self, topic: str) -> list[str]:
-        return [group for name, group in self._table if name == topic]
+        return self._index.groups_of(topic)
 
     def remove_group(self, group: str) -> None:
         """Forget all offsets of a group."""
-        for pair in [pair for pair in self._table if pair[1] == group]:
-            del self._table[pair]
-            self._queues_text.changed[pair] = None
+        for topic in self._index.topics_of(group):
+            self._forget_pair((topic, group))
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget the offsets of all groups in a topic: one made anew under its name has others."""
+        for group in self._index.groups_of(topic):
+            self._forget_pair((topic, group))
 
     def all(self) -> dict[str, dict[int, int]]:
         """The table as RocketMQ names it: `topic@group` -> queue id -> offset."""
@@ -161,16 +298,24 @@ class ConsumerOffsets:
         """The last `save` failed: the next `take_changes` gives its changes again."""
         self._text.put_back(self._taken)
 
-    def _refuse(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def _refuse_beyond(self, group: str, topic: str, queue_id: int, offset: int) -> str:
+        why = f"it is negative or beyond the end of queue {queue_id} of {topic}"
+        return self._refuse(group, topic, queue_id, offset, why)
+
+    def _refuse(self, group: str, topic: str, queue_id: int, offset: int, why: str) -> str:
         self.refused += 1
-        log.warning(
-            "offset refused group=%s topic=%s queue=%d offset=%d queue_end=%d",
+        # -1 is what some clients commit (ali-ons, Go) before they have consumed anything.
+        log.log(
+            logging.DEBUG if offset == NO_OFFSET else logging.WARNING,
+            "offset refused group=%s topic=%s queue=%d offset=%d queue_end=%d reason=%s",
             group,
             topic,
             queue_id,
             offset,
             self._max_offset(topic, queue_id),
+            why,
         )
+        return why
 
 
 class OffsetTables(Protocol):
