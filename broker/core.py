@@ -29,7 +29,7 @@ from aerobee.broker.requests.runtime import RuntimeRequests
 from aerobee.broker.requests.stats import StatsRequests
 from aerobee.broker.requests.topics import TopicRequests
 from aerobee.broker.requests.traffic import SAMPLE_S, TrafficHistory, TrafficRequests
-from aerobee.broker.router import Handler, Router, TurnWrites
+from aerobee.broker.router import Handler, Router
 from aerobee.broker.scheduler import Saver, Scheduler
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.stats import BrokerStats
@@ -43,6 +43,7 @@ from aerobee.broker.workers import LoopCalls, WorkerAnswers
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.headers.send import SendReply
+from aerobee.remoting.turns import Turns
 from aerobee.store.message_store import MessageStore
 
 # Held pulls and waiting acks are looked at this often; a hold lasts at most this much too long.
@@ -73,6 +74,7 @@ class BrokerCore:
         self.identity = identity
         self.stats = stats
         self._loop = loop
+        self.turns = Turns()
         self._on_loop = LoopCalls(loop)
         self._build_tables()
         self._build_appending()
@@ -220,10 +222,10 @@ class BrokerCore:
             RequestCode.PULL_MESSAGE: self._pull.handle,
             RequestCode.LITE_PULL_MESSAGE: self._pull.handle,
         }
-        writes, closed = TurnWrites(self._loop), self._client_requests.connection_closed
+        closed = self._client_requests.connection_closed
         # Pulls are not served on the VIP port (protocol/WIRE.md 1.9).
-        self.main_router = Router({**handlers, **pulls}, self.stats, closed, writes)
-        self.vip_router = Router(handlers, self.stats, closed, writes)
+        self.main_router = Router({**handlers, **pulls}, self.stats, closed, self.turns)
+        self.vip_router = Router(handlers, self.stats, closed, self.turns)
 
     def _appending_handlers(self) -> dict[int, Handler]:
         settings, store = self.settings, self.store

@@ -225,9 +225,9 @@ class Daemon:
         return server
 
     async def _start_client_ports(self, port: int) -> int:
-        settings, limits = self.settings, self._limits
-        self.main_server = RemotingServer(self.core.main_router, limits, "broker")
-        self.vip_server = RemotingServer(self.core.vip_router, limits, "broker vip")
+        settings, limits, core = self.settings, self._limits, self.core
+        self.main_server = RemotingServer(core.main_router, limits, "broker", core.turns)
+        self.vip_server = RemotingServer(core.vip_router, limits, "broker vip", core.turns)
         self._undo.append(("client ports", self._close_client_ports))
         await self.main_server.start(settings.listen_host, port)
         if not settings.vip_port_enabled:

@@ -3,8 +3,8 @@
 One router per port: the main port serves everything, the VIP port everything but pulls
 (protocol/WIRE.md 1.9). Handlers are plain functions `(connection, command) -> bytes | None`; None
 means "answered later, or never" (a held pull, a send that waits for its sync, a oneway request).
-The code that answers later counts the request then, with the time it took. The answers to all
-commands of one socket read leave in one write.
+The code that answers later counts the request then, with the time it took. A request that may take
+long is a generator instead, whose steps are spread over turns of the loop (`remoting/serving.py`).
 
 Errors have owners: `BadRequest` is the peer's fault and carries its own code; a `StoreError` is the
 store's state and has its code in the table below; anything else is our bug. It is logged with its
@@ -16,10 +16,8 @@ error does not become another's.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from time import perf_counter
 from typing import TypeAlias
 
 from aerobee.broker.stats import BrokerStats
@@ -27,6 +25,8 @@ from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.serving import Answer, Serving
+from aerobee.remoting.turns import Turns
 from aerobee.store import errors as store_errors
 
 log = logging.getLogger("aerobee.broker")
@@ -34,7 +34,7 @@ log = logging.getLogger("aerobee.broker")
 # A code is logged once; codes come from the peer, so only so many are.
 _UNSUPPORTED_LOGGED = 100
 
-Handler: TypeAlias = Callable[[Connection, Command], bytes | None]
+Handler: TypeAlias = Callable[[Connection, Command], Answer]
 
 # Store errors to response codes (store/FORMAT.md 3.5); the first class that matches decides.
 _STORE_ERROR_CODES: tuple[tuple[type[store_errors.StoreError], int], ...] = (
@@ -74,40 +74,7 @@ def refusal(
     return ResponseCode.SYSTEM_ERROR, remark
 
 
-class TurnWrites:
-    """Writes the answers of one turn of the loop: the first at once, the others at its end.
-
-    A write wakes its client. With more clients than cores the scheduler then likes to let the
-    client run where the broker ran, once for each answer; writing them when the turn's requests are
-    served costs one such change instead of dozens. A client alone gets its answer at once.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._turn_open = False
-        self._later: list[tuple[Connection, bytes]] = []
-
-    def write(self, connection: Connection, data: bytes) -> None:
-        """Write `data` in this turn."""
-        if self._turn_open:
-            connection.unwritten += len(data)
-            self._later.append((connection, data))
-            return
-        self._turn_open = True
-        self._loop.call_soon(self._end_turn)
-        if not connection.closed:
-            connection.write(data)
-
-    def _end_turn(self) -> None:
-        self._turn_open = False
-        later, self._later = self._later, []
-        for connection, data in later:
-            connection.unwritten = 0
-            if not connection.closed:
-                connection.write(data)
-
-
-class Router:
+class Router(Serving):
     """Serves the commands of one port."""
 
     def __init__(
@@ -115,11 +82,11 @@ class Router:
         handlers: Mapping[int, Handler],
         stats: BrokerStats,
         on_closed: Callable[[Connection], None],
-        writes: TurnWrites,
+        turns: Turns,
     ) -> None:
+        super().__init__(turns)
         self._handlers = dict(handlers)
         self._stats = stats
-        self._writes = writes
         self._on_closed = on_closed
         self._unsupported: set[int] = set()  # codes that were logged
 
@@ -130,41 +97,28 @@ class Router:
         log.debug("connection closed peer=%s:%s reason=%s", *connection.peer, reason)
         self._on_closed(connection)
 
-    def commands_received(self, connection: Connection, commands: list[Command]) -> None:
-        """Serve the requests of one socket read, in order, and write their answers at once."""
-        answers: list[bytes] = []
-        for command in commands:
-            answer = self._serve(connection, command)
-            if answer is not None and not command.flag & 2:
-                answers.append(answer)
-        if answers:
-            self._writes.write(connection, answers[0] if len(answers) == 1 else b"".join(answers))
-
-    def _serve(self, connection: Connection, command: Command) -> bytes | None:
-        started = perf_counter()
+    def serve(self, connection: Connection, command: Command) -> Answer:
         handler = self._handlers.get(command.code)
         if handler is None:
             self._log_unsupported(connection, command.code)
-            return self._refuse(
-                command,
+            raise BadRequest(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 f" request type {command.code} not supported",
-                started,
             )
-        try:
-            answer = handler(connection, command)
-            if answer is not None:
-                self._stats.request_served(command.code, perf_counter() - started)
-            return answer
-        except Exception as error:  # noqa: BLE001 - the top of a request; `refusal` logs bugs
-            return self._refuse(command, *refusal(error, connection, command, self._stats), started)
+        return handler(connection, command)
+
+    def answered(self, command: Command, spent_s: float) -> None:
+        self._stats.request_served(command.code, spent_s)
+
+    def refuse(
+        self, connection: Connection, command: Command, error: Exception, spent_s: float
+    ) -> bytes:
+        code, remark = refusal(error, connection, command, self._stats)
+        self._stats.request_refused(command.code, code, spent_s)
+        return encode_response(command, code, remark)
 
     def _log_unsupported(self, connection: Connection, code: int) -> None:
         if code in self._unsupported or len(self._unsupported) >= _UNSUPPORTED_LOGGED:
             return
         self._unsupported.add(code)
         log.info("request code not supported code=%d peer=%s:%s", code, *connection.peer)
-
-    def _refuse(self, command: Command, code: int, remark: str, started: float) -> bytes:
-        self._stats.request_refused(command.code, code, perf_counter() - started)
-        return encode_response(command, code, remark)

@@ -25,7 +25,9 @@ from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.limits import KIB, MIB, RemotingLimits
 from aerobee.remoting.server import RemotingServer
+from aerobee.remoting.serving import Answer, Serving
 from aerobee.remoting.stats import ServerStats
+from aerobee.remoting.turns import Turns
 
 log = logging.getLogger("aerobee.nameserver")
 
@@ -61,7 +63,7 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class NameServer:
+class NameServer(Serving):
     """A name server on one port. Loop thread only."""
 
     def __init__(
@@ -73,6 +75,7 @@ class NameServer:
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         """`kv_path`: file of the KV table, made on the first change. Raises `KvFileDamaged`."""
+        super().__init__(Turns())
         self._host = host
         self._asked_port = port
         self._options = options or NameServerOptions()
@@ -87,7 +90,7 @@ class NameServer:
                 self._options.order_messages, self._options.max_inflated_bytes, self._shown
             ),
         )
-        self._server = RemotingServer(self, self._options.remoting, "nameserver")
+        self._server = RemotingServer(self, self._options.remoting, "nameserver", self._turns)
         self._scan: asyncio.TimerHandle | None = None
         self._saving: asyncio.Future[None] | None = None
         # Answers to changes of the KV table that the next save will cover.
@@ -143,43 +146,37 @@ class NameServer:
     def connection_opened(self, connection: Connection) -> None:
         """Nothing is known of it yet."""
 
-    def commands_received(self, connection: Connection, commands: list[Command]) -> None:
-        frames: list[bytes] = []
-        for command in commands:
-            answer = self._serve(connection, command)
-            if answer is not None:
-                frames.append(answer)
-        if frames:
-            connection.write(b"".join(frames))
-
     def connection_closed(self, connection: Connection, reason: str) -> None:
         self.routes.connection_closed(connection, reason)
 
-    # --- inside
-
-    def _serve(self, connection: Connection, command: Command) -> bytes | None:
+    def serve(self, connection: Connection, command: Command) -> Answer:
         counts = self._request_counts
         known = self._requests.handles(command.code)
         # Unknown codes are counted together: peers must not grow the table.
         code = command.code if known else -1
         counts[code] = counts.get(code, 0) + 1
         before = self._kv.changes
-        try:
-            answer = self._requests.handle(connection, command)
-        except Exception:
-            # A bug of ours costs the one request, not the brokers registered on this connection.
-            log.exception("request failed code=%d", command.code)
-            if command.is_oneway:
-                return None
-            return encode_response(
-                command, ResponseCode.SYSTEM_ERROR, "internal error, see the name server's log"
-            )
+        answer = self._requests.handle(connection, command)
         if self._kv.changes == before:
             return answer
         self._unsaved.append((connection, command, answer))
         if self._saving is None:
             self._save()
         return None
+
+    def answered(self, command: Command, spent_s: float) -> None:
+        """Requests are counted as they come."""
+
+    def refuse(
+        self, connection: Connection, command: Command, error: Exception, spent_s: float
+    ) -> bytes:
+        """A bug of ours costs the one request, not the brokers registered on this connection."""
+        log.error("request failed code=%d", command.code, exc_info=error)
+        return encode_response(
+            command, ResponseCode.SYSTEM_ERROR, "internal error, see the name server's log"
+        )
+
+    # --- inside
 
     def _save(self) -> None:
         covered, self._unsaved = self._unsaved, []

@@ -130,12 +130,13 @@ class Caller:
     def connection_opened(self, connection: Connection) -> None:
         """Nothing to do: `connect` is waiting for it."""
 
-    def commands_received(self, connection: Connection, commands: list[Command]) -> None:
+    def commands_received(self, connection: Connection, commands: list[Command]) -> int:
         if self._on_request is None:
             log.debug("request nobody here answers %s", connection)
-            return
-        for command in commands:
-            self._on_request(self, command)
+        else:
+            for command in commands:
+                self._on_request(self, command)
+        return len(commands)
 
     def connection_closed(self, connection: Connection, reason: str) -> None:
         if self._on_close is not None:

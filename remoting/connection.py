@@ -5,8 +5,9 @@ into commands at once, and goes to the handler as one list in one plain call; th
 with one `write`. No task, future or timer is made per connection or request.
 
 Life: opened -> (reading <-> held)* -> closing -> closed. Reading is held while any of four reasons
-stands (`_OUTPUT` and its like). Commands already cut when a hold begins wait in `_aside` and are
-delivered, in order, when the last hold ends.
+stands (`_OUTPUT` and its like). Commands that were cut and cannot be served, because of a hold or
+because the turn of the loop is over (`turns.py`), wait in `_aside` and are delivered in order: a
+slice a turn, when no hold stands.
 
 Order: commands reach the handler in the order of the wire, answers leave in the order of `write`.
 A frame that breaks a rule ends the connection, after the good frames before it were handled.
@@ -37,8 +38,10 @@ _OUTPUT = 1
 _MEMORY = 2
 # The handler asked, e.g. because of too many requests in flight.
 _OWNER = 4
-# The peer sends more than one turn of the loop serves: others are next, and its answers leave.
-_TURN = 8
+# The peer sends more than its slices serve.
+_ASIDE = 8
+# So much of a peer's input waits for a slice before the peer is not read any more.
+_ASIDE_BYTES = 256 * 1024
 
 
 class Handler(Protocol):
@@ -50,8 +53,11 @@ class Handler(Protocol):
     def connection_opened(self, connection: Connection) -> None:
         """The connection can be written to."""
 
-    def commands_received(self, connection: Connection, commands: list[Command]) -> None:
+    def commands_received(self, connection: Connection, commands: list[Command]) -> int:
         """Requests of one socket read, or a part of them, in order; no answers of the peer.
+
+        Returns how many were served, at least one; the others come again in a later turn, or when
+        the hold ends that the handler began (`hold_reading`).
 
         A handler that keeps answers back until the loop's turn ends counts them in `unwritten`
         until then.
@@ -67,6 +73,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_aside",
         "_aside_bytes",
+        "_aside_since",
         "_close_reason",
         "_closing_since",
         "_commands_in",
@@ -77,6 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         "_held_since",
         "_holds",
         "_pending",
+        "_serving",
         "_shared",
         "_transport",
         "closed",
@@ -89,6 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         "packed_peer",
         "peer",
         "unwritten",
+        "waited_since",
     )
 
     _transport: asyncio.Transport
@@ -104,6 +113,9 @@ class Connection(asyncio.BufferedProtocol):
         self._drain_waiters: list[asyncio.Future[None]] = []
         self._aside: list[Command] = []
         self._aside_bytes = 0
+        self._aside_since = 0.0
+        # `_serve_aside` is a job of the turns.
+        self._serving = False
         self._holds = 0
         self._held_since = 0.0
         self._frame_since = 0.0
@@ -124,6 +136,9 @@ class Connection(asyncio.BufferedProtocol):
         self.full = False
         # Bytes that the owner is going to write in this turn of the loop; kept by the owner.
         self.unwritten = 0
+        # Since when, on the clock of the turns, the commands waited that the handler is given now;
+        # 0.0 when they have just arrived.
+        self.waited_since = 0.0
         # Free for the owner.
         self.context: dict[str, Any] = {}
 
@@ -140,6 +155,11 @@ class Connection(asyncio.BufferedProtocol):
     def unsent_bytes(self) -> int:
         """Bytes written here that the operating system has not taken yet."""
         return self._transport.get_write_buffer_size()
+
+    @property
+    def answer_room(self) -> int:
+        """Bytes of answers that one slice may add; below 0 the next slice is for others."""
+        return self._shared.limits.outbound_high_water_bytes - self.unwritten
 
     @property
     def overloaded(self) -> bool:
@@ -211,7 +231,7 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_since += self._shared.now - self._held_since
         self.last_active = self._shared.now
         # Later in the loop: this may be called from within another connection's read.
-        asyncio.get_running_loop().call_soon(self._serve_aside)
+        self._serve_later()
 
     def hold_for_memory(self) -> None:
         """As `hold_reading`, for the budget of unfinished frames."""
@@ -277,14 +297,8 @@ class Connection(asyncio.BufferedProtocol):
                     if command.flag & 1:
                         commands = self._without_answers(commands)
                         break
-                is_full = nbytes == len(shared.read_view)
-                if count <= shared.limits.commands_per_call and not is_full and not self._holds:
-                    if commands:
-                        self._handler.commands_received(self, commands)
-                else:
-                    self._aside += commands
-                    self._aside_bytes += nbytes
-                    self._serve_turn(is_full and bool(commands))
+                if commands:
+                    self._take(commands, nbytes)
             waiting = decoder.buffered
             if waiting or self.held_bytes:
                 self._unfinished(waiting, bool(commands))
@@ -363,41 +377,56 @@ class Connection(asyncio.BufferedProtocol):
                 log.debug("answer nobody waits for %s opaque=%d", self, command.opaque)
         return requests
 
-    def _serve_turn(self, more_waits: bool = False) -> None:
-        """Deliver what one turn of the loop serves of what was put aside; the rest has later ones.
-        So has what the socket still holds (`more_waits`): a loop may read it many times a turn."""
-        limits = self._shared.limits
-        size, left = limits.commands_per_call, limits.commands_per_turn
-        while self._aside and left > 0 and self.unwritten <= limits.outbound_high_water_bytes:
-            if self._holds or self.closed:
+    def _take(self, commands: list[Command], nbytes: int) -> None:
+        """Serve what has arrived as far as this turn goes; what is left waits for its slices."""
+        if not self._aside and not self._holds and not self._shared.turns.late:
+            served = self._handler.commands_received(self, commands)
+            if served == len(commands):
                 return
-            commands = self._aside[:size]
-            del self._aside[:size]
-            left -= len(commands)
-            self._handler.commands_received(self, commands)
+            del commands[:served]
         if not self._aside:
-            self._aside_bytes = 0
-        if (self._aside or more_waits) and not self._holds and not self.closed:
-            self.hold_reading(_TURN)
-            asyncio.get_running_loop().call_soon(self._next_turn)
+            self._aside_since = self._shared.turns.clock()
+        self._aside += commands
+        self._aside_bytes += nbytes
+        if self._aside_bytes > _ASIDE_BYTES:
+            self.hold_reading(_ASIDE)
+        self._serve_later()
 
-    def _next_turn(self) -> None:
-        self._holds &= ~_TURN
-        self._serve_aside()
+    def _serve_later(self) -> None:
+        """Have what waits served a slice a turn."""
+        if not self._serving:
+            self._serving = True
+            self._shared.turns.add(self._serve_aside)
 
-    def _serve_aside(self) -> None:
+    def _serve_aside(self) -> bool:
+        """One slice of what was put aside; whether there is more for the next turn."""
         try:
-            self._serve_turn()
+            self._serving = self._serve_slice()
         except Exception:  # noqa: BLE001 - the top of a connection
+            self._serving = False
             self._failed()
-            return
-        if self._holds or self._aside or self.closed:
-            return
+        return self._serving
+
+    def _serve_slice(self) -> bool:
+        if self._holds & ~_ASIDE or self.closed:
+            return False
+        if self._aside and self.unwritten <= self._shared.limits.outbound_high_water_bytes:
+            self.waited_since = self._aside_since
+            served = self._handler.commands_received(self, self._aside)
+            self.waited_since = 0.0
+            del self._aside[:served]
+        if self._holds & ~_ASIDE or self.closed:
+            return False
+        if self._aside:
+            return True
+        self._aside_bytes = 0
         self._shared.inbound.changed(self, self._decoder.buffered)
         if self._decoder.failed is not None:
             self._refuse(str(self._decoder.failed), b"")
-        elif not self._holds:
+        elif not self._holds & ~_ASIDE:
+            self._holds = 0
             self._transport.resume_reading()
+        return False
 
     def _unfinished(self, waiting: int, finished_one: bool) -> None:
         """A frame has begun, grown or ended; `waiting` bytes of it are held."""

@@ -17,6 +17,7 @@ from typing import Protocol
 from aerobee.remoting.budget import FrameHolder, InboundBudget
 from aerobee.remoting.limits import MIB, RemotingLimits
 from aerobee.remoting.stats import CloseReason, ServerStats
+from aerobee.remoting.turns import Turns
 
 log = logging.getLogger("aerobee.remoting")
 
@@ -64,11 +65,19 @@ class ConnectionSet:
         "read_view",
         "recount_at",
         "stats",
+        "turns",
     )
 
     def __init__(
-        self, limits: RemotingLimits, name: str, *, full_stops_reading: bool = True
+        self,
+        limits: RemotingLimits,
+        name: str,
+        *,
+        full_stops_reading: bool = True,
+        turns: Turns | None = None,
     ) -> None:
+        """`turns`: those of the loop, where this set shares it with others."""
+        self.turns = turns or Turns()
         self.limits = limits
         self.name = name
         self.full_stops_reading = full_stops_reading

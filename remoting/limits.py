@@ -36,11 +36,6 @@ class RemotingLimits:
     outbound_total_bytes: int = 128 * MIB
     # Requests waiting for an answer of the peer, per connection.
     pending_calls: int = 16_384
-    # Commands given to the handler at once. 64 pull answers of 256 KiB are 16 MiB of output before
-    # the high-water mark is looked at.
-    commands_per_call: int = 64
-    # Commands of one peer that are served before others are: some milliseconds' worth.
-    commands_per_turn: int = 512
     # One buffer serves every connection of the set. 256 KiB lets a busy socket be emptied in one
     # read; larger ones fall out of the processor's cache.
     read_buffer_bytes: int = 256 * KIB

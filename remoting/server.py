@@ -20,6 +20,7 @@ from aerobee.remoting.errors import RemotingListenError
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.peers import address_text, plain_address
 from aerobee.remoting.stats import CloseReason, ServerStats
+from aerobee.remoting.turns import Turns
 
 log = logging.getLogger("aerobee.remoting")
 
@@ -37,10 +38,14 @@ class RemotingServer:
     """
 
     def __init__(
-        self, handler: Handler, limits: RemotingLimits | None = None, name: str = "remoting"
+        self,
+        handler: Handler,
+        limits: RemotingLimits | None = None,
+        name: str = "remoting",
+        turns: Turns | None = None,
     ) -> None:
         self.limits = limits or RemotingLimits()
-        self.connections = ConnectionSet(self.limits, name)
+        self.connections = ConnectionSet(self.limits, name, turns=turns)
         self._handler = handler
         self._listeners: list[socket.socket] = []
         self._acceptors: list[asyncio.Task[None]] = []

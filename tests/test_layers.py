@@ -47,8 +47,8 @@ ORDER: dict[str, tuple[str, ...]] = {
         *("limits", "manual", "ports", "rules", "sources", "load"),
     ),
     "remoting": (
-        *("errors", "limits", "stats", "peers", "tls", "calls", "budget"),
-        *("connection_set", "connection", "caller", "blocking", "server"),
+        *("errors", "limits", "stats", "peers", "tls", "calls", "budget", "turns"),
+        *("connection_set", "connection", "serving", "caller", "blocking", "server"),
     ),
     "store": (
         *("errors", "disk", "stats", "segments", "queues", "log", "scan"),

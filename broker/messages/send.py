@@ -48,6 +48,7 @@ from aerobee.protocol.names import (
     dlq_topic,
 )
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.serving import Answer
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import PutResult
 
@@ -362,7 +363,7 @@ def refused_without_buffer(handle: Handler, store: MessageStore, stats: BrokerSt
     without a pool pass nothing here.
     """
 
-    def checked(connection: Connection, command: Command) -> bytes | None:
+    def checked(connection: Connection, command: Command) -> Answer:
         if not store.free_buffers:
             stats.failed()
             raise BadRequest(

@@ -79,13 +79,14 @@ class Peer:
     def connection_opened(self, connection: Connection) -> None:
         self.connections.append(connection)
 
-    def commands_received(self, connection: Connection, commands: list[Command]) -> None:
+    def commands_received(self, connection: Connection, commands: list[Command]) -> int:
         for command in commands:
             self.requests.append(command)
             answer = self.answers.get(command.code, self.answer)
             frame = answer(connection, command)
             if frame is not None and not command.is_oneway:
                 connection.write(frame)
+        return len(commands)
 
     def connection_closed(self, connection: Connection, reason: str) -> None:
         self.connections.remove(connection)

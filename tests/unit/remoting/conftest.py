@@ -7,22 +7,37 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.server import RemotingServer
+from aerobee.remoting.serving import Answer, Serving
+from aerobee.remoting.turns import SLICE_S, Turns
 
-Answer = Callable[[Connection, Command], bytes | None]
+AnswerOf = Callable[[Connection, Command], Answer]
 
 
-class ScriptedHandler:
+class StepClock:
+    """Each look at it takes a tenth of a slice."""
+
+    def __init__(self) -> None:
+        self.now = 1.0
+
+    def __call__(self) -> float:
+        self.now += SLICE_S / 10
+        return self.now
+
+
+class ScriptedHandler(Serving):
     """Keeps what it was told; answers each request with what `answer` makes of it."""
 
     def __init__(self) -> None:
+        super().__init__(Turns())
         self.opened: list[Connection] = []
         self.closed: list[tuple[Connection, str]] = []
         self.lists: list[list[Command]] = []
-        self.answer: Answer = lambda _connection, command: encode_response(command, 0)
+        self.answer: AnswerOf = lambda _connection, command: encode_response(command, 0)
 
     @property
     def commands(self) -> list[Command]:
@@ -35,11 +50,31 @@ class ScriptedHandler:
     def connection_opened(self, connection: Connection) -> None:
         self.opened.append(connection)
 
-    def commands_received(self, connection: Connection, commands: list[Command]) -> None:
-        self.lists.append(commands)
-        frames = [frame for c in commands if (frame := self.answer(connection, c)) is not None]
-        if frames:
-            connection.write(b"".join(frames))
+    @property
+    def turns(self) -> Turns:
+        return self._turns
+
+    @turns.setter
+    def turns(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def commands_received(self, connection: Connection, commands: list[Command]) -> int:
+        self.lists.append([])
+        return super().commands_received(connection, commands)
+
+    def serve(self, connection: Connection, command: Command) -> Answer:
+        self.lists[-1].append(command)
+        return self.answer(connection, command)
+
+    def answered(self, command: Command, spent_s: float) -> None:
+        pass
+
+    def refuse(
+        self, connection: Connection, command: Command, error: Exception, spent_s: float
+    ) -> bytes:
+        if isinstance(error, BadRequest):
+            return encode_response(command, error.code, error.remark)
+        raise error
 
     def connection_closed(self, connection: Connection, reason: str) -> None:
         self.closed.append((connection, str(reason)))
@@ -55,7 +90,11 @@ class Bench:
 
     async def server(self, host: str = "127.0.0.1", **limits: float) -> RemotingServer:
         limits.setdefault("sweep_interval_s", 0.02)
-        server = RemotingServer(self.handler, RemotingLimits(**limits))  # type: ignore[arg-type]
+        server = RemotingServer(
+            self.handler,
+            RemotingLimits(**limits),  # type: ignore[arg-type]
+            turns=self.handler.turns,
+        )
         self.servers.append(server)
         await server.start(host, 0)
         return server

@@ -128,7 +128,7 @@ async def test_callers_share_a_set_and_idle_ones_close(bench, until):
 async def test_a_caller_whose_output_is_full_still_reads_answers(bench, until):
     # Both ends full at once: the server stops reading, the client must not.
     bench.handler.answer = lambda _c, command: encode_response(command, 0, body=command.body)
-    server = await bench.server(outbound_high_water_bytes=65536, commands_per_call=1)
+    server = await bench.server(outbound_high_water_bytes=65536)
     shared = caller_set(RemotingLimits(outbound_high_water_bytes=65536, read_buffer_bytes=65536))
     caller = await Caller.connect("127.0.0.1", server.port, 5, shared=shared)
     body = bytes(300_000)

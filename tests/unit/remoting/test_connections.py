@@ -15,6 +15,8 @@ from aerobee.protocol.frames.command import Command, encode_response, make_reque
 from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.errors import RemotingBusy, RemotingClosed, RemotingTimeout
+from aerobee.remoting.turns import Steps, Turns
+from tests.unit.remoting.conftest import StepClock
 
 pytestmark = pytest.mark.both_loops
 
@@ -69,13 +71,15 @@ async def test_a_frame_larger_than_the_read_buffer_arrives_whole(bench):
 
 
 async def test_long_lists_are_delivered_in_slices_in_order(bench):
-    server = await bench.server(commands_per_call=10)
+    bench.handler.turns = Turns(StepClock())
+    server = await bench.server()
     reader, writer = await bench.stream(server)
     requests = [make_request(10) for _ in range(95)]
     writer.write(b"".join(request.encode() for request in requests))
     replies = await answers(reader, 95)
     assert [r.opaque for r in replies] == [r.opaque for r in requests]
-    assert max(len(commands) for commands in bench.handler.lists) <= 10
+    # A slice is ten looks at the clock, and ends behind the request that went beyond.
+    assert max(len(commands) for commands in bench.handler.lists) <= 11
 
 
 async def test_a_call_to_the_peer_gets_the_answer_with_its_opaque(bench, until):
@@ -192,28 +196,35 @@ async def test_writes_after_closing_are_dropped_and_what_was_written_leaves(benc
     assert bench.handler.opened[0].closed
 
 
-async def test_reading_held_by_the_owner_resumes_in_order(bench, until):
-    server = await bench.server(idle_s=0.05, commands_per_call=2)
+async def test_a_request_that_waits_keeps_the_later_ones_of_its_connection_waiting(bench, until):
+    server = await bench.server(idle_s=0.3)
     reader, writer = await bench.stream(server)
     await until(lambda: bool(bench.handler.opened))
     connection = bench.handler.opened[0]
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def answer(connection: Connection, command: Command) -> bytes:
-        if command.code == 2:
-            connection.hold_reading()
+    def steps(command: Command) -> Steps:
+        yield done
         return encode_response(command, 0)
 
-    bench.handler.answer = answer
+    bench.handler.answer = lambda _connection, command: (
+        steps(command) if command.code == 2 else encode_response(command, 0)
+    )
     writer.write(b"".join(make_request(code).encode() for code in range(1, 6)))
-    await answers(reader, 2)
+    (first,) = await answers(reader, 1)
+    other_reader, other_writer = await bench.stream(server)
     started = asyncio.get_running_loop().time()
-    # Longer than the idle limit, which does not run while the owner holds.
-    await until(lambda: asyncio.get_running_loop().time() > started + 0.15)
-    assert len(bench.handler.commands) == 2
+    # Longer than the idle limit, which does not run while the request waits.
+    while asyncio.get_running_loop().time() < started + 0.8:
+        other_writer.write(make_request(9).encode())
+        await answers(other_reader, 1)
+    assert [c.code for c in bench.handler.commands if c.code != 9] == [1, 2]
     assert not connection.closed
-    connection.release_reading()
-    await answers(reader, 3)
-    assert [c.code for c in bench.handler.commands] == [1, 2, 3, 4, 5]
+    done.set_result(None)
+    replies = [first, *await answers(reader, 4)]
+    assert [c.code for c in bench.handler.commands if c.code != 9] == [1, 2, 3, 4, 5]
+    served = [c.opaque for c in bench.handler.commands if c.code != 9]
+    assert [reply.opaque for reply in replies] == served
 
 
 async def test_connections_know_their_ends(bench, until):

@@ -57,12 +57,13 @@ class ScriptedNameServer:
     def connection_opened(self, connection: Connection) -> None:
         self.connections.append(connection)
 
-    def commands_received(self, connection: Connection, commands: list[Command]) -> None:
+    def commands_received(self, connection: Connection, commands: list[Command]) -> int:
         for command in commands:
             self.requests.append(command)
             answer = self.answer(command)
             if answer is not None:
                 connection.write(answer)
+        return len(commands)
 
     def connection_closed(self, connection: Connection, reason: str) -> None:
         pass

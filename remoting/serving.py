@@ -1,0 +1,138 @@
+"""Serves the requests of connections in their order, each turn of the loop for a bounded time.
+
+What a broker and a name server have in common: a list of commands comes from one connection; they
+are served one after the other until the slice is over or their answers fill the connection's
+output; the connection brings the others again. A request that is served in steps keeps the later
+ones of its connection waiting, and nobody else's. All answers leave in the order of the requests,
+but for those that a handler gives later by itself (held pulls, waiting sends).
+
+Loop thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import TypeAlias
+
+from aerobee.protocol.frames.command import Command
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.peers import address_text
+from aerobee.remoting.turns import Steps, StepsJob, Turns
+
+log = logging.getLogger("aerobee.remoting")
+
+#: What a handler gives: the answer, None for one that comes later or never, or the steps to it.
+Answer: TypeAlias = bytes | Steps | None
+
+# A request or step that holds the loop up for longer is named in the log.
+STALL_S = 0.1
+_ONEWAY = 2
+
+
+class Serving(ABC):
+    """The handler of a server's connections; a subclass knows the requests."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        # Requests (or steps of them) that held the loop up for longer than STALL_S.
+        self.stalls = 0
+
+    @abstractmethod
+    def serve(self, connection: Connection, command: Command) -> Answer:
+        """Serve one request; what it raises goes to `refuse`."""
+
+    @abstractmethod
+    def refuse(
+        self, connection: Connection, command: Command, error: Exception, spent_s: float
+    ) -> bytes:
+        """The answer to a request that raised `error`, which is counted and, if a bug, logged."""
+
+    @abstractmethod
+    def answered(self, command: Command, spent_s: float) -> None:
+        """Count a request that was answered."""
+
+    def commands_received(self, connection: Connection, commands: list[Command]) -> int:
+        """Serve requests in order; how many, at least one. Their answers leave in this turn."""
+        turns = self._turns
+        clock = turns.clock
+        now = clock()
+        until = turns.slice_until(now)
+        room = connection.answer_room
+        answers: list[bytes] = []
+        served = 0
+        for command in commands:
+            served += 1
+            started = now
+            try:
+                answer = self.serve(connection, command)
+                if answer is not None and not isinstance(answer, bytes):
+                    answer = self._first_slice(connection, command, answer, started, until)
+            except _Unfinished:
+                break
+            except Exception as error:  # noqa: BLE001 - the top of a request; `refuse` logs bugs
+                now = clock()
+                answer = self.refuse(connection, command, error, now - started)
+            else:
+                now = clock()
+                if answer is not None:
+                    self.answered(command, now - started)
+            if answer is not None and not command.flag & _ONEWAY:
+                answers.append(answer)
+                room -= len(answer)
+            if now - started > STALL_S:
+                self._stalled(connection, command, now - started)
+            if now >= until or room < 0:
+                break
+        if answers:
+            turns.write(connection, answers[0] if len(answers) == 1 else b"".join(answers))
+        turns.ended(now)
+        return served
+
+    # --- requests in steps
+
+    def _first_slice(
+        self, connection: Connection, command: Command, steps: Steps, started: float, until: float
+    ) -> bytes | None:
+        """The answer, when the steps end within this slice. Raises `_Unfinished`: they go on in
+        later turns, and the connection is not served meanwhile; and what the steps raise."""
+        job = StepsJob(self._turns, steps, partial(self._finished, connection, command, started))
+        try:
+            waits_for = job.advance(until)
+        except StopIteration as end:
+            answer: bytes | None = end.value
+            return answer
+        connection.hold_reading()
+        job.go_on_after(waits_for)
+        raise _Unfinished
+
+    def _finished(
+        self,
+        connection: Connection,
+        command: Command,
+        started: float,
+        answer: bytes | None,
+        error: Exception | None,
+    ) -> None:
+        spent_s = self._turns.clock() - started
+        if error is not None:
+            answer = self.refuse(connection, command, error, spent_s)
+        elif answer is not None:
+            self.answered(command, spent_s)
+        if answer is not None and not command.flag & _ONEWAY:
+            self._turns.write(connection, answer)
+        connection.release_reading()
+
+    def _stalled(self, connection: Connection, command: Command, spent_s: float) -> None:
+        self.stalls += 1
+        log.warning(
+            "one request held up all others code=%d peer=%s ms=%d",
+            command.code,
+            address_text(connection.peer),
+            spent_s * 1000,
+        )
+
+
+class _Unfinished(Exception):
+    """A request goes on in later turns."""

@@ -1,0 +1,197 @@
+"""A turn of the loop ends after some milliseconds, whatever it serves (docs/decisions/0014).
+
+A turn is what runs between two looks at the sockets. What arrived is served as it is read, until
+the turn is over; what is left, and work that takes longer than one request may (`Steps`), goes on
+in later turns: each unfinished job gets one slice in its order, so that nobody waits for more than
+a turn, however much another has asked for. A newcomer with a small request is served at once, in
+front of what is left over.
+
+Answers of one turn leave together: the first at once, the others at the end. A write wakes its
+client; with more clients than cores the scheduler then likes to let the client run where the
+broker ran, once for each answer. A client alone gets its answer at once.
+
+Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Generator
+from time import perf_counter
+from typing import Any, Protocol, TypeAlias
+
+log = logging.getLogger("aerobee.remoting")
+
+#: A request's work cut into steps. It yields None where a turn may end, or a future: it goes on
+#: when that is done, and then asks its result itself. What it returns is the answer.
+Steps: TypeAlias = Generator["asyncio.Future[Any] | None", None, bytes | None]
+
+#: A slice of some work that takes longer; says whether there is more.
+Job: TypeAlias = Callable[[], bool]
+
+# What arrived and what is left over get this long each before the loop looks at its sockets again,
+# besides the request that is served when the time is over.
+TURN_S = 0.008
+# What one connection, one request, or one piece of the broker's own work gets of it.
+SLICE_S = 0.002
+
+
+class Outlet(Protocol):
+    """What a turn knows of a connection."""
+
+    closed: bool
+    # Bytes that are kept back until the turn ends.
+    unwritten: int
+
+    def write(self, data: bytes) -> None:
+        """Send whole frames."""
+
+
+class Turns:
+    """The turns of one loop, for all that it serves."""
+
+    __slots__ = ("_jobs", "_kept", "_loop", "_open", "_wrote", "clock", "late", "until")
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self.clock = clock
+        # The time of this turn is over: what arrives now is put aside.
+        self.late = False
+        self.until = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._open = False
+        self._wrote = False
+        self._jobs: deque[Job] = deque()
+        self._kept: list[tuple[Outlet, bytes]] = []
+
+    def slice_until(self, now: float) -> float:
+        """When a slice that begins `now` is over; it begins the turn if it is the first."""
+        if not self._open:
+            self._begin(now)
+        return min(now + SLICE_S, self.until)
+
+    def ended(self, now: float) -> None:
+        """A slice has ended."""
+        if now >= self.until:
+            self.late = True
+
+    def write(self, connection: Outlet, data: bytes) -> None:
+        """Write `data` in this turn."""
+        if self._wrote:
+            connection.unwritten += len(data)
+            self._kept.append((connection, data))
+            return
+        if not self._open:
+            self._begin(self.clock())
+        self._wrote = True
+        if not connection.closed:
+            connection.write(data)
+
+    def add(self, job: Job) -> None:
+        """Have `job` called once a turn from now on, as long as it says that there is more.
+
+        One that raises is logged and dropped: it is to keep its own house.
+        """
+        if not self._open:
+            self._begin(self.clock())
+        self._jobs.append(job)
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that go on in the next turns."""
+        return len(self._jobs)
+
+    # --- inside
+
+    def _begin(self, now: float) -> None:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        self._open = True
+        self.late = False
+        self.until = now + TURN_S
+        self._loop.call_soon(self._end)
+
+    def _end(self) -> None:
+        """What arrived was served: its answers leave, then the jobs have their slices."""
+        self._let_go()
+        jobs = self._jobs
+        if jobs:
+            now = self.clock()
+            self.until = now + TURN_S
+            for _ in range(len(jobs)):
+                self._slice(jobs.popleft())
+                if self.clock() >= self.until:
+                    break
+            self._let_go()
+        self._open = self._wrote = self.late = False
+        if jobs:
+            self._begin(self.clock())
+
+    def _slice(self, job: Job) -> None:
+        try:
+            if job():
+                self._jobs.append(job)
+        except Exception:
+            log.exception("work in steps failed")
+
+    def _let_go(self) -> None:
+        kept, self._kept = self._kept, []
+        for connection, data in kept:
+            connection.unwritten = 0
+            if not connection.closed:
+                connection.write(data)
+
+
+class StepsJob:
+    """Runs the steps of one request: a slice a turn, and after each future that they wait for."""
+
+    __slots__ = ("_done", "_steps", "_turns")
+
+    def __init__(
+        self,
+        turns: Turns,
+        steps: Steps,
+        done: Callable[[bytes | None, Exception | None], None],
+    ) -> None:
+        """`done` gets the answer or what was raised; it is called once, never by `start`'s caller
+        before `start` has returned False."""
+        self._turns = turns
+        self._steps = steps
+        self._done = done
+
+    def __call__(self) -> bool:
+        """One slice, as a job of the turns."""
+        try:
+            waits_for = self.advance(self._turns.slice_until(self._turns.clock()))
+        except StopIteration as end:
+            self._done(end.value, None)
+            return False
+        except Exception as error:  # noqa: BLE001 - the top of a request; `done` answers it
+            self._done(None, error)
+            return False
+        if waits_for is None:
+            return True
+        self.go_on_after(waits_for)
+        return False
+
+    def advance(self, until: float) -> asyncio.Future[Any] | None:
+        """Run steps until the time is over (None) or a future is waited for.
+
+        Raises what the steps raise; StopIteration with the answer when they have ended.
+        """
+        steps, clock = self._steps, self._turns.clock
+        while True:
+            waits_for = next(steps)
+            if waits_for is not None:
+                if not waits_for.done():
+                    return waits_for
+            elif clock() >= until:
+                return None
+
+    def go_on_after(self, future: asyncio.Future[Any] | None) -> None:
+        """Go on when `future` is done; None: with the next slice."""
+        if future is None:
+            self._turns.add(self)
+        else:
+            future.add_done_callback(lambda _done: self._turns.add(self))
