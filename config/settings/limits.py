@@ -121,3 +121,9 @@ class LimitSettings:
         within=(64 * _KIB, I32_MAX),
         why="Largest registration body after inflating it.",
     )
+    max_kv_bytes: int = setting(
+        8 * _MIB,
+        within=(64 * _KIB, 15 * _MIB),
+        why="""Names and values of the name server's key-value table. All of it is written at each
+        change, and all keys of a namespace are one answer.""",
+    )
