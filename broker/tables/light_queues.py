@@ -16,6 +16,7 @@ from typing import Any
 
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import (
+    MOST_VALUES,
     NO_OFFSET,
     Admit,
     ConsumerOffsets,
@@ -181,6 +182,6 @@ def load_offsets(
 
 
 def _parse(content: bytes) -> tuple[OffsetTable, LightOffsetTable]:
-    document = loads(content)
+    document = loads(content, MOST_VALUES)
     light = members(members(document)["lmqOffsetTable"])
     return parse_table(document), {parse_key(key): int(offset) for key, offset in light.items()}

@@ -41,6 +41,8 @@ from aerobee.store.retention.plan import OffsetsByQueue
 log = logging.getLogger("aerobee.broker.offsets")
 
 NO_OFFSET = -1
+# Two for each of the most offsets that the settings allow, with one in each table of a pair.
+MOST_VALUES = 20_000_100
 _BEYOND_LOGGED = 20
 
 OffsetTable = dict[Pair, dict[int, int]]
@@ -155,7 +157,7 @@ class ConsumerOffsets:
             (group, topic, queue_id, offset, end)
             for (topic, group), queues in self._table.items()
             for queue_id, offset in queues.items()
-            if offset > (end := self._max_offset(topic, queue_id))
+            if offset > (end := self._max_offset(topic, queue_id)) + is_start_group(group)
         ]
         for one in beyond[:_BEYOND_LOGGED]:
             log.warning(
@@ -171,7 +173,7 @@ class ConsumerOffsets:
         return DocumentText(self._queues_text)
 
     def _load(self, file: JsonStateFile) -> OffsetTable:
-        return file.load(lambda content: parse_table(loads(content)), {})
+        return file.load(lambda content: parse_table(loads(content, MOST_VALUES)), {})
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """As `try_commit`; whether it was set."""
