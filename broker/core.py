@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from aerobee.broker.delay.progress import DelayProgress
@@ -84,14 +85,22 @@ class BrokerCore:
     def _build_tables(self) -> None:
         settings = self.settings
         light = settings.lmq_enabled
+        # Not the loop's own workers: a save must not wait for what administrators have them do.
+        self._state_pool = ThreadPoolExecutor(2, thread_name_prefix="aerobee-state")
         self.topics = (LightTopicTable if light else TopicTable)(
-            settings, self._state_file("topics.json"), wall_clock_ms
+            settings,
+            self._state_file("topics.json"),
+            wall_clock_ms,
+            self._loop,
+            self._state_pool,
         )
         self.groups = (LightGroupTable if light else GroupTable)(
             self._state_file("subscriptionGroup.json"),
             auto_create=settings.auto_create_group,
             limit=settings.max_groups,
             clock_ms=wall_clock_ms,
+            loop=self._loop,
+            pool=self._state_pool,
         )
         self.offsets = load_offsets(self._state_file, self.store.max_offset, light=light)
         self.clients = ClientTable(
@@ -287,10 +296,22 @@ class BrokerCore:
         )
         self.delays.start()
 
-    def close(self) -> None:
+    def complete_tables(self) -> None:
+        """Add to tables that are those of their backups what the store knows and they do not."""
+        self.topics.complete(self.store.queues())
+        self.groups.complete(group for _, group in self.offsets.pairs())
+
+    async def save_tables(self) -> None:
+        """Wait until the changes of topics and groups that were asked for are on the disk."""
+        await self.topics.flush()
+        await self.groups.flush()
+
+    async def close(self) -> None:
         """Answer the held pulls, write what is only in memory. The servers are closed already."""
         self.delays.close()
         self.held.release_all()
         self.staging.close()
         self._reput.run()
+        await self.save_tables()
+        self._state_pool.shutdown()
         self.offsets.flush()
