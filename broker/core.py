@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from aerobee.broker.delay.progress import DelayProgress
@@ -84,14 +85,23 @@ class BrokerCore:
     def _build_tables(self) -> None:
         settings = self.settings
         light = settings.lmq_enabled
+        # Not the loop's own workers: a save must not wait for what administrators have them do.
+        # One for each table, of which each has one save at a time.
+        self._state_pool = ThreadPoolExecutor(4, thread_name_prefix="aerobee-state")
         self.topics = (LightTopicTable if light else TopicTable)(
-            settings, self._state_file("topics.json"), wall_clock_ms
+            settings,
+            self._state_file("topics.json"),
+            wall_clock_ms,
+            self._loop,
+            self._state_pool,
         )
         self.groups = (LightGroupTable if light else GroupTable)(
             self._state_file("subscriptionGroup.json"),
             auto_create=settings.auto_create_group,
             limit=settings.max_groups,
             clock_ms=wall_clock_ms,
+            loop=self._loop,
+            pool=self._state_pool,
         )
         admission = Admission(
             self.topics,
@@ -105,6 +115,7 @@ class BrokerCore:
             "consumer offsets",
             self.offsets,
             settings.flush_consumer_offset_interval_ms / 1000,
+            self._state_pool,
         )
         self.clients = ClientTable(
             self._loop.time, settings.client_expiry_ms / 1000, self.stats.group_warnings.bump
@@ -129,6 +140,7 @@ class BrokerCore:
             "delay progress",
             self._delay_progress,
             settings.flush_delay_offset_interval_ms / 1000,
+            self._state_pool,
         )
         self.delays = ScheduleMessageService(
             loop,
@@ -303,6 +315,16 @@ class BrokerCore:
         )
         self.delays.start()
 
+    def complete_tables(self) -> None:
+        """Add to tables that are those of their backups what the store knows and they do not."""
+        self.topics.complete(self.store.queues())
+        self.groups.complete(group for _, group in self.offsets.pairs())
+
+    async def save_tables(self) -> None:
+        """Wait until the changes of topics and groups that were asked for are on the disk."""
+        await self.topics.flush()
+        await self.groups.flush()
+
     async def close(self) -> None:
         """Answer the held pulls, write what is only in memory. The servers are closed already.
         Raises OSError when the offsets cannot be written."""
@@ -311,7 +333,9 @@ class BrokerCore:
         self.staging.close()
         self._reput.run()
         try:
+            await self.save_tables()
             # The places that become durable from now on are written by the store at its end.
             await self._progress_saver.close()
         finally:
             await self._offsets_saver.close()
+            self._state_pool.shutdown()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -135,11 +136,17 @@ class Saver(Generic[C]):
     SOON_FOR_S = 3.0
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, what: str, table: Savable[C], interval_s: float
+        self,
+        loop: asyncio.AbstractEventLoop,
+        what: str,
+        table: Savable[C],
+        interval_s: float,
+        pool: Executor | None = None,
     ) -> None:
-        """`what` names the table in the log."""
+        """`what` names the table in the log; saves run in `pool`."""
         self._loop = loop
         self._what = what
+        self._pool = pool
         self._table = table
         self._interval_s = interval_s
         self._running: asyncio.Future[None] | None = None
@@ -160,7 +167,7 @@ class Saver(Generic[C]):
         soon = now < self._changing_since + self.SOON_FOR_S
         self._began = now
         self._next = now + (min(self.SOON_S, self._interval_s) if soon else self._interval_s)
-        self._running = self._loop.run_in_executor(None, self._table.save, changes)
+        self._running = self._loop.run_in_executor(self._pool, self._table.save, changes)
         self._running.add_done_callback(self._ended)
 
     async def close(self) -> None:
@@ -170,7 +177,7 @@ class Saver(Generic[C]):
             await asyncio.wait([self._running])
         changes = self._table.take_changes()
         if changes is not None:
-            await self._loop.run_in_executor(None, self._table.save, changes)
+            await self._loop.run_in_executor(self._pool, self._table.save, changes)
 
     def _ended(self, saved: asyncio.Future[None]) -> None:
         self._running = None

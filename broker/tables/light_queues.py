@@ -10,10 +10,12 @@ These tables take the place of the ordinary ones when the option is on; `core.py
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from aerobee.broker.tables.config_table import done
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import (
     MOST_VALUES,
@@ -47,13 +49,13 @@ class LightTopicTable(TopicTable):
     def get(self, name: str) -> TopicConfig | None:
         return TopicConfig(name, 1, 1) if is_light(name) else super().get(name)
 
-    def update(self, entry: TopicConfig) -> TopicConfig:
-        """Store a topic, new or changed; a light one stays as it always is. Raises OSError."""
-        return entry if is_light(entry.name) else super().update(entry)
+    def update(self, entry: TopicConfig) -> asyncio.Future[None]:
+        """Store a topic, new or changed; a light one stays as it always is."""
+        return done(self._loop) if is_light(entry.name) else super().update(entry)
 
-    def report_lost(self, queues: Iterable[tuple[str, int]]) -> None:
-        """As TopicTable.report_lost; light topics are in no table and never lost."""
-        super().report_lost([queue for queue in queues if not is_light(queue[0])])
+    def complete(self, queues: Iterable[tuple[str, int]]) -> None:
+        """As TopicTable.complete; light topics are in no table and never lost."""
+        super().complete([queue for queue in queues if not is_light(queue[0])])
 
 
 class LightGroupTable(GroupTable):
@@ -65,9 +67,9 @@ class LightGroupTable(GroupTable):
     def find(self, name: str) -> GroupConfig | None:
         return GroupConfig(name) if is_light(name) else super().find(name)
 
-    def update(self, entry: GroupConfig) -> GroupConfig:
-        """Store a group's settings; a light one keeps the default ones. Raises OSError."""
-        return entry if is_light(entry.name) else super().update(entry)
+    def update(self, entry: GroupConfig) -> asyncio.Future[None]:
+        """Store a group's settings; a light one keeps the default ones."""
+        return done(self._loop) if is_light(entry.name) else super().update(entry)
 
 
 LightOffsetTable = dict[Pair, int]

@@ -26,6 +26,7 @@ from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.server import RemotingServer
+from tests.inline_loop import INLINE
 
 pytestmark = pytest.mark.both_loops
 
@@ -84,7 +85,7 @@ class World:
             max_topics=100,
             auto_create_per_minute=100,
         )
-        table = TopicTable(options, JsonStateFile(path / "topics.json"), clock)
+        table = TopicTable(options, JsonStateFile(path / "topics.json"), clock, INLINE)
         self.broker = Broker(table, Identity(Advertised("10.0.0.1", "10.0.0.1", ()), 10911))
         self._stop: list[Callable[[], Any]] = []
 
@@ -200,7 +201,7 @@ async def test_a_restarted_name_server_gets_the_whole_table_again(world):
     await first.close()
     await until(lambda: not registrar.registered[address])
     # A change while nobody listens is part of the next whole registration.
-    world.broker.topics.update(TopicConfig("new"))
+    world.broker.topics.update(TopicConfig("new")).result()
     second = await world.name_server(first.port)
     await until(lambda: registrar.registered[address])
     assert set(second.routes.topics) == all_topics(world) >= {"new", "TBW102"}
@@ -210,7 +211,7 @@ async def test_a_changed_topic_is_told_at_once_and_alone(world):
     server, address = await world.scripted()
     await world.registrar(address)
     for name in ("one", "two"):
-        world.broker.topics.update(TopicConfig(name))
+        world.broker.topics.update(TopicConfig(name)).result()
     await until(lambda: len(server.of(103)) == 2)
     assert topics_of(server.of(103)[1]) == {"one", "two"}
     version = json.loads(server.of(103)[1].body)["topicConfigSerializeWrapper"]["dataVersion"]
@@ -220,8 +221,8 @@ async def test_a_changed_topic_is_told_at_once_and_alone(world):
 async def test_a_deleted_topic_is_told_with_the_whole_table(world):
     server, address = await world.scripted()
     await world.registrar(address)
-    world.broker.topics.update(TopicConfig("gone"))
-    world.broker.topics.delete("gone")
+    world.broker.topics.update(TopicConfig("gone")).result()
+    world.broker.topics.delete("gone").result()
     await until(lambda: any(topics_of(c) == all_topics(world) for c in server.of(103)[1:]))
     assert all("gone" not in topics_of(command) for command in server.of(103))
 
@@ -230,7 +231,7 @@ async def test_a_change_that_was_refused_is_mended_by_a_whole_registration(world
     server, address = await world.scripted()
     await world.registrar(address)
     server.answer = lambda c: encode_response(c, 1 if topics_of(c) == {"one"} else 0)
-    world.broker.topics.update(TopicConfig("one"))
+    world.broker.topics.update(TopicConfig("one")).result()
     await until(lambda: len(server.of(103)) == 3)
     assert topics_of(server.of(103)[2]) == all_topics(world)
 
@@ -318,8 +319,8 @@ async def test_a_server_that_does_not_answer_does_not_hold_up_the_start(world, m
 async def test_order_topics_come_from_the_first_server_only(world):
     first, first_address = await world.scripted()
     second, second_address = await world.scripted()
-    world.broker.topics.update(TopicConfig("T1"))
-    world.broker.topics.update(TopicConfig("T2"))
+    world.broker.topics.update(TopicConfig("T1")).result()
+    world.broker.topics.update(TopicConfig("T2")).result()
     first.answer = lambda c: encode_response(c, 0, body=b'{"table":{"T1":"b-a:4"}}')
     second.answer = lambda c: encode_response(c, 0, body=b'{"table":{"T2":"b-a:4"}}')
     await world.registrar(first_address, second_address, register_interval_ms=10)
