@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
 from aerobee.protocol.frames.fastjson import loads
@@ -65,11 +66,18 @@ class DelayProgress:
         # The end of what the last sync was asked for.
         self._asked_end = 0
         stored: dict[int, int] = file.load(_parse, {})
+        #: The file's backup was read, which is older and may lack levels.
+        self.from_backup = file.loaded_from == file.backup
         self._places = {level: _Place(offset) for level, offset in stored.items()}
         self._saved = stored
         # The newest text; one that waits for its turn while another was taken is not written.
         self._newest = ""
         self._saving = threading.Lock()
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
 
     def of(self, level: int) -> int | None:
         """The next queue offset of a level, None if nothing is known of it."""
