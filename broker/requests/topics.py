@@ -32,7 +32,6 @@ from aerobee.protocol.bodies.topics import MULTI_TAG, SINGLE_TAG, TopicConfig
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_success
-from aerobee.protocol.frames.fastjson import dumps
 from aerobee.protocol.headers.admin import CreateTopicHeader, DeleteGroupHeader, TopicHeader
 from aerobee.protocol.names import (
     AUTO_CREATE_TOPIC,
@@ -249,9 +248,9 @@ class TopicRequests:
         self._stats.forget_group(name)
         return encode_success(command)
 
-    def all_offsets(self, _connection: Connection, command: Command) -> bytes:
+    def all_offsets(self, _connection: Connection, command: Command) -> Steps:
         """The offsets of all groups, as slaves fetch them."""
-        body = dumps({"offsetTable": self._offsets.all()})
+        body = yield from self._offsets.listing()
         return encode_success(command, body)
 
     # --- deletion of what has expired or is in no table ---------------------------------------

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Protocol
 
 from aerobee.broker.tables.groups import GroupTable
@@ -33,7 +33,7 @@ from aerobee.broker.tables.offsets_text import (
 )
 from aerobee.broker.tables.state_file import JsonStateFile, members
 from aerobee.broker.tables.topics import TopicTable
-from aerobee.protocol.frames.fastjson import loads
+from aerobee.protocol.frames.fastjson import loads, quote
 from aerobee.protocol.names import START_GROUP_SUFFIX, check_group_name, check_topic_name
 from aerobee.store.disk.owner import OnOwner
 from aerobee.store.retention.plan import OffsetsByQueue
@@ -44,6 +44,8 @@ NO_OFFSET = -1
 # Two for each of the most offsets that the settings allow, with one in each table of a pair.
 MOST_VALUES = 20_000_100
 _BEYOND_LOGGED = 20
+# Pairs whose JSON is made in one step of a listing: some microseconds each.
+_STEP = 64
 
 OffsetTable = dict[Pair, dict[int, int]]
 
@@ -273,6 +275,19 @@ class ConsumerOffsets:
         return {
             offset_key(topic, group): dict(queues) for (topic, group), queues in self._table.items()
         }
+
+    def listing(self) -> Generator[None, None, bytes]:
+        """`all` as the wire has it (GET_ALL_CONSUMER_OFFSET), made in steps; what changes
+        meanwhile may be in it or not."""
+        texts: list[str] = []
+        for number, pair in enumerate(self.pairs(), 1):
+            if number % _STEP == 0:
+                yield None
+            queues = self._table.get(pair)
+            if queues is not None:
+                offsets = ",".join([f'"{queue}":{queues[queue]}' for queue in sorted(queues)])
+                texts.append(f"{quote(offset_key(*pair))}:{{{offsets}}}")
+        return f'{{"offsetTable":{{{",".join(texts)}}}}}'.encode()
 
     def document(self) -> dict[str, Any]:
         """What the file holds."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from aerobee.broker.tables.light_queues import LightConsumerOffsets
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile, pretty
+from aerobee.protocol.frames.fastjson import dumps
 from tests import campaign
 
 
@@ -70,6 +73,24 @@ def test_a_save_renders_what_has_changed_and_the_loop_renders_nothing(tmp_path: 
     assert text.rendered == 1_001
     again = plain(tmp_path)
     assert (again.query("g", "T5", 0), again.query("g", "T999", 0)) == (2, 1)
+
+
+def test_the_listing_of_all_offsets_is_made_in_steps(tmp_path: Path) -> None:
+    """Found by the rule that a turn of the loop ends: 100,000 offsets were one turn."""
+    table = plain(tmp_path)
+    for number in range(1_000):
+        table.commit("g", f"T{number}", number % 3, number)
+    table.commit("g", "T5", 0, 7)
+    wanted = dumps({"offsetTable": table.all()})
+    bodies: list[bytes] = []
+
+    def listing() -> Iterator[None]:
+        bodies.append((yield from table.listing()))
+
+    steps = sum(1 for _ in listing())
+    assert json.loads(bodies[0]) == json.loads(wanted)
+    assert len(bodies[0]) == len(wanted)
+    assert steps >= 1_000 // 64
 
 
 def test_what_comes_while_a_save_runs_is_in_the_next_one(tmp_path: Path) -> None:
