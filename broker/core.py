@@ -129,7 +129,7 @@ class BrokerCore:
     def _build_appending(self) -> None:
         """What puts messages by itself (delayed ones, staged ones), and what follows an append."""
         settings, store, loop = self.settings, self.store, self._loop
-        self.held = HeldPulls(loop.time, settings.held_pulls)
+        self.held = HeldPulls(loop.time, settings.held_pulls, settings.held_pull_bytes, self.turns)
         self._reput = ReputService(loop, store, self.held)
         self._appended = self._reput.after_append(settings)
         self._delay_progress = DelayProgress(

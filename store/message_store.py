@@ -112,7 +112,8 @@ class MessageStore:
         reader, search = self._reader, self._search
         self.get, self.is_in_memory = reader.get, reader.is_in_memory
         self.record_at, self.records_from = reader.record_at, reader.records_from
-        self.query, self.offset_by_time = search.query, search.offset_by_time
+        self.query, self.query_steps = search.query, search.query_steps
+        self.offset_by_time = search.offset_by_time
         self.store_time, self.earliest_store_time = search.store_time, search.earliest_store_time
         self._queue_flusher = self._make_queue_flusher(settings)
         self._health.watch(self._before_breaking, lambda error: self._on_broken(error))

@@ -5,22 +5,39 @@ filter accepts arrives at or after its offset, or when its time is over; then it
 is answered with whatever it finds (protocol/WIRE.md 3.2, store/FORMAT.md 9). The reference looks at
 expiries every 5 s, so a 2 s wait may last 5; here the sweep runs five times a second.
 
-Bounded: a hold lasts at most `MAX_HOLD_S`, and there are at most `limit` of them; past that a pull
-is answered at once with PULL_NOT_FOUND, which clients meet by asking again.
+Bounded: a hold lasts at most `MAX_HOLD_S`, and there are at most `limit` of them, with
+`limit_bytes` of filters and requests together; past that a pull is answered at once with
+PULL_NOT_FOUND, which clients meet by asking again.
+
+Spread: one message may answer 50,000 pulls. They are looked at and answered in slices (`Turns`);
+what arrives meanwhile is noted and looked at next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+import sys
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
 from typing import NamedTuple
 
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.headers.client import PullMessageHeader
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.turns import Turns
 from aerobee.store.segments.results import Arrival
 
 MAX_HOLD_S = 120.0
+
+# What a held pull costs beside its filter: request, header, texts, the place in the table.
+_PULL_BYTES = 1024
+# A tag's hash, beside its place in the set.
+_CODE_BYTES = 32
+# Pulls that are looked at in one step: some tenths of a millisecond.
+_STEP = 256
+
+_Key = tuple[str, int]
+#: (queue offset, tag hash) of messages that arrived in a queue.
+_Arrived = list[tuple[int, int]]
 
 
 class HeldPull(NamedTuple):
@@ -38,11 +55,26 @@ class HeldPull(NamedTuple):
 class HeldPulls:
     """Held pulls by (topic, queue id). Loop thread only."""
 
-    def __init__(self, clock: Callable[[], float], limit: int) -> None:
+    def __init__(
+        self, clock: Callable[[], float], limit: int, limit_bytes: int, turns: Turns
+    ) -> None:
         self._clock = clock
         self._limit = limit
-        self._held: dict[tuple[str, int], list[HeldPull]] = {}
+        self._limit_bytes = limit_bytes
+        self._turns = turns
+        self._held: dict[_Key, list[HeldPull]] = {}
         self._count = 0
+        #: Bytes of what is held, and how often a pull found no room.
+        self.bytes = 0
+        self.refused = 0
+        # What has arrived for queues whose pulls are still to be looked at.
+        self._arrived: dict[_Key, _Arrived] = {}
+        # The queue whose pulls are being looked at; those that were not yet are in nobody's list.
+        self._judged: _Key | None = None
+        # Out of the table, to be replayed.
+        self._leaving: deque[HeldPull] = deque()
+        self._work = self._steps()
+        self._spread = False
 
     def __len__(self) -> int:
         return self._count
@@ -61,13 +93,16 @@ class HeldPulls:
         `replay` answers it when it leaves, and must not raise: the pulls that leave with it have
         left the table already.
         """
-        if self._count >= self._limit:
+        cost = _cost(codes)
+        if self._count >= self._limit or self.bytes + cost > self._limit_bytes:
+            self.refused += 1
             return False
         now = self._clock()
         deadline = now + min(hold_s, MAX_HOLD_S)
         held = HeldPull(now, deadline, connection, request, header, codes, replay)
         self._held.setdefault((header.topic, header.queue_id), []).append(held)
         self._count += 1
+        self.bytes += cost
         return True
 
     def held_s(self, pull: HeldPull) -> float:
@@ -75,47 +110,96 @@ class HeldPulls:
         return self._clock() - pull.since
 
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
-        """Replay the pulls that these messages answer."""
+        """Replay the pulls that these messages answer: as many as a slice allows, the others in the
+        next turns."""
         if not self._count:
             return
-        newest: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        held = self._held
+        held, arrived = self._held, self._arrived
         for topic, queue_id, queue_offset, tags_code in arrivals:
             key = (topic, queue_id)
-            if key in held:
-                newest.setdefault(key, []).append((queue_offset, tags_code))
-        for key, messages in newest.items():
-            self._leave(key, partial(_answered_by, messages))
+            if key in held or key == self._judged:
+                arrived.setdefault(key, []).append((queue_offset, tags_code))
+        self._go_on()
 
     def sweep(self) -> None:
         """Replay what has waited long enough; forget those of closed connections."""
-        if not self._count:
-            return
         now = self._clock()
-        for key in list(self._held):
-            self._leave(key, lambda pull: pull.deadline <= now or pull.connection.closed)
+        for key, pulls in list(self._held.items()):
+            going = [pull for pull in pulls if pull.deadline <= now or pull.connection.closed]
+            if going:
+                gone = {id(pull) for pull in going}
+                self._keep(key, [pull for pull in pulls if id(pull) not in gone])
+                self._leaving += going
+        self._go_on()
 
     def release_all(self) -> None:
-        """Replay everything: the broker is stopping."""
+        """Replay everything, now: the broker is stopping."""
+        while self._arrived or self._judged is not None:
+            next(self._work)
         for key in list(self._held):
-            self._leave(key, lambda _pull: True)
+            self._leaving += self._held.pop(key)
+        while self._leaving:
+            self._replay()
 
-    def _leave(self, key: tuple[str, int], goes: Callable[[HeldPull], bool]) -> None:
-        going: list[HeldPull] = []
-        staying: list[HeldPull] = []
-        for pull in self._held[key]:
-            (going if goes(pull) else staying).append(pull)
-        if not going:
-            return
-        # Out of the table before any replay: a replay may hold the same pull's successor.
-        if staying:
-            self._held[key] = staying
+    # --- inside
+
+    def _go_on(self) -> None:
+        """Look and answer for a slice, unless the turns do so already."""
+        if not self._spread and (self._arrived or self._leaving):
+            self._spread = True
+            if self._slice():
+                self._turns.add(self._slice)
+
+    def _slice(self) -> bool:
+        """One slice of what is to be done; whether there is more."""
+        turns = self._turns
+        until = turns.slice_until(turns.clock())
+        while self._arrived or self._leaving or self._judged is not None:
+            next(self._work)
+            if turns.clock() >= until:
+                return True
+        self._spread = False
+        return False
+
+    def _steps(self) -> Generator[None, None, None]:
+        """Endless: judges the pulls of the queues in which something arrived, and replays."""
+        while True:
+            while self._leaving:
+                self._replay()
+                yield
+            if not self._arrived:
+                yield
+                continue
+            key = next(iter(self._arrived))
+            arrived = self._arrived.pop(key)
+            pulls = self._held.pop(key, [])
+            self._judged = key
+            for start in range(0, len(pulls), _STEP):
+                staying = []
+                # Out of the table before any replay: a replay may hold the same pull's successor.
+                for pull in pulls[start : start + _STEP]:
+                    (self._leaving if _answered_by(arrived, pull) else staying).append(pull)
+                if staying:
+                    self._held.setdefault(key, []).extend(staying)
+                yield
+            self._judged = None
+
+    def _keep(self, key: _Key, pulls: list[HeldPull]) -> None:
+        if pulls:
+            self._held[key] = pulls
         else:
             del self._held[key]
-        self._count -= len(going)
-        for pull in going:
-            if not pull.connection.closed:
-                pull.replay(pull)
+
+    def _replay(self) -> None:
+        pull = self._leaving.popleft()
+        self._count -= 1
+        self.bytes -= _cost(pull.codes)
+        if not pull.connection.closed:
+            pull.replay(pull)
+
+
+def _cost(codes: frozenset[int] | None) -> int:
+    return _PULL_BYTES + (sys.getsizeof(codes) + _CODE_BYTES * len(codes) if codes else 0)
 
 
 def _answered_by(messages: list[tuple[int, int]], pull: HeldPull) -> bool:

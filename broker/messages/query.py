@@ -1,7 +1,8 @@
 """QUERY_MESSAGE (12) and VIEW_MESSAGE_BY_ID (33): protocol/WIRE.md 3.2.
 
 Both answer with whole records as stored. Key matches are matches of a hash; clients compare the
-keys themselves.
+keys themselves. A query is served in steps, ends when its client has gone, and takes no more
+records out of the store than one answer holds.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response, encode_success
 from aerobee.protocol.headers.client import QueryMessageHeader, ViewMessageHeader
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.turns import Steps
 from aerobee.store.message_store import MessageStore
+from aerobee.store.segments.results import QueryResult
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 # An answer must fit the frame the client accepts, header included.
@@ -33,19 +36,29 @@ class QueryProcessor:
             RequestCode.VIEW_MESSAGE_BY_ID: self.view,
         }
 
-    def query(self, _connection: Connection, command: Command) -> bytes:
+    def query(self, connection: Connection, command: Command) -> Steps:
         """Messages of a topic with a key, between two times. QUERY_NOT_FOUND when there is none."""
         header = QueryMessageHeader.from_ext(command.ext)
         limit = header.max_num
         if command.ext.get(UNIQUE_KEY_QUERY, "").lower() == "true":
             limit = self._unique_max_messages
-        result = self._store.query(
+        search = self._store.query_steps(
             header.topic,
             header.key,
             max(0, min(limit, self._max_messages)),
             header.begin_timestamp,
             header.end_timestamp,
+            _MAX_ANSWER_BYTES,
         )
+        while True:
+            try:
+                next(search)
+            except StopIteration as end:
+                result: QueryResult = end.value
+                break
+            if connection.closed:
+                return None
+            yield None
         fields = {
             "indexLastUpdateTimestamp": str(result.last_update_timestamp_ms),
             "indexLastUpdatePhyoffset": str(result.last_update_log_offset),
@@ -57,7 +70,7 @@ class QueryProcessor:
                 "can not find message, maybe time range not correct",
                 fields,
             )
-        return encode_success(command, b"".join(_fitting(result.records)), fields)
+        return encode_success(command, b"".join(result.records), fields)
 
     def view(self, _connection: Connection, command: Command) -> bytes:
         """The message at a log offset; SYSTEM_ERROR when no message starts there."""
@@ -66,14 +79,3 @@ class QueryProcessor:
         if record is None:
             raise BadRequest.system_error(f"can not find message by the offset, {header.offset}")
         return encode_success(command, record, {})
-
-
-def _fitting(records: list[bytes]) -> list[bytes]:
-    size = 0
-    fitting: list[bytes] = []
-    for record in records:
-        size += len(record)
-        if fitting and size > _MAX_ANSWER_BYTES:
-            break
-        fitting.append(record)
-    return fitting

@@ -96,8 +96,9 @@ class ConfigTable(Generic[C]):
         self._unsaved: dict[str, C] = {}
         self._pending: _Batch[C] = _Batch(loop.create_future())
         self._saving: _Batch[C] | None = None
-        # Whether a save is to begin at the end of this turn, and how many hold it up.
-        self._is_due = False
+        # Whether a save is to begin at the end of this turn, or after the one that is under way;
+        # and how many hold it up.
+        self._is_due = self._more = False
         self._held = 0
         self._texts = {name: entry_text(entry) for name, entry in self._entries.items()}
         # The JSON of entries that were listed, and of the whole table as it is now; counts states.
@@ -243,8 +244,11 @@ class ConfigTable(Generic[C]):
     # --- saving -------------------------------------------------------------------------------
 
     def _save_soon(self) -> None:
-        """Begin a save at the end of this turn: what a request changes is in one."""
-        if not self._is_due and self._saving is None:
+        """Begin a save at the end of this turn, or after the one that is under way: what a request
+        changes is in one."""
+        if self._saving is not None:
+            self._more = True
+        elif not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._save_due)
 
@@ -260,6 +264,7 @@ class ConfigTable(Generic[C]):
         unsaved = {name: one for name, one in self._unsaved.items() if name not in batch.changes}
         batch.changes = {**unsaved, **batch.changes}
         self._saving, self._pending = batch, _Batch(self._loop.create_future())
+        self._more = False
         version = DataVersion(self._clock_ms(), self.data_version.counter + 1)
         write = partial(self._write, batch.changes, version)
         running = self._loop.run_in_executor(self._pool, write)
@@ -296,7 +301,7 @@ class ConfigTable(Generic[C]):
             batch.saved.set_exception(error)
             # Those who wait raise it; without any it is no error that nobody saw.
             batch.saved.exception()
-        if self._pending.changes and not self._held:
+        if self._more and not self._held:
             self._save_next()
 
     def _apply(self, batch: _Batch[C], version: DataVersion) -> None:

@@ -195,34 +195,44 @@ class TopicTable(ConfigTable[TopicConfig]):
         """Compare with the `queues` (topic, queue id) of the store, and log topics that are not
         here.
 
-        Beside a backup, which is older than the file was, they are added, as their queues say:
-        otherwise their messages could not be reached. A crash before they are saved finds the
-        backup again. Without any file that is for the user to decide; beside a whole file they are
-        most likely remains of topics that RocketMQ deleted.
+        Beside a backup, which is older than the file was, they are added, and topics get the read
+        queues that they lack: otherwise those messages could not be reached. A crash before that is
+        saved finds the backup again. Without any file it is for the user to decide; beside a whole
+        file they are most likely remains of topics that RocketMQ deleted.
         """
-        lost: dict[str, int] = {}
+        stored: dict[str, int] = {}
         for name, queue_id in queues:
-            if name not in self._entries and name not in SYSTEM_TOPICS:
-                lost[name] = max(lost.get(name, 0), queue_id + 1)
+            stored[name] = max(stored.get(name, 0), queue_id + 1)
         if self._file.loaded_from == self._file.backup:
-            self._add_lost({name: lost.pop(name) for name in list(lost) if self._may_add(name)})
+            self._complete(stored)
+        lost = {
+            name: count
+            for name, count in stored.items()
+            if name not in self._entries and name not in SYSTEM_TOPICS
+        }
         if lost:
             self._report_lost(lost)
 
-    def _may_add(self, name: str) -> bool:
-        return is_valid_topic_name(name) and not is_light(name) and not self.is_system(name)
-
-    def _add_lost(self, lost: dict[str, int]) -> None:
-        for name, queues in lost.items():
-            self._add_unsaved(TopicConfig(name, queues, queues))
-        if lost:
+    def _complete(self, stored: Mapping[str, int]) -> None:
+        added: dict[str, int] = {}
+        for name, count in stored.items():
+            if not is_valid_topic_name(name) or is_light(name) or self.is_system(name):
+                continue
+            topic = self._entries.get(name)
+            if topic is None:
+                self._add_unsaved(TopicConfig(name, count, count))
+            elif topic.read_queues < count:
+                self._add_unsaved(replace(topic, read_queues=count))
+            else:
+                continue
+            added[name] = count
+        if added:
             log.warning(
                 "topics made again from the queues in the store, because the table is that of its "
-                "backup path=%s topics=%s; queues without messages, rights and other settings are "
-                "not known: aerobee topic list shows the topics, aerobee topic create NAME "
-                "--queues N sets them",
+                "backup path=%s topics=%s; queues without messages, rights and other settings may "
+                "be older ones: aerobee topic list, aerobee topic create NAME --queues N",
                 self._file.path,
-                _names_of(lost),
+                _names_of(added),
             )
 
     def _report_lost(self, lost: dict[str, int]) -> None:

@@ -96,6 +96,17 @@ class LimitSettings:
         within=(1, 10_000_000),
         why="Most pulls that wait for a message; more are answered at once, and ask again.",
     )
+    held_pull_bytes: int = setting(
+        128 * _MIB,
+        within=(1 * _MIB, I32_MAX),
+        why="Memory the pulls that wait may take, with their filters; more are answered at once.",
+    )
+    max_request_bytes: int = setting(
+        2 * _MIB,
+        within=(64 * _KIB, 256 * _MIB),
+        why="""Largest body of a request that carries no messages (heartbeats, locks, settings): one
+        JSON document is read in one go, and holds everybody else up meanwhile.""",
+    )
     max_topics: int = setting(
         20_000, within=(16, 1_000_000), why="Most topics. Each is files, memory and registration."
     )

@@ -19,7 +19,7 @@ Threads: the store's caller puts and reads; `sync` may run on the flush thread.
 
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TypeAlias
 
 from aerobee.store.disk.files import Files
@@ -34,6 +34,8 @@ I32_MAX = 0x7FFFFFFF
 _SLOT = struct.Struct(">i")
 _ENTRY = struct.Struct(">iqii")
 _SECONDS_POSITION = 12
+# Entries of a slot that one step of a search looks at: a tenth of a millisecond.
+_STEP_ENTRIES = 256
 _AHEAD_ENTRIES = (1 << 20) // INDEX_ENTRY_BYTES
 
 
@@ -247,16 +249,21 @@ class IndexFile:
                 return
             number = previous
 
-    def select(self, key_hash: int, most: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Log offsets with that stored hash and a time in the range, newest first.
+    def select(
+        self, key_hash: int, most: int, begin_ms: int, end_ms: int
+    ) -> Generator[None, None, list[int]]:
+        """Log offsets with that stored hash and a time in the range, newest first. In steps: a slot
+        may have millions of entries.
 
         Entries know their time to the second only, so up to a second's worth before `begin_ms` is
         let through; the caller sees the records and can tell. (The reference misses some instead.)
         """
         found: list[int] = []
-        for number, entry_hash, log_offset, seconds in self.chain(key_hash):
+        for walked, (number, entry_hash, log_offset, seconds) in enumerate(self.chain(key_hash), 1):
             if seconds < 0 or len(found) >= most:
                 break
+            if not walked % _STEP_ENTRIES:
+                yield
             # The difference of the first was taken against the file before (store/FORMAT.md 6.2).
             time_ms = self.begin_ms + (0 if number == 1 else seconds * 1000)
             if entry_hash == key_hash and begin_ms < time_ms + 1000 and time_ms <= end_ms:

@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -411,14 +411,17 @@ class IndexService:
 
     # --- reading ----------------------------------------------------------------------------
 
-    def find(self, topic: str, key: str, most: int, begin_ms: int, end_ms: int) -> IndexHits:
-        """Log offsets of at most `most` records with (very likely) that key and time."""
+    def find(
+        self, topic: str, key: str, most: int, begin_ms: int, end_ms: int
+    ) -> Generator[None, None, IndexHits]:
+        """Log offsets of at most `most` records with (very likely) that key and time, in steps."""
         files = self.files
         found: list[int] = []
         key_hash = self.key_hash(topic, key)
         for file in reversed(files):
             if file.covers(begin_ms, end_ms):
-                found += file.select(key_hash, most - len(found), begin_ms, end_ms)
+                more = yield from file.select(key_hash, most - len(found), begin_ms, end_ms)
+                found += more
             if file.begin_ms < begin_ms or len(found) >= most:
                 break
         # A record may have been indexed twice over a restart.

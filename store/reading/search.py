@@ -6,6 +6,10 @@ a queue's entries do not know times at all.
 Threads: the store's caller only.
 """
 
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
 from itertools import islice
 from typing import NamedTuple
 
@@ -27,6 +31,27 @@ class _Timed(NamedTuple):
 
     queue_offset: int
     store_ms: int
+
+
+class _Records:
+    """Records of a query by log offset, until they have `most` bytes."""
+
+    def __init__(self, most: int) -> None:
+        self.taken: dict[int, bytes] = {}
+        self.full = False
+        self._left = most
+
+    def add(self, found: tuple[MappedFile, RecordHead], log_offset: int) -> None:
+        """Take a record, unless there are others and it does not fit behind them."""
+        segment, head = found
+        self._left -= head.size
+        self.full = self._left < 0
+        if not self.full or not self.taken:
+            position = log_offset - segment.start
+            self.taken[log_offset] = bytes(segment.view[position : position + head.size])
+
+    def in_log_order(self) -> list[bytes]:
+        return [self.taken[log_offset] for log_offset in sorted(self.taken)]
 
 
 class Search:
@@ -109,24 +134,50 @@ class Search:
     # --- by key -----------------------------------------------------------------------------
 
     def query(
-        self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int
+        self,
+        topic: str,
+        key: str,
+        max_messages: int,
+        begin_ms: int,
+        end_ms: int,
+        max_bytes: int = sys.maxsize,
     ) -> QueryResult:
-        """Records of the topic indexed under the key and stored in [begin_ms, end_ms].
+        """Records of the topic indexed under the key and stored in [begin_ms, end_ms], the first
+        ones in log order that have `max_bytes` together, and one at least.
 
         The index knows hashes only, so a record with another key of the same hash may be among
         them. The newest `max_messages` hits are looked at; up to three times, going back in time,
         while none of them can be read.
         """
+        steps = self.query_steps(topic, key, max_messages, begin_ms, end_ms, max_bytes)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found: QueryResult = end.value
+                return found
+
+    def query_steps(
+        self,
+        topic: str,
+        key: str,
+        max_messages: int,
+        begin_ms: int,
+        end_ms: int,
+        max_bytes: int,
+    ) -> Generator[None, None, QueryResult]:
+        """As `query`, one record or some hundred index entries a step."""
         index = self._index
         if index is None:
             return QueryResult([], 0, 0)
         most = min(max_messages, self._query_max_messages)
         until_ms = end_ms
-        hits = index.find(topic, key, most, begin_ms, until_ms)
-        records: list[bytes] = []
+        hits = yield from index.find(topic, key, most, begin_ms, until_ms)
+        records = _Records(max_bytes)
         for _ in range(_QUERY_ROUNDS):
             oldest_ms = -1
             for log_offset in sorted(hits.log_offsets):
+                yield
                 found = self._reader.head_at(log_offset, check_crc=True)
                 if found is None:
                     continue
@@ -134,32 +185,35 @@ class Search:
                 if oldest_ms < 0:
                     oldest_ms = head.store_timestamp_ms
                 if head.topic == topic and begin_ms <= head.store_timestamp_ms <= end_ms:
-                    records.append(_bytes_of(found, log_offset))
-            if records or oldest_ms < begin_ms:
+                    records.add(found, log_offset)
+                    if records.full:
+                        break
+            if records.taken or oldest_ms < begin_ms:
                 break
-            hits = index.find(topic, key, most, begin_ms, oldest_ms)
-        if most > 0 and not records:
-            records = self._query_unordered(index, topic, key, most, begin_ms, end_ms)
-        return QueryResult(records, hits.last_ms, hits.last_offset)
+            hits = yield from index.find(topic, key, most, begin_ms, oldest_ms)
+        if most > 0 and not records.taken:
+            walk = (topic, key, most, begin_ms, end_ms)
+            yield from self._query_unordered(index, *walk, records)
+        return QueryResult(records.in_log_order(), hits.last_ms, hits.last_offset)
 
     def _query_unordered(
-        self, index: IndexService, topic: str, key: str, most: int, begin_ms: int, end_ms: int
-    ) -> list[bytes]:
+        self,
+        index: IndexService,
+        topic: str,
+        key: str,
+        most: int,
+        begin_ms: int,
+        end_ms: int,
+        records: _Records,
+    ) -> Generator[None, None, None]:
         """For a log in which times go back: the records' own times decide."""
-        found: dict[int, bytes] = {}
         hits = candidates(index.files, index.key_hash(topic, key), begin_ms, end_ms)
         for log_offset in islice(hits, _UNORDERED_MOST):
+            yield
             record = self._reader.head_at(log_offset, check_crc=True)
             if record is None or record[1].topic != topic:
                 continue
             if begin_ms <= record[1].store_timestamp_ms <= end_ms:
-                found[log_offset] = _bytes_of(record, log_offset)
-                if len(found) >= most:
+                records.add(record, log_offset)
+                if len(records.taken) >= most or records.full:
                     break
-        return [found[log_offset] for log_offset in sorted(found)]
-
-
-def _bytes_of(found: tuple[MappedFile, RecordHead], log_offset: int) -> bytes:
-    segment, head = found
-    position = log_offset - segment.start
-    return bytes(segment.view[position : position + head.size])

@@ -2,7 +2,9 @@
 
 import os
 import shutil
+from collections.abc import Generator
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -16,6 +18,8 @@ from aerobee.store.disk.offsets_file import OffsetsFile
 from aerobee.store.errors import StoreNotWritable
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import GetStatus
+
+T = TypeVar("T")
 
 HOST = pack_host("192.0.2.1", 10911)
 SEGMENT = 4096
@@ -201,3 +205,13 @@ def flip(path: Path, position: int, bit: int = 1) -> None:
     data = bytearray(path.read_bytes())
     data[position] ^= bit
     path.write_bytes(data)
+
+
+def whole(steps: Generator[None, None, T]) -> T:
+    """What work in steps comes to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from typing import cast
 
 import pytest
@@ -10,7 +12,9 @@ from aerobee.broker.messages.held_pulls import HeldPull, HeldPulls
 from aerobee.protocol.frames.command import make_request
 from aerobee.protocol.headers.client import PullMessageHeader
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.turns import Turns
 from aerobee.store.segments.results import Arrival
+from tests.unit.remoting.conftest import StepClock, eventually
 
 
 class Peer:
@@ -24,12 +28,22 @@ class Clock:
         return self.now
 
 
+class Endless(Turns):
+    """A turn that is never over, without a loop."""
+
+    def slice_until(self, now: float) -> float:
+        return now + 3600
+
+
 class Held:
     """The table under test with what left it."""
 
-    def __init__(self, limit: int = 100) -> None:
+    def __init__(
+        self, limit: int = 100, limit_bytes: int = 1 << 30, turns: Turns | None = None
+    ) -> None:
         self.clock = Clock()
-        self.table = HeldPulls(self.clock, limit)
+        self.turns = turns or Endless()
+        self.table = HeldPulls(self.clock, limit, limit_bytes, self.turns)
         self.left: list[str] = []
         self.times: list[float] = []
 
@@ -117,3 +131,54 @@ def test_how_long_a_pull_was_held_is_known_when_it_leaves(held: Held) -> None:
     held.clock.now += 12.5
     held.table.release_all()
     assert held.times == [12.5]
+
+
+async def test_one_message_that_answers_many_pulls_is_spread_over_turns() -> None:
+    held = Held(limit=100_000, turns=Turns(StepClock()))
+    for number in range(5_000):
+        held.hold(f"g{number}")
+    left_in_a_turn = []
+
+    def look() -> None:
+        left_in_a_turn.append(len(held.left))
+        if len(held.left) < 5_000:
+            asyncio.get_running_loop().call_soon(look)
+
+    held.table.arrived([Arrival("T", 0, 5, 0)])
+    look()
+    await eventually(lambda: len(held.left) == 5_000)
+    # Ten looks at the clock are a slice.
+    steps = [later - before for before, later in itertools.pairwise([0, *left_in_a_turn])]
+    assert max(steps) <= 2 * 11
+    assert (len(held.table), held.table.bytes) == (0, 0)
+
+
+async def test_what_arrives_while_pulls_are_looked_at_is_looked_at_next() -> None:
+    held = Held(limit=100_000, turns=Turns(StepClock()))
+    for number in range(9_000):
+        held.hold(f"g{number}", codes=frozenset([number % 2]))
+    held.table.arrived([Arrival("T", 0, 5, 0)])
+    held.hold("late", codes=frozenset([1]))
+    held.table.arrived([Arrival("T", 0, 6, 1)])
+    await eventually(lambda: len(held.left) == 9_001)
+    assert len(set(held.left)) == 9_001
+
+
+def test_the_memory_of_filters_is_bounded() -> None:
+    held = Held(limit_bytes=1 << 20)
+    tags = frozenset(range(50_000))
+    assert held.hold("one tag", codes=frozenset([1]))
+    assert not held.hold("many tags", codes=tags)
+    assert held.table.refused == 1
+    assert held.hold("none")
+    held.table.release_all()
+    assert (len(held.table), held.table.bytes) == (0, 0)
+
+
+async def test_the_stop_answers_also_those_that_are_being_looked_at() -> None:
+    held = Held(limit=100_000, turns=Turns(StepClock()))
+    for number in range(9_000):
+        held.hold(f"g{number}", codes=frozenset([1]))
+    held.table.arrived([Arrival("T", 0, 5, 2)])
+    held.table.release_all()
+    assert len(held.left) == 9_000

@@ -26,6 +26,7 @@ from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.server import RemotingServer
+from aerobee.store.errors import StoreNotWritable
 from tests.inline_loop import INLINE
 
 pytestmark = pytest.mark.both_loops
@@ -216,6 +217,43 @@ async def test_a_changed_topic_is_told_at_once_and_alone(world):
     assert topics_of(server.of(103)[1]) == {"one", "two"}
     version = json.loads(server.of(103)[1].body)["topicConfigSerializeWrapper"]["dataVersion"]
     assert version == world.broker.topics.data_version.to_json()
+
+
+async def test_many_changes_in_one_save_are_one_registration(world):
+    server, address = await world.scripted()
+    loop = asyncio.get_running_loop()
+    topics = world.broker.topics = TopicTable(
+        world.settings, JsonStateFile(world.path / "topics.json"), lambda: 7, loop
+    )
+    await world.registrar(address)
+    changes = [topics.update(TopicConfig(f"T{number}")) for number in range(300)]
+    await asyncio.wait(changes)
+    await until(lambda: len(server.of(103)) == 2)
+    assert topics_of(server.of(103)[1]) == {f"T{number}" for number in range(300)}
+    topics.delete("T0")
+    topics.delete("T1")
+    topics.update(TopicConfig("T2", 9, 9))
+    await topics.flush()
+    # One with the topic, one with the whole table.
+    await until(lambda: len(server.of(103)) == 4)
+    assert sorted(len(topics_of(command)) for command in server.of(103)[2:]) == [1, len(topics)]
+
+
+async def test_order_topics_that_cannot_be_written_do_not_end_the_registration(
+    world, monkeypatch, caplog
+):
+    server, address = await world.scripted()
+    body = json.dumps({"table": {"TBW102": "b-a:4"}}).encode()
+    server.answer = lambda c: encode_response(c, 0, body=body)
+
+    def full(self: JsonStateFile, text: str) -> None:
+        raise StoreNotWritable(f"the disk is full: {self.path}")
+
+    monkeypatch.setattr(JsonStateFile, "save_or_refuse", full)
+    await world.registrar(address, register_interval_ms=10)
+    await until(lambda: len(server.of(103)) >= 4)
+    assert "order topics not saved" in caplog.text
+    assert not world.broker.topics.get("TBW102").order
 
 
 async def test_a_deleted_topic_is_told_with_the_whole_table(world):

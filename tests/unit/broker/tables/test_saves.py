@@ -247,6 +247,18 @@ async def test_groups_made_by_consumers_are_there_at_once_and_saved_together(
     assert {f"g{n}" for n in range(100)} <= set(document["subscriptionGroupTable"])
 
 
+async def test_a_group_that_is_made_during_a_save_is_in_the_next(world: World) -> None:
+    world.groups_file.may_save.clear()
+    world.groups.get("g1")
+    await asyncio.sleep(0)
+    world.groups.get("g2")
+    world.groups_file.may_save.set()
+    await world.groups.flush()
+    assert world.groups_file.saves == 2
+    table = loads(world.groups_file.path.read_bytes())["subscriptionGroupTable"]
+    assert {"g1", "g2"} <= set(table)
+
+
 async def test_groups_that_could_not_be_written_are_in_the_next_save(world: World) -> None:
     world.groups_file.is_full = True
     world.groups.get("g1")

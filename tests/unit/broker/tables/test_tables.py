@@ -156,6 +156,56 @@ def test_topics_lost_with_their_file_are_named(
     assert "SCHEDULE" not in record.getMessage()
 
 
+def damage_after(tmp_path: Path, *names: str) -> TopicTable:
+    """The table of a file with one bad byte, whose backup has all `names` but the last."""
+    table = topic_table(tmp_path)
+    for name in names:
+        table.update(TopicConfig(name, 2, 2)).result()
+    path = tmp_path / "topics.json"
+    path.write_bytes(b"[" + path.read_bytes()[1:])
+    return topic_table(tmp_path)
+
+
+def test_a_backup_is_completed_from_the_queues_of_the_store(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = damage_after(tmp_path, "Kept", "Lost")
+    queues = ("rmq_sys_x", "%LMQ%a", "../x", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRACE_TOPIC")
+    table.complete([("Kept", 5), ("Lost", 3), ("Lost", 0), *((name, 0) for name in queues)])
+    assert table.get("Lost") == TopicConfig("Lost", 4, 4, 6)
+    assert table.get("Kept") == TopicConfig("Kept", read_queues=6, write_queues=2)
+    assert [name for name in queues if name in table] == ["SCHEDULE_TOPIC_XXXX"]
+    assert "topics made again from the queues" in caplog.text
+    assert "rmq_sys_x (--queues 1)" in caplog.messages[-1]  # what is not added is named
+    assert topic_table(tmp_path).get("Lost") == TopicConfig("Lost", 4, 4, 6)
+
+
+def test_groups_of_a_backup_are_completed_from_the_offsets(tmp_path: Path) -> None:
+    groups = group_table(tmp_path)
+    for name in ("kept", "lost"):
+        groups.update(GroupConfig(name, retry_max_times=3)).result()
+    path = tmp_path / "subscriptionGroup.json"
+    path.write_bytes(path.read_bytes()[:-1])
+    groups = group_table(tmp_path, auto_create=False, limit=len(groups) + 1)
+    groups.complete(["kept", "lost", "stream-start", "%LMQ%g", "../g", "zz1", "zz2"])
+    assert groups.find("kept") == GroupConfig("kept", retry_max_times=3)
+    assert groups.find("lost") == GroupConfig("lost")
+    assert len(groups) == 10  # the limit
+    whole = group_table(tmp_path, auto_create=False)
+    whole.complete(["other"])
+    assert "other" not in whole
+
+
+def test_a_damaged_file_does_not_take_the_place_of_its_backup(tmp_path: Path) -> None:
+    table = damage_after(tmp_path, "Kept", "Lost")
+    backup = (tmp_path / "topics.json.bak").read_bytes()
+    table.update(TopicConfig("New")).result()
+    assert (tmp_path / "topics.json.bak").read_bytes() == backup
+    whole = (tmp_path / "topics.json").read_bytes()
+    table.update(TopicConfig("Newer")).result()
+    assert (tmp_path / "topics.json.bak").read_bytes() == whole
+
+
 def test_many_lost_topics_are_counted_not_listed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -20,6 +20,7 @@ from tests.unit.store.support import (
     kill_image,
     message,
     small_settings,
+    whole,
 )
 
 ALL = (0, 2**62)
@@ -59,11 +60,11 @@ def test_chains_lead_from_the_newest_entry_back(tmp_path: Path) -> None:
     entries = list(struct.iter_unpack(">iqii", data[60:160]))
     assert entries == [(0, 0, 0, 0), (12, 0, 0, 0), (7, 100, 1, 1), (12, 200, 2, 2), (3, 300, 3, 0)]
     assert len(data) == index_file_bytes(5, 20)
-    assert file.select(12, 10, *ALL) == [200, 0]
-    assert file.select(12, 1, *ALL) == [200]
-    assert file.select(12, 10, 0, FIRST_MS + 1000) == [0]
-    assert file.select(12, 10, FIRST_MS + 1500, 2**62) == [200]
-    assert file.select(99, 10, *ALL) == []
+    assert whole(file.select(12, 10, *ALL)) == [200, 0]
+    assert whole(file.select(12, 1, *ALL)) == [200]
+    assert whole(file.select(12, 10, 0, FIRST_MS + 1000)) == [0]
+    assert whole(file.select(12, 10, FIRST_MS + 1500, 2**62)) == [200]
+    assert whole(file.select(99, 10, *ALL)) == []
     file.close()
 
 
@@ -233,8 +234,8 @@ def test_entries_the_header_does_not_count_are_cut_off(tmp_path: Path) -> None:
     file = IndexFile.load(Files(), str(tmp_path / "index"), 7, 50)
     assert repair_index_file(file)
     assert (tmp_path / "index").read_bytes()[: 40 + 28] == counted
-    assert file.select(slot_hash(java_hash("T#k25")), 10, *ALL) == []
-    assert file.select(slot_hash(java_hash("T#k12")), 10, *ALL) == [1200]
+    assert whole(file.select(slot_hash(java_hash("T#k25")), 10, *ALL)) == []
+    assert whole(file.select(slot_hash(java_hash("T#k12")), 10, *ALL)) == [1200]
     file.close()
 
 
