@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from aerobee.broker.delay.progress import DelayProgress
@@ -30,13 +31,13 @@ from aerobee.broker.requests.stats import StatsRequests
 from aerobee.broker.requests.topics import TopicRequests
 from aerobee.broker.requests.traffic import SAMPLE_S, TrafficHistory, TrafficRequests
 from aerobee.broker.router import Handler, Router
-from aerobee.broker.scheduler import Scheduler, saver
+from aerobee.broker.scheduler import Saver, Scheduler
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.light_queues import LightGroupTable, LightTopicTable, load_offsets
-from aerobee.broker.tables.offsets import committed_by_queue
+from aerobee.broker.tables.offsets import Admission, committed_by_queue
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.workers import LoopCalls, WorkerAnswers
@@ -84,16 +85,38 @@ class BrokerCore:
     def _build_tables(self) -> None:
         settings = self.settings
         light = settings.lmq_enabled
+        # Not the loop's own workers: a save must not wait for what administrators have them do.
+        # One for each table, of which each has one save at a time.
+        self._state_pool = ThreadPoolExecutor(4, thread_name_prefix="aerobee-state")
         self.topics = (LightTopicTable if light else TopicTable)(
-            settings, self._state_file("topics.json"), wall_clock_ms
+            settings,
+            self._state_file("topics.json"),
+            wall_clock_ms,
+            self._loop,
+            self._state_pool,
         )
         self.groups = (LightGroupTable if light else GroupTable)(
             self._state_file("subscriptionGroup.json"),
             auto_create=settings.auto_create_group,
             limit=settings.max_groups,
             clock_ms=wall_clock_ms,
+            loop=self._loop,
+            pool=self._state_pool,
         )
-        self.offsets = load_offsets(self._state_file, self.store.max_offset, light=light)
+        admission = Admission(
+            self.topics,
+            self.groups,
+            offsets=settings.max_offsets,
+            start_offsets=settings.max_start_offsets,
+        )
+        self.offsets = load_offsets(self._state_file, self.store.max_offset, admission, light=light)
+        self._offsets_saver = Saver(
+            self._loop,
+            "consumer offsets",
+            self.offsets,
+            settings.flush_consumer_offset_interval_ms / 1000,
+            self._state_pool,
+        )
         self.clients = ClientTable(
             self._loop.time, settings.client_expiry_ms / 1000, self.stats.group_warnings.bump
         )
@@ -110,7 +133,14 @@ class BrokerCore:
         self._reput = ReputService(loop, store, self.held, self.turns)
         self._appended = self._reput.after_append(settings)
         self._delay_progress = DelayProgress(
-            self._state_file("delayOffset.json"), lambda: store.durable
+            self._state_file("delayOffset.json"), lambda: store.durable, store.sync_soon
+        )
+        self._progress_saver = Saver(
+            loop,
+            "delay progress",
+            self._delay_progress,
+            settings.flush_delay_offset_interval_ms / 1000,
+            self._state_pool,
         )
         self.delays = ScheduleMessageService(
             loop,
@@ -272,16 +302,14 @@ class BrokerCore:
 
     def start_tasks(self, scheduler: Scheduler) -> None:
         """Begin what has to be done again and again."""
-        settings, store, loop, every = self.settings, self.store, self._loop, scheduler.every
+        settings, store, every = self.settings, self.store, scheduler.every
         self.staging.start_tasks(scheduler)
         every(_SWEEP_S, "held pulls", self.held.sweep)
         every(_SWEEP_S, "waiting acks", self.acks.expire)
         every(_CLIENT_SWEEP_S, "silent clients", self._client_requests.expire)
         every(settings.lock_lease_ms / 1000, "order locks", self._locks.sweep)
-        save_offsets = saver(loop, "consumer offsets", self.offsets)
-        every(settings.flush_consumer_offset_interval_ms / 1000, "consumer offsets", save_offsets)
-        save_progress = saver(loop, "delay progress", self._delay_progress)
-        every(settings.flush_delay_offset_interval_ms / 1000, "delay progress", save_progress)
+        every(Saver.LOOK_S, "consumer offsets", self._offsets_saver.look)
+        every(Saver.LOOK_S, "delay progress", self._progress_saver.look)
         every(1.0, "rates", store.stats_service.sample)
         every(SAMPLE_S, "traffic", self._traffic.sample)
         every(1.0, "mending queues", store.repair_queues)
@@ -296,13 +324,30 @@ class BrokerCore:
         )
         self.delays.start()
 
-    def close(self) -> None:
-        """Answer the held pulls, write what is only in memory. The servers are closed already."""
+    def complete_tables(self) -> None:
+        """Add to tables that are those of their backups what the store knows and they do not."""
+        self.topics.complete(self.store.queues())
+        self.groups.complete(group for _, group in self.offsets.pairs())
+
+    async def save_tables(self) -> None:
+        """Wait until the changes of topics and groups that were asked for are on the disk."""
+        await self.topics.flush()
+        await self.groups.flush()
+
+    async def close(self) -> None:
+        """Answer the held pulls, write what is only in memory. The servers are closed already.
+        Raises OSError when the offsets cannot be written."""
         self.delays.close()
         self.held.release_all()
         self.staging.close()
         self._reput.run()
-        self.offsets.flush()
+        try:
+            await self.save_tables()
+            # The places that become durable from now on are written by the store at its end.
+            await self._progress_saver.close()
+        finally:
+            await self._offsets_saver.close()
+            self._state_pool.shutdown()
 
 
 def _patience_s(settings: Settings) -> dict[int, float]:

@@ -160,7 +160,7 @@ class Daemon:
             identity = Identity(advertised, port)
             self.core = BrokerCore(settings, self.store, identity, self.stats, loop)
             self._undo.append(("broker core", self.core.close))
-            self.core.topics.report_lost(self.store.queues())
+            self.core.complete_tables()
             add_broker(metrics, settings, self.store, self.core, self.stats)
             name_server = await self._start_name_server()
             vip = await self._start_client_ports(port)
@@ -240,6 +240,7 @@ class Daemon:
         await self.vip_server.stop_listening()
         self.core.held.release_all()
         await self.core.acks.wait_empty(_DRAIN_S)
+        await self.core.save_tables()
         await self.main_server.close()
         await self.vip_server.close()
 

@@ -3,6 +3,8 @@
 A task is a plain function. It is called on the loop, unless it was registered as `blocking`: then
 it runs on a worker thread, and not again before the last run has ended. A task that raises is
 logged with its traceback and run again at its next time; the loop and the other tasks go on.
+
+Tables with a file are saved by a `Saver` each: soon after a change, then at intervals, on a worker.
 """
 
 from __future__ import annotations
@@ -10,11 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 log = logging.getLogger("aerobee.broker.housekeeping")
 state_log = logging.getLogger("aerobee.broker.state")
+
+C = TypeVar("C")
 
 
 @dataclass(slots=True, eq=False)
@@ -95,25 +100,90 @@ class Scheduler:
         log.error("duty failed name=%s", task.name, exc_info=error)
 
 
-class Savable(Protocol):
+class Savable(Protocol[C]):
     """A table with a file."""
 
-    def take_changes(self) -> str | None: ...
-    def save(self, text: str) -> None: ...
-    def mark_unsaved(self) -> None: ...
+    def take_changes(self) -> C | None:
+        """What is to be saved now, None when nothing is. On the loop."""
+        ...
+
+    def save(self, changes: C) -> None:
+        """Write it. On a worker; raises OSError."""
+        ...
+
+    def mark_unsaved(self) -> None:
+        """The last `save` failed: the next `take_changes` gives its changes again. On the loop."""
+        ...
 
 
-def saver(loop: asyncio.AbstractEventLoop, what: str, table: Savable) -> Callable[[], None]:
-    """A task that saves the table on a worker if it has changed; what fails is tried next time."""
+class Saver(Generic[C]):
+    """Saves one table off the loop: soon after its first change, then once an interval.
 
-    def run() -> None:
-        text = table.take_changes()
-        if text is not None:
-            loop.run_in_executor(None, table.save, text).add_done_callback(ended)
+    A broker that dies young, and again and again, has to keep what its consumers did in a life of
+    a second. So while changes have come for less than `SOON_FOR_S` they are saved as soon as the
+    last save lets them; only a table that goes on changing waits for the interval between two
+    saves. A table that did not change for an interval begins anew.
 
-    def ended(saved: asyncio.Future[None]) -> None:
+    One save runs at a time, and at most half of the time. One that fails is logged, and tried again
+    after an interval. Loop thread only.
+    """
+
+    #: How often `look` is to be called.
+    LOOK_S = 0.05
+    #: Between two saves of a table that has only begun to change: 200 ms after a change its save
+    #: is done, with a look and what the save itself takes.
+    SOON_S = 0.08
+    SOON_FOR_S = 3.0
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        what: str,
+        table: Savable[C],
+        interval_s: float,
+        pool: Executor | None = None,
+    ) -> None:
+        """`what` names the table in the log; saves run in `pool`."""
+        self._loop = loop
+        self._what = what
+        self._pool = pool
+        self._table = table
+        self._interval_s = interval_s
+        self._running: asyncio.Future[None] | None = None
+        self._closed = False
+        # When changes began to come, the last save began, and the next one may.
+        self._changing_since = self._began = self._next = float("-inf")
+
+    def look(self) -> None:
+        """Begin to save if the table has changed and it is time."""
+        now = self._loop.time()
+        if self._closed or self._running is not None or now < self._next:
+            return
+        changes = self._table.take_changes()
+        if changes is None:
+            return
+        if now > self._began + self._interval_s + 2 * self.LOOK_S:
+            self._changing_since = now
+        soon = now < self._changing_since + self.SOON_FOR_S
+        self._began = now
+        self._next = now + (min(self.SOON_S, self._interval_s) if soon else self._interval_s)
+        self._running = self._loop.run_in_executor(self._pool, self._table.save, changes)
+        self._running.add_done_callback(self._ended)
+
+    async def close(self) -> None:
+        """Save nothing more but what is unsaved now. Raises OSError."""
+        self._closed = True
+        if self._running is not None:
+            await asyncio.wait([self._running])
+        changes = self._table.take_changes()
+        if changes is not None:
+            await self._loop.run_in_executor(self._pool, self._table.save, changes)
+
+    def _ended(self, saved: asyncio.Future[None]) -> None:
+        self._running = None
+        now = self._loop.time()
+        self._next = max(self._next, now + (now - self._began))
         if not saved.cancelled() and (error := saved.exception()) is not None:
-            state_log.error("%s not saved, will be tried again why=%s", what, error)
-            table.mark_unsaved()
-
-    return run
+            state_log.error("%s not saved, will be tried again why=%s", self._what, error)
+            self._table.mark_unsaved()
+            self._next = now + self._interval_s

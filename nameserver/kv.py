@@ -5,14 +5,17 @@ is RocketMQ's `{"configTable":{namespace:{key:value}}}`, replaced as a whole, wi
 before it in `X.bak`. A damaged file is read from its backup; when both are damaged the start stops
 instead of forgetting what was set.
 
-The table is touched on the loop only; `KvFile.save` may run on another thread.
+The table is touched on the loop only. It notes what changed and gives that away (`take_changes`);
+the worker that saves has the text in parts (`KvText`) and renders those anew, so that a change
+costs the loop the same however large the table is.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
+from collections.abc import Iterable, Mapping
+from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,12 @@ ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 MAX_ENTRIES = 20_000
 MAX_NAME_CHARS = 1_024
 MAX_VALUE_CHARS = 65_536
+# Order topics take some 100 bytes each. The broker's answer to a registration and a client's to
+# the question for a namespace hold all of one, in a frame of 16 MiB at most.
+MAX_BYTES = 8 * 1024 * 1024
+
+#: By namespace and key the new value, None for a key that is gone.
+Changes = dict[str, dict[str, str | None]]
 
 
 class KvFileDamaged(Exception):
@@ -36,10 +45,21 @@ class KvFileDamaged(Exception):
 class KvTable:
     """namespace -> key -> value, bounded. `changes` counts what must be saved."""
 
-    def __init__(self, table: dict[str, dict[str, str]] | None = None) -> None:
+    def __init__(
+        self, table: dict[str, dict[str, str]] | None = None, max_bytes: int = MAX_BYTES
+    ) -> None:
+        """`max_bytes` bounds names and values together; a larger table that was read can shrink."""
         self._table = table or {}
+        self._max_bytes = max_bytes
         self._entries = sum(len(keys) for keys in self._table.values())
+        self.bytes = sum(
+            _bytes(namespace, key, value)
+            for namespace, keys in self._table.items()
+            for key, value in keys.items()
+        )
         self.changes = 0
+        # All, for who has no text yet.
+        self._changed: Changes = {name: {**keys} for name, keys in self._table.items()}
 
     def put(self, namespace: str, key: str, value: str) -> None:
         """Set a key. Raises `BadRequest` (code 1) at a bound."""
@@ -52,30 +72,82 @@ class KvTable:
                 raise BadRequest.system_error(
                     f"the field {name} has {len(text)} characters, the limit is {limit}"
                 )
-        keys = self._table.get(namespace, {})
-        if key not in keys:
-            if self._entries >= MAX_ENTRIES:
-                raise BadRequest.system_error(f"there are {MAX_ENTRIES} keys, the limit")
-            self._entries += 1
-        self._table.setdefault(namespace, keys)[key] = value
-        self.changes += 1
+        known = self.get(namespace, key)
+        if known is None and self._entries >= MAX_ENTRIES:
+            raise BadRequest.system_error(f"there are {MAX_ENTRIES} keys, the limit")
+        before = 0 if known is None else _bytes(namespace, key, known)
+        total = self.bytes - before + _bytes(namespace, key, value)
+        if total > max(self._max_bytes, self.bytes):
+            raise BadRequest.system_error(
+                f"with this value the names and values of all keys would take {total} bytes, the "
+                f"limit is {self._max_bytes} (limits.max_kv_bytes); delete keys not in use"
+            )
+        self._entries += known is None
+        self.bytes = total
+        self._table.setdefault(namespace, {})[key] = value
+        self._note(namespace, key, value)
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)
 
     def delete(self, namespace: str, key: str) -> None:
         """Remove a key; one that is not there is no error."""
-        if self._table.get(namespace, {}).pop(key, None) is not None:
+        known = self._table.get(namespace, {}).pop(key, None)
+        if known is not None:
             self._entries -= 1
-            self.changes += 1
+            self.bytes -= _bytes(namespace, key, known)
+            self._note(namespace, key, None)
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
         """All keys of a namespace, None when it was never used."""
         return self._table.get(namespace)
 
+    def take_changes(self) -> Changes:
+        """What has changed since the last call, for `KvText`; at first everything."""
+        taken, self._changed = self._changed, {}
+        return taken
+
     def to_json(self) -> str:
-        """The content of the file."""
-        return json.dumps({"configTable": self._table}, ensure_ascii=False, sort_keys=True)
+        """The content of the file, made anew."""
+        return KvText().text(self._table)
+
+    def _note(self, namespace: str, key: str, value: str | None) -> None:
+        self._changed.setdefault(namespace, {})[key] = value
+        self.changes += 1
+
+
+class KvText:
+    """The content of the file, in one part a key. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, dict[str, str]] = {}
+        #: How many keys have been rendered.
+        self.rendered = 0
+
+    def text(self, changes: Mapping[str, Mapping[str, str | None]]) -> str:
+        """The whole, after these changes: members in order of their names."""
+        for namespace, keys in changes.items():
+            parts = self._parts.setdefault(namespace, {})
+            for key, value in keys.items():
+                if value is None:
+                    parts.pop(key, None)
+                else:
+                    parts[key] = f"{encode_basestring(key)}: {encode_basestring(value)}"
+                    self.rendered += 1
+        namespaces = {
+            name: f"{encode_basestring(name)}: {{{_in_order(parts)}}}"
+            for name, parts in self._parts.items()
+        }
+        return f'{{"configTable": {{{_in_order(namespaces)}}}}}'
+
+
+def _in_order(parts: Mapping[str, str]) -> str:
+    names: Iterable[str] = sorted(parts)
+    return ", ".join(map(parts.__getitem__, names))
+
+
+def _bytes(*texts: str) -> int:
+    return sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
 
 
 class KvFile:
@@ -85,7 +157,7 @@ class KvFile:
         self.path = Path(path)
         self._backup = self.path.with_name(self.path.name + ".bak")
 
-    def load(self) -> KvTable:
+    def load(self, max_bytes: int = MAX_BYTES) -> KvTable:
         """The table of the file, else of its backup, else an empty one. Raises
         `KvFileDamaged`, OSError."""
         damaged = ""
@@ -99,7 +171,7 @@ class KvFile:
                     f"{path} is a directory, a file is needed; move it away"
                 ) from error
             try:
-                table = KvTable(_parse(content))
+                table = KvTable(_parse(content), max_bytes)
             except (JsonError, ValueError) as error:
                 damaged = f"{path} cannot be read ({error})"
                 log.warning("KV file damaged path=%s why=%s", path, error)
@@ -112,7 +184,7 @@ class KvFile:
                 f"{damaged}, nor can its backup; restore one of them, or move both away to start "
                 "without them"
             )
-        return KvTable()
+        return KvTable(max_bytes=max_bytes)
 
     def save(self, text: str) -> None:
         """Replace the content; returns once it is on disk. Raises OSError."""

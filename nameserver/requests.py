@@ -82,6 +82,8 @@ class Requests:
         self._routes = routes
         self._kv = kv
         self._options = options or RequestOptions()
+        # The number of changes of the KV table that it goes with, and the body.
+        self._order_body = (-1, b"")
         self._handlers: dict[int, Callable[[object, Command], bytes]] = {
             RequestCode.PUT_KV_CONFIG: self._put_kv,
             RequestCode.GET_KV_CONFIG: self._get_kv,
@@ -110,6 +112,10 @@ class Requests:
     def handles(self, code: int) -> bool:
         """Whether a request code means anything here."""
         return code in self._handlers
+
+    def changes_kv(self, code: int) -> bool:
+        """Whether a request of this code may change the KV table."""
+        return code in (RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG)
 
     def handle(self, owner: object, command: Command) -> bytes | None:
         """The encoded answer, None to a oneway request. Bad input never raises."""
@@ -165,10 +171,16 @@ class Requests:
         answer = RegisterBrokerResponse()
         if master is not None:
             answer = RegisterBrokerResponse(master.ha_address, master.address)
-        order_topics = self._kv.namespace(ORDER_TOPIC_NAMESPACE)
-        return encode_success(
-            command, b"" if order_topics is None else kv_body(order_topics), answer.to_ext()
-        )
+        return encode_success(command, self._order_topics(), answer.to_ext())
+
+    def _order_topics(self) -> bytes:
+        """The body of answers to registrations, made once for each state of the table."""
+        known, body = self._order_body
+        if known != self._kv.changes:
+            topics = self._kv.namespace(ORDER_TOPIC_NAMESPACE)
+            body = b"" if topics is None else kv_body(topics)
+            self._order_body = (self._kv.changes, body)
+        return body
 
     def _unregister(self, _owner: object, command: Command) -> bytes:
         header = BrokerIdentityHeader.from_ext(command.ext)

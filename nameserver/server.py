@@ -3,7 +3,8 @@
 Used alone (`aerobee nameserver`) and inside a broker process, where the broker registers over TCP
 like any other. Everything is answered at once on the loop, except a change of the KV table: it is
 answered when it is on disk. Saving runs on another thread, one save at a time; changes that come
-meanwhile share the next one, so that no flood of changes can stall the loop with syncs.
+meanwhile share the next one, so that no flood of changes can stall the loop with syncs. What else a
+connection asks behind its change waits for that answer, so all answers keep the order of requests.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Self
+from typing import NamedTuple, Self
 
 from aerobee.config.model import Settings
-from aerobee.nameserver.kv import KvFile
+from aerobee.nameserver.kv import MAX_BYTES, Changes, KvFile, KvText
 from aerobee.nameserver.requests import RequestOptions, Requests
 from aerobee.nameserver.routes import RouteLimits, RouteTable
 from aerobee.protocol.codes import ResponseCode
@@ -27,13 +28,15 @@ from aerobee.remoting.limits import KIB, MIB, RemotingLimits
 from aerobee.remoting.server import RemotingServer
 from aerobee.remoting.serving import Answer, Serving
 from aerobee.remoting.stats import ServerStats
-from aerobee.remoting.turns import Turns
+from aerobee.remoting.turns import Steps, Turns
 
 log = logging.getLogger("aerobee.nameserver")
 
 DEFAULT_PORT = 9876
 # Requests are small, registrations come once in 30 s: a small buffer, and less memory in all than
 # the broker beside it may take.
+# Changes of the KV table that one connection may have unanswered before it is read no further.
+_CHANGES_WAITING = 512
 NAME_SERVER_LIMITS = RemotingLimits(read_buffer_bytes=64 * KIB, inbound_total_bytes=64 * MIB)
 
 
@@ -45,6 +48,8 @@ class NameServerOptions:
     routes: RouteLimits = field(default_factory=RouteLimits)
     order_messages: bool = False
     max_inflated_bytes: int = 32 * MIB
+    # Names and values of the KV table.
+    max_kv_bytes: int = MAX_BYTES
     # Looking for silent brokers: first after 5 s, then every 10 s (protocol/WIRE.md 5.2).
     first_scan_s: float = 5.0
     scan_interval_s: float = 10.0
@@ -57,6 +62,24 @@ class NameServerCounts:
     brokers: int
     topics: int
     requests: dict[int, int]
+
+
+class _UnsavedAnswer(NamedTuple):
+    """An answer that leaves after a save, None if none is wanted. If it is about a change, which
+    the save covers, it says success; else it only stays behind another one."""
+
+    connection: Connection
+    command: Command
+    answer: bytes | None
+    changed: bool
+
+
+@dataclass(slots=True, eq=False)
+class _WaitingAnswers:
+    """Of one connection: changes that are not answered yet; `done` when all are."""
+
+    done: asyncio.Future[None]
+    count: int = 0
 
 
 def wall_clock_ms() -> int:
@@ -80,7 +103,9 @@ class NameServer(Serving):
         self._asked_port = port
         self._options = options or NameServerOptions()
         self._kv_file = KvFile(kv_path)
-        self._kv = self._kv_file.load()
+        self._kv = self._kv_file.load(self._options.max_kv_bytes)
+        # The worker's, one save at a time.
+        self._kv_text = KvText()
         self.routes = RouteTable(clock_ms, self._options.routes)
         self._shown = self._shown_configuration()
         self._requests = Requests(
@@ -94,7 +119,9 @@ class NameServer(Serving):
         self._scan: asyncio.TimerHandle | None = None
         self._saving: asyncio.Future[None] | None = None
         # Answers to changes of the KV table that the next save will cover.
-        self._unsaved: list[tuple[Connection, Command, bytes | None]] = []
+        self._unsaved: list[_UnsavedAnswer] = []
+        # Of each connection that waits for such answers how many, and what is done with the last.
+        self._waiting: dict[Connection, _WaitingAnswers] = {}
         self._request_counts: dict[int, int] = {}
 
     @classmethod
@@ -104,7 +131,10 @@ class NameServer(Serving):
             settings.nameserver_host,
             settings.nameserver_port,
             settings.kv_file,
-            NameServerOptions(max_inflated_bytes=settings.max_inflated_bytes),
+            NameServerOptions(
+                max_inflated_bytes=settings.max_inflated_bytes,
+                max_kv_bytes=settings.max_kv_bytes,
+            ),
         )
 
     @property
@@ -155,11 +185,33 @@ class NameServer(Serving):
         # Unknown codes are counted together: peers must not grow the table.
         code = command.code if known else -1
         counts[code] = counts.get(code, 0) + 1
+        waiting = self._waiting.get(connection)
+        if waiting is not None and not (
+            self._requests.changes_kv(command.code) and waiting.count < _CHANGES_WAITING
+        ):
+            return self._serve_after(waiting.done, connection, command)
+        return self._serve_now(connection, command)
+
+    def _serve_after(
+        self, done: asyncio.Future[None], connection: Connection, command: Command
+    ) -> Steps:
+        yield done
+        return self._serve_now(connection, command)
+
+    def _serve_now(self, connection: Connection, command: Command) -> bytes | None:
         before = self._kv.changes
         answer = self._requests.handle(connection, command)
-        if self._kv.changes == before:
-            return answer
-        self._unsaved.append((connection, command, answer))
+        changed = self._kv.changes != before
+        waiting = self._waiting.get(connection)
+        if waiting is None:
+            if not changed:
+                return answer
+            done = asyncio.get_running_loop().create_future()
+            waiting = self._waiting[connection] = _WaitingAnswers(done)
+        waiting.count += 1
+        # The value is in the table, and not kept a second time.
+        command.ext = {}
+        self._unsaved.append(_UnsavedAnswer(connection, command, answer, changed))
         if self._saving is None:
             self._save()
         return None
@@ -181,28 +233,33 @@ class NameServer(Serving):
     def _save(self) -> None:
         covered, self._unsaved = self._unsaved, []
         loop = asyncio.get_running_loop()
-        saving = loop.run_in_executor(None, self._kv_file.save, self._kv.to_json())
+        saving = loop.run_in_executor(None, self._write, self._kv.take_changes())
         saving.add_done_callback(lambda done: self._saved(done, covered))
         self._saving = saving
 
-    def _saved(
-        self,
-        done: asyncio.Future[None],
-        covered: list[tuple[Connection, Command, bytes | None]],
-    ) -> None:
+    def _write(self, changes: Changes) -> None:
+        """Write the table with these changes. Worker thread; raises OSError."""
+        self._kv_file.save(self._kv_text.text(changes))
+
+    def _saved(self, done: asyncio.Future[None], covered: list[_UnsavedAnswer]) -> None:
         error = done.exception()
         if error is not None:
             log.error("KV table not saved path=%s why=%s", self._kv_file.path, error)
-        for connection, command, answer in covered:
+        for connection, command, answer, changed in covered:
+            waiting = self._waiting[connection]
+            waiting.count -= 1
+            if not waiting.count:
+                del self._waiting[connection]
+                waiting.done.set_result(None)
             if answer is None:
                 continue
-            if error is not None:
+            if error is not None and changed:
                 answer = encode_response(
                     command,
                     ResponseCode.SYSTEM_ERROR,
                     "the change holds until the name server stops, it could not be written to disk",
                 )
-            connection.write(answer)
+            self._turns.write(connection, answer)
         self._saving = None
         if self._unsaved:
             self._save()

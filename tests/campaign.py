@@ -75,6 +75,7 @@ SUITES: dict[str, Suite] = {
     ),
     "kill daemon": Suite(1, 5, "kills", "one of each call; the store alone is killed above"),
     "kill delayed": Suite(3, 6, "kills", "each meets some waiting, some due and some given out"),
+    "short lives": Suite(4, 100, "kills", "each loses what the one before it lost, or none does"),
     "kill store": Suite(3, 6, "kills", "a recovery in the test's process is followed by another's"),
     "kill pool": Suite(2, 5, "kills", "with each number of buffers, and one on what another left"),
     "kill staging": Suite(3, 3, "kills", "in both modes: fewer would not show enough"),

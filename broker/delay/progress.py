@@ -10,6 +10,10 @@ A level keeps two earlier places beside the present one: the last that is known 
 one that waits for the durable mark. The present place takes the waiting one's turn when that has
 become durable.
 
+Under ASYNC_FLUSH a few messages may wait seconds for their sync, and a broker that is killed before
+would deliver them again in each of its lives. So who asks for changes has the log synced, where
+places wait for it; the next one to ask gets them.
+
 Loop thread only, but for `save`, which may run on any.
 """
 
@@ -17,6 +21,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
 from aerobee.protocol.frames.fastjson import loads
@@ -46,18 +51,33 @@ class _Place:
 
 
 class DelayProgress:
-    """The places of all levels; `durable()` is the store's mark. Raises StateFileError if the file
-    and its backup are damaged."""
+    """The places of all levels; `durable()` is the store's mark, `sync_soon` has it moved to what
+    is written now. Raises StateFileError if the file and its backup are damaged."""
 
-    def __init__(self, file: JsonStateFile, durable: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        file: JsonStateFile,
+        durable: Callable[[], int],
+        sync_soon: Callable[[], None] = lambda: None,
+    ) -> None:
         self._file = file
         self._durable = durable
+        self._sync_soon = sync_soon
+        # The end of what the last sync was asked for.
+        self._asked_end = 0
         stored: dict[int, int] = file.load(_parse, {})
+        #: The file's backup was read, which is older and may lack levels.
+        self.from_backup = file.loaded_from == file.backup
         self._places = {level: _Place(offset) for level, offset in stored.items()}
         self._saved = stored
         # The newest text; one that waits for its turn while another was taken is not written.
         self._newest = ""
         self._saving = threading.Lock()
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
 
     def of(self, level: int) -> int | None:
         """The next queue offset of a level, None if nothing is known of it."""
@@ -84,14 +104,28 @@ class DelayProgress:
         return [((SCHEDULE_TOPIC, SCHEDULE_GROUP), queues)]
 
     def take_changes(self) -> str | None:
-        """The file's new text when it has changed since the last call, else None."""
+        """The file's new text when it has changed since the last call, else None. Places that are
+        not durable yet are had so."""
         durable = self._durable()
         offsets = {level: place.advance(durable) for level, place in sorted(self._places.items())}
+        self._have_synced(durable)
         if offsets == self._saved:
             return None
         self._saved = offsets
         self._newest = pretty({"offsetTable": offsets})
         return self._newest
+
+    def _have_synced(self, durable: int) -> None:
+        """Ask for a sync if a place waits for it, and remember the places that it will cover."""
+        places = self._places.values()
+        end = max((one.end for one in places if one.offset != one.durable_offset), default=0)
+        if end <= durable:
+            return
+        if self._asked_end <= durable:
+            self._asked_end = end
+            for place in places:
+                place.pending, place.pending_end = place.offset, place.end
+        self._sync_soon()
 
     def save(self, text: str) -> None:
         """Write a text of `take_changes`, unless a newer one was taken. Any thread; OSError."""

@@ -138,7 +138,9 @@ class ScheduleMessageService:
     # --- starting and stopping --------------------------------------------------------------
 
     def _known_levels(self) -> Iterator[_Level]:
-        """Each level at its place in the progress file, corrected to what its queue has."""
+        """Each level at its place in the progress file, corrected to what its queue has. A file
+        that is an older one is completed from the queues."""
+        added: list[str] = []
         for number in sorted({*self._queues.waiting_levels(), *self._progress.table()}):
             first, end = self._queues.range_of(number)
             known = self._progress.of(number)
@@ -154,7 +156,15 @@ class ScheduleMessageService:
                     "no progress of a delay level is known, all its messages will be delivered "
                     "level=%d from=%d count=%d", number, offset, end - offset,
                 )  # fmt: skip
+            if known is None and self._progress.from_backup:
+                self._progress.moved(number, offset)
+                added.append(f"{number} (from {offset} of {first}-{end})")
             yield _Level(number, offset)
+        if added:
+            log.warning(
+                "levels added to the delay progress from their queues, because the table is that "
+                "of its backup path=%s levels=%s", self._progress.path, ", ".join(added),
+            )  # fmt: skip
 
     def start(self) -> None:
         """Begin to deliver."""

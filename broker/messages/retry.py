@@ -11,6 +11,7 @@ logs both. Loop thread only.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
@@ -39,6 +40,7 @@ from aerobee.protocol.message.record import Message, StoreMessage, decode_record
 from aerobee.protocol.message.record_layout import pack_host
 from aerobee.protocol.names import dlq_topic, retry_topic
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.turns import Steps
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import PutResult
 
@@ -99,7 +101,7 @@ class RetryProcessor:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
-    def send_back(self, _connection: Connection, command: Command) -> bytes:
+    def send_back(self, connection: Connection, command: Command) -> bytes | Steps:
         """Store the message again. Raises `BadRequest` when it or its group is not there."""
         header = SendBackHeader.from_ext(command.ext)
         group = self._groups.get(header.group)
@@ -114,7 +116,11 @@ class RetryProcessor:
         if record is None:
             raise BadRequest.system_error(f"look message by offset failed, {header.offset}")
         message = decode_record(record)
-        topic, queue_id = self._target(command, header, group, message)
+        topic, queues = self._target(command, header, group, message)
+        creation = self._topics.create_retry(topic, queues, PERM_READ_WRITE)
+        if creation is not None:
+            return self._when_made(creation, connection, command)
+        queue_id = self._writable(topic, queues)
         self._put(self._again(message, topic, queue_id, header, group))
         self._appended()
         self._failed.sent_back(header.group, message.topic, message.properties)
@@ -122,20 +128,31 @@ class RetryProcessor:
             self._failed.dead_lettered(header.group, message.topic, message.properties)
         return encode_success(command)
 
+    def _when_made(
+        self, creation: asyncio.Future[None], connection: Connection, command: Command
+    ) -> Steps:
+        """Begin again with the topic: what was looked at may have changed meanwhile."""
+        yield creation
+        creation.result()
+        answer = self.send_back(connection, command)
+        return answer if isinstance(answer, bytes) else (yield from answer)
+
     def _target(
         self, command: Command, header: SendBackHeader, group: GroupConfig, message: Message
     ) -> tuple[str, int]:
+        """The topic that the message goes to, and how many queues it is made with."""
         limit = group.retry_limit(header.max_reconsume_times, command.version)
         if header.delay_level < 0 or message.reconsume_times >= limit:
-            return self._writable(dlq_topic(header.group), 1), 0
-        queues = group.retry_queue_nums
-        return self._writable(retry_topic(header.group), queues), random.randrange(queues)
+            return dlq_topic(header.group), 1
+        return retry_topic(header.group), group.retry_queue_nums
 
-    def _writable(self, name: str, queues: int) -> str:
-        config = self._topics.create_retry(name, queues, PERM_READ_WRITE)
+    def _writable(self, name: str, queues: int) -> int:
+        """The queue that the message goes to. Raises `BadRequest` where the topic takes none."""
+        config = self._topics.get(name)
+        assert config is not None, name
         if not config.perm & PERM_WRITE:
             raise BadRequest.no_permission(f"the topic[{name}] sending message is forbidden")
-        return name
+        return random.randrange(queues)
 
     def _again(
         self,

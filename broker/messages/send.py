@@ -12,8 +12,9 @@ their commit.
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -114,7 +115,8 @@ class SendProcessor:
         self._msg_id_prefix = identity.store_host.hex().upper()
 
     def handle(self, connection: Connection, command: Command) -> Answer:
-        """Serve one send; None when its answer waits for the durable mark, steps for a large batch.
+        """Serve one send; None when its answer waits for the durable mark; steps for a large batch,
+        and when it waits for a topic that is made for it.
 
         Raises `BadRequest` for what the client did wrong, `StoreError` for what the store refuses.
         """
@@ -130,7 +132,8 @@ class SendProcessor:
                 )
             topic = self._topics.get(header.topic)
             if topic is None and header.topic != STAGE_TOPIC:
-                topic = self._create_topic(header)
+                creation = self._create_topic(header)
+                return self._when_made(creation, connection, command)
             if topic is None or topic.name in NO_SEND_TOPICS:
                 raise BadRequest.no_permission(
                     f"Sending message to topic[{header.topic}] is forbidden."
@@ -141,6 +144,20 @@ class SendProcessor:
         except Exception:
             self._count_failure(command)
             raise
+
+    def _when_made(
+        self, creation: asyncio.Future[None], connection: Connection, command: Command
+    ) -> Steps:
+        """Serve the send from its beginning when a topic that it needs is on the disk: what was
+        looked at may have changed meanwhile."""
+        yield creation
+        try:
+            creation.result()
+        except Exception:
+            self._count_failure(command)
+            raise
+        answer = self.handle(connection, command)
+        return (yield from answer) if isinstance(answer, Generator) else answer
 
     def _count_failure(self, command: Command) -> None:
         """Count a send that was not stored, under its topic if there is such a topic."""
@@ -154,22 +171,22 @@ class SendProcessor:
                 f"broker unable to service, until {self._accept_from_ms} (ms since 1970)"
             )
 
-    def _create_topic(self, header: SendMessageHeader) -> TopicConfig:
+    def _create_topic(self, header: SendMessageHeader) -> asyncio.Future[None]:
+        """Begin to make the topic of a first send."""
         check_topic_name(header.topic)
-        created: TopicConfig | None
         if header.topic.startswith(RETRY_PREFIX):
-            created = self._topics.create_retry(header.topic, 1, PERM_READ_WRITE)
+            creation = self._topics.create_retry(header.topic, 1, PERM_READ_WRITE)
         else:
-            created = self._topics.create_on_send(
+            creation = self._topics.create_on_send(
                 header.topic, header.default_topic, header.default_topic_queue_nums, 0
             )
-        if created is None:
+        if creation is None:
             raise BadRequest(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{header.topic}] not exist, apply first please! (automatic creation is off "
                 f"or template topic [{header.default_topic}] does not allow it)",
             )
-        return created
+        return creation
 
     def _choose_queue(self, topic: TopicConfig, queue_id: int) -> int:
         if queue_id < 0:
@@ -193,7 +210,7 @@ class SendProcessor:
         header: SendMessageHeader,
         topic: TopicConfig,
         queue_id: int,
-    ) -> bytes | None:
+    ) -> Answer:
         properties = stored_properties(header.properties, self._cluster)
         topic_name = header.topic
         destination: Destination | None = None
@@ -203,6 +220,10 @@ class SendProcessor:
             or topic_name.startswith(RETRY_PREFIX)
         ):
             destination = self._destination(command, header, properties, queue_id)
+            if destination.dead:
+                creation = self._topics.create_retry(destination.topic, 1, PERM_READ_WRITE)
+                if creation is not None:
+                    return self._when_made(creation, connection, command)
             topic_name, queue_id = destination.topic, destination.queue_id
             properties = destination.properties
         message = StoreMessage(
@@ -377,7 +398,6 @@ class SendProcessor:
         topic = header.topic
         if topic.startswith(RETRY_PREFIX) and self._is_dead(command, header):
             dead_letters = dlq_topic(topic[len(RETRY_PREFIX) :])
-            self._topics.create_retry(dead_letters, 1, PERM_READ_WRITE)
             return Destination(dead_letters, 0, properties, delayed=False, dead=True)
         delayed = properties.delay_level > 0 and not header.sys_flag & SYS_TRANSACTION_PREPARED
         if delayed:

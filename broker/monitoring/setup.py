@@ -122,7 +122,7 @@ def _tables(settings: Settings, core: BrokerCore) -> list[Number]:
         ),
         (
             "aerobee_offsets_refused_total",
-            "Committed offsets beyond the end of their queue",
+            "Committed offsets beyond the end of their queue, of none, or beyond the limits",
             core.offsets.refused,
         ),
     ]

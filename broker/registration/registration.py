@@ -196,10 +196,10 @@ class Registrar:
         except (JsonError, ValueError) as error:
             log.warning("order topics unreadable name_server=%s why=%s", link.server, error)
             return
-        try:
-            self._topics.set_order_topics(names)
-        except OSError as error:
-            log.error("order topics not saved why=%s", error)
+        saved = self._topics.set_order_topics(names)
+        if saved is not None:
+            # Nobody waits: each answer of the name server says them again.
+            saved.add_done_callback(_log_order_not_saved)
 
 
 def _order_topics(body: bytes) -> frozenset[str]:
@@ -209,6 +209,11 @@ def _order_topics(body: bytes) -> frozenset[str]:
     if table is not None and not isinstance(table, dict):
         raise ValueError("its table is no object")
     return frozenset(table or ())
+
+
+def _log_order_not_saved(saved: asyncio.Future[None]) -> None:
+    if (error := saved.exception()) is not None:
+        log.error("order topics not saved why=%s", error)
 
 
 def _surface(task: asyncio.Task[None]) -> None:

@@ -65,17 +65,14 @@ class OffsetRequests:
         return store.max_offset(topic, queue_id) <= 0 or store.is_in_memory(topic, queue_id, 0)
 
     def update(self, _connection: Connection, command: Command) -> bytes:
-        """Commit an offset; one beyond the queue's end is refused with a reason (mostly unread:
-        clients send this oneway)."""
+        """Commit an offset; one beyond the queue's end, or of a queue that is not there, is refused
+        with a reason (mostly unread: clients send this oneway)."""
         header = UpdateConsumerOffsetHeader.from_ext(command.ext)
-        if self._offsets.commit(
-            header.consumer_group, header.topic, header.queue_id, header.commit_offset
-        ):
+        offset = header.commit_offset
+        why = self._offsets.try_commit(header.consumer_group, header.topic, header.queue_id, offset)
+        if not why:
             return encode_success(command, ext={})
-        remark = (
-            f"offset {header.commit_offset} refused: it is negative or beyond the end of queue "
-            f"{header.queue_id} of {header.topic}"
-        )
+        remark = f"offset {offset} refused: {why}"
         return encode_response(command, ResponseCode.SYSTEM_ERROR, remark, {})
 
     # --- queues

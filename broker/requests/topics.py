@@ -2,24 +2,29 @@
 
 System topics can be looked at but not changed. Names, queue numbers and rights are checked against
 the same limits as everywhere; upstream checks no group name and no number. A deleted topic loses
-its consume queues, while its groups' offsets stay, as upstream.
+its consume queues and its groups' offsets in them. Upstream keeps those, and a topic made anew
+under its name, with queues that begin at 0, is not consumed until it has come so far.
 
-Removing files takes longer than the loop can wait, so requests that do it are answered when a
-worker has done it. What decides (is the topic still unknown? is the queue in use?) is asked on the
-loop, in the same step in which the queues leave the store: a topic made anew in between keeps its
-queues. DELETE_EXPIRED_COMMITLOG lets the next runs of retention delete what has expired at any hour
-(FORMAT.md 10.1).
+A change of a table is answered when it is on the disk; requests about the same topic wait for each
+other. Removing files takes longer than the loop can wait, so requests that do it are answered when
+a worker has done it. What decides (is the topic still unknown? is the queue in use?) is asked on
+the loop, in the same step in which the queues leave the store: a topic made anew in between keeps
+its queues. DELETE_EXPIRED_COMMITLOG lets the next runs of retention delete what has expired at any
+hour (FORMAT.md 10.1).
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Generator
+from typing import Any
 
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
-from aerobee.broker.tables.topics import TopicTable
+from aerobee.broker.tables.topics import TopicTable, queues_of
 from aerobee.broker.workers import AnswerLater
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.common import encode_topic_list, parse_body
@@ -27,7 +32,6 @@ from aerobee.protocol.bodies.topics import MULTI_TAG, SINGLE_TAG, TopicConfig
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_success
-from aerobee.protocol.frames.fastjson import dumps
 from aerobee.protocol.headers.admin import CreateTopicHeader, DeleteGroupHeader, TopicHeader
 from aerobee.protocol.names import (
     AUTO_CREATE_TOPIC,
@@ -40,6 +44,7 @@ from aerobee.protocol.names import (
     is_light,
 )
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.turns import Steps
 from aerobee.store.disk.owner import OnOwner
 from aerobee.store.message_store import MessageStore
 
@@ -89,10 +94,11 @@ class TopicRequests:
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired,
         }
 
-    def create_topic(self, _connection: Connection, command: Command) -> bytes:
+    def create_topic(self, _connection: Connection, command: Command) -> Steps:
         """Create or change a topic; `order` is ignored, only name servers know it (5.4)."""
         header = CreateTopicHeader.from_ext(command.ext)
         name = self._changeable(header.topic)
+        yield from self._settled(name)
         known = self._topics.get(name)
         topic = TopicConfig(
             name,
@@ -104,7 +110,9 @@ class TopicRequests:
             known.order if known is not None else False,
         )
         self._check_topic(topic, known)
-        self._topics.update(topic)
+        saved = self._topics.update(topic)
+        yield saved
+        saved.result()
         log.info(
             "topic configured name=%s read_queues=%d write_queues=%d perm=%d",
             name,
@@ -120,6 +128,11 @@ class TopicRequests:
             raise BadRequest.system_error(f"The topic[{name}] is conflict with system topic.")
         return name
 
+    def _settled(self, name: str) -> Generator[asyncio.Future[Any], None, None]:
+        """Wait for what is under way for a topic, its deletion among others."""
+        while (change := self._topics.under_way(name)) is not None:
+            yield change
+
     def _check_topic(self, topic: TopicConfig, known: TopicConfig | None) -> None:
         most = self._limits.max_queues_per_topic
         if topic.filter_type not in (SINGLE_TAG, MULTI_TAG):
@@ -132,34 +145,56 @@ class TopicRequests:
                 raise BadRequest.system_error(f"{what} queues must be 1 to {most}, got {queues}")
         if not 0 <= topic.perm <= _MAX_PERM:
             raise BadRequest.system_error(f"perm must be 0 to {_MAX_PERM}, got {topic.perm}")
-        if known is None and len(self._topics) >= self._limits.max_topics:
-            raise BadRequest.system_error(f"there are {len(self._topics)} topics, the limit")
-        before = _queues_of(known) if known is not None else 0
-        queues = sum(map(_queues_of, self._topics.all())) - before + _queues_of(topic)
+        if known is None and self._topics.expected >= self._limits.max_topics:
+            raise BadRequest.system_error(f"there are {self._topics.expected} topics, the limit")
+        before = queues_of(known) if known is not None else 0
+        queues = self._topics.expected_weight - before + queues_of(topic)
         if queues > self._limits.max_queues:
             raise BadRequest.system_error(
                 f"{queues} queues in all topics would pass the limit of {self._limits.max_queues}"
             )
 
-    def delete_topic(self, connection: Connection, command: Command) -> bytes | None:
+    def delete_topic(self, connection: Connection, command: Command) -> Steps:
         """Delete a topic; one that is unknown is no error. Its files go on a worker thread."""
         name = self._changeable(TopicHeader.from_ext(command.ext).topic)
+        yield from self._settled(name)
+        if name in self._topics:
+            yield from self._withdrawn(name)
 
         def work() -> None:
-            self._store.cleaning.remove_topics([name], self._on_loop, self._forget_topic)
+            try:
+                self._store.cleaning.remove_topics([name], self._on_loop, self._forget_topic)
+            finally:
+                # What was in the way of its queues keeps them, as those of an unknown topic.
+                self._on_loop(lambda: self._topics.forget(name))
 
         return self._later(connection, command, work)
 
+    def _withdrawn(self, name: str) -> Generator[asyncio.Future[Any], None, None]:
+        """Take the topic out of the file. Raises what was in the way."""
+        withdrawn = self._topics.withdraw(name)
+        try:
+            yield withdrawn
+        except GeneratorExit:
+            # Nobody goes on to its queues; they are those of an unknown topic then.
+            withdrawn.add_done_callback(lambda _: self._topics.forget(name))
+            raise
+        withdrawn.result()
+
     def _forget_topic(self, name: str) -> bool:
-        """The topic leaves the table in the step in which its queues leave the store."""
-        if self._topics.delete(name):
+        """The topic leaves memory in the step in which its queues leave the store. One that was
+        unknown, and is made meanwhile, keeps its queues."""
+        if self._topics.forget(name):
             log.info("topic deleted name=%s", name)
+        elif name in self._topics:
+            return False
+        self._offsets.remove_topic(name)
         self._stats.forget_topic(name)
         return True
 
-    def all_topics(self, _connection: Connection, command: Command) -> bytes:
+    def all_topics(self, _connection: Connection, command: Command) -> Steps:
         """The whole topic table."""
-        body = dumps(self._topics.to_json())
+        body = yield from self._topics.listing()
         return encode_success(command, body)
 
     def system_topics(self, _connection: Connection, command: Command) -> bytes:
@@ -168,14 +203,16 @@ class TopicRequests:
         body = encode_topic_list(sorted(names))
         return encode_success(command, body)
 
-    def update_group(self, _connection: Connection, command: Command) -> bytes:
+    def update_group(self, _connection: Connection, command: Command) -> Steps:
         """Create or change a group."""
         try:
             group = GroupConfig.from_json(parse_body(command.body, "group configuration"))
         except (ValueError, TypeError) as error:
             raise BadRequest.system_error(f"the group configuration is wrong: {error}") from error
         self._check_group(group)
-        self._groups.update(group)
+        saved = self._groups.update(group)
+        yield saved
+        saved.result()
         log.info("group configured name=%s enabled=%s", group.name, group.consume_enable)
         return encode_success(command)
 
@@ -189,28 +226,31 @@ class TopicRequests:
         if not all(-(2**31) <= number < 2**31 for number in numbers):
             raise BadRequest.system_error("a number of the group configuration is out of range")
         known = self._groups.find(group.name)
-        if known is None and len(self._groups) >= self._limits.max_groups:
-            raise BadRequest.system_error(f"there are {len(self._groups)} groups, the limit")
+        if known is None and self._groups.expected >= self._limits.max_groups:
+            raise BadRequest.system_error(f"there are {self._groups.expected} groups, the limit")
 
-    def all_groups(self, _connection: Connection, command: Command) -> bytes:
+    def all_groups(self, _connection: Connection, command: Command) -> Steps:
         """The whole group table."""
-        body = dumps(self._groups.to_json())
+        body = yield from self._groups.listing()
         return encode_success(command, body)
 
-    def delete_group(self, _connection: Connection, command: Command) -> bytes:
+    def delete_group(self, _connection: Connection, command: Command) -> Steps:
         """Delete a group, with its offsets if asked; one that is unknown is no error."""
         header = DeleteGroupHeader.from_ext(command.ext)
         name = check_group_name(header.group_name)
-        if self._groups.delete(name):
+        if name in self._groups or self._groups.under_way(name) is not None:
+            saved = self._groups.delete(name)
+            yield saved
+            saved.result()
             log.info("group deleted name=%s", name)
         if header.remove_offset:
             self._offsets.remove_group(name)
         self._stats.forget_group(name)
         return encode_success(command)
 
-    def all_offsets(self, _connection: Connection, command: Command) -> bytes:
+    def all_offsets(self, _connection: Connection, command: Command) -> Steps:
         """The offsets of all groups, as slaves fetch them."""
-        body = dumps({"offsetTable": self._offsets.all()})
+        body = yield from self._offsets.listing()
         return encode_success(command, body)
 
     # --- deletion of what has expired or is in no table ---------------------------------------
@@ -250,7 +290,3 @@ class TopicRequests:
         if config is None:
             return not self._is_unused(topic)
         return queue_id < max(config.read_queues, config.write_queues)
-
-
-def _queues_of(topic: TopicConfig) -> int:
-    return max(topic.read_queues, topic.write_queues)

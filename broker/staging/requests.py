@@ -20,6 +20,7 @@ Loop thread only.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from time import perf_counter
@@ -53,6 +54,7 @@ from aerobee.protocol.headers.stages import (
     encode_parts,
 )
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.turns import Steps
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger("aerobee.broker.stages")
@@ -232,7 +234,7 @@ class StageRequests:
 
     # --- chunks -----------------------------------------------------------------------------
 
-    def chunk(self, connection: Connection, command: Command) -> bytes:
+    def chunk(self, connection: Connection, command: Command) -> bytes | Steps:
         """Store a chunk. It is durable with the intent that names it, not before."""
         header = StageChunkHeader.from_ext(command.ext)
         key = (header.query, header.batch)
@@ -246,11 +248,23 @@ class StageRequests:
         given_up = self._table.state(key) != NONE or header.stage in self._table.dropped
         if not self._is_known(stage, header) and not given_up:
             self._check_room(len(command.body))
-            self._check.check(command.body, header.rows)
+            creations = self._check.check(command.body, header.rows)
+            if creations:
+                return self._when_made(creations, connection, command)
             born_ms = self._clock_ms()
             self._log.chunk(header, command.body, born_ms, connection.packed_peer)
             self._appended()
         return encode_success(command)
+
+    def _when_made(
+        self, creations: list[asyncio.Future[None]], connection: Connection, command: Command
+    ) -> Steps:
+        """Begin again when the topics are on the disk: the stage may have changed meanwhile."""
+        for creation in creations:
+            yield creation
+            creation.result()
+        answer = self.chunk(connection, command)
+        return answer if isinstance(answer, bytes) else (yield from answer)
 
     def _is_known(self, stage: Stage | None, header: StageChunkHeader) -> bool:
         """Whether the chunk is there. Raises BadRequest if it cannot belong to its stage."""

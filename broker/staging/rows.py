@@ -6,13 +6,13 @@ would be refused for is looked at when the chunk arrives.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
 from aerobee.broker.messages.properties import stored_properties
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.routes import PERM_WRITE
-from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.headers.stages import Run, decode_chunk
@@ -88,14 +88,15 @@ class ChunkCheck:
         self._broker_writable = broker_writable
         self._delays = delays
 
-    def check(self, body: bytes, rows: int) -> None:
+    def check(self, body: bytes, rows: int) -> list[asyncio.Future[None]]:
         """Raises BadRequest for a chunk that could not be published as it is.
 
-        Makes topics that do not exist yet, where a send would.
+        Begins to make topics that do not exist yet, where a send would; returns what to wait for.
         """
         count = 0
+        creations: dict[asyncio.Future[None], None] = {}
         for run in decode_chunk(body):
-            self._check_queue(run)
+            self._check_queue(run, creations)
             items = decode_batch(run.body)
             if len(items) != run.rows:
                 raise BadRequest.illegal_message(
@@ -106,12 +107,17 @@ class ChunkCheck:
             count += len(items)
         if count != rows:
             raise BadRequest.illegal_message(f"{count} rows where {rows} are announced")
+        return list(creations)
 
-    def _check_queue(self, run: Run) -> None:
+    def _check_queue(self, run: Run, creations: dict[asyncio.Future[None], None]) -> None:
         name = run.topic
         if self._topics.is_system(name) or name.startswith(RETRY_PREFIX):
             raise BadRequest.no_permission(f"Sending message to topic[{name}] is forbidden.")
-        topic = self._topics.get(name) or self._create(name)
+        topic = self._topics.get(name)
+        if topic is None:
+            creations[self._create(name)] = None
+            topic = self._topics.expected_config(name)
+            assert topic is not None, name
         if not topic.perm & PERM_WRITE or not self._broker_writable():
             raise BadRequest.no_permission(f"the topic[{name}] sending message is forbidden")
         if not 0 <= run.queue_id < max(topic.write_queues, topic.read_queues):
@@ -120,14 +126,14 @@ class ChunkCheck:
                 f"{topic.write_queues} write queues"
             )
 
-    def _create(self, name: str) -> TopicConfig:
-        created = self._topics.create_on_send(name, AUTO_CREATE_TOPIC, _TEMPLATE_QUEUES, 0)
-        if created is None:
+    def _create(self, name: str) -> asyncio.Future[None]:
+        creation = self._topics.create_on_send(name, AUTO_CREATE_TOPIC, _TEMPLATE_QUEUES, 0)
+        if creation is None:
             raise BadRequest(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{name}] not exist, apply first please! (automatic creation is off)",
             )
-        return created
+        return creation
 
     def _check_row(self, number: int, topic: str, item: BatchItem) -> None:
         if len(item.body) > self._max_message_bytes:

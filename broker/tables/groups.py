@@ -1,13 +1,17 @@
 """Consumer group settings (`config/subscriptionGroup.json`, store/FORMAT.md 11.2).
 
 A group that is not configured is made when a consumer first names it, if automatic creation is on
-(and always for the system's own groups). Every change is on disk before it is answered.
+(and always for the system's own groups). Such a group is there at once: nobody waits for its save,
+because a full disk must not stop consumers, and one that is lost in a crash is made again the same
+way. A configured one is there when it is on the disk.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,16 +19,19 @@ from aerobee.broker.tables.config_table import ConfigTable
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.protocol.names import (
     BUILT_IN_GROUPS,
+    START_GROUP_SUFFIX,
     SYSTEM_GROUP_PREFIX,
     check_group_name,
+    is_light,
     is_valid_group_name,
 )
-from aerobee.store.errors import StoreNotWritable
 
 log = logging.getLogger("aerobee.broker.groups")
 
 # Request versions below V3_4_9 do not carry a meaningful maxReconsumeTimes (protocol/WIRE.md 1.5).
 VERSION_WITH_MAX_RECONSUME = 121
+# A log line names at most this many groups.
+_LOST_SHOWN = 10
 
 
 def is_system_group(name: str) -> bool:
@@ -54,8 +61,7 @@ class GroupConfig:
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in the file and on the wire, keys in ascending order."""
-        values = {_KEYS[name]: value for name, value in asdict(self).items()}
-        return dict(sorted(values.items()))
+        return {key: getattr(self, attribute) for key, attribute in _BY_KEY}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> GroupConfig:
@@ -85,6 +91,7 @@ _KEYS = {
     "which_broker_when_consume_slowly": "whichBrokerWhenConsumeSlowly",
     "notify_consumer_ids_changed_enable": "notifyConsumerIdsChangedEnable",
 }
+_BY_KEY = sorted((key, attribute) for attribute, key in _KEYS.items())
 _DEFAULTS: dict[str, bool | int] = {
     name: value for name, value in asdict(GroupConfig("")).items() if name != "name"
 }
@@ -100,6 +107,8 @@ class GroupTable(ConfigTable[GroupConfig]):
         auto_create: bool,
         limit: int,
         clock_ms: Callable[[], int],
+        loop: asyncio.AbstractEventLoop,
+        pool: Executor | None = None,
     ) -> None:
         super().__init__(
             file,
@@ -107,6 +116,8 @@ class GroupTable(ConfigTable[GroupConfig]):
             {name: GroupConfig(name) for name in BUILT_IN_GROUPS},
             _parse,
             clock_ms,
+            loop,
+            pool,
         )
         self._auto_create = auto_create
         self._limit = limit
@@ -122,22 +133,44 @@ class GroupTable(ConfigTable[GroupConfig]):
         check_group_name(name)
         if not self._auto_create and not name.startswith(SYSTEM_GROUP_PREFIX):
             return None
-        if len(self._entries) >= self._limit:
+        if self.under_way(name) is not None:
+            # Somebody configures it now; until that is written it has the settings of any group.
+            return GroupConfig(name)
+        if self.expected >= self._limit:
             log.warning("group not created name=%s reason=limit of %d groups", name, self._limit)
             return None
         log.info("group created name=%s", name)
         group = GroupConfig(name)
-        try:
-            return self.update(group)
-        except (OSError, StoreNotWritable) as error:
-            # A full disk must not stop consumers. A group lost in a crash is made again like this.
-            log.warning("group not written, the next change will name=%s why=%s", name, error)
-        self._entries[name] = group
+        self._add_unsaved(group)
         return group
 
     def find(self, name: str) -> GroupConfig | None:
         """The group's settings if it exists; never makes one."""
         return self._entries.get(name)
+
+    def complete(self, named: Iterable[str]) -> None:
+        """Beside a backup, which is older than the file was, add the groups `named`: those that
+        have offsets. Without their settings, which are lost; the start says so."""
+        if self._file.loaded_from != self._file.backup:
+            return
+        lost = sorted(name for name in set(named) if self._may_add(name))
+        lost = lost[: max(0, self._limit - len(self._entries))]
+        for name in lost:
+            self._add_unsaved(GroupConfig(name))
+        if lost:
+            shown = ", ".join(lost[:_LOST_SHOWN])
+            log.warning(
+                "groups made again from the consumer offsets, because the table is that of its "
+                "backup path=%s count=%d groups=%s; they have the default settings",
+                self._file.path,
+                len(lost),
+                shown + (", ..." if len(lost) > _LOST_SHOWN else ""),
+            )
+
+    def _may_add(self, name: str) -> bool:
+        """Whether that is a group in this table: no light one, and none without consumers."""
+        unknown = name not in self._entries and is_valid_group_name(name)
+        return unknown and not is_light(name) and not name.endswith(START_GROUP_SUFFIX)
 
 
 def _parse(name: str, value: Mapping[str, Any]) -> GroupConfig | None:

@@ -10,18 +10,29 @@ These tables take the place of the ordinary ones when the option is on; `core.py
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from aerobee.broker.tables.config_table import done
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import (
+    MOST_VALUES,
     NO_OFFSET,
+    Admit,
     ConsumerOffsets,
     OffsetTable,
+    PairIndex,
+    admit_all,
+    parse_table,
+)
+from aerobee.broker.tables.offsets_text import (
+    DocumentText,
+    Pair,
+    TableText,
     offset_key,
     parse_key,
-    parse_table,
 )
 from aerobee.broker.tables.state_file import JsonStateFile, members
 from aerobee.broker.tables.topics import TopicTable
@@ -38,13 +49,13 @@ class LightTopicTable(TopicTable):
     def get(self, name: str) -> TopicConfig | None:
         return TopicConfig(name, 1, 1) if is_light(name) else super().get(name)
 
-    def update(self, entry: TopicConfig) -> TopicConfig:
-        """Store a topic, new or changed; a light one stays as it always is. Raises OSError."""
-        return entry if is_light(entry.name) else super().update(entry)
+    def update(self, entry: TopicConfig) -> asyncio.Future[None]:
+        """Store a topic, new or changed; a light one stays as it always is."""
+        return done(self._loop) if is_light(entry.name) else super().update(entry)
 
-    def report_lost(self, queues: Iterable[tuple[str, int]]) -> None:
-        """As TopicTable.report_lost; light topics are in no table and never lost."""
-        super().report_lost([queue for queue in queues if not is_light(queue[0])])
+    def complete(self, queues: Iterable[tuple[str, int]]) -> None:
+        """As TopicTable.complete; light topics are in no table and never lost."""
+        super().complete([queue for queue in queues if not is_light(queue[0])])
 
 
 class LightGroupTable(GroupTable):
@@ -56,12 +67,12 @@ class LightGroupTable(GroupTable):
     def find(self, name: str) -> GroupConfig | None:
         return GroupConfig(name) if is_light(name) else super().find(name)
 
-    def update(self, entry: GroupConfig) -> GroupConfig:
-        """Store a group's settings; a light one keeps the default ones. Raises OSError."""
-        return entry if is_light(entry.name) else super().update(entry)
+    def update(self, entry: GroupConfig) -> asyncio.Future[None]:
+        """Store a group's settings; a light one keeps the default ones."""
+        return done(self._loop) if is_light(entry.name) else super().update(entry)
 
 
-LightOffsetTable = dict[tuple[str, str], int]
+LightOffsetTable = dict[Pair, int]
 
 
 class LightConsumerOffsets(ConsumerOffsets):
@@ -71,14 +82,23 @@ class LightConsumerOffsets(ConsumerOffsets):
     """
 
     def __init__(
-        self, file: JsonStateFile, before: JsonStateFile, max_offset: Callable[[str, int], int]
+        self,
+        file: JsonStateFile,
+        before: JsonStateFile,
+        max_offset: Callable[[str, int], int],
+        admit: Admit = admit_all,
     ) -> None:
         self._light: LightOffsetTable = {}
         self._first_time = not file.path.exists() and not file.backup.exists()
-        super().__init__(before if self._first_time else file, max_offset)
+        super().__init__(before if self._first_time else file, max_offset, admit)
+        self._light_index = PairIndex(self._light)
         if self._first_time:
             self._file = file
-            self._dirty = bool(self._table)
+            self._queues_text.changed.update(dict.fromkeys(self._table))
+
+    def _document_text(self) -> DocumentText:
+        self._light_text: TableText[int] = TableText("lmqOffsetTable", self._light, str)
+        return DocumentText(self._light_text, self._queues_text)
 
     def _load(self, file: JsonStateFile) -> OffsetTable:
         if self._first_time:
@@ -88,17 +108,25 @@ class LightConsumerOffsets(ConsumerOffsets):
         table, self._light = file.load(_parse, nothing)
         return table
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+    def try_commit(self, group: str, topic: str, queue_id: int, offset: int) -> str:
         if not is_light(group):
-            return super().commit(group, topic, queue_id, offset)
-        if self._light.get((topic, group)) == offset:
-            return True
+            return super().try_commit(group, topic, queue_id, offset)
+        known = self._light.get((topic, group))
+        if known == offset:
+            return ""
         if offset < 0 or offset > self._max_offset(topic, 0):
-            self._refuse(group, topic, queue_id, offset)
-            return False
-        self._light[check_topic_name(topic), check_group_name(group)] = offset
-        self._dirty = True
-        return True
+            return self._refuse_beyond(group, topic, queue_id, offset)
+        pair = (check_topic_name(topic), check_group_name(group))
+        if known is None:
+            if why := self._admit(group, topic, 0, self._count_all()):
+                return self._refuse(group, topic, queue_id, offset, why)
+            self._light_index.add(pair)
+        self._light[pair] = offset
+        self._light_text.changed[pair] = None
+        return ""
+
+    def _count_all(self) -> int:
+        return super()._count_all() + len(self._light)
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         if is_light(group):
@@ -112,16 +140,25 @@ class LightConsumerOffsets(ConsumerOffsets):
         return super().of(group, topic)
 
     def topics_of(self, group: str) -> list[str]:
-        return super().topics_of(group) + [name for name, other in self._light if other == group]
+        return super().topics_of(group) + self._light_index.topics_of(group)
 
     def groups_of(self, topic: str) -> list[str]:
-        return super().groups_of(topic) + [group for name, group in self._light if name == topic]
+        return super().groups_of(topic) + self._light_index.groups_of(topic)
 
     def remove_group(self, group: str) -> None:
         super().remove_group(group)
-        for key in [key for key in self._light if key[1] == group]:
-            del self._light[key]
-            self._dirty = True
+        for topic in self._light_index.topics_of(group):
+            self._forget_light((topic, group))
+
+    def remove_topic(self, topic: str) -> None:
+        super().remove_topic(topic)
+        for group in self._light_index.groups_of(topic):
+            self._forget_light((topic, group))
+
+    def _forget_light(self, pair: Pair) -> None:
+        del self._light[pair]
+        self._light_index.discard(pair)
+        self._light_text.changed[pair] = None
 
     def document(self) -> dict[str, Any]:
         light = {offset_key(*key): offset for key, offset in self._light.items()}
@@ -129,20 +166,24 @@ class LightConsumerOffsets(ConsumerOffsets):
 
 
 def load_offsets(
-    file_of: Callable[[str], JsonStateFile], max_offset: Callable[[str, int], int], *, light: bool
+    file_of: Callable[[str], JsonStateFile],
+    max_offset: Callable[[str, int], int],
+    admit: Admit = admit_all,
+    *,
+    light: bool,
 ) -> ConsumerOffsets:
     """The consumer offsets of a broker with light queues or without; `file_of` opens by name."""
     before, file = file_of("consumerOffset.json"), file_of("lmqConsumerOffset.json")
     if light:
-        return LightConsumerOffsets(file, before, max_offset)
+        return LightConsumerOffsets(file, before, max_offset, admit)
     if file.path.exists():
         log.warning(
             "offsets kept while light queues were on are not used without them path=%s", file.path
         )
-    return ConsumerOffsets(before, max_offset)
+    return ConsumerOffsets(before, max_offset, admit)
 
 
 def _parse(content: bytes) -> tuple[OffsetTable, LightOffsetTable]:
-    document = loads(content)
+    document = loads(content, MOST_VALUES)
     light = members(members(document)["lmqOffsetTable"])
     return parse_table(document), {parse_key(key): int(offset) for key, offset in light.items()}

@@ -3,19 +3,37 @@
 The value is the next queue offset to consume. Offsets may move back (a group is reset by its
 clients); one beyond the queue's end is refused and logged, because a consumer that skips messages
 not yet written would lose them (docs/reliability.md 8, "offsets from clients"). Groups that only
-keep where a stream began (START_GROUP_SUFFIX) have offsets one higher than meant, and skip nothing.
+keep where a stream began (START_GROUP_SUFFIX) have offsets one higher than meant, and skip nothing;
+their 0 means that nothing is kept.
 
-Changed in memory at once, written by housekeeping and at stop. Loop thread only, but for `save`.
+A first offset of a group in a queue is taken only if the topic has that queue, the group exists or
+may be made, and there is room (`Admission`): each entry takes memory, and a part of every save.
+RocketMQ takes what it is sent.
+
+Changed in memory at once, written by housekeeping and at stop: a worker makes the text from what
+has changed (`offsets_text.py`), the loop only notes that. Loop thread only, but for `save`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Protocol
 
-from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
-from aerobee.protocol.frames.fastjson import loads
+from aerobee.broker.tables.groups import GroupTable
+from aerobee.broker.tables.offsets_text import (
+    Changes,
+    DocumentText,
+    Pair,
+    TableText,
+    offset_key,
+    parse_key,
+    queues_text,
+)
+from aerobee.broker.tables.state_file import JsonStateFile, members
+from aerobee.broker.tables.topics import TopicTable
+from aerobee.protocol.frames.fastjson import loads, quote
 from aerobee.protocol.names import START_GROUP_SUFFIX, check_group_name, check_topic_name
 from aerobee.store.disk.owner import OnOwner
 from aerobee.store.retention.plan import OffsetsByQueue
@@ -23,20 +41,114 @@ from aerobee.store.retention.plan import OffsetsByQueue
 log = logging.getLogger("aerobee.broker.offsets")
 
 NO_OFFSET = -1
+# Two for each of the most offsets that the settings allow, with one in each table of a pair.
+MOST_VALUES = 20_000_100
 _BEYOND_LOGGED = 20
-_KEY_SEPARATOR = "@"
+# Pairs whose JSON is made in one step of a listing: some microseconds each.
+_STEP = 64
 
-OffsetTable = dict[tuple[str, str], dict[int, int]]
+OffsetTable = dict[Pair, dict[int, int]]
+
+#: Why a first offset is not taken, "" if it is: of (group, topic, queue id, offsets of its kind).
+Admit = Callable[[str, str, int, int], str]
+
+
+def admit_all(_group: str, _topic: str, _queue_id: int, _count: int, /) -> str:
+    """The rule of a table that stands alone."""
+    return ""
+
+
+class Admission:
+    """Which first offsets of groups in queues are taken. Loop thread only."""
+
+    def __init__(
+        self, topics: TopicTable, groups: GroupTable, *, offsets: int, start_offsets: int
+    ) -> None:
+        """`offsets` and `start_offsets` are the most of both kinds."""
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._start_offsets = start_offsets
+
+    def __call__(self, group: str, topic: str, queue_id: int, count: int, /) -> str:
+        """As `Admit`; makes the group if it may. Raises `BadRequest` for an illegal name."""
+        config = self._topics.get(topic)
+        if config is None:
+            return f"there is no topic {topic}"
+        queues = max(config.read_queues, config.write_queues)
+        if queue_id >= queues:
+            return f"the topic {topic} has queues 0 to {queues - 1}, not {queue_id}"
+        if is_start_group(group):
+            if count >= self._start_offsets:
+                return (
+                    f"there are {count} starts of streams, the limit; delete groups named *-start"
+                )
+            return ""
+        if count >= self._offsets:
+            return f"there are {count} consumer offsets, the limit; delete groups not in use"
+        if self._groups.get(group) is None:
+            return f"there is no consumer group {group}, and it may not be made"
+        return ""
+
+
+def is_start_group(group: str) -> bool:
+    """Whether a group is none, and keeps where a stream began."""
+    return group.endswith(START_GROUP_SUFFIX)
+
+
+class PairIndex:
+    """The topics of each group and the groups of each topic, of a table by (topic, group)."""
+
+    def __init__(self, pairs: Iterable[Pair]) -> None:
+        # The values mean nothing; unlike sets these keep the order.
+        self._topics: dict[str, dict[str, None]] = {}
+        self._groups: dict[str, dict[str, None]] = {}
+        for pair in pairs:
+            self.add(pair)
+
+    def add(self, pair: Pair) -> None:
+        topic, group = pair
+        self._topics.setdefault(group, {})[topic] = None
+        self._groups.setdefault(topic, {})[group] = None
+
+    def discard(self, pair: Pair) -> None:
+        topic, group = pair
+        for table, name, member in ((self._topics, group, topic), (self._groups, topic, group)):
+            members_of = table.get(name, {})
+            members_of.pop(member, None)
+            if not members_of:
+                table.pop(name, None)
+
+    def topics_of(self, group: str) -> list[str]:
+        return list(self._topics.get(group, ()))
+
+    def groups_of(self, topic: str) -> list[str]:
+        return list(self._groups.get(topic, ()))
 
 
 class ConsumerOffsets:
     """Offsets by (topic, group) and queue id. `max_offset(topic, queue)` is the queue's end."""
 
-    def __init__(self, file: JsonStateFile, max_offset: Callable[[str, int], int]) -> None:
+    def __init__(
+        self,
+        file: JsonStateFile,
+        max_offset: Callable[[str, int], int],
+        admit: Admit = admit_all,
+    ) -> None:
         self._file = file
         self._max_offset = max_offset
+        self._admit = admit
         self._table = self._load(file)
-        self._dirty = False
+        self._index = PairIndex(self._table)
+        self._start_count = sum(
+            len(queues) for (_, group), queues in self._table.items() if is_start_group(group)
+        )
+        self._count = sum(map(len, self._table.values())) - self._start_count
+        self._queues_text = TableText("offsetTable", self._table, queues_text)
+        self._text = self._document_text()
+        # One save at a time: the text is made in parts that the last one left.
+        self._saving = threading.Lock()
+        self._taken: Changes = []
         self.refused = 0
         self._warn_of_offsets_beyond()
 
@@ -47,7 +159,7 @@ class ConsumerOffsets:
             (group, topic, queue_id, offset, end)
             for (topic, group), queues in self._table.items()
             for queue_id, offset in queues.items()
-            if offset > (end := self._max_offset(topic, queue_id))
+            if offset > (end := self._max_offset(topic, queue_id)) + is_start_group(group)
         ]
         for one in beyond[:_BEYOND_LOGGED]:
             log.warning(
@@ -59,28 +171,71 @@ class ConsumerOffsets:
         if len(beyond) > _BEYOND_LOGGED:
             log.warning("and more of them count=%d", len(beyond) - _BEYOND_LOGGED)
 
+    def _document_text(self) -> DocumentText:
+        return DocumentText(self._queues_text)
+
     def _load(self, file: JsonStateFile) -> OffsetTable:
-        return file.load(lambda content: parse_table(loads(content)), {})
+        return file.load(lambda content: parse_table(loads(content, MOST_VALUES)), {})
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Set a group's next offset in a queue; False when it was refused.
+        """As `try_commit`; whether it was set."""
+        return not self.try_commit(group, topic, queue_id, offset)
+
+    def try_commit(self, group: str, topic: str, queue_id: int, offset: int) -> str:
+        """Set a group's next offset in a queue; why it is refused, "" when it was not.
 
         Raises `BadRequest` for a name that could not stand in the file.
         """
-        queues = self._table.get((topic, group))
+        pair = (topic, group)
+        queues = self._table.get(pair)
         known = queues.get(queue_id) if queues is not None else None
         if known == offset:
-            return True
-        beyond = 1 if group.endswith(START_GROUP_SUFFIX) else 0
-        if offset < 0 or queue_id < 0 or offset > self._max_offset(topic, queue_id) + beyond:
-            self._refuse(group, topic, queue_id, offset)
-            return False
-        if queues is None:
-            key = (check_topic_name(topic), check_group_name(group))
-            queues = self._table[key] = {}
+            return ""
+        is_start = is_start_group(group)
+        if offset < 0 or queue_id < 0 or offset > self._max_offset(topic, queue_id) + is_start:
+            return self._refuse_beyond(group, topic, queue_id, offset)
+        if is_start and not offset:
+            self._forget(pair, queue_id)
+            return ""
+        if known is None:
+            pair = (check_topic_name(topic), check_group_name(group))
+            count = self._start_count if is_start else self._count_all()
+            if why := self._admit(group, topic, queue_id, count):
+                return self._refuse(group, topic, queue_id, offset, why)
+            if queues is None:
+                queues = self._table[pair] = {}
+                self._index.add(pair)
+            self._add_count(is_start, 1)
+        assert queues is not None
         queues[queue_id] = offset
-        self._dirty = True
-        return True
+        self._queues_text.changed[pair] = None
+        return ""
+
+    def _count_all(self) -> int:
+        """How many offsets there are that are no starts."""
+        return self._count
+
+    def _add_count(self, is_start: bool, count: int) -> None:
+        if is_start:
+            self._start_count += count
+        else:
+            self._count += count
+
+    def _forget(self, pair: Pair, queue_id: int) -> None:
+        """Forget the offset of one queue, if there is one."""
+        queues = self._table.get(pair, {})
+        if len(queues) == 1 and queue_id in queues:
+            self._forget_pair(pair)
+        elif queues.pop(queue_id, None) is not None:
+            self._add_count(is_start_group(pair[1]), -1)
+            self._queues_text.changed[pair] = None
+
+    def _forget_pair(self, pair: Pair) -> None:
+        queues = self._table.pop(pair, None)
+        if queues is not None:
+            self._index.discard(pair)
+            self._add_count(is_start_group(pair[1]), -len(queues))
+            self._queues_text.changed[pair] = None
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """A group's next offset in a queue, `NO_OFFSET` when it never committed one."""
@@ -100,16 +255,20 @@ class ConsumerOffsets:
         return list(self._table.items())
 
     def topics_of(self, group: str) -> list[str]:
-        return [topic for topic, name in self._table if name == group]
+        return self._index.topics_of(group)
 
     def groups_of(self, topic: str) -> list[str]:
-        return [group for name, group in self._table if name == topic]
+        return self._index.groups_of(topic)
 
     def remove_group(self, group: str) -> None:
         """Forget all offsets of a group."""
-        for key in [key for key in self._table if key[1] == group]:
-            del self._table[key]
-            self._dirty = True
+        for topic in self._index.topics_of(group):
+            self._forget_pair((topic, group))
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget the offsets of all groups in a topic: one made anew under its name has others."""
+        for group in self._index.groups_of(topic):
+            self._forget_pair((topic, group))
 
     def all(self) -> dict[str, dict[int, int]]:
         """The table as RocketMQ names it: `topic@group` -> queue id -> offset."""
@@ -117,41 +276,63 @@ class ConsumerOffsets:
             offset_key(topic, group): dict(queues) for (topic, group), queues in self._table.items()
         }
 
+    def listing(self) -> Generator[None, None, bytes]:
+        """`all` as the wire has it (GET_ALL_CONSUMER_OFFSET), made in steps; what changes
+        meanwhile may be in it or not."""
+        texts: list[str] = []
+        for number, pair in enumerate(self.pairs(), 1):
+            if number % _STEP == 0:
+                yield None
+            queues = self._table.get(pair)
+            if queues is not None:
+                offsets = ",".join([f'"{queue}":{queues[queue]}' for queue in sorted(queues)])
+                texts.append(f"{quote(offset_key(*pair))}:{{{offsets}}}")
+        return f'{{"offsetTable":{{{",".join(texts)}}}}}'.encode()
+
     def document(self) -> dict[str, Any]:
         """What the file holds."""
         return {"offsetTable": self.all()}
 
-    def take_changes(self) -> str | None:
-        """The file's new text when something changed since the last call, else None."""
-        if not self._dirty:
-            return None
-        self._dirty = False
-        return pretty(self.document())
+    def take_changes(self) -> Changes | None:
+        """What has changed since the last call, for `save`; None when nothing has."""
+        changes = self._text.take()
+        if changes is not None:
+            self._taken = changes
+        return changes
 
-    def save(self, text: str) -> None:
-        """Write a text of `take_changes`. Any thread. Raises OSError."""
-        self._file.save(text)
+    def save(self, changes: Changes) -> None:
+        """Write the table with what `take_changes` gave. Any thread. Raises OSError."""
+        with self._saving:
+            self._file.save(self._text.text(changes))
 
     def flush(self) -> None:
         """Write what changed, now. Raises OSError."""
-        text = self.take_changes()
-        if text is not None:
-            self.save(text)
+        changes = self.take_changes()
+        if changes is not None:
+            self.save(changes)
 
     def mark_unsaved(self) -> None:
-        """A `save` failed: the next `take_changes` gives the table again."""
-        self._dirty = True
+        """The last `save` failed: the next `take_changes` gives its changes again."""
+        self._text.put_back(self._taken)
 
-    def _refuse(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def _refuse_beyond(self, group: str, topic: str, queue_id: int, offset: int) -> str:
+        why = f"it is negative or beyond the end of queue {queue_id} of {topic}"
+        return self._refuse(group, topic, queue_id, offset, why)
+
+    def _refuse(self, group: str, topic: str, queue_id: int, offset: int, why: str) -> str:
         self.refused += 1
-        log.warning(
-            "offset refused group=%s topic=%s queue=%d offset=%d queue_end=%d",
+        # -1 is what some clients commit (ali-ons, Go) before they have consumed anything.
+        log.log(
+            logging.DEBUG if offset == NO_OFFSET else logging.WARNING,
+            "offset refused group=%s topic=%s queue=%d offset=%d queue_end=%d reason=%s",
             group,
             topic,
             queue_id,
             offset,
             self._max_offset(topic, queue_id),
+            why,
         )
+        return why
 
 
 class OffsetTables(Protocol):
@@ -173,19 +354,6 @@ def committed_by_queue(on_loop: OnOwner, *tables: OffsetTables) -> OffsetsByQueu
         for queue_id, offset in dict(offsets).items():
             by_queue.setdefault((topic, queue_id), {})[group] = offset
     return by_queue
-
-
-def offset_key(topic: str, group: str) -> str:
-    """A pair as the file names it."""
-    return f"{topic}{_KEY_SEPARATOR}{group}"
-
-
-def parse_key(key: str) -> tuple[str, str]:
-    """(topic, group) of a name in the file. Raises ValueError."""
-    topic, separator, group = key.partition(_KEY_SEPARATOR)
-    if not separator:
-        raise ValueError(f"offset key {key!r} is not topic@group")
-    return topic, group
 
 
 def parse_table(document: Any) -> OffsetTable:

@@ -46,7 +46,11 @@ class JsonStateFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        #: The file that `load` had its content from: `path`, `backup`, or None without any.
+        self.loaded_from: Path | None = None
         self._lock = threading.Lock()
+        # A damaged file must not take the place of the backup that was read instead of it.
+        self._keep_backup = False
 
     @property
     def backup(self) -> Path:
@@ -74,6 +78,7 @@ class JsonStateFile:
                 continue
             if damage:
                 log.warning("state file damaged, using its backup %s", damage[0])
+            self.loaded_from, self._keep_backup = path, bool(damage)
             return found
         if damage:
             raise StateFileError(
@@ -101,7 +106,9 @@ class JsonStateFile:
         with self._lock:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             new = text.encode("utf-8", "surrogatepass")
-            replace_file(self.path, new, backup=self.backup, mode=_MODE, sync=sync_all)
+            backup = None if self._keep_backup else self.backup
+            replace_file(self.path, new, backup=backup, mode=_MODE, sync=sync_all)
+            self._keep_backup = False
             if not self.backup.exists():
                 self._back_up_first(new)
 

@@ -1,16 +1,24 @@
 """Topics of this broker (`config/topics.json`, store/FORMAT.md 11.2 and 11.5).
 
 System topics exist from the start. Any other topic that does not exist is created by the first send
-to it, from a template topic that allows it (protocol/WIRE.md 3.1). Every change is on disk before
-it is answered, moves the data version, and is reported to the observers of the table, among them
+to it, from a template topic that allows it (protocol/WIRE.md 3.1). A change is visible when it is
+on disk: a send to a topic that only memory knows would be answered, and be in no topic after a
+restart. Each save moves the data version, and is reported to the observers of the table, among them
 the registration at the name servers. Automatic creation is bounded in number, because each new
 topic costs files.
+
+A deleted topic leaves in two steps, because its queues take a worker: `withdraw` takes it out of
+the file, `forget` out of memory, in the step in which its queues leave the store. In between it is
+served as before.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -29,6 +37,7 @@ from aerobee.protocol.names import (
     SELF_TEST_TOPIC,
     SYSTEM_TOPICS,
     check_topic_name,
+    is_light,
     is_system_topic,
     is_valid_topic_name,
 )
@@ -43,32 +52,34 @@ _LOST_SHOWN = 10
 
 
 class TopicTable(ConfigTable[TopicConfig]):
-    """All topics of this broker. Loop thread only."""
+    """All topics of this broker; their weight is in queues. Loop thread only."""
 
     def __init__(
-        self, settings: Settings, file: JsonStateFile, clock_ms: Callable[[], int]
+        self,
+        settings: Settings,
+        file: JsonStateFile,
+        clock_ms: Callable[[], int],
+        loop: asyncio.AbstractEventLoop,
+        pool: Executor | None = None,
     ) -> None:
         self._settings = settings
         built_in = _built_in(settings)
         self._system = SYSTEM_TOPICS | {topic.name for topic in built_in}
         super().__init__(
-            file, "topicConfigTable", {topic.name: topic for topic in built_in}, _parse, clock_ms
+            file,
+            "topicConfigTable",
+            {topic.name: topic for topic in built_in},
+            partial(_parse, settings.auto_create_topic),
+            clock_ms,
+            loop,
+            pool,
         )
-        # Whether the file itself was read; its backup is older, and without both there is nothing.
-        present = file.path.is_file() and file.path.stat().st_size > 0
-        self.is_whole = present and self._texts_read == 1
-        if not settings.auto_create_topic:
-            # A template left over from before must not go on creating topics.
-            self._entries.pop(AUTO_CREATE_TOPIC, None)
-        self._observers: list[Callable[[list[TopicConfig]], None]] = []
+        self._ordered = {topic.name for topic in self._entries.values() if topic.order}
+        # Topics that are out of the file, each with what is done when they are out of memory.
+        self._leaving: dict[str, asyncio.Future[None]] = {}
         self.created_on_send = 0
         # The minute of the last automatic creation, and how many there were in it.
         self._minute = (0, 0)
-
-    def subscribe(self, observer: Callable[[list[TopicConfig]], None]) -> None:
-        """Call `observer` after each change: with the topics that are new or changed, or with an
-        empty list when something else about the table has changed."""
-        self._observers.append(observer)
 
     def get(self, name: str) -> TopicConfig | None:
         return self._entries.get(name)
@@ -82,15 +93,18 @@ class TopicTable(ConfigTable[TopicConfig]):
 
     def create_on_send(
         self, name: str, template_name: str, queues: int, sys_flag: int
-    ) -> TopicConfig | None:
-        """The topic a first send creates, or None when its template does not allow it.
+    ) -> asyncio.Future[None] | None:
+        """Begin to make the topic of a first send, as `update` does, unless that is under way.
 
-        Raises `BadRequest` for an illegal name, and as `update` when it cannot be written.
+        None when the template does not allow it. Raises `BadRequest` for an illegal name.
         """
         check_topic_name(name)
         template = self._entries.get(template_name)
         if template is None or not template.perm & PERM_INHERIT:
             return None
+        creation = self.under_way(name)
+        if creation is not None:
+            return creation
         if not self._room_for_one_more(name):
             return None
         perm = template.perm
@@ -111,7 +125,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         if minute != this_minute:
             created = 0
         reason = ""
-        if len(self._entries) >= self._settings.max_topics:
+        if self.expected >= self._settings.max_topics:
             reason = f"there are {self._settings.max_topics} topics, the limit"
         elif created >= self._settings.auto_create_per_minute:
             reason = f"{created} topics were created in this minute, the limit"
@@ -120,50 +134,153 @@ class TopicTable(ConfigTable[TopicConfig]):
             log.warning("topic not created name=%s reason=%s", name, reason)
         return not reason
 
-    def create_retry(self, name: str, queues: int, perm: int) -> TopicConfig:
-        """The retry or dead letter topic `name`, made when it is not there yet."""
-        topic = self._entries.get(name)
-        if topic is None:
-            topic = self.update(TopicConfig(check_topic_name(name), queues, queues, perm))
-        return topic
+    def create_retry(self, name: str, queues: int, perm: int) -> asyncio.Future[None] | None:
+        """Begin to make the retry or dead letter topic `name`; None when it is there."""
+        if self.get(name) is not None:
+            return None
+        creation = self.under_way(name)
+        if creation is None:
+            creation = self.update(TopicConfig(check_topic_name(name), queues, queues, perm))
+        return creation
 
-    def report_lost(self, queues: Iterable[tuple[str, int]]) -> None:
-        """Log topics that have `queues` (topic, queue id) in the store but are not in the table.
+    def expected_config(self, name: str) -> TopicConfig | None:
+        """The topic as it is when what was asked for is done."""
+        for batch in (self._pending, self._saving):
+            if batch is not None and name in batch.changes:
+                return batch.changes[name]
+        return self.get(name)
 
-        After a lost or damaged file that is a warning: their messages cannot be reached. With a
-        whole file they are most likely remains of topics that RocketMQ deleted.
+    # --- deletion -----------------------------------------------------------------------------
+
+    def under_way(self, name: str) -> asyncio.Future[None] | None:
+        """The change of this topic that is not done yet, its deletion among them."""
+        return self._leaving.get(name) or super().under_way(name)
+
+    def withdraw(self, name: str) -> asyncio.Future[None]:
+        """Take a topic out of the file; memory keeps it until `forget`, which must follow.
+
+        Nothing else may be under way for it. The future is as that of `update`.
         """
-        lost: dict[str, int] = {}
+        assert self.under_way(name) is None, name
+        leaving = self._leaving[name] = self._loop.create_future()
+
+        def written(withdrawn: asyncio.Future[None]) -> None:
+            if withdrawn.exception() is not None:
+                del self._leaving[name]
+                leaving.set_result(None)
+
+        withdrawn = self._change(name, None)
+        withdrawn.add_done_callback(written)
+        return withdrawn
+
+    def forget(self, name: str) -> bool:
+        """A withdrawn topic leaves memory too; False for any other."""
+        leaving = self._leaving.pop(name, None)
+        if leaving is None:
+            return False
+        self._remove(name)
+        self._move_version()
+        self._tell([])
+        leaving.set_result(None)
+        return True
+
+    def _remove(self, name: str) -> None:
+        if name not in self._leaving:
+            self._ordered.discard(name)
+            super()._remove(name)
+
+    # --- what the store knows -----------------------------------------------------------------
+
+    def complete(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Compare with the `queues` (topic, queue id) of the store, and log topics that are not
+        here.
+
+        Beside a backup, which is older than the file was, they are added, and topics get the read
+        queues that they lack: otherwise those messages could not be reached. A crash before that is
+        saved finds the backup again. Without any file it is for the user to decide; beside a whole
+        file they are most likely remains of topics that RocketMQ deleted.
+        """
+        stored: dict[str, int] = {}
         for name, queue_id in queues:
-            if name not in self._entries and name not in SYSTEM_TOPICS:
-                lost[name] = max(lost.get(name, 0), queue_id + 1)
-        if not lost:
-            return
-        shown = [f"{name} (--queues {lost[name]})" for name in sorted(lost)[:_LOST_SHOWN]]
-        if len(lost) > _LOST_SHOWN:
-            shown.append(f"and {len(lost) - _LOST_SHOWN} more")
+            stored[name] = max(stored.get(name, 0), queue_id + 1)
+        if self._file.loaded_from == self._file.backup:
+            self._complete(stored)
+        lost = {
+            name: count
+            for name, count in stored.items()
+            if name not in self._entries and name not in SYSTEM_TOPICS
+        }
+        if lost:
+            self._report_lost(lost)
+
+    def _complete(self, stored: Mapping[str, int]) -> None:
+        added: dict[str, int] = {}
+        for name, count in stored.items():
+            if not is_valid_topic_name(name) or is_light(name) or self.is_system(name):
+                continue
+            topic = self._entries.get(name)
+            if topic is None:
+                self._add_unsaved(TopicConfig(name, count, count))
+            elif topic.read_queues < count:
+                self._add_unsaved(replace(topic, read_queues=count))
+            else:
+                continue
+            added[name] = count
+        if added:
+            log.warning(
+                "topics made again from the queues in the store, because the table is that of its "
+                "backup path=%s topics=%s; queues without messages, rights and other settings may "
+                "be older ones: aerobee topic list, aerobee topic create NAME --queues N",
+                self._file.path,
+                _names_of(added),
+            )
+
+    def _report_lost(self, lost: dict[str, int]) -> None:
         log.log(
-            logging.INFO if self.is_whole else logging.WARNING,
+            logging.INFO if self._file.loaded_from == self._file.path else logging.WARNING,
             "topics with messages in the store are not in the topic table path=%s topics=%s; their "
             "messages cannot be reached until they are there again: "
             "aerobee topic create NAME --queues N",
             self._file.path,
-            ", ".join(shown),
+            _names_of(lost),
         )
 
-    def set_order_topics(self, names: frozenset[str]) -> None:
-        """Take the set of order topics from a name server's KV table (protocol/WIRE.md 5.4)."""
-        topics = {
-            name: topic if topic.order == (name in names) else replace(topic, order=name in names)
-            for name, topic in self._entries.items()
-        }
-        if topics != self._entries:
-            self._change(topics, [])
+    # --- order topics -------------------------------------------------------------------------
 
-    def _change(self, entries: dict[str, TopicConfig], changed: list[TopicConfig]) -> None:
-        super()._change(entries, changed)
-        for observer in self._observers:
-            observer(changed)
+    def set_order_topics(self, names: frozenset[str]) -> asyncio.Future[None] | None:
+        """Take the set of order topics from a name server's KV table (protocol/WIRE.md 5.4); None
+        when it is the one that is known."""
+        changed = [name for name in names - self._ordered if name in self._entries]
+        changed += self._ordered - names
+        saved = None
+        for name in changed:
+            # One that changes now gets it with the next answer of the name server.
+            if self.under_way(name) is None:
+                self._pending.other = True
+                saved = self._change(name, replace(self._entries[name], order=name in names))
+        return saved
+
+    def _put(self, entry: TopicConfig) -> None:
+        super()._put(entry)
+        if entry.order:
+            self._ordered.add(entry.name)
+        else:
+            self._ordered.discard(entry.name)
+
+    def _weight(self, entry: TopicConfig) -> int:
+        return queues_of(entry)
+
+
+def queues_of(topic: TopicConfig) -> int:
+    """How many queues of a topic count for the limits."""
+    return max(topic.read_queues, topic.write_queues)
+
+
+def _names_of(lost: Mapping[str, int]) -> str:
+    shown = [f"{name} (--queues {lost[name]})" for name in sorted(lost)[:_LOST_SHOWN]]
+    if len(lost) > _LOST_SHOWN:
+        shown.append(f"and {len(lost) - _LOST_SHOWN} more")
+    return ", ".join(shown)
 
 
 def _built_in(settings: Settings) -> list[TopicConfig]:
@@ -191,8 +308,13 @@ def _built_in(settings: Settings) -> list[TopicConfig]:
     return topics
 
 
-def _parse(name: str, value: Mapping[str, Any]) -> TopicConfig | None:
-    """An entry of the file; missing members take their defaults. Raises ValueError."""
+def _parse(template: bool, name: str, value: Mapping[str, Any]) -> TopicConfig | None:
+    """An entry of the file; missing members take their defaults. Raises ValueError.
+
+    Without `template` one that was left over from before must not go on creating topics.
+    """
+    if name == AUTO_CREATE_TOPIC and not template:
+        return None
     if not is_valid_topic_name(name):
         log.warning("topic left out, its name is illegal name=%r", name)
         return None

@@ -94,10 +94,11 @@ class BrokerSettings:
         at their next rebalance, 20 seconds later at worst.""",
     )
     flush_consumer_offset_interval_ms: int = setting(
-        5000,
+        1000,
         "flushConsumerOffsetInterval",
         within=(100, 3_600_000),
-        why="How often committed offsets are written to disk; a kill loses at most this much.",
+        why="""How often committed offsets are written to disk while commits go on; a kill loses at
+        most this much. The first ones after a pause are written within 200 ms. RocketMQ: 5 s.""",
     )
     register_interval_ms: int = setting(
         30_000,

@@ -28,11 +28,12 @@ class DeliverySettings:
         messages that wait already, unless their time is further away than their level's delay.""",
     )
     flush_delay_offset_interval_ms: int = setting(
-        10_000,
+        1000,
         "flushDelayOffsetInterval",
         within=(100, _DAY_MS),
-        why="""How often the progress of the delay queues is written to disk. What was delivered
-        since is delivered again after a crash.""",
+        why="""How often the progress of the delay queues is written to disk while deliveries go on;
+        what was delivered since is delivered again after a crash. The first after a pause is
+        written within 200 ms. RocketMQ: 10 s.""",
     )
     schedule_message_stats: bool = setting(
         True,

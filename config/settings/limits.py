@@ -142,8 +142,26 @@ class LimitSettings:
     )
     max_queues_per_topic: int = setting(1024, within=(1, 65_536), why="Most queues of one topic.")
     max_groups: int = setting(20_000, within=(16, 1_000_000), why="Most consumer groups.")
+    max_offsets: int = setting(
+        500_000,
+        within=(16, 10_000_000),
+        why="""Most committed offsets, one for each queue that a group consumes; further groups and
+        queues are refused theirs. Some 500 bytes each, and a part of every save.""",
+    )
+    max_start_offsets: int = setting(
+        100_000,
+        within=(16, 10_000_000),
+        why="""Most offsets that Spark's streams keep of where they began, as those of groups named
+        <group>-start, which are no groups and do not count as such.""",
+    )
     max_inflated_bytes: int = setting(
         32 * _MIB,
         within=(64 * _KIB, I32_MAX),
         why="Largest registration body after inflating it.",
+    )
+    max_kv_bytes: int = setting(
+        8 * _MIB,
+        within=(64 * _KIB, 15 * _MIB),
+        why="""Names and values of the name server's key-value table. All of it is written at each
+        change, and all keys of a namespace are one answer.""",
     )

@@ -1,11 +1,13 @@
 """JSON as fastjson writes and reads it (WIRE.md 4.1): standard parsers refuse what Java sends.
 
-Reading. Standard JSON goes through msgspec; what that refuses goes through a reader of our own that
-also knows bare numbers and whole objects as map keys, bare words as keys, single quotes, comments,
-stray commas and raw control characters. Both give plain dict, list, str, int, float, bool, None;
-all keys are str: a bare number is its digits, an object key is its canonical compact text (what
-`dumps` gives), which is also the form newer fastjson accepts as a string key. Of duplicate keys the
-last counts. `{"$ref": ...}` stays such a dict: nothing is resolved, and `@type` means nothing.
+Reading. Standard JSON goes through msgspec, and so does what is standard but for bare whole
+numbers as keys (tables of queues, which may be large). What that refuses goes through a reader of
+our own that also knows bare numbers and whole objects as map keys, bare words as keys, single
+quotes, comments, stray commas and raw control characters. Both give plain dict, list, str, int,
+float, bool, None; all keys are str: a bare number is its digits, an object key is its canonical
+compact text (what `dumps` gives), which is also the form newer fastjson accepts as a string key.
+Of duplicate keys the last counts. `{"$ref": ...}` stays such a dict: nothing is resolved, and
+`@type` means nothing.
 
 Bounds: 32 levels, integers within i64, no NaN or infinity, no lone surrogates, a number of values
 that the caller may choose. Nothing but JsonError leaves `loads`, whatever the bytes.
@@ -35,6 +37,10 @@ _DOUBLE_QUOTED = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
 _SINGLE_QUOTED = re.compile(r"'([^'\\]*(?:\\.[^'\\]*)*)'", re.DOTALL)
 _NUMBER = re.compile(r"(-?\d{1,19})(\.\d{1,40})?([eE][+-]?\d{1,4})?[LSB]?", re.ASCII)
 _WORD = re.compile(r"[A-Za-z_$][\w$.\-]*")
+# Before and behind a bare whole number as a key: places, not texts, so that one native call puts a
+# quote at all of them. A number that may be no i64, or has a zero in front, gets none before it.
+_BEFORE_BARE_KEY = re.compile(rb"(?<=[{,])(?=(?:0|-?[1-9][0-9]{0,17}):)")
+_BEHIND_BARE_KEY = re.compile(rb"(?<=[0-9])(?=:)")
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|.)", re.DOTALL)
 _SIMPLE_ESCAPES = {
     '"': '"',
@@ -64,9 +70,30 @@ def loads(data: bytes | str, max_values: int = MAX_VALUES) -> Any:
     try:
         value = msgspec.json.decode(data)
     except (ValueError, RecursionError):
-        return _read_dialect(data, max_values)
+        try:
+            value = msgspec.json.decode(_with_quoted_keys(data))
+        except (ValueError, RecursionError):
+            return _read_dialect(data, max_values)
     _check_bounds(value, max_values)
     return value
+
+
+def _with_quoted_keys(data: bytes | str) -> bytes:
+    """The document with bare whole numbers as keys in quotes. ValueError if it has none, or what
+    is in quotes cannot be told from what is not by looking at quotes alone.
+
+    It may be no JSON before or after this. If it is JSON after, it says what the reader of the
+    dialect would have read: outside of texts a digit before a colon ends a key.
+    """
+    if isinstance(data, str) or b"\\" in data or b"\0" in data:
+        raise ValueError
+    parts = data.split(b'"')
+    outside = b"\0".join(parts[0::2])
+    quoted, count = _BEFORE_BARE_KEY.subn(b'"', outside)
+    if not count:
+        raise ValueError
+    parts[0::2] = _BEHIND_BARE_KEY.sub(b'"', quoted).split(b"\0")
+    return b'"'.join(parts)
 
 
 def _check_bounds(root: Any, max_values: int) -> None:

@@ -12,6 +12,7 @@ from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.nameserver.kv import KvFile
 from aerobee.protocol.bodies.topics import TopicConfig
+from tests.inline_loop import INLINE
 
 NOW_MS = 1_700_000_000_000
 TOPICS, GROUPS = "config/topics.json", "config/subscriptionGroup.json"
@@ -37,9 +38,9 @@ def fill(root: Path) -> None:
     table = kv.load()
     for turn in range(2):
         for name in ("Orders", "Payments"):
-            topics.update(TopicConfig(name, 2 + turn, 2 + turn))
+            topics.update(TopicConfig(name, 2 + turn, 2 + turn)).result()
         for name in ("billing", "stock"):
-            groups.update(GroupConfig(name, retry_max_times=5 + turn))
+            groups.update(GroupConfig(name, retry_max_times=5 + turn)).result()
         for table_of_offsets in (offsets, light):
             for queue_id in range(2):
                 table_of_offsets.commit("billing", "Orders", queue_id, 7 + turn)
@@ -55,12 +56,12 @@ def _any(_topic: str, _queue_id: int) -> int:
 
 
 def _topic_table(root: Path) -> TopicTable:
-    return TopicTable(_OPTIONS, JsonStateFile(root / TOPICS), lambda: NOW_MS)
+    return TopicTable(_OPTIONS, JsonStateFile(root / TOPICS), lambda: NOW_MS, INLINE)
 
 
 def _group_table(root: Path) -> GroupTable:
     file = JsonStateFile(root / GROUPS)
-    return GroupTable(file, auto_create=True, limit=100, clock_ms=lambda: NOW_MS)
+    return GroupTable(file, auto_create=True, limit=100, clock_ms=lambda: NOW_MS, loop=INLINE)
 
 
 def _topics(root: Path) -> Contents:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -17,8 +18,10 @@ from aerobee.config.model import Settings
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.serving import Answer
 from aerobee.remoting.turns import Turns
 from aerobee.store.disk.owner import OnOwner
+from tests.inline_loop import INLINE, drive
 
 NOW_MS = 1_700_000_000_000
 
@@ -119,9 +122,15 @@ class Endless(Turns):
 
 
 class Tables:
-    """The broker's tables on files below a folder."""
+    """The broker's tables on files below a folder; saved at once, unless there is a loop."""
 
-    def __init__(self, folder: Path, *, auto_create: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        auto_create: bool = True,
+        loop: asyncio.AbstractEventLoop = INLINE,
+    ) -> None:
         self.clock = Clock()
         self.queues = Queues()
         self.warnings = Tally()
@@ -135,12 +144,14 @@ class Tables:
             ),
             JsonStateFile(folder / "topics.json"),
             lambda: NOW_MS,
+            loop,
         )
         self.groups = GroupTable(
             JsonStateFile(folder / "subscriptionGroup.json"),
             auto_create=auto_create,
             limit=100,
             clock_ms=lambda: NOW_MS,
+            loop=loop,
         )
         self.offsets = ConsumerOffsets(
             JsonStateFile(folder / "consumerOffset.json"), self.queues.max_offset
@@ -181,8 +192,9 @@ def request(code: int, ext: dict[str, Any] | None = None, body: bytes = b"") -> 
     return make_request(code, {key: str(value) for key, value in (ext or {}).items()}, body)
 
 
-def answer(data: bytes | None) -> Command:
-    """The one command in an answer."""
+def answer(served: Answer) -> Command:
+    """The one command in the answer of a handler."""
+    data = drive(served)
     assert data is not None
     [command] = FrameDecoder().feed(data)
     assert command.is_response

@@ -35,6 +35,7 @@ from aerobee.protocol.message.batch import BatchItem, encode_batch
 from aerobee.protocol.message.properties import encode_properties
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.message_store import MessageStore
+from tests.inline_loop import INLINE, drive
 from tests.unit.broker.clients_support import NOW_MS, Peer, request
 from tests.unit.store.support import HOST, read_all, small_settings
 
@@ -105,9 +106,10 @@ class Desk:
             ),
             JsonStateFile(path / "config" / "topics.json"),
             lambda: NOW_MS,
+            INLINE,
         )
         for topic in TOPICS:
-            self.topics.update(TopicConfig(topic, 4, 4, PERM_READ_WRITE))
+            self.topics.update(TopicConfig(topic, 4, 4, PERM_READ_WRITE)).result()
         self.staging = Staging(
             settings,
             cast("asyncio.AbstractEventLoop", self.loop),
@@ -146,7 +148,7 @@ class Desk:
         """The answer, None if it waits; raises BadRequest as the handler does."""
         command = request(code, cast("dict[str, Any]", ext))
         command.body = body
-        data = self._handlers[code](self.peer.connection, command)
+        data = drive(self._handlers[code](self.peer.connection, command))
         return None if data is None else FrameDecoder().feed(data)[0]
 
     # --- what a job does --------------------------------------------------------------------

@@ -21,6 +21,7 @@ from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
 from aerobee.store.errors import StoreClosed
 from aerobee.store.message_store import MessageStore
+from tests.inline_loop import drive, made
 from tests.unit.broker.clients_support import Peer, Tables, request
 from tests.unit.store.retention_support import (
     HOUR_MS,
@@ -200,7 +201,7 @@ def requests_of(store: MessageStore, tmp_path: Path, stats: BrokerStats) -> tupl
             came.set()
 
         peer.write = told  # type: ignore[method-assign]
-        now = handlers[code](peer.connection, request(code, ext or {}))
+        now = drive(handlers[code](peer.connection, request(code, ext or {})))
         if now is not None:
             peer.write(now)
         async with asyncio.timeout(10):
@@ -222,7 +223,7 @@ async def test_deleted_topic_is_answered_when_its_queues_are_gone(
 ) -> None:
     stats = BrokerStats()
     tables, serve = requests_of(store, tmp_path, stats)
-    tables.topics.create_retry("Orders", 1, 6)
+    made(tables.topics.create_retry("Orders", 1, 6))
     fill(store, 3)
     reply = await serve(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Orders"})
     assert reply.code == ResponseCode.SUCCESS
@@ -236,11 +237,11 @@ async def test_unused_and_expired_queues_go_on_request(
     store: MessageStore, clock: Hours, tmp_path: Path
 ) -> None:
     tables, serve = requests_of(store, tmp_path, BrokerStats())
-    tables.topics.create_retry("Orders", 1, 6)
+    made(tables.topics.create_retry("Orders", 1, 6))
     store.put(message(b"x", "Gone"))
     store.put(message(b"x", "Orders", 0))
     store.put(message(b"x", "Orders", 7))
-    tables.topics.create_retry("Filler", 1, 6)
+    made(tables.topics.create_retry("Filler", 1, 6))
     while len(names(store)) < 3:
         store.put(message(b"x" * 300, "Filler"))
     settle(store)

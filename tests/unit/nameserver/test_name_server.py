@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from aerobee.nameserver import server
 from aerobee.nameserver.server import NameServer, NameServerOptions
 from aerobee.protocol.frames.command import make_request
 from aerobee.remoting.caller import Caller
@@ -136,6 +137,48 @@ async def test_a_flood_of_changes_shares_few_saves_and_loses_none(running, tmp_p
     stored = json.loads((tmp_path / "kv.json").read_bytes())["configTable"]["N"]
     assert len(stored) == 300
     assert saves < 100
+
+
+async def test_answers_keep_the_order_of_requests_while_changes_are_saved(running):
+    client = await running.caller()
+    arrived: list[int] = []
+    requests = [
+        make_request(100, {"namespace": "N", "key": "k", "value": "v"}),
+        make_request(101, {"namespace": "N", "key": "k"}),
+        make_request(102, {"namespace": "N", "key": "none"}),
+        make_request(100, {"namespace": "N", "key": "k", "value": "w" * 70_000}),
+        make_request(206),
+        make_request(102, {"namespace": "N", "key": "k"}),
+        make_request(101, {"namespace": "N", "key": "k"}),
+    ]
+
+    async def ask(number: int) -> int:
+        answer = await client.call(requests[number], 5)
+        arrived.append(number)
+        return answer.code
+
+    codes = await asyncio.gather(*map(ask, range(len(requests))))
+    assert codes == [0, 0, 0, 1, 0, 0, 22]
+    assert arrived == list(range(len(requests)))
+
+
+async def test_one_connection_cannot_have_more_changes_waiting_than_a_bound(running, monkeypatch):
+    client = await running.caller()
+    monkeypatch.setattr(server, "_CHANGES_WAITING", 10)
+    most = 0
+    serve_now = running.server._serve_now
+
+    def watched(connection, command):
+        nonlocal most
+        answer = serve_now(connection, command)
+        most = max(most, *(one.count for one in running.server._waiting.values()))
+        return answer
+
+    monkeypatch.setattr(running.server, "_serve_now", watched)
+    puts = [make_request(100, {"namespace": "N", "key": str(n), "value": "v"}) for n in range(95)]
+    answers = await asyncio.gather(*(client.call(put, 5) for put in puts))
+    assert all(answer.code == 0 for answer in answers)
+    assert most == 10
 
 
 async def test_a_change_that_cannot_be_saved_is_an_error(running, monkeypatch):

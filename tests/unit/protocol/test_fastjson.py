@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.protocol.frames import fastjson
 from aerobee.protocol.frames.fastjson import MAX_DEPTH, JsonError, dumps, loads, text_of
 
 characters = st.characters(exclude_categories=["Cs"])
@@ -46,6 +47,68 @@ def test_standard_json_is_read_alike_by_both_readers(value: Any) -> None:
     data = json.dumps(value, ensure_ascii=False)
     # A comment sends it through the reader of the dialect.
     assert loads(data) == loads("/**/" + data) == value
+
+
+tables = st.recursive(
+    st.integers(-(2**63), 2**63 - 1) | st.text(st.sampled_from('{,:0-9"\\\0é'), max_size=8),
+    lambda inner: (
+        st.dictionaries(st.integers(-(10**20), 10**20), inner, max_size=4)
+        | st.dictionaries(st.text(st.sampled_from("{,:05a@"), max_size=4), inner, max_size=4)
+        | st.lists(inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def with_bare_keys(value: Any) -> str:
+    """As fastjson prints it: integer keys without quotes."""
+    if isinstance(value, dict):
+        return (
+            "{"
+            + ",".join(
+                f"{key if isinstance(key, int) else json.dumps(key)}:{with_bare_keys(item)}"
+                for key, item in value.items()
+            )
+            + "}"
+        )
+    if isinstance(value, list):
+        return "[" + ",".join(map(with_bare_keys, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def outcome(data: bytes) -> Any:
+    try:
+        return loads(data)
+    except JsonError:
+        return JsonError
+
+
+@given(tables)
+def test_bare_numbers_as_keys_are_read_alike_by_both_readers(value: Any) -> None:
+    data = with_bare_keys(value).encode()
+    # A comment sends it through the reader of the dialect alone.
+    assert outcome(data) == outcome(b"/**/" + data)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{00:1}', '{-0:1}', '{01:1,2:3}', '{1:2,"1":3}', '{"1":3,1:2}', '{1:{2:"a{3:b,4:"}}',
+        '{12345678901234567890:1}', '{"a":1:2}', '{1:2:3}', "{1:1//2:\n}", "{'a,1:':2,3:4}",
+        '{1 :2}', '{ 1:2}', '{1:2}}', '{1:2', '{1:"', '{1.5:2}', '{1L:2}', '{1:1.5,2:1e3}',
+    ],
+)  # fmt: skip
+def test_corners_of_bare_keys_are_read_alike_by_both_readers(text: str) -> None:
+    assert outcome(text.encode()) == outcome(b"/**/" + text.encode())
+
+
+def test_a_table_of_offsets_goes_through_the_native_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found at 100,000 offsets: a start read them for 14 s."""
+    monkeypatch.setattr(fastjson, "_read_dialect", None)
+    text = b'{\n\t"offsetTable":{\n\t\t"T@g":{0:5,10:6\n\t\t},\n\t\t"U@g":{}\n\t}\n}'
+    assert loads(text) == {"offsetTable": {"T@g": {"0": 5, "10": 6}, "U@g": {}}}
 
 
 @pytest.mark.parametrize(

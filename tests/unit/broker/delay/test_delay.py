@@ -556,6 +556,31 @@ def test_without_the_file_all_that_waits_is_delivered_again(
     assert "no progress of a delay level is known" in caplog.text
 
 
+def test_progress_from_its_backup_is_completed_from_the_queues(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A level that was new since the backup stood nowhere, until it moved."""
+    bench.send(b"x", 1)
+    bench.pass_ms(1500)
+    bench.restart()
+    assert bench.file().path.read_text() == '{\n\t"offsetTable":{1:1\n\t}\n}'
+    bench.send(b"waits", 3)
+    bench.close()
+    bench.file().path.write_bytes(b"{")
+    bench.open()
+    assert "state file damaged, using its backup" in caplog.text
+    assert (
+        "levels added to the delay progress from their queues, because the table is that of its "
+        f"backup path={bench.file().path} levels=3 (from 0 of 0-1)"
+    ) in caplog.text
+    bench.close()
+    assert bench.file().path.read_text() == '{\n\t"offsetTable":{1:1,3:0\n\t}\n}'
+    caplog.clear()
+    bench.open()
+    assert "levels added" not in caplog.text
+    assert bodies(bench.store) == [b"x"]
+
+
 def test_levels_that_the_settings_know_no_more_are_still_delivered(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,6 +26,8 @@ from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.server import RemotingServer
+from aerobee.store.errors import StoreNotWritable
+from tests.inline_loop import INLINE
 
 pytestmark = pytest.mark.both_loops
 
@@ -84,7 +86,7 @@ class World:
             max_topics=100,
             auto_create_per_minute=100,
         )
-        table = TopicTable(options, JsonStateFile(path / "topics.json"), clock)
+        table = TopicTable(options, JsonStateFile(path / "topics.json"), clock, INLINE)
         self.broker = Broker(table, Identity(Advertised("10.0.0.1", "10.0.0.1", ()), 10911))
         self._stop: list[Callable[[], Any]] = []
 
@@ -200,7 +202,7 @@ async def test_a_restarted_name_server_gets_the_whole_table_again(world):
     await first.close()
     await until(lambda: not registrar.registered[address])
     # A change while nobody listens is part of the next whole registration.
-    world.broker.topics.update(TopicConfig("new"))
+    world.broker.topics.update(TopicConfig("new")).result()
     second = await world.name_server(first.port)
     await until(lambda: registrar.registered[address])
     assert set(second.routes.topics) == all_topics(world) >= {"new", "TBW102"}
@@ -210,18 +212,55 @@ async def test_a_changed_topic_is_told_at_once_and_alone(world):
     server, address = await world.scripted()
     await world.registrar(address)
     for name in ("one", "two"):
-        world.broker.topics.update(TopicConfig(name))
+        world.broker.topics.update(TopicConfig(name)).result()
     await until(lambda: len(server.of(103)) == 2)
     assert topics_of(server.of(103)[1]) == {"one", "two"}
     version = json.loads(server.of(103)[1].body)["topicConfigSerializeWrapper"]["dataVersion"]
     assert version == world.broker.topics.data_version.to_json()
 
 
+async def test_many_changes_in_one_save_are_one_registration(world):
+    server, address = await world.scripted()
+    loop = asyncio.get_running_loop()
+    topics = world.broker.topics = TopicTable(
+        world.settings, JsonStateFile(world.path / "topics.json"), lambda: 7, loop
+    )
+    await world.registrar(address)
+    changes = [topics.update(TopicConfig(f"T{number}")) for number in range(300)]
+    await asyncio.wait(changes)
+    await until(lambda: len(server.of(103)) == 2)
+    assert topics_of(server.of(103)[1]) == {f"T{number}" for number in range(300)}
+    topics.delete("T0")
+    topics.delete("T1")
+    topics.update(TopicConfig("T2", 9, 9))
+    await topics.flush()
+    # One with the topic, one with the whole table.
+    await until(lambda: len(server.of(103)) == 4)
+    assert sorted(len(topics_of(command)) for command in server.of(103)[2:]) == [1, len(topics)]
+
+
+async def test_order_topics_that_cannot_be_written_do_not_end_the_registration(
+    world, monkeypatch, caplog
+):
+    server, address = await world.scripted()
+    body = json.dumps({"table": {"TBW102": "b-a:4"}}).encode()
+    server.answer = lambda c: encode_response(c, 0, body=body)
+
+    def full(self: JsonStateFile, text: str) -> None:
+        raise StoreNotWritable(f"the disk is full: {self.path}")
+
+    monkeypatch.setattr(JsonStateFile, "save_or_refuse", full)
+    await world.registrar(address, register_interval_ms=10)
+    await until(lambda: len(server.of(103)) >= 4)
+    assert "order topics not saved" in caplog.text
+    assert not world.broker.topics.get("TBW102").order
+
+
 async def test_a_deleted_topic_is_told_with_the_whole_table(world):
     server, address = await world.scripted()
     await world.registrar(address)
-    world.broker.topics.update(TopicConfig("gone"))
-    world.broker.topics.delete("gone")
+    world.broker.topics.update(TopicConfig("gone")).result()
+    world.broker.topics.delete("gone").result()
     await until(lambda: any(topics_of(c) == all_topics(world) for c in server.of(103)[1:]))
     assert all("gone" not in topics_of(command) for command in server.of(103))
 
@@ -230,7 +269,7 @@ async def test_a_change_that_was_refused_is_mended_by_a_whole_registration(world
     server, address = await world.scripted()
     await world.registrar(address)
     server.answer = lambda c: encode_response(c, 1 if topics_of(c) == {"one"} else 0)
-    world.broker.topics.update(TopicConfig("one"))
+    world.broker.topics.update(TopicConfig("one")).result()
     await until(lambda: len(server.of(103)) == 3)
     assert topics_of(server.of(103)[2]) == all_topics(world)
 
@@ -318,8 +357,8 @@ async def test_a_server_that_does_not_answer_does_not_hold_up_the_start(world, m
 async def test_order_topics_come_from_the_first_server_only(world):
     first, first_address = await world.scripted()
     second, second_address = await world.scripted()
-    world.broker.topics.update(TopicConfig("T1"))
-    world.broker.topics.update(TopicConfig("T2"))
+    world.broker.topics.update(TopicConfig("T1")).result()
+    world.broker.topics.update(TopicConfig("T2")).result()
     first.answer = lambda c: encode_response(c, 0, body=b'{"table":{"T1":"b-a:4"}}')
     second.answer = lambda c: encode_response(c, 0, body=b'{"table":{"T2":"b-a:4"}}')
     await world.registrar(first_address, second_address, register_interval_ms=10)

@@ -13,6 +13,7 @@ from aerobee.broker.tables.groups import GroupConfig
 from aerobee.protocol.bodies.clients import HeartbeatData
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
+from tests.inline_loop import drive
 from tests.unit.broker.clients_support import (
     Clock,
     Endless,
@@ -130,14 +131,14 @@ def test_an_illegal_name_anywhere_changes_nothing(broker: Broker, name: str) -> 
         heartbeat_body("c1", {"good": {"T": "*"}}, [name]),
     ):
         with pytest.raises(BadRequest):
-            broker.requests.heartbeat(Peer(1).connection, request(34, body=body))
+            drive(broker.requests.heartbeat(Peer(1).connection, request(34, body=body)))
     assert broker.tables.groups.find("good") is None
     assert len(broker.clients) == 0
 
 
 def test_an_empty_heartbeat_is_refused(broker: Broker) -> None:
     with pytest.raises(BadRequest) as caught:
-        broker.requests.heartbeat(Peer(1).connection, request(34))
+        drive(broker.requests.heartbeat(Peer(1).connection, request(34)))
     assert caught.value.code == ResponseCode.SYSTEM_ERROR
 
 
@@ -198,7 +199,7 @@ def test_a_group_left_silent_goes_without_its_connection(broker: Broker) -> None
 
 def test_notifications_follow_both_switches(broker: Broker) -> None:
     peer, other = Peer(1), Peer(2)
-    broker.tables.groups.update(GroupConfig("g", notify_consumer_ids_changed_enable=False))
+    broker.tables.groups.update(GroupConfig("g", notify_consumer_ids_changed_enable=False)).result()
     broker.beat(peer, "c1", g={"T": "*"})
     broker.beat(other, "c2", g={"T": "*"})
     assert peer.notified() == []
@@ -261,7 +262,7 @@ def test_members_that_subscribe_differently_are_warned_of(
 def test_producers_are_known_until_they_leave(broker: Broker) -> None:
     peer = Peer(1)
     body = heartbeat_body("c1", {}, ["p", "CLIENT_INNER_PRODUCER"])
-    broker.requests.heartbeat(peer.connection, request(34, body=body))
+    drive(broker.requests.heartbeat(peer.connection, request(34, body=body)))
     [member] = broker.clients.producers("p")
     assert (member.client_id, member.address, member.language) == ("c1", "192.0.2.1:1", "PYTHON")
     assert peer.received == []

@@ -14,6 +14,7 @@ from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile, StateFileError
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
+from tests.inline_loop import INLINE
 
 OPTIONS = Settings.for_tests(
     broker_name="broker-a",
@@ -29,11 +30,11 @@ GOOD = {
 
 
 def topics(file: JsonStateFile) -> Any:
-    return TopicTable(OPTIONS, file, lambda: 0).get("Orders")
+    return TopicTable(OPTIONS, file, lambda: 0, INLINE).get("Orders")
 
 
 def groups(file: JsonStateFile) -> Any:
-    table = GroupTable(file, auto_create=False, limit=100, clock_ms=lambda: 0)
+    table = GroupTable(file, auto_create=False, limit=100, clock_ms=lambda: 0, loop=INLINE)
     return table.find("billing")
 
 

@@ -18,6 +18,7 @@ from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.errors import BadRequest
+from tests.inline_loop import INLINE
 
 LIGHT = "%LMQ%a"
 FILE = """{
@@ -36,7 +37,7 @@ def topics(tmp_path: Path) -> LightTopicTable:
     options = Settings.for_tests(
         broker_name="b", cluster_name="c", max_topics=100, auto_create_per_minute=100
     )
-    return LightTopicTable(options, JsonStateFile(tmp_path / "topics.json"), lambda: 1)
+    return LightTopicTable(options, JsonStateFile(tmp_path / "topics.json"), lambda: 1, INLINE)
 
 
 def offsets(tmp_path: Path, *, light: bool = True, end: int = 100) -> ConsumerOffsets:
@@ -50,27 +51,27 @@ def test_a_light_topic_has_one_queue_and_stands_in_no_table(tmp_path: Path) -> N
     before = len(table)
     assert table.get(LIGHT) == TopicConfig(LIGHT, 1, 1, 6)
     assert table.get("ordinary") is None
-    table.update(TopicConfig(LIGHT, 8, 8))
+    table.update(TopicConfig(LIGHT, 8, 8)).result()
     table.create_retry(LIGHT, 4, 6)
     assert len(table) == before
     assert table.get(LIGHT) == TopicConfig(LIGHT, 1, 1, 6)
-    assert not table.delete(LIGHT)
+    assert LIGHT not in table
 
 
 def test_light_topics_are_not_reported_as_lost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topics(tmp_path).report_lost([(LIGHT, 0), ("gone", 2)])
+    topics(tmp_path).complete([(LIGHT, 0), ("gone", 2)])
     assert "gone (--queues 3)" in caplog.text
     assert LIGHT not in caplog.text
 
 
 def test_a_light_group_has_the_default_settings_and_stands_in_no_table(tmp_path: Path) -> None:
     file = JsonStateFile(tmp_path / "groups.json")
-    table = LightGroupTable(file, auto_create=False, limit=0, clock_ms=lambda: 1)
+    table = LightGroupTable(file, auto_create=False, limit=0, clock_ms=lambda: 1, loop=INLINE)
     before = len(table)
     assert table.get("%LMQ%g") == table.find("%LMQ%g") == GroupConfig("%LMQ%g")
-    table.update(GroupConfig("%LMQ%g", consume_enable=False))
+    table.update(GroupConfig("%LMQ%g", consume_enable=False)).result()
     assert table.get("%LMQ%g") == GroupConfig("%LMQ%g")
     assert (len(table), table.get("g")) == (before, None)
     with pytest.raises(BadRequest):

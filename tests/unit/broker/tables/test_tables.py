@@ -19,6 +19,7 @@ from aerobee.config.model import Settings
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.errors import BadRequest
 from aerobee.store.errors import StoreNotWritable
+from tests.inline_loop import INLINE, made
 
 NOW_MS = 1_700_000_000_123
 
@@ -26,12 +27,20 @@ NOW_MS = 1_700_000_000_123
 def topic_table(tmp_path: Path, **changes: object) -> TopicTable:
     values = {"broker_name": "b-a", "cluster_name": "C1", "max_topics": 1_000}
     settings = Settings.for_tests(**{**values, **changes})
-    return TopicTable(settings, JsonStateFile(tmp_path / "topics.json"), lambda: NOW_MS)
+    return TopicTable(settings, JsonStateFile(tmp_path / "topics.json"), lambda: NOW_MS, INLINE)
+
+
+def create(topics: TopicTable, name: str, queues: int) -> TopicConfig | None:
+    """What a first send makes of the template."""
+    made(topics.create_on_send(name, "TBW102", queues, 0))
+    return topics.get(name)
 
 
 def group_table(tmp_path: Path, *, auto_create: bool = True, limit: int = 100) -> GroupTable:
     file = JsonStateFile(tmp_path / "subscriptionGroup.json")
-    return GroupTable(file, auto_create=auto_create, limit=limit, clock_ms=lambda: NOW_MS)
+    return GroupTable(
+        file, auto_create=auto_create, limit=limit, clock_ms=lambda: NOW_MS, loop=INLINE
+    )
 
 
 @contextmanager
@@ -73,10 +82,10 @@ def test_a_first_send_creates_the_topic_from_its_template(tmp_path: Path) -> Non
     topics = topic_table(tmp_path)
     changed: list[list[TopicConfig]] = []
     topics.subscribe(changed.append)
-    created = topics.create_on_send("T1", "TBW102", 4, 0)
+    created = create(topics, "T1", 4)
     assert created == TopicConfig("T1", 4, 4, 6)
     assert changed == [[created]]
-    assert topics.create_on_send("T2", "TBW102", 99, 0) == TopicConfig("T2", 8, 8, 6)
+    assert create(topics, "T2", 99) == TopicConfig("T2", 8, 8, 6)
 
 
 def test_a_template_that_is_not_there_or_not_inherited_creates_nothing(tmp_path: Path) -> None:
@@ -104,14 +113,14 @@ def test_automatic_creation_stops_at_its_limits(tmp_path: Path) -> None:
 
 def test_topics_and_their_version_are_read_back(tmp_path: Path) -> None:
     topics = topic_table(tmp_path)
-    topics.create_on_send("T1", "TBW102", 4, 0)
-    topics.update(TopicConfig("T2", 3, 5, 4, "MULTI_TAG", 1, True))
+    create(topics, "T1", 4)
+    topics.update(TopicConfig("T2", 3, 5, 4, "MULTI_TAG", 1, True)).result()
     again = topic_table(tmp_path)
     assert again.get("T2") == TopicConfig("T2", 3, 5, 4, "MULTI_TAG", 1, True)
     assert again.data_version == topics.data_version
     assert again.data_version.counter == 2
-    assert again.delete("T2")
-    assert not again.delete("T2")
+    again.delete("T2").result()
+    assert "T2" not in again
 
 
 def test_a_topics_file_of_the_java_broker_is_read(tmp_path: Path) -> None:
@@ -131,15 +140,15 @@ def test_topics_lost_with_their_file_are_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, loss: str
 ) -> None:
     first = topic_table(tmp_path)
-    first.update(TopicConfig("Kept"))
-    first.update(TopicConfig("Lost", 4, 4))
+    first.update(TopicConfig("Kept")).result()
+    first.update(TopicConfig("Lost", 4, 4)).result()
     path = tmp_path / "topics.json"
     path.write_bytes(b"{") if loss == "damaged" else path.unlink()
     if loss == "both missing":
         (tmp_path / "topics.json.bak").unlink()
     queues = [("Lost", 3), ("Lost", 0), ("SCHEDULE_TOPIC_XXXX", 2)]
     caplog.clear()
-    topic_table(tmp_path).report_lost(queues)
+    topic_table(tmp_path).complete(queues)
     record = caplog.records[-1]
     assert record.levelname == "WARNING"
     assert "Lost (--queues 4);" in record.getMessage()
@@ -147,10 +156,60 @@ def test_topics_lost_with_their_file_are_named(
     assert "SCHEDULE" not in record.getMessage()
 
 
+def damage_after(tmp_path: Path, *names: str) -> TopicTable:
+    """The table of a file with one bad byte, whose backup has all `names` but the last."""
+    table = topic_table(tmp_path)
+    for name in names:
+        table.update(TopicConfig(name, 2, 2)).result()
+    path = tmp_path / "topics.json"
+    path.write_bytes(b"[" + path.read_bytes()[1:])
+    return topic_table(tmp_path)
+
+
+def test_a_backup_is_completed_from_the_queues_of_the_store(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = damage_after(tmp_path, "Kept", "Lost")
+    queues = ("rmq_sys_x", "%LMQ%a", "../x", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRACE_TOPIC")
+    table.complete([("Kept", 5), ("Lost", 3), ("Lost", 0), *((name, 0) for name in queues)])
+    assert table.get("Lost") == TopicConfig("Lost", 4, 4, 6)
+    assert table.get("Kept") == TopicConfig("Kept", read_queues=6, write_queues=2)
+    assert [name for name in queues if name in table] == ["SCHEDULE_TOPIC_XXXX"]
+    assert "topics made again from the queues" in caplog.text
+    assert "rmq_sys_x (--queues 1)" in caplog.messages[-1]  # what is not added is named
+    assert topic_table(tmp_path).get("Lost") == TopicConfig("Lost", 4, 4, 6)
+
+
+def test_groups_of_a_backup_are_completed_from_the_offsets(tmp_path: Path) -> None:
+    groups = group_table(tmp_path)
+    for name in ("kept", "lost"):
+        groups.update(GroupConfig(name, retry_max_times=3)).result()
+    path = tmp_path / "subscriptionGroup.json"
+    path.write_bytes(path.read_bytes()[:-1])
+    groups = group_table(tmp_path, auto_create=False, limit=len(groups) + 1)
+    groups.complete(["kept", "lost", "stream-start", "%LMQ%g", "../g", "zz1", "zz2"])
+    assert groups.find("kept") == GroupConfig("kept", retry_max_times=3)
+    assert groups.find("lost") == GroupConfig("lost")
+    assert len(groups) == 10  # the limit
+    whole = group_table(tmp_path, auto_create=False)
+    whole.complete(["other"])
+    assert "other" not in whole
+
+
+def test_a_damaged_file_does_not_take_the_place_of_its_backup(tmp_path: Path) -> None:
+    table = damage_after(tmp_path, "Kept", "Lost")
+    backup = (tmp_path / "topics.json.bak").read_bytes()
+    table.update(TopicConfig("New")).result()
+    assert (tmp_path / "topics.json.bak").read_bytes() == backup
+    whole = (tmp_path / "topics.json").read_bytes()
+    table.update(TopicConfig("Newer")).result()
+    assert (tmp_path / "topics.json.bak").read_bytes() == whole
+
+
 def test_many_lost_topics_are_counted_not_listed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topic_table(tmp_path).report_lost((f"T{number:03}", 0) for number in range(500))
+    topic_table(tmp_path).complete((f"T{number:03}", 0) for number in range(500))
     message = caplog.records[-1].getMessage()
     assert "T009" in message
     assert "T010" not in message
@@ -160,15 +219,15 @@ def test_many_lost_topics_are_counted_not_listed(
 def test_queues_without_a_topic_beside_a_whole_file_are_no_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topic_table(tmp_path).update(TopicConfig("Kept"))
+    topic_table(tmp_path).update(TopicConfig("Kept")).result()
     caplog.clear()
-    topic_table(tmp_path).report_lost([("Kept", 0), ("Deleted", 0)])
+    topic_table(tmp_path).complete([("Kept", 0), ("Deleted", 0)])
     assert [record for record in caplog.records if record.levelname == "WARNING"] == []
 
 
 def test_order_topics_come_from_the_name_server(tmp_path: Path) -> None:
     topics = topic_table(tmp_path)
-    topics.create_on_send("T1", "TBW102", 4, 0)
+    create(topics, "T1", 4)
     topics.set_order_topics(frozenset(["T1"]))
     topic = topics.get("T1")
     assert topic is not None
@@ -177,23 +236,23 @@ def test_order_topics_come_from_the_name_server(tmp_path: Path) -> None:
 
 def test_a_topic_that_could_not_be_written_is_not_there(tmp_path: Path) -> None:
     topics = topic_table(tmp_path)
-    topics.create_on_send("T1", "TBW102", 4, 0)
+    create(topics, "T1", 4)
     version, stored = topics.data_version, (tmp_path / "topics.json").read_bytes()
     told: list[list[TopicConfig]] = []
     topics.subscribe(told.append)
     with full_disk():
         with pytest.raises(StoreNotWritable, match=r"disk is full.*topics\.json"):
-            topics.create_on_send("T2", "TBW102", 4, 0)
+            create(topics, "T2", 4)
         with pytest.raises(StoreNotWritable):
-            topics.update(TopicConfig("T1", 9, 9))
+            topics.update(TopicConfig("T1", 9, 9)).result()
         with pytest.raises(StoreNotWritable):
-            topics.delete("T1")
+            topics.delete("T1").result()
     # Otherwise a second send would be stored in a topic that no restart knows.
     assert topics.get("T2") is None
     assert topics.get("T1") == TopicConfig("T1", 4, 4)
     assert (topics.data_version, told) == (version, [])
     assert (tmp_path / "topics.json").read_bytes() == stored
-    assert topics.create_on_send("T2", "TBW102", 4, 0) == TopicConfig("T2", 4, 4)
+    assert create(topics, "T2", 4) == TopicConfig("T2", 4, 4)
 
 
 # --- groups ---------------------------------------------------------------------------------------
@@ -230,9 +289,9 @@ def test_a_group_can_consume_although_it_cannot_be_written(tmp_path: Path) -> No
     with full_disk():
         assert groups.get("G1") == GroupConfig("G1")
         with pytest.raises(StoreNotWritable, match=r"disk is full.*subscriptionGroup\.json"):
-            groups.update(GroupConfig("G2", retry_max_times=3))
+            groups.update(GroupConfig("G2", retry_max_times=3)).result()
         with pytest.raises(StoreNotWritable):
-            groups.delete("G1")
+            groups.delete("G1").result()
     assert groups.find("G1") is not None
     assert groups.find("G2") is None
     groups.get("G3")
