@@ -13,12 +13,15 @@ Apart from the reference on purpose:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from aerobee.nameserver.bodies import (
+    RegistrationBody,
     cluster_body,
     encode,
     is_plain_name,
@@ -33,6 +36,7 @@ from aerobee.nameserver.kv import ORDER_TOPIC_NAMESPACE, KvTable
 from aerobee.nameserver.routes import (
     UNIT,
     UNIT_SUB,
+    QueueData,
     Registration,
     RouteLimitReached,
     RouteTable,
@@ -58,8 +62,14 @@ from aerobee.protocol.headers.admin import (
     RouteHeader,
     WipeWritePermResponse,
 )
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.serving import Answer
+from aerobee.remoting.turns import Steps
 
 log = logging.getLogger("aerobee.nameserver")
+
+# Bodies above this are read by a worker; compressed, a hundred times as much may be in it.
+_LARGE_REGISTRATION = 8 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +81,20 @@ class RequestOptions:
     max_inflated_bytes: int = 32 * 1024 * 1024
     # Shown to GET_NAMESRV_CONFIG; never a path or a secret.
     shown: Mapping[str, str] | None = None
+
+
+class _ReadBody(NamedTuple):
+    """A registration's body, and its topics as the table of routes takes them."""
+
+    body: RegistrationBody
+    topics: dict[str, QueueData]
+
+
+def _refused(command: Command, error: BadRequest | RouteLimitReached) -> bytes:
+    if isinstance(error, BadRequest):
+        return encode_response(command, error.code, error.remark)
+    log.warning("registration refused why=%s", error)
+    return encode_response(command, ResponseCode.SYSTEM_ERROR, str(error))
 
 
 class Requests:
@@ -117,9 +141,12 @@ class Requests:
         """Whether a request of this code may change the KV table."""
         return code in (RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG)
 
-    def handle(self, owner: object, command: Command) -> bytes | None:
-        """The encoded answer, None to a oneway request. Bad input never raises."""
+    def handle(self, owner: object, command: Command) -> Answer:
+        """The encoded answer, None to a oneway request, steps to a large registration's. Bad input
+        never raises."""
         handler = self._handlers.get(command.code)
+        if command.code == RequestCode.REGISTER_BROKER and len(command.body) > _LARGE_REGISTRATION:
+            return self._register_large(owner, command)
         try:
             if handler is None:
                 answer = encode_response(
@@ -129,22 +156,46 @@ class Requests:
                 )
             else:
                 answer = handler(owner, command)
-        except BadRequest as error:
-            answer = encode_response(command, error.code, error.remark)
-        except RouteLimitReached as error:
-            log.warning("registration refused why=%s", error)
-            answer = encode_response(command, ResponseCode.SYSTEM_ERROR, str(error))
+        except (BadRequest, RouteLimitReached) as error:
+            answer = _refused(command, error)
         return None if command.is_oneway else answer
 
     # --- brokers
 
     def _register(self, owner: object, command: Command) -> bytes:
+        header = self._registration_header(command)
+        read = self._read_registration(command, header, self._known_version(header))
+        return self._registered(owner, command, header, read)
+
+    def _register_large(self, owner: object, command: Command) -> Steps:
+        """As `_register`, the body read by a worker: it may hold many thousand topics."""
+        try:
+            header = self._registration_header(command)
+            loop = asyncio.get_running_loop()
+            known = self._known_version(header)
+            reading = loop.run_in_executor(None, self._read_registration, command, header, known)
+            yield reading
+            if isinstance(owner, Connection) and owner.closed:
+                return None  # the broker has gone, and nobody would notice any more
+            answer = self._registered(owner, command, header, reading.result())
+        except (BadRequest, RouteLimitReached) as error:
+            answer = _refused(command, error)
+        return None if command.is_oneway else answer
+
+    def _registration_header(self, command: Command) -> RegisterBrokerHeader:
         header = RegisterBrokerHeader.from_ext(command.ext)
         _check_names(
             brokerName=header.broker_name,
             brokerAddr=header.broker_addr,
             clusterName=header.cluster_name,
         )
+        return header
+
+    def _read_registration(
+        self, command: Command, header: RegisterBrokerHeader, known: DataVersion | None
+    ) -> _ReadBody:
+        """The body, and its topics unless those of its version are known already. Any thread;
+        raises `BadRequest`."""
         if header.body_crc32 and body_crc(command.body) != header.body_crc32:
             raise BadRequest.system_error("crc32 not match")
         body = read_registration(
@@ -152,9 +203,13 @@ class Requests:
             compressed=header.compressed,
             max_inflated_bytes=self._options.max_inflated_bytes,
         )
-        known = self._known_version(header)
         # An unchanged table is not even read: this comes every 30 s with every topic.
-        topics = {} if known == body.data_version else read_topics(body.topics)
+        return _ReadBody(body, {} if known == body.data_version else read_topics(body.topics))
+
+    def _registered(
+        self, owner: object, command: Command, header: RegisterBrokerHeader, read: _ReadBody
+    ) -> bytes:
+        body, topics = read
         master = self._routes.register(
             Registration(
                 cluster=header.cluster_name,

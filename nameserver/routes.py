@@ -76,6 +76,8 @@ class RouteLimits:
     brokers: int = 1_000
     # A queue entry is one topic on one broker name.
     queue_entries: int = 200_000
+    # They enter the table in one go: some ten milliseconds.
+    topics_of_broker: int = 50_000
     expiry_ms: int = 120_000
 
 
@@ -243,6 +245,11 @@ class RouteTable:
             raise RouteLimitReached(f"{limits.brokers} brokers are registered, the limit")
         if registration.broker_id != MASTER_ID:
             return
+        if len(registration.topics) > limits.topics_of_broker:
+            raise RouteLimitReached(
+                f"broker {registration.name} registers {len(registration.topics)} topics, the "
+                f"limit of one broker is {limits.topics_of_broker}"
+            )
         known = self.topics
         added = sum(
             1 for topic in registration.topics if registration.name not in known.get(topic, ())

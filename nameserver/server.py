@@ -13,7 +13,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
@@ -196,11 +196,14 @@ class NameServer(Serving):
         self, done: asyncio.Future[None], connection: Connection, command: Command
     ) -> Steps:
         yield done
-        return self._serve_now(connection, command)
+        answer = self._serve_now(connection, command)
+        return (yield from answer) if isinstance(answer, Generator) else answer
 
-    def _serve_now(self, connection: Connection, command: Command) -> bytes | None:
+    def _serve_now(self, connection: Connection, command: Command) -> Answer:
         before = self._kv.changes
         answer = self._requests.handle(connection, command)
+        if isinstance(answer, Generator):
+            return answer  # of a registration, which does not touch the KV table
         changed = self._kv.changes != before
         waiting = self._waiting.get(connection)
         if waiting is None:

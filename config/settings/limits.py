@@ -155,7 +155,7 @@ class LimitSettings:
         <group>-start, which are no groups and do not count as such.""",
     )
     max_inflated_bytes: int = setting(
-        32 * _MIB,
+        16 * _MIB,
         within=(64 * _KIB, I32_MAX),
         why="Largest registration body after inflating it.",
     )

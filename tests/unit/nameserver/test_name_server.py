@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import struct
+import threading
+import zlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from aerobee.nameserver import server
+from aerobee.nameserver.bodies import read_registration
 from aerobee.nameserver.server import NameServer, NameServerOptions
 from aerobee.protocol.frames.command import make_request
 from aerobee.remoting.caller import Caller
@@ -99,6 +103,67 @@ async def test_many_requests_of_one_read_are_answered_in_order(running):
     answers = await asyncio.gather(*(client.call(make_request(code), 5) for code in codes))
     assert [answer.code for answer in answers] == [0, 3, 1, 0]
     assert running.server.counts().requests == {206: 1, -1: 1, 105: 1, 106: 1}
+
+
+def compressed(topics: int) -> bytes:
+    def block(data: bytes) -> bytes:
+        return struct.pack(">i", len(data)) + data
+
+    data = block(b'{"counter":7,"timestamp":5}') + struct.pack(">i", topics)
+    data += b"".join(block(b"T%d 4 4 6 SINGLE_TAG" % n) for n in range(topics)) + block(b"[]")
+    return zlib.compress(data, 9)
+
+
+async def test_a_large_registration_is_read_by_a_worker_while_others_are_served(
+    running, monkeypatch
+):
+    broker, client = await running.caller(), await running.caller()
+    may_read, threads = threading.Event(), []
+
+    def slow(*args, **options):
+        threads.append(threading.current_thread())
+        may_read.wait(10)
+        return read_registration(*args, **options)
+
+    monkeypatch.setattr("aerobee.nameserver.requests.read_registration", slow)
+    ext = {**REGISTRATION, "compressed": "true"}
+    registering = asyncio.create_task(broker.call(make_request(103, ext, compressed(40_000)), 20))
+    await until(lambda: bool(threads))
+    assert (await client.call(make_request(105, {"topic": "T39999"}), 5)).code == 17
+    assert threads[0] is not threading.main_thread()
+    may_read.set()
+    assert (await registering).code == 0
+    assert (await client.call(make_request(105, {"topic": "T39999"}), 5)).code == 0
+
+
+async def test_a_registration_whose_broker_has_gone_meanwhile_is_dropped(running, monkeypatch):
+    broker = await running.caller()
+    may_read, threads = threading.Event(), []
+
+    def slow(*args, **options):
+        threads.append(threading.current_thread())
+        may_read.wait(10)
+        return read_registration(*args, **options)
+
+    monkeypatch.setattr("aerobee.nameserver.requests.read_registration", slow)
+    ext = {**REGISTRATION, "compressed": "true"}
+    broker.push(make_request(103, ext, compressed(20_000)))
+    await until(lambda: bool(threads))
+    broker.close()
+    await until(lambda: running.server.stats.open == 0)
+    may_read.set()
+    client = await running.caller()
+    for _ in range(20):
+        assert (await client.call(make_request(105, {"topic": "T1"}), 5)).code == 17
+    assert not running.server.routes.live
+
+
+async def test_a_registration_of_too_many_topics_is_refused(running):
+    broker = await running.caller()
+    ext = {**REGISTRATION, "compressed": "true"}
+    answer = await broker.call(make_request(103, ext, compressed(190_000)), 20)
+    assert (answer.code, "190000 topics" in answer.remark) == (1, True)
+    assert not running.server.routes.topics
 
 
 async def test_the_shown_configuration_has_the_real_port(running):

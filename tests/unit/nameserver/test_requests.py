@@ -74,7 +74,7 @@ class Desk:
 
     def ask(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> Command:
         frame = self.requests.handle("connection", make_request(code, ext, body))
-        assert frame is not None
+        assert isinstance(frame, bytes)
         (answer,) = FrameDecoder().feed(frame)
         return answer
 
