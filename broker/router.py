@@ -23,6 +23,7 @@ from time import perf_counter
 from typing import TypeAlias
 
 from aerobee.broker.stats import BrokerStats
+from aerobee.broker.unsupported import unsupported_text
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
@@ -148,7 +149,7 @@ class Router:
             return self._refuse(
                 command,
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                f" request type {command.code} not supported",
+                unsupported_text(command.code),
                 started,
             )
         try:
