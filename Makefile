@@ -23,12 +23,13 @@ help:
 	@echo 'make check   ruff, types, unit and contract tests: about two minutes, before each commit'
 	@echo 'make bench   benchmarks; bench-spark: Spark reading from us and from Kafka'
 	@echo 'make pair    BASE=COMMIT: the working tree against that state, in turns (PAIRS=15, LOADS=P2,P5)'
-	@echo 'make setup   .venv with Aerobee installed; also: unit lint types spark manual clean $(SUITES)'
+	@echo 'make setup   .venv with Aerobee and the tools of its tests; also: unit lint types spark manual clean $(SUITES)'
 
 setup:
 	@.ci/setup
 
-run: setup
+run:
+	@.ci/setup run
 	exec .venv/bin/aerobee serve --store "$(STORE)" $(ARGS)
 
 # One pytest run over all suites, so that its closing line speaks for all of them. What they need is
@@ -42,7 +43,7 @@ test: bring
 # that ran go into docs/reliability.md; ARGS="-k NAME" runs some.
 campaign: bring
 	@mkdir -p .run && rm -f $(FIGURES)
-	AEROBEE_CAMPAIGN=full AEROBEE_FIGURES=$(CURDIR)/$(FIGURES) \
+	AEROBEE_CAMPAIGN=full AEROBEE_FIGURES="$(CURDIR)/$(FIGURES)" \
 	  $(PYTEST) tests $(PARALLEL) -o faulthandler_timeout=3600 --durations=20 $(ARGS)
 	@$(PYTHON_IN_VENV) -m tests.parts wait
 	$(PYTHON_IN_VENV) -m tests.campaign report --write $(FIGURES)

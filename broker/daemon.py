@@ -39,10 +39,12 @@ from aerobee.broker.scheduler import Scheduler
 from aerobee.broker.stats import BrokerStats
 from aerobee.config.limits import check_limits, connection_limit
 from aerobee.config.model import Settings
-from aerobee.config.ports import VIP_BELOW, check_ports
+from aerobee.config.ports import VIP_BELOW, check_ports, listeners
 from aerobee.nameserver.server import NameServer
+from aerobee.remoting.errors import RemotingListenError
 from aerobee.remoting.limits import RemotingLimits
-from aerobee.remoting.server import RemotingServer
+from aerobee.remoting.peers import address_text
+from aerobee.remoting.server import RemotingServer, is_taken
 from aerobee.store.disk.files import Files
 from aerobee.store.disk.lock import StoreLock
 from aerobee.store.errors import StoreError
@@ -142,6 +144,7 @@ class Daemon:
         check_ports(settings)
         # Of two daemons on one directory the ports are in the way, too: this says more.
         StoreLock(Files(), settings.store_path).probe()
+        await _check_ports_free(settings)
         scheduler = Scheduler(loop)
         self._undo.append(("timers", scheduler.stop))
         monitor = LoopMonitor(loop)
@@ -173,6 +176,7 @@ class Daemon:
         ports = {"broker": self.main_server.stats, "vip": self.vip_server.stats}
         add_network(metrics, ports, self.registrar.registered, name_server)
         await self.registrar.start()
+        self.warnings += self.registrar.warnings
         self.addresses = Addresses(
             identity.endpoint, advertised.endpoint(vip) if vip else "", embedded, servers, http
         )
@@ -278,6 +282,21 @@ class Daemon:
                 f"the store in {self.settings.store_path} could not bring everything to the disk "
                 f"and will be recovered at the next start: {broken or 'see the log'}"
             )
+
+
+async def _check_ports_free(settings: Settings) -> None:
+    """Raises RemotingListenError, which names every port that somebody has, and what to do.
+
+    Each part says so of its own when it starts; a person would get to know one after the other.
+    """
+    wanted = listeners(settings)
+    taken = [one for one in wanted if await is_taken(one.host, one.port)]
+    if taken:
+        lines = [f"  {address_text((one.host, one.port))}  {one.remedy}" for one in taken]
+        count = "a port is" if len(taken) == 1 else f"{len(taken)} ports are"
+        raise RemotingListenError(
+            "\n".join([f"{count} in use; is another broker running?", *lines])
+        )
 
 
 def remoting_limits(settings: Settings, connections: int) -> RemotingLimits:

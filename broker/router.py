@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from aerobee.broker.stats import BrokerStats
+from aerobee.broker.unsupported import unsupported_text
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
@@ -120,7 +121,7 @@ class Router(Serving):
             self._log_unsupported(connection, command.code)
             raise BadRequest(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                f" request type {command.code} not supported",
+                unsupported_text(command.code),
             )
         if connection.waited_since:
             self._check_waited(connection, command)

@@ -1,6 +1,7 @@
 """`aerobee config`: what counts, where it comes from, whether a file is right."""
 
 import argparse
+import sys
 import textwrap
 from collections.abc import Iterable
 
@@ -41,9 +42,12 @@ def show(parsed: argparse.Namespace) -> int:
     _warn(loaded.warnings)
     shown = [
         setting
-        for setting in SETTINGS
+        for setting in _asked(parsed.key) or SETTINGS
         if not parsed.changed or loaded.origins[setting.name].source != "default"
     ]
+    if parsed.changed and not shown:
+        what = "none of these settings" if parsed.key else "no setting"
+        say(f"{what} is changed by a file, the environment or a flag: the defaults count")
     if parsed.json:
         print_json([_fields(setting, loaded) for setting in shown])
     elif parsed.origin:
@@ -65,20 +69,29 @@ def show(parsed: argparse.Namespace) -> int:
             ("setting", "value"),
             [(setting.full_key, _text(setting, loaded.settings)) for setting in shown],
         )
+    if sys.stderr.isatty():
+        say("as files, environment and flags say; a running broker may have been started otherwise")
     return OK
 
 
 def explain(parsed: argparse.Namespace) -> int:
     """What settings mean: unit, range, default, RocketMQ's name."""
+    print("\n\n".join([_explanation(setting) for setting in _asked(parsed.key)]))
+    return OK
+
+
+def _asked(keys: list[str]) -> list[Setting]:
+    """The settings of these names; CommandFailed for one that there is not."""
     known = {name.lower(): setting for setting in SETTINGS for name in _names(setting)}
-    found = [known.get(key.lower()) for key in parsed.key]
-    for key, setting in zip(parsed.key, found, strict=True):
+    found = []
+    for key in keys:
+        setting = known.get(key.lower())
         if setting is None:
             near = nearest_name(key, known)
             hint = f"; did you mean {known[near].full_key}?" if near else ""
             raise CommandFailed(f"there is no setting {key!r}{hint}")
-    print("\n\n".join([_explanation(setting) for setting in found if setting is not None]))
-    return OK
+        found.append(setting)
+    return found
 
 
 def _names(setting: Setting) -> tuple[str, ...]:

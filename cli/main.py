@@ -1,12 +1,13 @@
 """`aerobee`: one command for the daemon and for the first half hour with it.
 
 The parser alone is built at the start; what a command needs is imported when it runs, so that
-`aerobee --help` answers at once. Exit codes: 0 done, 1 refused or not found, 2 usage, 3 cannot
-connect (or the port is in use), 78 configuration. `aerobee store` and
-`aerobee pipeline` have codes of their own.
+`aerobee --help` answers at once. Exit codes: 0 done, 1 refused or not found, or the output is full,
+2 usage, 3 cannot connect, or something else than a name server stands there (or a port is in use),
+78 configuration. `aerobee store` and `aerobee pipeline` have codes of their own.
 """
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -16,6 +17,8 @@ from typing import Final
 from aerobee.cli.parser import build_parser
 
 _INTERRUPTED: Final = 130
+# What a write to a device without room raises; files that we open ourselves are named by it.
+_OUTPUT_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,6 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _silence_stdout()
         return 0
+    except OSError as error:
+        if error.errno not in _OUTPUT_FULL or error.filename is not None:
+            return _explain(error)
+        _silence_stdout()
+        return _explain_full(error)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the top of the process; bugs are raised again
@@ -73,8 +81,16 @@ def _explain(error: Exception) -> int:
     raise error
 
 
+def _explain_full(error: OSError) -> int:
+    from aerobee.cli.output import REFUSED, say
+
+    say(f"aerobee: the output cannot be written: {error.strerror}")
+    return REFUSED
+
+
 def _silence_stdout() -> None:
-    """The reader of our output has seen enough (`| head`); the exit must not write there again."""
+    """Nothing can be written there any more, because its reader has seen enough (`| head`) or it is
+    full; the exit must not try again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

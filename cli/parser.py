@@ -1,7 +1,8 @@
 """The arguments of `aerobee`, all of them. Nothing is run from here: each leaf sets `command`."""
 
 import argparse
-from typing import TYPE_CHECKING, Any, Final
+import sys
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from aerobee import __version__
 from aerobee.cli.parser_types import count, port, seconds
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     Commands = _SubParsersAction[argparse.ArgumentParser]
 
+_MISSING: Final = ("required: COMMAND", "required: JOB")
 _EPILOG: Final = """\
 first steps:
   aerobee serve                                   a broker with its name server
@@ -23,7 +25,25 @@ first steps:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Options that a command does not know are refused by it, with its usage."""
+    """Options that a command does not know are refused by it, with its usage; a command that is
+    not there by what looks like it; where one is missing, the help says which there are."""
+
+    def error(self, message: str) -> NoReturn:
+        if message.endswith(_MISSING):
+            self.print_help(sys.stderr)
+            self.exit(2)
+        super().error(message)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            near = nearest_name(str(value), map(str, action.choices or ()))
+            if near is None or not isinstance(action, argparse._SubParsersAction):
+                raise
+            # Without the long list of all.
+            text = f"there is no {value!r}; did you mean {near}?"
+            raise argparse.ArgumentError(None, text) from error
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         parsed, rest = super().parse_known_args(args, namespace)
@@ -105,7 +125,13 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 
 def _add_config(commands: "Commands") -> None:
     group = _group(commands, "config", "what is configured, and whether a file is right")
-    show = group.add_parser("show", help="every setting that counts, and why")
+    show = group.add_parser(
+        "show",
+        help="every setting that counts, and why",
+        description="Show the settings that a broker started with these files, this environment "
+        "and these flags would have. Running brokers are not asked.",
+    )
+    show.add_argument("key", nargs="*", metavar="KEY", help="only these: names here, or RocketMQ's")
     _add_settings(show)
     show.add_argument("--origin", action="store_true", help="where each value comes from")
     show.add_argument("--changed", action="store_true", help="only what somebody set")

@@ -80,7 +80,7 @@ async def _serve_routes(settings: Settings) -> int:
         server = NameServer.from_settings(settings)
         await server.start()
     except RemotingListenError as error:
-        raise CommandFailed(f"cannot start: {error}", CANNOT_CONNECT) from error
+        raise CommandFailed(f"cannot start: {error} (--port N)", CANNOT_CONNECT) from error
     except (KvFileDamaged, OSError) as error:
         raise CommandFailed(f"cannot start: {error}", CONFIGURATION) from error
     where = address_text((settings.nameserver_host, server.port))

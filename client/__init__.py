@@ -24,6 +24,7 @@ from aerobee.client.errors import (
     RequestRefused,
     SendFailed,
     Untrusted,
+    WrongPeer,
 )
 from aerobee.client.message import Message, ReceivedMessage
 from aerobee.client.options import (
@@ -71,4 +72,5 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "Untrusted",
+    "WrongPeer",
 ]

@@ -11,6 +11,7 @@ the one question a caller has, "what do I do now":
       NoRoute              no name server knows a broker for the topic
       PeerError            the peer answered, with a code that is not success
         RequestRefused     this request is wrong for that peer, now and next time
+          WrongPeer        a broker where a name server was meant, or the reverse
         PeerBusy           the same request may pass later
         PeerFailed         something broke over there
       BadAnswer            the peer answered with something that cannot be read
@@ -76,6 +77,10 @@ class PeerError(ClientError):
 
 class RequestRefused(PeerError):
     """The peer found the request wrong: unknown topic, no permission, illegal message..."""
+
+
+class WrongPeer(RequestRefused):
+    """A broker was asked what only name servers know, or a name server what brokers know."""
 
 
 class PeerBusy(PeerError):
@@ -163,11 +168,11 @@ def code_name(code: int) -> str:
         return str(code)
 
 
-def wrong_peer(address: str, response: Command, *, asked: str, found: str) -> RequestRefused:
+def wrong_peer(address: str, response: Command, *, asked: str, found: str) -> WrongPeer:
     """For code 3 to a request that every peer of the kind asked knows: its port is the other's."""
     code, remark = response.code, response.remark
     text = f"{address} is a {found}, not a {asked}: it answered {code} {code_name(code)}"
-    return RequestRefused(text, address=address, code=code, remark=remark)
+    return WrongPeer(text, address=address, code=code, remark=remark)
 
 
 def peer_error(address: str, response: Command) -> PeerError:

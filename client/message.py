@@ -60,12 +60,17 @@ class Message:
     delay_level: int = 0
     wait_store: bool = True
 
+    def __post_init__(self) -> None:
+        # Here already, where the program's own line is the last of the traceback.
+        _check_body_type(self.body)
+
     def check(self, max_body_bytes: int = MAX_BODY_BYTES) -> None:
         """Raise BadMessage if no broker could take this message."""
         try:
             check_topic_name(self.topic)
         except BadRequest as error:
             raise BadMessage(error.remark) from error
+        _check_body_type(self.body)
         if not self.body:
             raise BadMessage(f"the body of a message for topic {self.topic!r} is empty")
         if len(self.body) > max_body_bytes:
@@ -91,6 +96,12 @@ class Message:
         for name, value in result.items():
             _check_property(name, value)
         return result
+
+
+def _check_body_type(body: object) -> None:
+    if not isinstance(body, bytes | bytearray | memoryview):
+        hint = ": .encode() the text" if isinstance(body, str) else ""
+        raise BadMessage(f"the body of a message must be bytes, not {type(body).__name__}{hint}")
 
 
 def _check_property(name: str, value: str) -> None:

@@ -15,12 +15,14 @@ _ANY: Final = ("", "0.0.0.0", "::")
 
 
 class Listener(NamedTuple):
-    """One port to be taken: the setting that moves it, and how its number comes about."""
+    """One port to be taken: the setting that moves it, how its number comes about, what to do when
+    somebody else has it."""
 
     key: str
     what: str
     host: str
     port: int
+    remedy: str
 
 
 def listeners(settings: Settings) -> list[Listener]:
@@ -28,14 +30,17 @@ def listeners(settings: Settings) -> list[Listener]:
     found = []
     host, port = settings.listen_host, settings.listen_port
     if port:
-        found.append(Listener("broker.listen_port", "broker.listen_port", host, port))
+        remedy = "--port N or broker.listen_port"
+        found.append(Listener("broker.listen_port", "broker.listen_port", host, port, remedy))
     if port and settings.vip_port_enabled:
         what = "the VIP port, broker.listen_port - 2 (broker.vip_port_enabled = false: off)"
-        found.append(Listener("broker.vip_port_enabled", what, host, port - VIP_BELOW))
+        remedy = "it moves with --port; --set broker.vip_port_enabled=false turns it off"
+        found.append(Listener("broker.vip_port_enabled", what, host, port - VIP_BELOW, remedy))
     for part in ("nameserver", "http"):
         host, port = getattr(settings, f"{part}_host"), getattr(settings, f"{part}_port")
         if getattr(settings, f"{part}_enabled") and port:
-            found.append(Listener(f"{part}.port", f"{part}.port (0: off)", host, port))
+            remedy = f"--{part}-port N or {part}.port; 0 turns it off"
+            found.append(Listener(f"{part}.port", f"{part}.port (0: off)", host, port, remedy))
     return found
 
 

@@ -261,13 +261,27 @@ class RouteTable:
             )
 
     def _displace(self, group: BrokerGroup, broker_id: int, address: str) -> None:
-        """The broker comes back under another address: the old one is no longer anybody's."""
+        """The broker comes back under another address: the old one is no longer anybody's.
+
+        A broker that stopped has left before. One that is still registered may have lost its
+        machine a moment ago, or be another broker of the same name, which loses its clients now.
+        """
         old = group.addresses.get(broker_id)
-        if old is not None and old != address:
-            self.live.pop(old, None)
-            log.info(
-                "broker moved name=%s id=%d from=%s to=%s", group.name, broker_id, old, address
-            )
+        if old is None or old == address:
+            return
+        if self.live.pop(old, None) is None:
+            text = "broker moved name=%s id=%d from=%s to=%s"
+            log.info(text, group.name, broker_id, old, address)
+            return
+        log.warning(
+            "broker moved name=%s id=%d from=%s to=%s, while it is registered at the first: its "
+            "clients are sent to the second from now on; if two brokers run there, give each a "
+            "name of its own (brokerName)",
+            group.name,
+            broker_id,
+            old,
+            address,
+        )
 
     def _master_of(self, group: BrokerGroup) -> Registration | None:
         address = group.addresses.get(MASTER_ID)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import ssl
 from collections.abc import Callable
 
@@ -79,6 +80,11 @@ class Caller:
             ) from error
         except ssl.SSLError as error:
             raise RemotingConnectError(f"cannot connect to {where}: TLS: {error}") from error
+        except socket.gaierror as error:
+            # Its numbers are none of the system's errors.
+            raise RemotingConnectError(
+                f"cannot connect to {where}: the host {host} is not known ({error.strerror})"
+            ) from error
         except OSError as error:
             # The loops word the same failure differently; the system's words are for people.
             reason = os.strerror(error.errno) if error.errno else str(error)

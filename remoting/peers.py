@@ -7,6 +7,8 @@ from typing import Any
 from aerobee.remoting.stats import CloseReason
 
 _HTTP_METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"CONN", b"PATC", b"PRI ")
+# The first bytes of what a server of that protocol answers.
+_HTTP_ANSWER = b"HTTP"
 # A TLS hello: record type 22, version 3.x.
 _TLS_HELLO = b"\x16\x03"
 _MAPPED = "::ffff:"
@@ -34,7 +36,7 @@ def address_text(address: tuple[str, int]) -> str:
 
 def foreign_protocol(head: bytes) -> CloseReason:
     """What a connection speaks whose first bytes are no frame of ours."""
-    if head.startswith(_HTTP_METHODS):
+    if head.startswith((*_HTTP_METHODS, _HTTP_ANSWER)):
         return CloseReason.HTTP
     if head.startswith(_TLS_HELLO):
         return CloseReason.TLS

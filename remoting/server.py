@@ -182,6 +182,34 @@ async def _listen(host: str, port: int) -> list[socket.socket]:
     raise AssertionError("unreachable")
 
 
+async def is_taken(host: str, port: int) -> bool:
+    """Whether somebody listens on a port that `RemotingServer.start` would want.
+
+    Of other reasons why it cannot be had nothing is said: the start itself does.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError:
+        return False
+    return any(_in_use(family, address) for family, _, _, _, address in dict.fromkeys(found))
+
+
+def _in_use(family: int, address: tuple[object, ...]) -> bool:
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # So that only a listener is in the way, as of the start; nobody can connect meanwhile.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
+
+
 def _bind_all(
     addresses: Sequence[tuple[int, tuple[object, ...]]], port: int
 ) -> list[socket.socket]:

@@ -57,8 +57,8 @@ ORDER: dict[str, tuple[str, ...]] = {
     ),
     "nameserver": ("kv", "routes", "bodies", "requests", "server"),
     "broker": (
-        *("stats", "router", "workers", "scheduler", "tables", "registration", "delay"),
-        *("messages", "staging", "requests"),
+        *("stats", "unsupported", "router", "workers", "scheduler", "tables"),
+        *("registration", "delay", "messages", "staging", "requests"),
         *("core", "monitoring", "daemon", "process"),
     ),
     "client": (

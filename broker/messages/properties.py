@@ -8,8 +8,10 @@ hash and the index keys. One pass over the entries, because this runs once per m
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
+from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.message.properties import (
     NAME_SEPARATOR,
@@ -31,6 +33,7 @@ from aerobee.store.reading.delayed_messages import asked_level
 #: forwards a message or sends it back brings them along, and they would be wrong of another record.
 OF_ONE_RECORD = (PROPERTY_MULTI_QUEUE_OFFSET, PROPERTY_CRC)
 _OWN = frozenset((PROPERTY_CLUSTER, *OF_ONE_RECORD))
+_NUMBER = re.compile(r"[+-]?\d{1,20}")
 _OFFSETS_MARK, _CRC_MARK = (name.encode() for name in OF_ONE_RECORD)
 
 
@@ -45,12 +48,15 @@ class StoredProperties(NamedTuple):
     transactional: bool
 
 
-def stored_properties(text: str, cluster: str, *, keep_wait: bool = False) -> StoredProperties:
+def stored_properties(
+    text: str, cluster: str, *, keep_wait: bool = False, check_delay: bool = True
+) -> StoredProperties:
     """Stored text and derived values of one message's properties.
 
     Entries without a name or value are dropped, as every reader would (protocol/WIRE.md 6.3); what
     only the broker may say too, and a client's own CLUSTER is replaced by the broker's. `keep_wait`
-    keeps WAIT (batches).
+    keeps WAIT (batches). Raises BadRequest for a DELAY that is no number, unless `check_delay` is
+    off: for messages that stand in a batch, of which nobody asks it.
     """
     tags = keys = unique_key = ""
     wait, delay, transactional = "true", "0", ""
@@ -83,9 +89,23 @@ def stored_properties(text: str, cluster: str, *, keep_wait: bool = False) -> St
         tag_code(tags) if tags else 0,
         key_words(unique_key, keys),
         wait == "true" or wait.lower() == "true",
-        0 if delay == "0" else asked_level(delay),
+        0 if delay == "0" else _delay_level(delay, check_delay),
         transactional.lower() == "true",
     )
+
+
+def _delay_level(text: str, check: bool) -> int:
+    """The level asked for. As in the reference, a sign is no fault and 32 bits are the most."""
+    # int() alone would take blanks and underscores too.
+    number = asked_level(text) if _NUMBER.fullmatch(text) else None
+    if number is not None and -1 << 31 <= number < 1 << 31:
+        return number
+    if check:
+        shown = text if len(text) <= 64 else text[:64] + "..."
+        raise BadRequest.system_error(
+            f"the property {PROPERTY_DELAY} must be a delay level, a number, got {shown!r}"
+        )
+    return 0
 
 
 def without_own(properties: bytes) -> bytes:

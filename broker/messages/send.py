@@ -340,7 +340,7 @@ class SendProcessor:
     ) -> Iterator[StoreMessage]:
         for flag, body, own in batch_items(command.body):
             properties = stored_properties(
-                own.decode("utf-8", "replace"), self._cluster, keep_wait=True
+                own.decode("utf-8", "replace"), self._cluster, keep_wait=True, check_delay=False
             )
             stored = join_properties(without_own(own), shared.encoded)
             tags_code, keys = properties.tags_code, properties.keys

@@ -46,11 +46,15 @@ class LinkOptions(NamedTuple):
 
 
 class Requests(Protocol):
-    """Makes the requests; the registrar, which knows broker and topics."""
+    """Makes the requests; the registrar, which knows broker and topics.
+
+    `before_first` is called on the first connection with a name server, ahead of the registration.
+    """
 
     def full(self) -> Command: ...
     def query_version(self) -> Command: ...
     def unregister(self) -> Command: ...
+    async def before_first(self, caller: Caller) -> None: ...
 
 
 class NameServerLink:
@@ -75,6 +79,7 @@ class NameServerLink:
         self._on_state = on_state
         self._caller: Caller | None = None
         self._wake = asyncio.Event()
+        self._looked_round = False
         # A whole registration succeeded on the present connection.
         self.registered = False
         # Why the last attempt failed, None after a success.
@@ -150,6 +155,9 @@ class NameServerLink:
                 on_close=self._closed,
                 shared=self._shared,
             )
+        if not self._looked_round:
+            await self._requests.before_first(caller)
+            self._looked_round = True
         if self.registered and not self._options.force and not await self._version_changed(caller):
             return
         answer = await caller.call(self._requests.full(), self._options.timeout_s)

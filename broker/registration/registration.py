@@ -1,8 +1,9 @@
 """Keeps the broker registered at every configured name server (protocol/WIRE.md 5.2).
 
-At the start, ten seconds later, then every `register_interval_ms`; at once when a topic changes: a
-new or changed topic travels alone, anything else (a deletion) as the whole table. Every name server
-has a link of its own, so one that hangs delays no other. At the stop the broker unregisters.
+At the start, after a look whether another broker has this one's name there (namesake.py), ten
+seconds later, then every `register_interval_ms`; at once when a topic changes: a new or changed
+topic travels alone, anything else (a deletion) as the whole table. Every name server has a link of
+its own, so one that hangs delays no other. At the stop the broker unregisters.
 
 One body serves all name servers until the topics change. When the broker as a whole may not be read
 or written, every topic is registered with the broker's permission instead of its own, so that
@@ -27,6 +28,7 @@ from msgspec.structs import replace
 
 from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.registration.name_server_link import LinkOptions, NameServerLink
+from aerobee.broker.registration.namesake import find_namesake, namesake_warning
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.routes import PERM_READ_WRITE
@@ -36,7 +38,7 @@ from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.frames.fastjson import JsonError, loads
 from aerobee.protocol.headers.admin import BrokerIdentityHeader, RegisterBrokerHeader
-from aerobee.remoting.caller import caller_set
+from aerobee.remoting.caller import Caller, caller_set
 
 log = logging.getLogger("aerobee.broker.registration")
 
@@ -70,6 +72,8 @@ class Registrar:
         # Whether each name server has accepted us, and why not; kept up to date in place.
         self.registered: dict[str, bool] = {link.server: False for link in self._links}
         self.errors: dict[str, str | None] = {link.server: link.error for link in self._links}
+        # For people: other brokers that have this one's name, as far as they are known by now.
+        self.warnings: tuple[str, ...] = ()
         self._tasks: list[asyncio.Task[None]] = []
         self._changed: dict[str, TopicConfig] = {}
         self._flush: asyncio.Handle | None = None
@@ -139,6 +143,18 @@ class Registrar:
     def unregister(self) -> Command:
         """UNREGISTER_BROKER."""
         return make_request(RequestCode.UNREGISTER_BROKER, self._identity_header().to_ext())
+
+    async def before_first(self, caller: Caller) -> None:
+        """Warn if another live broker is registered as this one there."""
+        settings, here = self._settings, self._identity.endpoint
+        name, broker_id = settings.broker_name, settings.broker_id
+        other = await find_namesake(caller, name, broker_id, here, self._shared)
+        if other is None:
+            return
+        warning = namesake_warning(name, broker_id, other, here)
+        if warning not in self.warnings:
+            self.warnings += (warning,)
+            log.warning("%s", warning)
 
     # --- inside
 

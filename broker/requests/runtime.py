@@ -32,6 +32,10 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.stats import PUT_RANGES, rate_text
 
+# What the reference's tools look up though there is no such setting here: whether the broker's own
+# connections, to its name servers, use TLS. `mqadmin exportConfigs` fails without it.
+_WITHOUT_SETTING = {"useTLS": "false"}
+
 # Queues of thread pools that do not exist here, by the names their sizes have.
 _POOLS = ("sendThreadPool", "pullThreadPool", "queryThreadPool")
 
@@ -202,10 +206,13 @@ class RuntimeRequests:
 
 def config_lines(settings: Settings) -> Iterator[str]:
     """`key=value` for each setting that has a RocketMQ name and is no secret, sorted by key."""
-    for setting in sorted(SETTINGS, key=lambda setting: setting.rocketmq_key):
-        if setting.rocketmq_key and not setting.secret:
-            value = text_of(settings.value_of(setting)).replace("\\", "\\\\")
-            yield f"{setting.rocketmq_key}={value}"
+    values = _WITHOUT_SETTING | {
+        setting.rocketmq_key: text_of(settings.value_of(setting)).replace("\\", "\\\\")
+        for setting in SETTINGS
+        if setting.rocketmq_key and not setting.secret
+    }
+    for key, value in sorted(values.items()):
+        yield f"{key}={value}"
 
 
 def size_text(size: int) -> str:

@@ -54,7 +54,9 @@ def rows_of(body: bytes) -> list[Row]:
 
 def publish_form(row: Row, chunk: Message, cluster: str, store_host: bytes) -> StoreMessage:
     """The message a row becomes; `chunk` is its chunk's record. The same each time."""
-    properties = stored_properties(row.item.properties.decode(), cluster, keep_wait=True)
+    properties = stored_properties(
+        row.item.properties.decode(), cluster, keep_wait=True, check_delay=False
+    )
     return StoreMessage(
         row.topic,
         row.queue_id,

@@ -8,13 +8,15 @@ messages arrive; `query` finds by key or id.
 import argparse
 import asyncio
 import heapq
+import re
+import socket
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final
 
 from aerobee.cli.cluster.session import admin_of, check_broker, client_command, consumer_of
 from aerobee.cli.message_text import Printer
-from aerobee.cli.output import CANNOT_CONNECT, OK, USAGE, CommandFailed, say
+from aerobee.cli.output import OK, USAGE, CommandFailed, say
 from aerobee.cli.times import FIRST_TIME_MS, parse_time
 from aerobee.client.admin import FAR_FUTURE_MS, Admin
 from aerobee.client.consuming.pull_consumer import PullConsumer
@@ -22,6 +24,8 @@ from aerobee.client.consuming.puller import PullStatus
 from aerobee.client.errors import NetworkError
 from aerobee.client.message import ReceivedMessage
 from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.message.ids import parse_offset_msg_id
 
 _BATCH: Final = 32
 # A pull of `tail` is held by the broker this long; shorter than what proxies usually allow.
@@ -226,12 +230,43 @@ async def _by_key(admin: Admin, parsed: argparse.Namespace) -> list[ReceivedMess
 
 
 async def _by_id(admin: Admin, parsed: argparse.Namespace) -> list[ReceivedMessage]:
-    """Both kinds of id look alike. The broker's holds an address to connect to, so with a topic the
-    client's is tried first, which asks only brokers we know."""
+    """Both kinds of id look alike. The broker's holds its address, which nobody connects to but if
+    a broker is registered there: in a client's id the same bytes mean something else."""
+    if re.fullmatch(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{56}", parsed.id) is None:
+        raise CommandFailed(f"{parsed.id} is no message id: they have 32 or 56 hex digits", USAGE)
     if parsed.topic and (found := await admin.query_by_unique_key(parsed.topic, parsed.id)):
         return found
-    try:
+    if await _is_of_a_broker(admin, parsed.id):
         return [await admin.view(parsed.id)]
-    except NetworkError as error:
-        hint = "" if parsed.topic else "; if it is a client's unique id, name the topic"
-        raise CommandFailed(f"{error}{hint}", CANNOT_CONNECT) from error
+    if parsed.topic:
+        return []
+    raise CommandFailed(
+        f"{parsed.id} names no broker that is registered here, so it is an id that a client gave, "
+        f"as message send prints: name the topic, aerobee message query TOPIC --id {parsed.id}",
+        USAGE,
+    )
+
+
+async def _is_of_a_broker(admin: Admin, text: str) -> bool:
+    """Whether the address in an id is that of a registered broker."""
+    try:
+        host, port, _ = parse_offset_msg_id(text)
+    except BadRequest:
+        return False
+    brokers = (await admin.cluster()).brokers.values()
+    known = {address for broker in brokers for address in broker.addresses.values()}
+    return f"{host}:{port}" in known or any(
+        [await _resolves_to(address, host, port) for address in known]
+    )
+
+
+async def _resolves_to(address: str, host: str, port: int) -> bool:
+    """Whether a broker's registered address, which may be a name, is that of an id."""
+    name, _, number = address.rpartition(":")
+    if number != str(port):
+        return False
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return any(entry[4][0] == host for entry in found)

@@ -58,6 +58,8 @@ async def send(parsed: argparse.Namespace) -> int:
                 say(f"{count} messages were sent before it ended")
             raise
     _report(rows, count, parsed)
+    if parsed.lines and not parsed.oneway:
+        say("1 message was sent" if count == 1 else f"{count} messages were sent")
     return OK
 
 
@@ -69,6 +71,7 @@ def _report(results: list[SendResult], count: int, parsed: argparse.Namespace) -
             for r in results
         ],
     )
+
     unsure = sum(result.status is not SendStatus.OK for result in results)
     if unsure:
         say(f"{unsure} of {count} messages are stored, but not flushed or copied as configured")

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from aerobee.cli.output import CANNOT_CONNECT, REFUSED, USAGE, CommandFailed
 from aerobee.client.admin import Admin
+from aerobee.client.connections.routes import HINT
 from aerobee.client.consuming.pull_consumer import PullConsumer
 from aerobee.client.errors import (
     CallerError,
@@ -18,6 +19,7 @@ from aerobee.client.errors import (
     NetworkError,
     NoRoute,
     SendFailed,
+    WrongPeer,
 )
 from aerobee.client.options import ClientOptions
 
@@ -74,7 +76,8 @@ async def check_broker(parsed: argparse.Namespace, having: Iterable[str]) -> Non
 
 def exit_code(error: ClientError) -> int:
     """Nobody answered, the command was wrong, or the broker said no."""
-    if isinstance(error, NetworkError):
+    # Whatever stands at the address given, it is not what was to be connected to.
+    if isinstance(error, NetworkError | WrongPeer):
         return CANNOT_CONNECT
     if isinstance(error, SendFailed):
         unreachable = all(isinstance(cause, NetworkError) for _, cause in error.attempts)
@@ -86,5 +89,5 @@ def _text(error: ClientError) -> str:
     if isinstance(error, NoRoute):
         return f"{error} (aerobee topic list shows the topics there are)"
     if isinstance(error, ConnectFailed):
-        return f"{error} (is a broker running? -n names its name server)"
+        return f"{str(error).removesuffix(f' ({HINT})')} ({HINT} -n names its name server)"
     return str(error)

@@ -5,7 +5,8 @@ new connection share one attempt; a caller that gives up waiting does not distur
 connection is greeted (the heartbeat, for a broker) before anybody else uses it: after a broker came
 back, the group's members are known there again before their first pull.
 
-Errors of remoting/ leave this module as errors of this folder, with the address in the text.
+Errors of remoting/ leave this module as errors of this folder, with the address in the text. They
+say all that those below them say, so a program that does not catch one sees one traceback.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ from aerobee.protocol.frames.command import Command
 from aerobee.remoting.caller import Caller, caller_set
 from aerobee.remoting.errors import (
     RemotingBusy,
+    RemotingClosed,
     RemotingConnectError,
     RemotingError,
     RemotingTimeout,
     RemotingUntrusted,
 )
+from aerobee.remoting.stats import CloseReason
 
 Greet = Callable[[str, Caller], Awaitable[None]]
 OnRequest = Callable[[str, Caller, Command], None]
@@ -43,6 +46,11 @@ OnRequest = Callable[[str, Caller, Command], None]
 def client_error(address: str, error: RemotingError) -> ClientError:
     """The error of this folder for one of remoting/."""
     text = f"{address}: {error}"
+    if isinstance(error, RemotingClosed) and str(error).endswith(CloseReason.HTTP):
+        text = (
+            f"{address} speaks HTTP, not RocketMQ's protocol: it may be a broker's port for "
+            "metrics; name servers have 9876 mostly"
+        )
     if isinstance(error, RemotingUntrusted):
         return Untrusted(text)
     if isinstance(error, RemotingConnectError):
@@ -83,7 +91,7 @@ class ConnectionPool:
         try:
             return await caller.call(command, timeout_s)
         except RemotingError as error:
-            raise client_error(address, error) from error
+            raise client_error(address, error) from None
 
     async def push(self, address: str, command: Command) -> None:
         """Send a oneway request; waits while the peer does not take what was sent."""
@@ -94,7 +102,7 @@ class ConnectionPool:
             await caller.wait_drained()
             caller.push(command)
         except RemotingError as error:
-            raise client_error(address, error) from error
+            raise client_error(address, error) from None
 
     def connected_addresses(self) -> list[str]:
         """Peers with a living connection."""
@@ -130,7 +138,7 @@ class ConnectionPool:
             self._callers[address] = caller
             return caller
         except RemotingError as error:
-            raise client_error(address, error) from error
+            raise client_error(address, error) from None
         finally:
             del self._connecting[address]
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -23,6 +24,7 @@ from aerobee.client.connections.background import TaskOwner, wait_shared
 from aerobee.client.connections.pool import ConnectionPool
 from aerobee.client.errors import (
     ClientError,
+    ConnectFailed,
     NetworkError,
     NoRoute,
     peer_error,
@@ -42,6 +44,9 @@ from aerobee.protocol.frames.command import Command
 from aerobee.protocol.names import is_retry_topic
 
 log = logging.getLogger(__name__)
+
+#: For whoever reaches no name server: mostly the broker that has it inside is not there.
+HINT: Final = "is a broker running?"
 
 MakeCommand = Callable[[RequestCode, dict[str, str]], Command]
 
@@ -74,6 +79,7 @@ class RouteCache:
         Its code is not judged, except for that of a peer which is no name server: RequestRefused.
         """
         failure: NetworkError | None = None
+        several = len(self._name_servers) > 1
         for address in tuple(self._name_servers):
             try:
                 answer = await self._pool.call(
@@ -81,7 +87,9 @@ class RouteCache:
                 )
             except NetworkError as error:
                 failure = error
-                log.warning("name server failed address=%s error=%s", address, error)
+                # Of a single one the error that is raised says it all.
+                if several:
+                    log.warning("name server failed address=%s error=%s", address, error)
                 # The next call starts with another one: do not wait for a dead server each time.
                 if self._name_servers[0] == address:
                     self._name_servers.append(self._name_servers.pop(0))
@@ -90,6 +98,8 @@ class RouteCache:
                 raise wrong_peer(address, answer, asked="name server", found="broker")
             return answer
         assert failure is not None
+        if type(failure) is ConnectFailed:
+            raise ConnectFailed(f"{failure} ({HINT})")
         raise failure
 
     async def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:

@@ -26,7 +26,12 @@ from aerobee.client.connections.session import Session
 from aerobee.client.errors import ClientError, NetworkError, SendFailed, checking_arguments
 from aerobee.client.message import Message
 from aerobee.client.options import Addresses, ProducerOptions
-from aerobee.client.producing.queue_choice import QueueChooser, queue_by_key, worth_retrying
+from aerobee.client.producing.queue_choice import (
+    QueueChooser,
+    only_elsewhere,
+    queue_by_key,
+    worth_retrying,
+)
 from aerobee.client.producing.sender import Outgoing, Sender, SendResult, SendStatus
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.frames.command import Command
@@ -199,6 +204,8 @@ class Producer(Role):
                 if isinstance(error, NetworkError):
                     self._session.refresh_routes_soon()
                 attempts.append((queue.broker_name, error))
+                if only_elsewhere(error) and tried.issuperset(one.broker_name for one in queues):
+                    break
                 continue
             self._chooser.succeeded(queue.broker_name)
             if result.status is SendStatus.OK or not self.options.retry_when_not_flushed:
@@ -206,10 +213,14 @@ class Producer(Role):
             unsure = result
         if unsure is not None:
             return unsure
-        ends = "; ".join(f"{name}: {error}" for name, error in attempts)
-        raise SendFailed(
-            f"topic {outgoing.topic!r}: {len(attempts)} attempts failed: {ends}", tuple(attempts)
-        )
+        raise SendFailed(_failed_text(outgoing.topic, attempts), tuple(attempts))
+
+
+def _failed_text(topic: str, attempts: Sequence[tuple[str, ClientError]]) -> str:
+    """How the attempts ended; what several of them say is said once."""
+    ends = "; ".join(dict.fromkeys(f"{name}: {error}" for name, error in attempts))
+    count = "1 attempt" if len(attempts) == 1 else f"{len(attempts)} attempts"
+    return f"topic {topic!r}: {count} failed: {ends}"
 
 
 def _choose(

@@ -35,6 +35,11 @@ def worth_retrying(error: ClientError) -> bool:
     return isinstance(error, NetworkError)
 
 
+def only_elsewhere(error: ClientError) -> bool:
+    """True when the broker that gave this answer would give it again."""
+    return isinstance(error, PeerError) and error.code == ResponseCode.NO_PERMISSION
+
+
 class QueueChooser:
     """Round robin with a short memory for brokers that failed."""
 

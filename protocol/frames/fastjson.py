@@ -9,8 +9,9 @@ compact text (what `dumps` gives), which is also the form newer fastjson accepts
 Of duplicate keys the last counts. `{"$ref": ...}` stays such a dict: nothing is resolved, and
 `@type` means nothing.
 
-Bounds: 32 levels, integers within i64, no NaN or infinity, no lone surrogates, a number of values
-that the caller may choose. Nothing but JsonError leaves `loads`, whatever the bytes.
+Bounds: 32 levels, integers within i64, no NaN or infinity, a number of values that the caller may
+choose. Bytes that are no UTF-8 and lone surrogates are refused, or replaced where the caller says
+so. Nothing but JsonError leaves `loads`, whatever the bytes.
 
 Writing. No white space, members sorted, null members dropped (null elements stay), integer keys
 quoted, which every client reads, objects as keys real objects, which the old ones insist on.
@@ -26,6 +27,8 @@ from json.encoder import encode_basestring
 from typing import Any
 
 import msgspec
+
+from aerobee.protocol.frames.java_text import decode_as_java, without_half_pairs
 
 MAX_DEPTH = 32
 MAX_VALUES = 1_000_000
@@ -65,15 +68,20 @@ class JsonError(ValueError):
     """The bytes are not JSON in any dialect read here, or break a bound."""
 
 
-def loads(data: bytes | str, max_values: int = MAX_VALUES) -> Any:
-    """The value of a JSON document; JsonError when there is none or a bound is broken."""
+def loads(
+    data: bytes | str, max_values: int = MAX_VALUES, *, replace_broken_text: bool = False
+) -> Any:
+    """The value of a JSON document; JsonError when there is none or a bound is broken.
+
+    With `replace_broken_text`, what is no UTF-8 and half surrogate pairs are read as Java does.
+    """
     try:
         value = msgspec.json.decode(data)
     except (ValueError, RecursionError):
         try:
             value = msgspec.json.decode(_with_quoted_keys(data))
         except (ValueError, RecursionError):
-            return _read_dialect(data, max_values)
+            return _read_dialect(data, max_values, replace_broken_text)
     _check_bounds(value, max_values)
     return value
 
@@ -121,20 +129,21 @@ def _check_bounds(root: Any, max_values: int) -> None:
         level = below
 
 
-def _read_dialect(data: bytes | str, max_values: int) -> Any:
+def _read_dialect(data: bytes | str, max_values: int, replace: bool) -> Any:
     if not isinstance(data, str):
         try:
-            data = data.decode()
+            data = decode_as_java(data) if replace else data.decode()
         except UnicodeDecodeError as error:
             raise JsonError(f"not UTF-8: {error.reason}") from error
-    return _Reader(data, max_values).document()
+    return _Reader(data, max_values, replace).document()
 
 
 class _Reader:
     """A recursive descent over one text; recursion is bounded by MAX_DEPTH."""
 
-    def __init__(self, text: str, max_values: int) -> None:
+    def __init__(self, text: str, max_values: int, replace: bool) -> None:
         self._text = text
+        self._replace = replace
         self._position = 0
         self._values_left = max_values
 
@@ -241,7 +250,7 @@ class _Reader:
             raise self._error("a string without end")
         self._position = match.end()
         text = match.group(1)
-        return _unescape(text) if "\\" in text else text
+        return _unescape(text, self._replace) if "\\" in text else text
 
     def _number(self) -> int | float:
         match = _NUMBER.match(self._text, self._position)
@@ -262,8 +271,10 @@ class _Reader:
         return real
 
 
-def _unescape(text: str) -> str:
+def _unescape(text: str, replace: bool) -> str:
     unescaped = _ESCAPE.sub(_unescaped, text)
+    if replace:
+        return without_half_pairs(unescaped)
     # Escaped surrogate pairs are two characters until joined; one alone is no character.
     try:
         return unescaped.encode("utf-16-le", "surrogatepass").decode("utf-16-le")

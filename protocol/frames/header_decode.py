@@ -4,12 +4,14 @@ JSON goes three ways, each slower and more forgiving than the one before (protoc
 typed (msgspec fills the Command, 0.8 us; all Java and Go traffic), plain JSON whose values have
 other types (numbers in extFields from C++ and Node, keys in another case), and fastjson's dialect
 (comments, single quotes, bare keys, raw control characters). What a later way accepts must mean
-what the first would have understood.
+what the first would have understood. Text that is no UTF-8, or half a surrogate pair, is replaced
+as Java does it (java_text.py): it goes the last of these ways, or that of its form a second time.
 
 Nothing but BadHeader leaves `decode_header`, whatever the bytes.
 """
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -20,6 +22,7 @@ from aerobee.protocol.errors import BadHeader
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.fastjson import JsonError, loads, text_of
 from aerobee.protocol.frames.header_encode import JSON, MSGPACK, ROCKETMQ
+from aerobee.protocol.frames.java_text import decode_as_java
 
 _BINARY_FIXED = struct.Struct(">hbhiii")
 _LENGTH = struct.Struct(">i")
@@ -58,7 +61,7 @@ def _decode_json(header: bytes) -> Command:
 
 def _decode_tolerant(header: bytes) -> Command:
     try:
-        members = loads(header, _MAX_FIELDS)
+        members = loads(header, _MAX_FIELDS, replace_broken_text=True)
     except JsonError as error:
         raise BadHeader(f"the JSON header cannot be read: {error}") from error
     if not isinstance(members, dict):
@@ -113,18 +116,27 @@ def _text_fields(value: object) -> dict[str, str]:
 
 def _decode_binary(header: bytes) -> Command:
     try:
+        return _read_binary(header, bytes.decode)
+    except UnicodeDecodeError:
+        return _read_binary(header, decode_as_java)
+
+
+def _read_binary(header: bytes, text: Callable[[bytes], str]) -> Command:
+    try:
         code, language, version, opaque, flag, remark_length = _BINARY_FIXED.unpack_from(header)
         position = _BINARY_FIXED.size
         remark = None
         if remark_length:
-            remark = _binary_text(header, position, remark_length)
+            if not 0 <= remark_length <= len(header) - position:
+                raise BadHeader(f"the binary header claims a remark of {remark_length} bytes")
+            remark = text(header[position : position + remark_length])
             position += remark_length
         (ext_length,) = _unpack_length(header, position)
         position += 4
         ext: dict[str, str] = {}
         if ext_length > 0:
-            ext = _binary_fields(header, position, position + ext_length)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
+            ext = _binary_fields(header, position, position + ext_length, text)
+    except (struct.error, IndexError) as error:
         raise BadHeader(f"the binary header cannot be read: {error}") from error
     return Command(
         code=code,
@@ -137,13 +149,9 @@ def _decode_binary(header: bytes) -> Command:
     )
 
 
-def _binary_text(header: bytes, start: int, length: int) -> str:
-    if not 0 <= length <= len(header) - start:
-        raise BadHeader(f"the binary header claims a remark of {length} bytes")
-    return header[start : start + length].decode()
-
-
-def _binary_fields(header: bytes, position: int, end: int) -> dict[str, str]:
+def _binary_fields(
+    header: bytes, position: int, end: int, text: Callable[[bytes], str]
+) -> dict[str, str]:
     """The entries from `position` to `end`; the last of duplicate keys counts."""
     if end > len(header):
         raise BadHeader(f"the binary header claims {end - position} bytes of fields")
@@ -152,22 +160,44 @@ def _binary_fields(header: bytes, position: int, end: int) -> dict[str, str]:
         key_end = position + 2 + (header[position] << 8 | header[position + 1])
         (value_length,) = _unpack_length(header, key_end)
         value_start = key_end + 4
-        key = header[position + 2 : key_end].decode()
+        key = text(header[position + 2 : key_end])
         # Lengths only ever move forward, so one check behind the loop sees every overrun; a
         # negative one would not.
         if value_length < 0:
             raise BadHeader(f"the binary header claims a field of {value_length} bytes")
         position = value_start + value_length
         if key:
-            ext[key] = header[value_start:position].decode()
+            ext[key] = text(header[value_start:position])
     if position != end:
         raise BadHeader("a field of the binary header reaches beyond the others' end")
     return ext
 
 
+def _unpack(header: bytes) -> Any:
+    try:
+        return msgpack.unpackb(header, raw=False, use_list=False)
+    except UnicodeDecodeError:
+        # As whole text would come, with the broken bytes as surrogates.
+        fields = msgpack.unpackb(
+            header, raw=False, use_list=False, unicode_errors="surrogateescape"
+        )
+        return _without_escapes(fields)
+
+
+def _without_escapes(value: Any) -> Any:
+    """The texts among fields and in their map with surrogate escapes replaced as Java does it."""
+    if isinstance(value, str):
+        return decode_as_java(value.encode("utf-8", "surrogateescape"))
+    if isinstance(value, tuple):
+        return tuple([_without_escapes(one) for one in value])
+    if isinstance(value, dict):
+        return {_without_escapes(key): _without_escapes(one) for key, one in value.items()}
+    return value
+
+
 def _decode_msgpack(header: bytes) -> Command:
     try:
-        fields = msgpack.unpackb(header, raw=False, use_list=False)
+        fields = _unpack(header)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise BadHeader(f"the MSGPACK header cannot be read: {error}") from error
     if type(fields) is not tuple or len(fields) != _MSGPACK_FIELDS:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import aerobee.testing
+from aerobee.broker.unsupported import FEATURES, TO_NAME_SERVERS
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.message.batch import BatchItem, encode_batch
@@ -141,6 +142,18 @@ async def test_what_is_not_served_yet_is_refused_not_served_wrongly(wire: Wire) 
     assert await stored(wire) == before
 
 
+async def test_a_delay_level_that_is_no_number_is_refused_as_java_does(wire: Wire) -> None:
+    await wire.send("Delays")
+    before = await stored(wire)
+    refused(await wire.send("Delays", properties="DELAY\x01soon"), 1, "DELAY", "'soon'")
+    item = encode_batch([BatchItem(0, b"x", b"DELAY\x01soon")])
+    outer = await wire.send("Delays", item, batch=True, properties="DELAY\x01soon")
+    refused(outer, 1, "DELAY", "'soon'")
+    assert await stored(wire) == before
+    # Of the messages in a batch nobody asks it.
+    assert (await wire.send("Delays", item, batch=True)).code == ResponseCode.SUCCESS
+
+
 # --- headers --------------------------------------------------------------------------------------
 
 
@@ -161,6 +174,35 @@ async def test_a_header_field_that_is_missing_or_no_number_is_named(
 async def test_an_unknown_code_is_not_supported(wire: Wire) -> None:
     answer = await wire.call(31_999)
     refused(answer, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "31999")
+    assert answer.remark == " request type 31999 not supported"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (37, "END_TRANSACTION (transactions) is not served by this version"),
+        (50, "UPDATE_AND_CREATE_ACL_CONFIG (access control) is not served by this version"),
+        (200_050, "POP_MESSAGE (POP consumption of RocketMQ 5) is not served by this version"),
+        (105, "GET_ROUTEINFO_BY_TOPIC is for a name server, and this is a broker's port"),
+    ],
+)
+async def test_a_refusal_names_the_feature_that_is_missing(
+    wire: Wire, code: int, words: str
+) -> None:
+    answer = await wire.call(code)
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    # Clients may look at the beginning, which is the reference's.
+    assert answer.remark == f" request type {code} not supported: {words}"
+
+
+async def test_every_known_code_is_served_or_has_its_feature(wire: Wire) -> None:
+    # Brokers of 4.9 have no handler for these either; 40 goes from broker to client.
+    of_nobody = {13, 22, 23, 27, 40, 209, 210, 211, 213, 214}
+    unserved = set()
+    for code in RequestCode:
+        if (await wire.call(code)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            unserved.add(int(code))
+    assert unserved == set(FEATURES) | TO_NAME_SERVERS | of_nobody
 
 
 async def test_an_illegal_group_name_is_refused(wire: Wire) -> None:

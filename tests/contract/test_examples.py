@@ -44,3 +44,17 @@ def test_what_produce_sends_consume_prints_and_leaves_cleanly(
         f"hello {number}" for number in range(10)
     }
     assert (consume.returncode, out.startswith("left the group"), err) == (0, True, "")
+
+
+def test_without_a_broker_there_is_one_error_and_what_to_do() -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "produce.py")],
+        env={**os.environ, "NAMESRV_ADDR": "127.0.0.1:1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback"), done.stderr
+    assert done.stderr.count("Traceback") == 1, done.stderr
+    assert done.stderr.endswith("Connection refused (is a broker running?)\n")

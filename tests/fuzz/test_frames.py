@@ -96,7 +96,8 @@ def test_a_frame_cut_at_each_byte_waits_and_then_is_whole() -> None:
         b'{"code":1,"opaque":1,"remark":"' + b"\\" * 100_001,
         b"/*" * 100_000,
         b"{" + b"," * 200_000,
-        b'{"code":1,"opaque":1,"extFields":{"a":"\xed\xa0\x80"}}',
+        b'{"code":1,"opaque":1,"extFields":{"a":' + b"\xed\xa0\x80" * 80_000,
+        b'{"code":1,"opaque":1,"extFields":{"a":"' + b"\\ud800" * 40_000,
     ],
 )
 def test_hostile_json_fails_quickly(header: bytes) -> None:

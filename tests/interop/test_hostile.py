@@ -11,9 +11,11 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from tests.broken_text import BROKEN_BYTES, BROKEN_ESCAPES
+
 from .brokers import Broker
 from .processes import wait_until
-from .wire import SUCCESS
+from .wire import SEND_MESSAGE_V2, SUCCESS, Answer, Wire
 
 MEMORY_BYTES = 60 << 20
 IDLE = 1_000
@@ -137,3 +139,28 @@ def test_a_thousand_idle_connections_leave_a_good_client_served(target: Broker) 
                 idle.sendall(struct.pack(">II", 4_000_000, 200))  # half of them begin a large frame
         client.check_served()
         assert target.resident_bytes() - before < MEMORY_BYTES
+
+
+def send_raw(wire: Wire, properties: bytes) -> Answer:
+    """A send whose property text is these bytes of JSON."""
+    wire.opaque += 1
+    numbers = b",".join(b'"%c":"0"' % letter for letter in b"efghj")
+    header = (
+        b'{"code":%d,"flag":0,"opaque":%d,"version":401,"language":"OTHER","extFields":{"a":"wire",'
+        b'"b":"broken","c":"TBW102","d":"4",%s,"i":"%s","k":"false","m":"false"}}'
+    ) % (SEND_MESSAGE_V2, wire.opaque, numbers, properties)
+    wire.socket.sendall(struct.pack(">II", 8 + len(header), len(header)) + header + b"body")
+    return wire.answer()
+
+
+def test_broken_text_is_stored_as_java_stores_it_and_the_connection_goes_on(
+    broker: Broker,
+) -> None:
+    broker.create_topic("broken", 1)
+    table = BROKEN_BYTES + BROKEN_ESCAPES
+    with broker.wire() as wire:
+        for sent, _ in table:
+            assert send_raw(wire, b"x\\u0001" + sent).code == SUCCESS
+        wait_until(lambda: wire.max_offset("broken", 0) == len(table), 10, "all are in the queue")
+        stored = [message.properties["x"].encode() for message in wire.read_queue("broken", 0)]
+        assert stored == [kept for _, kept in table]

@@ -63,9 +63,10 @@ class Wire:
         header = json.dumps({**head, "extFields": fields}).encode()
         words = struct.pack(">II", 4 + len(header) + len(body), len(header))
         self.socket.sendall(words + header + body)
-        return self._answer()
+        return self.answer()
 
-    def _answer(self) -> Answer:
+    def answer(self) -> Answer:
+        """The answer to the last request."""
         while True:
             (size,) = struct.unpack(">I", self._exactly(4))
             frame = self._exactly(size)

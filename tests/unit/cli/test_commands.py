@@ -22,6 +22,7 @@ from aerobee.cli.main import COMMANDS, main
 from aerobee.cli.parser import build_parser
 from aerobee.nameserver.server import NameServer
 from aerobee.testing import RunningBroker
+from tests.ports import free_port
 
 
 @pytest.fixture(scope="module")
@@ -227,6 +228,100 @@ def test_wrong_use_exits_2(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("message", "query", "--id", "zz")[0] == 2
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topic", "list"),
+        ("topic", "create", "t"),
+        ("message", "send", "t", "x"),
+        ("message", "pull", "t"),
+        ("message", "query", "--id", "7F0000010000511C0000000000000000"),
+        ("broker", "clean", "--log"),
+    ],
+)
+def test_an_address_that_is_no_name_server_s_exits_3_whatever_is_there(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    port = free_port()
+    with testing.broker(http_enabled=True, http_port=port) as broker:
+        for address, said in (
+            (f"127.0.0.1:{port}", f"127.0.0.1:{port} speaks HTTP, not RocketMQ's protocol"),
+            (broker.broker, "is a broker, not a name server"),
+            ("127.0.0.1:1", "Connection refused (is a broker running? -n names its name server)"),
+            ("nosuchhost.invalid:9876", "the host nosuchhost.invalid is not known"),
+        ):
+            code = main([*words, "-n", address, "--timeout", "5"])
+            err = capsys.readouterr().err
+            assert (code, said in err, err.count("\n")) == (3, True, 1), err
+
+
+def test_the_id_that_send_prints_finds_the_message_or_says_what_is_missing(run: Run) -> None:
+    sent = run("message", "send", "found", "me")[1].split()[-1]
+    code, out, _ = run("message", "query", "found", "--id", sent)
+    assert (code, out.endswith("me\n")) == (0, True)
+    code, out, err = run("message", "query", "--id", sent)
+    assert (code, out) == (2, "")
+    assert err.endswith(f"name the topic, aerobee message query TOPIC --id {sent}\n")
+    assert run("message", "query", "found", "--id", sent[:-4] + "FFFF") == (
+        1,
+        "",
+        f"aerobee: no message with id {sent[:-4]}FFFF\n",
+    )
+
+
+def test_lines_end_in_a_total(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, total in ((b"a\nb\n\nc", "3 messages were sent\n"), (b"a\n", "1 message was sent\n")):
+        stream = io.TextIOWrapper(io.BytesIO(text))
+        monkeypatch.setattr(sys, "stdin", stream)
+        code, _, err = run("message", "send", "totals", "--lines")
+        assert (code, err) == (0, total)
+
+
+def test_an_output_without_room_is_one_line(running: RunningBroker) -> None:
+    with open("/dev/full", "w") as full:
+        for words in (["topic", "list", "--all"], ["topic", "list", "--all", "--json"]):
+            done = subprocess.run(
+                [sys.executable, "-m", "aerobee.cli", *words, "-n", running.name_server],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            assert (done.returncode, done.stderr) == (
+                1,
+                "aerobee: the output cannot be written: No space left on device\n",
+            )
+
+
+def test_a_word_that_is_no_command_has_the_nearest_one_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for words, near in ((["mesage"], "message"), (["message", "snd"], "send")):
+        with pytest.raises(SystemExit, match="2"):
+            main(words)
+        said = f"there is no {words[-1]!r}; did you mean {near}?"
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "shown"), [([], "first steps:"), (["message"], "tail")])
+def test_where_a_command_is_missing_the_help_is_shown(
+    capsys: pytest.CaptureFixture[str], words: list[str], shown: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("usage: aerobee")
+    assert shown in err
+
+
+def test_a_topic_without_the_right_to_write_is_tried_once(run: Run) -> None:
+    run("topic", "create", "closed-later")
+    run("topic", "create", "closed-later", "--perm", "r", "--update")
+    code, _, err = run("message", "send", "closed-later", "x")
+    assert code == 1
+    assert err.count("\n") == 1
+
+
 def test_nobody_there_exits_3(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topic", "list", "-n", "127.0.0.1:1", "--timeout", "2"]) == 3
     captured = capsys.readouterr()
@@ -351,7 +446,7 @@ def test_a_broker_given_as_name_server_is_recognised(
 ) -> None:
     address = running.broker
     for command in (["topic", "list"], ["message", "pull", "t"], ["topic", "create", "t"]):
-        assert main([*command, "-n", address]) == 1
+        assert main([*command, "-n", address]) == 3
         assert f"{address} is a broker, not a name server" in capsys.readouterr().err
 
 

@@ -242,3 +242,24 @@ def test_an_option_that_is_not_known_is_refused_by_its_command(
     said = capsys.readouterr().err
     assert said.startswith("usage: aerobee message send")
     assert "unrecognized arguments: --tagz=a; did you mean --tags?" in said
+
+
+def test_show_takes_names_of_settings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(["config", "show", "brokerName", "broker.listen_port", "--json"]) == 0
+    captured = capsys.readouterr()
+    shown = [item["setting"] for item in json.loads(captured.out)]
+    assert shown == ["broker.name", "broker.listen_port"]
+    assert "a running broker may have been started otherwise" in captured.err
+    assert main(["config", "show", "brokerNam"]) == 1
+    err = capsys.readouterr().err
+    assert err == "aerobee: there is no setting 'brokerNam'; did you mean broker.name?\n"
+
+
+def test_show_says_when_nothing_is_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "--changed"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("no setting is changed by a file, the environment or a flag")

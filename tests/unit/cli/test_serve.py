@@ -3,16 +3,19 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from aerobee.broker.registration.addresses import ReservedPorts
+from aerobee.config.ports import VIP_BELOW
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command
 from aerobee.remoting.blocking import BlockingCaller, ConnectOptions
@@ -125,6 +128,31 @@ def test_a_port_in_use_exits_3_and_names_it(tmp_path: Path) -> None:
             assert "Traceback" not in err
 
 
+def test_all_ports_in_use_are_told_at_once_with_what_moves_them(tmp_path: Path) -> None:
+    with ExitStack() as taken:
+        ports = ReservedPorts("127.0.0.1")
+        port = ports.port
+        ports.release()
+        held = [taken.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+        for number in (port, port - VIP_BELOW):
+            taken.enter_context(socket.create_server(("127.0.0.1", number)))
+        name_server, http = (one.getsockname()[1] for one in held)
+        arguments = ("--store", str(tmp_path), "--port", str(port))
+        more = ("--nameserver-port", str(name_server), "--http-port", str(http))
+        with served("serve", *arguments, *more) as daemon:
+            _, err = daemon.process.communicate(timeout=60)
+    assert daemon.process.returncode == 3
+    assert err.splitlines()[-5:] == [
+        "aerobee: cannot start: 4 ports are in use; is another broker running?",
+        f"  127.0.0.1:{port}  --port N or broker.listen_port",
+        f"  127.0.0.1:{port - 2}  it moves with --port; --set broker.vip_port_enabled=false "
+        "turns it off",
+        f"  127.0.0.1:{name_server}  --nameserver-port N or nameserver.port; 0 turns it off",
+        f"  127.0.0.1:{http}  --http-port N or http.port; 0 turns it off",
+    ]
+    assert list(tmp_path.glob("*/*")) == [], "nothing was begun"
+
+
 def test_a_store_in_use_exits_1_and_names_it(tmp_path: Path) -> None:
     arguments = ("serve", "--dev", "--store", str(tmp_path))
     with served(*arguments) as first:
@@ -186,3 +214,17 @@ def test_a_broker_registers_with_a_name_server_elsewhere(tmp_path: Path) -> None
             client(match[1], "message", "send", "far", "away")
             assert broker.stop() == 0
         assert alone.stop() == 0
+
+
+def test_a_second_broker_of_one_name_says_so_at_its_start(tmp_path: Path) -> None:
+    arguments = ("serve", "--dev", "--set", "brokerName=twin")
+    with served(*arguments, TMPDIR=str(tmp_path)) as first:
+        text = first.wait_ready()
+        address = name_server_of(text)
+        told = re.search(r"clients are told\s+(\S+)", text)
+        assert told
+        with served(*arguments, "-n", address, TMPDIR=str(tmp_path)) as second:
+            text = second.wait_ready()
+            (warning,) = [line for line in second.lines if line.startswith("  warning")]
+            assert f"another broker, at {told[1]}, is registered as twin with id 0" in warning
+            assert "brokerName" in warning

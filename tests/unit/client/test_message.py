@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from typing import Any
 
 import pytest
 
@@ -94,3 +95,26 @@ def test_the_senders_id_wins_over_the_brokers(stored) -> None:
 
 def test_an_error_text_is_one_line_whatever_a_remark_holds() -> None:
     assert str(BadMessage("two\nlines\tand more")) == "two lines and more"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("text", "the body of a message must be bytes, not str: .encode() the text"),
+        (5, "the body of a message must be bytes, not int"),
+        (None, "the body of a message must be bytes, not NoneType"),
+    ],
+)
+def test_a_body_that_is_no_bytes_is_refused_where_the_message_is_made(body: Any, said: str) -> None:
+    with pytest.raises(BadMessage) as caught:
+        Message("T", body)
+    assert str(caught.value) == said
+    message = Message("T", b"x")
+    message.body = body
+    with pytest.raises(BadMessage, match="must be bytes"):
+        message.check()
+
+
+def test_other_kinds_of_bytes_are_bodies() -> None:
+    for body in (bytearray(b"x"), memoryview(b"x")):
+        Message("T", body).check()

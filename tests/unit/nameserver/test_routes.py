@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 
 import pytest
 
@@ -150,6 +151,27 @@ def test_one_address_under_two_names_keeps_the_last_and_warns(table, caplog):
     table.register(broker("b-b", address="same:10911"))
     assert list(table.groups) == ["b-b"]
     assert "brokerIP1" in caplog.text
+
+
+def test_a_name_taken_from_a_live_broker_is_warned_of_each_time(table, caplog):
+    table.register(broker(address="one:10911", owner="one"))
+    table.register(broker(address="two:10911", owner="two"))
+    table.register(broker(address="one:10911", owner="one"))
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [re.findall(r"(?:from|to)=(\w+):", text) for text in warnings] == [
+        ["one", "two"],
+        ["two", "one"],
+    ]
+    assert all("name=b-a id=0" in text and "(brokerName)" in text for text in warnings)
+
+
+def test_a_broker_that_left_may_come_back_elsewhere_without_a_warning(table, caplog):
+    table.register(broker(address="old:10911", owner="old"))
+    table.register(broker(broker_id=1, address="slave:10911", owner="slave"))
+    table.connection_closed("old", "reset")
+    table.register(broker(address="new:10911", owner="new"))
+    assert table.find("T1")[1][0].addresses == {0: "new:10911", 1: "slave:10911"}
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_write_permission_is_taken_and_given_until_the_next_version(table):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from aerobee.broker.messages.properties import stored_properties
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.errors import BadRequest
 
 
 def text(**entries: str) -> str:
@@ -49,4 +53,24 @@ def test_every_word_of_keys_is_indexed_after_the_unique_key() -> None:
 def test_delay_and_transaction_are_seen() -> None:
     properties = stored_properties(text(DELAY="3", TRAN_MSG="true"), "C1")
     assert (properties.delay_level, properties.transactional) == (3, True)
-    assert stored_properties(text(DELAY="x"), "C1").delay_level == 0
+
+
+@pytest.mark.parametrize(
+    ("delay", "level"), [("+1", 1), ("-1", -1), ("00", 0), ("2147483647", 2**31 - 1), ("\uff11", 1)]
+)
+def test_a_delay_level_is_read_as_java_reads_numbers(delay: str, level: int) -> None:
+    assert stored_properties(text(DELAY=delay), "C1").delay_level == level
+
+
+@pytest.mark.parametrize(
+    "delay",
+    ["soon", " 1", "1_0", "1.0", "-", "+", "99999999999", "-2147483649", "1" * 5000, "x" * 5000],
+)
+def test_a_delay_level_that_is_no_number_is_refused_but_in_a_batch(delay: str) -> None:
+    with pytest.raises(BadRequest, match=r"property DELAY must be .* got '") as caught:
+        stored_properties(text(DELAY=delay), "C1")
+    assert caught.value.code == ResponseCode.SYSTEM_ERROR
+    assert len(caught.value.remark) < 200
+    inner = stored_properties(text(DELAY=delay), "C1", check_delay=False)
+    assert inner.delay_level == 0
+    assert inner.encoded == f"DELAY\x01{delay}\x02CLUSTER\x01C1".encode()

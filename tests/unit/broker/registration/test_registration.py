@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.registration import name_server_link, registration
+from aerobee.broker.registration import name_server_link, namesake, registration
 from aerobee.broker.registration.addresses import Advertised, Identity
 from aerobee.broker.registration.name_server_link import parse_server
 from aerobee.broker.registration.registration import Registrar
@@ -20,6 +20,7 @@ from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.nameserver.bodies import read_registration, read_topics
+from aerobee.nameserver.routes import Registration
 from aerobee.nameserver.server import NameServer
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.frames.command import Command, encode_response
@@ -344,7 +345,7 @@ async def test_a_refusal_shows_its_reason_and_is_tried_again(world):
 
 
 async def test_a_server_that_does_not_answer_does_not_hold_up_the_start(world, monkeypatch):
-    monkeypatch.setattr(registration, "_FIRST_TRY_S", 0.05)
+    monkeypatch.setattr(registration, "_FIRST_TRY_S", 0.5)
     silent, silent_address = await world.scripted()
     silent.answer = lambda _c: None
     good = await world.name_server()
@@ -401,3 +402,76 @@ def test_addresses_of_name_servers(text, parsed):
 def test_addresses_that_are_none(text):
     with pytest.raises(ValueError, match="host:port"):
         parse_server(text)
+
+
+# --- another broker of the same name
+
+
+async def listening(world: World) -> str:
+    """The address of a port that takes connections, as a broker's would."""
+    _, address = await world.scripted()
+    return address
+
+
+async def gone(world: World) -> str:
+    server, address = await world.scripted()
+    await server.close()
+    return address
+
+
+async def registered_elsewhere(world: World, address: str, name: str = "b-a") -> str:
+    """A name server that knows a broker of this name and id 0 at `address`."""
+    server = await world.name_server()
+    body = read_registration(b"{}", compressed=False, max_inflated_bytes=1)
+    server.routes.register(
+        Registration(
+            *("DefaultCluster", name, 0, address, ""),
+            *(body.data_version, body.topics, (), "its connection"),
+        )
+    )
+    return f"127.0.0.1:{server.port}"
+
+
+async def test_a_live_broker_of_the_same_name_is_warned_of_once(world, caplog):
+    other = await listening(world)
+    registrar = await world.registrar(await registered_elsewhere(world, other))
+    (warning,) = registrar.warnings
+    assert f"another broker, at {other}, is registered as b-a with id 0" in warning
+    assert "10.0.0.1:10911" in warning
+    assert "brokerName" in warning
+    assert [r.getMessage() for r in caplog.records].count(warning) == 1
+    # It is let in all the same: it may be this very broker, at a new address.
+    assert all(registrar.registered.values())
+
+
+@pytest.mark.parametrize("case", ["gone", "another name", "same address"])
+async def test_nobody_else_is_warned_of(world, case):
+    address, name = await listening(world), "b-a"
+    if case == "gone":
+        address = await gone(world)
+    elif case == "another name":
+        name = "b-b"
+    else:
+        address = world.broker.identity.endpoint
+    registrar = await world.registrar(await registered_elsewhere(world, address, name))
+    assert registrar.warnings == ()
+    assert all(registrar.registered.values())
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"brokerAddrTable":[]}', None])
+async def test_a_name_server_that_does_not_tell_its_brokers_is_registered_at(
+    world, monkeypatch, body
+):
+    monkeypatch.setattr(namesake, "_ASK_S", 0.05)
+    server, address = await world.scripted()
+
+    def answer(command):
+        if command.code != 106:
+            return encode_response(command, 0)
+        return None if body is None else encode_response(command, 0, body=body)
+
+    server.answer = answer
+    registrar = await world.registrar(address)
+    await until(lambda: registrar.registered[address])
+    assert registrar.warnings == ()
+    assert len(server.of(106)) == 1

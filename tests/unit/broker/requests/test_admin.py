@@ -534,6 +534,21 @@ def test_sizes_are_written_as_tools_know_them(size: int, text: str) -> None:
     assert size_text(size) == text
 
 
+# `mqadmin exportConfigs` of 4.9 copies these and fails when one is missing.
+EXPORTED = """
+    autoCreateSubscriptionGroup autoCreateTopicEnable brokerClusterName brokerId brokerName
+    brokerRole fileReservedTime filterServerNums flushDiskType maxMessageSize messageDelayLevel
+    msgTraceTopicName slaveReadEnable traceOn traceTopicEnable useTLS
+"""
+
+
+def test_the_configuration_has_all_that_mqadmin_exports(admin: Admin) -> None:
+    reply = admin.ask(RequestCode.GET_BROKER_CONFIG)
+    lines = dict(line.split("=", 1) for line in reply.body.decode().splitlines())
+    assert set(EXPORTED.split()) <= set(lines)
+    assert lines["useTLS"] == "false"
+
+
 def test_the_configuration_is_told_without_secrets(admin: Admin) -> None:
     reply = admin.ask(RequestCode.GET_BROKER_CONFIG)
     lines = dict(line.split("=", 1) for line in reply.body.decode().splitlines())

@@ -140,6 +140,28 @@ async def test_when_all_attempts_fail_each_is_told(broker, producer) -> None:
     assert (caught.value.code, caught.value.remark) == (14, "scripted")
 
 
+async def test_what_all_attempts_say_is_said_once(broker, producer) -> None:
+    broker.answers[SEND] = refuse(14)
+    with pytest.raises(SendFailed) as caught:
+        await producer.send(Message("T", b"x"))
+    assert str(caught.value).count("SERVICE_NOT_AVAILABLE") == 1
+
+
+async def test_a_broker_without_the_right_is_not_asked_again(broker, producer) -> None:
+    broker.answers[SEND] = refuse(16)
+    with pytest.raises(SendFailed, match=r"1 attempt failed: a: .*NO_PERMISSION"):
+        await producer.send(Message("T", b"x"))
+    assert len(broker.of(SEND)) == 1
+
+
+async def test_another_broker_is_asked_where_the_right_is_missing(two, producer) -> None:
+    for name in ("a", "b"):
+        two[name].answers[SEND] = refuse(16)
+    with pytest.raises(SendFailed, match="2 attempts failed") as caught:
+        await producer.send(Message("T", b"x"))
+    assert sorted(name for name, _ in caught.value.attempts) == ["a", "b"]
+
+
 async def test_a_chosen_queue_is_never_exchanged_for_another(two, producer) -> None:
     two["a"].answers[SEND] = refuse(14)
     with pytest.raises(PeerBusy):

@@ -1,0 +1,73 @@
+"""Another broker that is registered under this one's name and id.
+
+A name server has one address for a name and an id, the one registered last. So a second broker that
+was started with the first one's name, as both are if nobody names them, takes its clients away, and
+they find its own empty topics where their messages were. It is only warned of: a broker that comes
+back at a new address finds its old one registered too, for two minutes if its machine was lost, and
+has to be let in.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from aerobee.protocol.bodies.routes import ClusterInfo
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.errors import ProtocolError
+from aerobee.protocol.frames.command import make_request
+from aerobee.remoting.caller import Caller
+from aerobee.remoting.connection_set import ConnectionSet
+from aerobee.remoting.errors import RemotingError, RemotingTimeout
+
+log = logging.getLogger("aerobee.broker.registration")
+
+# The registration waits for the answer, so not for long: it is about a warning.
+_ASK_S = 1.0
+_CONNECT_S = 0.5
+
+
+async def find_namesake(
+    name_server: Caller, name: str, broker_id: int, address: str, shared: ConnectionSet
+) -> str | None:
+    """The address of another broker registered as `name` and `broker_id` that takes connections.
+
+    None as well when the name server does not say. Raises RemotingError when it has gone.
+    """
+    command = make_request(RequestCode.GET_BROKER_CLUSTER_INFO)
+    try:
+        answer = await name_server.call(command, _ASK_S)
+    except RemotingTimeout:
+        return None
+    if answer.code != ResponseCode.SUCCESS:
+        return None
+    try:
+        known = ClusterInfo.parse(answer.body).brokers.get(name)
+    except ProtocolError as error:
+        log.info("clusters of the name server cannot be read why=%s", error)
+        return None
+    other = known.addresses.get(broker_id) if known is not None else None
+    if other is None or other == address:
+        return None
+    return other if await _listens(other, shared) else None
+
+
+async def _listens(address: str, shared: ConnectionSet) -> bool:
+    # IPv6 numbers stand without brackets there.
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()):
+        return False
+    try:
+        caller = await Caller.connect(host.strip("[]"), int(port), _CONNECT_S, shared=shared)
+    except RemotingError:
+        return False
+    caller.close()
+    return True
+
+
+def namesake_warning(name: str, broker_id: int, other: str, here: str) -> str:
+    """What to say of one, for people."""
+    return (
+        f"another broker, at {other}, is registered as {name} with id {broker_id}: clients are "
+        f"sent to {here} from now on and do not find what is stored there; if it is not this "
+        "broker at its former address, stop one of them and give it a name of its own (brokerName)"
+    )

@@ -1,0 +1,127 @@
+"""What a broker says of a request code that it has no handler for (protocol/WIRE.md 1.10, 3.7).
+
+The text begins as the reference's, because clients may look at it, and goes on with the request's
+name and the feature that it belongs to: whoever meets it mostly does not know the code's number.
+"""
+
+from typing import Final
+
+from aerobee.protocol.codes import RequestCode as Code
+
+_TRANSACTIONS: Final = "transactions"
+_REPLIES: Final = "request-reply"
+_ACCESS: Final = "access control"
+_POP: Final = "POP consumption of RocketMQ 5"
+_OF_5: Final = "RocketMQ 5"
+_TIMER: Final = "timer messages of RocketMQ 5"
+_RESET: Final = "offset reset"
+_CONSUMERS: Final = "looking into a running consumer"
+
+#: The feature that each request belongs to.
+FEATURES: Final[dict[int, str]] = {
+    Code.END_TRANSACTION: _TRANSACTIONS,
+    Code.CHECK_TRANSACTION_STATE: _TRANSACTIONS,
+    Code.RESUME_CHECK_HALF_MESSAGE: _TRANSACTIONS,
+    Code.SEND_REPLY_MESSAGE: _REPLIES,
+    Code.SEND_REPLY_MESSAGE_V2: _REPLIES,
+    Code.PUSH_REPLY_MESSAGE_TO_CLIENT: _REPLIES,
+    Code.UPDATE_BROKER_CONFIG: "changing settings from afar",
+    Code.UPDATE_AND_CREATE_ACL_CONFIG: _ACCESS,
+    Code.DELETE_ACL_CONFIG: _ACCESS,
+    Code.GET_BROKER_CLUSTER_ACL_INFO: _ACCESS,
+    Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _ACCESS,
+    Code.GET_BROKER_CLUSTER_ACL_CONFIG: _ACCESS,
+    Code.RESET_CONSUMER_CLIENT_OFFSET: _RESET,
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: _RESET,
+    Code.RESET_CONSUMER_OFFSET_IN_BROKER: _RESET,
+    Code.GET_CONSUMER_STATUS_FROM_CLIENT: _CONSUMERS,
+    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _CONSUMERS,
+    Code.GET_CONSUMER_RUNNING_INFO: _CONSUMERS,
+    Code.CONSUME_MESSAGE_DIRECTLY: "giving one message to a consumer",
+    Code.QUERY_CONSUME_TIME_SPAN: "a group's time spans",
+    Code.QUERY_CORRECTION_OFFSET: "corrected offsets",
+    Code.CLONE_GROUP_OFFSET: "cloned offsets",
+    Code.QUERY_CONSUME_QUEUE: "looking into a consume queue",
+    Code.REGISTER_FILTER_SERVER: "filter servers",
+    Code.REGISTER_MESSAGE_FILTER_CLASS: "filter servers",
+    **dict.fromkeys(
+        (
+            Code.POP_MESSAGE,
+            Code.ACK_MESSAGE,
+            Code.PEEK_MESSAGE,
+            Code.CHANGE_MESSAGE_INVISIBLETIME,
+            Code.NOTIFICATION,
+            Code.POLLING_INFO,
+            Code.POP_ROLLBACK,
+            Code.BATCH_ACK_MESSAGE,
+            Code.QUERY_ASSIGNMENT,
+            Code.SET_MESSAGE_REQUEST_MODE,
+            Code.GET_ALL_MESSAGE_REQUEST_MODE,
+        ),
+        _POP,
+    ),
+    Code.RECALL_MESSAGE: _TIMER,
+    Code.GET_TIMER_CHECK_POINT: _TIMER,
+    Code.GET_TIMER_METRICS: _TIMER,
+    **dict.fromkeys(
+        (
+            Code.UPDATE_AND_CREATE_TOPIC_LIST,
+            Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+            Code.GET_CLIENT_CONFIG,
+            Code.GET_TOPIC_CONFIG,
+            Code.GET_SUBSCRIPTIONGROUP_CONFIG,
+            Code.QUERY_TOPICS_BY_CONSUMER,
+            Code.QUERY_SUBSCRIPTION_BY_CONSUMER,
+            Code.UPDATE_AND_GET_GROUP_FORBIDDEN,
+            Code.CHECK_ROCKSDB_CQ_WRITE_PROGRESS,
+            Code.EXPORT_ROCKSDB_CONFIG_TO_JSON,
+            Code.UPDATE_AND_CREATE_STATIC_TOPIC,
+            Code.GET_BROKER_MEMBER_GROUP,
+            Code.ADD_BROKER,
+            Code.REMOVE_BROKER,
+            Code.BROKER_HEARTBEAT,
+            Code.NOTIFY_MIN_BROKER_ID_CHANGE,
+            Code.EXCHANGE_BROKER_HA_INFO,
+            Code.GET_BROKER_HA_STATUS,
+            Code.RESET_MASTER_FLUSH_OFFSET,
+        ),
+        _OF_5,
+    ),
+}
+
+#: Requests to a name server, which reach a broker when somebody takes its port for the other's.
+TO_NAME_SERVERS: Final = frozenset(
+    {
+        Code.PUT_KV_CONFIG,
+        Code.GET_KV_CONFIG,
+        Code.DELETE_KV_CONFIG,
+        Code.REGISTER_BROKER,
+        Code.UNREGISTER_BROKER,
+        Code.GET_ROUTEINFO_BY_TOPIC,
+        Code.GET_BROKER_CLUSTER_INFO,
+        Code.WIPE_WRITE_PERM_OF_BROKER,
+        Code.ADD_WRITE_PERM_OF_BROKER,
+        Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        Code.DELETE_TOPIC_IN_NAMESRV,
+        Code.REGISTER_TOPIC_IN_NAMESRV,
+        Code.GET_KVLIST_BY_NAMESPACE,
+        Code.GET_TOPICS_BY_CLUSTER,
+        Code.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+        Code.GET_UNIT_TOPIC_LIST,
+        Code.GET_HAS_UNIT_SUB_TOPIC_LIST,
+        Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+        Code.UPDATE_NAMESRV_CONFIG,
+        Code.GET_NAMESRV_CONFIG,
+        Code.QUERY_DATA_VERSION,
+    }
+)
+
+
+def unsupported_text(code: int) -> str:
+    """The remark of the answer to a request that nobody here serves."""
+    begin = f" request type {code} not supported"
+    if code in FEATURES:
+        return f"{begin}: {Code(code).name} ({FEATURES[code]}) is not served by this version"
+    if code in TO_NAME_SERVERS:
+        return f"{begin}: {Code(code).name} is for a name server, and this is a broker's port"
+    return begin

@@ -1,0 +1,92 @@
+"""Set-up in a clone anywhere, as much of it as was asked for; lint of the project's files alone."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# A Python of a .venv as set-up meets it: it notes what pip was to install, and under what limits.
+FAKE_PYTHON = """\
+#!/bin/sh
+case "$*" in
+  "-m pip install"*)
+    for word in $PIP_CONSTRAINT $PIP_BUILD_CONSTRAINT; do [ -f "$word" ] || exit 9; done
+    for last; do :; done
+    echo "$last" >>installed
+    : >.venv/bin/aerobee && chmod +x .venv/bin/aerobee ;;
+esac
+"""
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """What set-up looks at, below a directory with a blank in its name."""
+    root = tmp_path / "my clone"
+    for name in (".ci/setup", "pyproject.toml", "requirements/dev.txt"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, root / name)
+    python = root / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(FAKE_PYTHON)
+    python.chmod(0o755)
+    return root
+
+
+def set_up(root: Path, *words: str) -> list[str]:
+    """What pip has been told to install so far, after one more set-up."""
+    done = subprocess.run(
+        [root / ".ci" / "setup", *words], capture_output=True, text=True, cwd="/", timeout=30
+    )
+    assert done.returncode == 0, done.stderr
+    return (root / "installed").read_text().splitlines()
+
+
+def test_running_installs_what_running_needs_and_tests_the_rest(clone: Path) -> None:
+    assert set_up(clone, "run") == ["."]
+    assert set_up(clone, "run") == ["."], "nothing has changed"
+    assert set_up(clone) == [".", ".[dev]"]
+    assert set_up(clone, "run") == [".", ".[dev]"], "all of it is there"
+    (clone / "pyproject.toml").write_text("# another state of it")
+    assert set_up(clone, "run")[2:] == [".[dev]"], "tools once there stay, and stay right"
+
+
+def test_a_word_that_set_up_does_not_know_is_named(clone: Path) -> None:
+    done = subprocess.run([clone / ".ci" / "setup", "tset"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "setup: 'tset' is neither 'dev' nor 'run'\n")
+
+
+def test_make_run_asks_for_what_running_needs() -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", "run"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[0] == ".ci/setup run"
+    assert "serve" in done.stdout
+
+
+def ruff(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "ruff", "check", ".", "--no-cache", *words]
+    return subprocess.run(argv, cwd=root, capture_output=True, text=True)
+
+
+def test_a_program_somebody_tries_out_is_not_linted(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "broker").mkdir()
+    for name in ("hello.py", "broker/ours.py"):
+        (tmp_path / name).write_text("import os\n")
+    done = ruff(tmp_path, "--output-format=concise")
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()[:-2]] == ["broker/ours.py"]
+
+
+def test_every_module_of_the_project_is_linted() -> None:
+    shown = {Path(line) for line in ruff(ROOT, "--show-files").stdout.splitlines()}
+    folders = [link for link in (ROOT / "aerobee").iterdir() if link.is_symlink()]
+    ours = [path for link in folders for path in link.resolve().rglob("*.py")]
+    ours += [*(ROOT / "tests").rglob("*.py"), *ROOT.glob("pyspark_*.py")]
+    ours += [*(ROOT / "aerobee").glob("*.py"), *(ROOT / "docs").rglob("*.py")]
+    assert set(ours) <= shown
