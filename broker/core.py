@@ -44,6 +44,7 @@ from aerobee.broker.workers import LoopCalls, WorkerAnswers
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.headers.send import SendReply
+from aerobee.protocol.names import is_light
 from aerobee.remoting.turns import Turns
 from aerobee.store.message_store import MessageStore
 
@@ -88,9 +89,10 @@ class BrokerCore:
         # Not the loop's own workers: a save must not wait for what administrators have them do.
         # One for each table, of which each has one save at a time.
         self._state_pool = ThreadPoolExecutor(4, thread_name_prefix="aerobee-state")
+        self._topics_file = self._state_file("topics.json")
         self.topics = (LightTopicTable if light else TopicTable)(
             settings,
-            self._state_file("topics.json"),
+            self._topics_file,
             wall_clock_ms,
             self._loop,
             self._state_pool,
@@ -325,9 +327,18 @@ class BrokerCore:
         self.delays.start()
 
     def complete_tables(self) -> None:
-        """Add to tables that are those of their backups what the store knows and they do not."""
-        self.topics.complete(self.store.queues())
+        """Add to tables that are those of their backups what the store knows and they do not.
+        Beside a whole table of topics, drop offsets of those that neither it nor the store has."""
+        queues = list(self.store.queues())
+        self.topics.complete(queues)
         self.groups.complete(group for _, group in self.offsets.pairs())
+        if self._topics_file.loaded_from == self._topics_file.path:
+            topics, stored = self.topics, {topic for topic, _ in queues}
+            self.offsets.remove_topics_gone(
+                lambda name: (
+                    name in topics or name in stored or topics.is_system(name) or is_light(name)
+                )
+            )
 
     async def save_tables(self) -> None:
         """Wait until the changes of topics and groups that were asked for are on the disk."""

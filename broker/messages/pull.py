@@ -116,7 +116,7 @@ class PullProcessor:
         result = self._get(header, codes)
         code = _answer_code(result.status, header.queue_offset)
         if header.sys_flag & PULL_COMMIT_OFFSET:
-            self._offsets.commit(
+            self._offsets.try_commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
         if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:

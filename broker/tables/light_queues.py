@@ -155,6 +155,9 @@ class LightConsumerOffsets(ConsumerOffsets):
         for group in self._light_index.groups_of(topic):
             self._forget_light((topic, group))
 
+    def _topics_with_offsets(self) -> set[str]:
+        return super()._topics_with_offsets().union(self._light_index.topics())
+
     def _forget_light(self, pair: Pair) -> None:
         del self._light[pair]
         self._light_index.discard(pair)

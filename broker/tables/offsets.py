@@ -119,6 +119,9 @@ class PairIndex:
             if not members_of:
                 table.pop(name, None)
 
+    def topics(self) -> list[str]:
+        return list(self._groups)
+
     def topics_of(self, group: str) -> list[str]:
         return list(self._topics.get(group, ()))
 
@@ -191,7 +194,7 @@ class ConsumerOffsets:
         known = queues.get(queue_id) if queues is not None else None
         if known == offset:
             return ""
-        is_start = is_start_group(group)
+        is_start = group.endswith(START_GROUP_SUFFIX)
         if offset < 0 or queue_id < 0 or offset > self._max_offset(topic, queue_id) + is_start:
             return self._refuse_beyond(group, topic, queue_id, offset)
         if is_start and not offset:
@@ -269,6 +272,18 @@ class ConsumerOffsets:
         """Forget the offsets of all groups in a topic: one made anew under its name has others."""
         for group in self._index.groups_of(topic):
             self._forget_pair((topic, group))
+
+    def remove_topics_gone(self, is_there: Callable[[str], bool]) -> None:
+        """Forget the offsets of topics that are not there. RocketMQ keeps those of deleted ones,
+        and takes what anybody commits."""
+        gone = [topic for topic in self._topics_with_offsets() if not is_there(topic)]
+        for topic in gone:
+            self.remove_topic(topic)
+        if gone:
+            log.info("offsets of topics that are gone removed topics=%d", len(gone))
+
+    def _topics_with_offsets(self) -> set[str]:
+        return set(self._index.topics())
 
     def all(self) -> dict[str, dict[int, int]]:
         """The table as RocketMQ names it: `topic@group` -> queue id -> offset."""

@@ -140,6 +140,31 @@ async def test_a_deleted_topic_takes_its_groups_offsets_along(few: Wire) -> None
     assert (await few.call(RequestCode.QUERY_CONSUMER_OFFSET, where)).ext["offset"] == "0"
 
 
+@pytest.mark.parametrize("whole", [True, False])
+async def test_offsets_of_topics_that_are_gone_go_at_a_start(whole: bool, tmp_path: Path) -> None:
+    """RocketMQ keeps them, and our releases before kept whatever was committed. Without the table
+    of topics nobody knows which are gone."""
+    with aerobee.testing.broker(store_path=str(tmp_path)) as running:
+        wire = await Wire.to(running.broker)
+        await wire.send("Orders")
+        assert await commit(wire, "G", "Orders", 0, 1) == (0, "")
+        assert await commit(wire, "G", "TBW102") == (0, "")
+        wire.caller.close()
+    file = tmp_path / "config" / "consumerOffset.json"
+    there = {"Orders@G": {"0": 1}, "TBW102@G": {"0": 0}}
+    added = {"Gone@G": {"0": 5}, "SCHEDULE_TOPIC_XXXX@G": {"0": 5}, "%LMQ%a@G": {"0": 5}}
+    file.write_text(json.dumps({"offsetTable": {**there, **added}}))
+    if not whole:
+        for name in ("topics.json", "topics.json.bak"):
+            (tmp_path / "config" / name).unlink()
+    with aerobee.testing.broker(store_path=str(tmp_path)) as running:
+        wire = await Wire.to(running.broker)
+        kept = await offsets(wire)
+        assert ("Gone@G" in kept) is not whole
+        assert {**kept, "Gone@G": {"0": 5}} == {**there, **added}
+        wire.caller.close()
+
+
 async def test_light_queues_need_no_topic_and_count(tmp_path: Path) -> None:
     options = {"multi_dispatch": True, "lmq_enabled": True, "max_offsets": 16}
     with aerobee.testing.broker(**options, store_path=str(tmp_path)) as running:

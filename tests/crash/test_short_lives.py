@@ -19,11 +19,16 @@ from tests.service.kit import Served, wait_until
 
 TOPIC, DELAYED, GROUP = "Plain", "Delayed", "short-lives"
 QUERY = 14
-#: A life ends this long after its first commit.
+#: A life ends this long after its first commit, and not before so many were answered: on a busy
+#: machine the broker gets its second, too.
 LIFE_S = 1.0
-#: What was committed so long before the end is kept. `make test` runs on machines that are busy.
-KEPT_AFTER_S = 0.2 if campaign.is_full() else 0.6
-#: More than a life commits.
+COMMITS_A_LIFE = 80
+PAUSE_S = 0.01
+#: In a campaign, what was committed so long before the end is kept. In `make test`, which runs on
+#: busy machines, all but so many of the last commits.
+KEPT_AFTER_S = 0.2
+LOST_COMMITS = 60
+#: More than a life commits: a pause and an answer for each.
 SENT_A_LIFE = 120
 
 
@@ -56,12 +61,12 @@ def live(daemon: Served, number: int) -> Life:
         where = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0}
         kept = offset = int(link.call(QUERY, where).ext["offset"])
         commits: list[Commit] = []
-        while not commits or time.monotonic() < commits[0].at + LIFE_S:
+        while len(commits) < COMMITS_A_LIFE or time.monotonic() < commits[0].at + LIFE_S:
             offset += 1
             answer = link.call(COMMIT, {**where, "commitOffset": offset})
             assert answer.code == SUCCESS, answer.remark
             commits.append(Commit(time.monotonic(), offset))
-            time.sleep(0.01)
+            time.sleep(PAUSE_S)
         daemon.process.kill()
         killed_at = time.monotonic()
     daemon.wait()
@@ -74,9 +79,9 @@ def bodies(number: int) -> set[bytes]:
     return {b"%d.%d" % (number, one) for one in range(3)}
 
 
-def oldest_lost_s(life: Life, kept: int) -> float:
-    """How long before the kill the oldest offset was committed that is newer than the kept one."""
-    return max((life.killed_at - one.at for one in life.commits if one.offset > kept), default=0.0)
+def lost_of(life: Life, kept: int) -> list[Commit]:
+    """The commits of a life that are newer than the offset that the next one found."""
+    return [one for one in life.commits if one.offset > kept]
 
 
 def test_what_short_lives_do_is_kept(tmp_path: Path) -> None:
@@ -100,7 +105,11 @@ def test_what_short_lives_do_is_kept(tmp_path: Path) -> None:
     daemon.terminate()
     assert daemon.wait() == 0
     daemon.close()
-    lost_s = max(oldest_lost_s(life, after.kept) for life, after in itertools.pairwise(lives))
+    lost = [lost_of(life, after.kept) for life, after in itertools.pairwise(lives)]
+    lost_s = max(
+        (life.killed_at - one.at for life, some in zip(lives, lost, strict=False) for one in some),
+        default=0.0,
+    )
     campaign.note(
         "short lives",
         count,
@@ -111,4 +120,5 @@ def test_what_short_lives_do_is_kept(tmp_path: Path) -> None:
     print(f"{count} lives, oldest offset lost {lost_s:.3f} s, copies {copies}")
     assert copies.keys() == sent
     assert max(copies.values()) <= 2
-    assert lost_s <= KEPT_AFTER_S
+    assert max(map(len, lost)) <= LOST_COMMITS
+    assert lost_s <= KEPT_AFTER_S or not campaign.is_full()
