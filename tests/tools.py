@@ -9,6 +9,7 @@ import glob
 import os
 import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,10 @@ TOOLS: dict[str, tuple[Callable[[], bool], str]] = {
     "mkfs.ext4": (_program("mkfs.ext4"), "Debian package e2fsprogs"),
     "debugfs": (_program("debugfs"), "Debian package e2fsprogs"),
     "libfaketime": (lambda: faketime_library() is not None, "Debian package libfaketime"),
+    "atheris": (
+        lambda: find_spec("atheris") is not None,
+        "the Python package of that name: pip install -c requirements/dev.txt atheris",
+    ),
     "strace": (_program("strace"), "Debian package strace, and the right to trace"),
 }
 
