@@ -85,14 +85,14 @@ SUITES: dict[str, Suite] = {
     ),
     "kill daemon": Suite(1, 5, "kills", "one of each call; the store alone is killed above"),
     "random kills": Suite(
-        4, 100, "kills", "one store, others each time; the points that matter are enumerated above"
+        3, 100, "kills", "one store, others each time; the points that matter are enumerated above"
     ),
     "kill delayed": Suite(3, 6, "kills", "each meets some waiting, some due and some given out"),
     "kill store": Suite(3, 6, "kills", "a recovery in the test's process is followed by another's"),
     "kill pool": Suite(2, 5, "kills", "with each number of buffers, and one on what another left"),
     "kill staging": Suite(3, 3, "kills", "in both modes: fewer would not show enough"),
     "slow disk": Suite(2, 6, "requests", "each length of a sync, and of each less of it"),
-    "resources": Suite(3, 0, "scenarios", "three, others each time; a tenth of each, for a moment"),
+    "resources": Suite(2, 0, "scenarios", "two, others each time; a tenth of each, for a moment"),
     "soak": Suite(8, 60, "seconds", "an hour by hand before a release: tests/crash/soak.py"),
     "flipped bits": Suite(
         3, 0, "runs", "each number of bits, each size of segments and each way to end"

@@ -125,8 +125,10 @@ def share() -> float:
 
 
 @contextmanager
-def limited_daemon(folder: Path) -> Iterator[tuple[Served, MemoryGroup]]:
-    """A daemon in its group, with the large messages."""
+def limited_daemon(
+    folder: Path, *, large: int = LARGE_MESSAGES
+) -> Iterator[tuple[Served, MemoryGroup]]:
+    """A daemon in its group, with so many large messages."""
     with MemoryGroup(LIMIT_BYTES) as group:
         files = ("sh", "-c", 'ulimit -n "$(ulimit -H -n)"; exec "$0" "$@"')
         daemon = Served(
@@ -141,7 +143,7 @@ def limited_daemon(folder: Path) -> Iterator[tuple[Served, MemoryGroup]]:
                 link.create_topic("Good", 4)
                 link.create_topic(LARGE, LARGE_QUEUES)
                 fields = send_fields(LARGE, 0, {"KEYS": LARGE_KEY})
-                for number in range(LARGE_MESSAGES):
+                for number in range(large):
                     answer = link.call(SEND, fields, b"%d" % number + bytes(LARGE_BYTES))
                     assert answer.code == SUCCESS, answer.remark
             yield daemon, group
@@ -226,7 +228,7 @@ def test_a_process_that_takes_more_than_the_limit_is_caught() -> None:
 def test_a_daemon_that_stands_still_is_caught(folder: Path) -> None:
     """Stopped for two thirds of the time, so that whoever waits for it gets a third of its rate."""
     outcome = Outcome(live=200)
-    with limited_daemon(folder) as (daemon, _), GoodClient(daemon.port) as client:
+    with limited_daemon(folder, large=0) as (daemon, _), GoodClient(daemon.port) as client:
         client.in_window(0.3)
         outcome.before = client.in_window(1.5)
         begun = client.rounds
