@@ -62,6 +62,16 @@ SUITES: dict[str, Suite] = {
         15, 60, "places", "R1's plans with clocks have more states; here the offsets file is gone"
     ),
     "clocks and the daemon": Suite(14, 14, "steps", "all: it is one life"),
+    "protocol model": Suite(
+        12, 500, "sequences", "of thirty steps, others each time; each has a restart or a kill"
+    ),
+    # --- tests/fuzz ---
+    "hostile requests": Suite(
+        5_000, 180_000, "inputs", "all of the corpus, and each code some dozen times, bent anew"
+    ),
+    "hostile sockets": Suite(200, 2_000, "inputs", "what a socket adds does not depend on them"),
+    "guided inputs": Suite(20_000, 20_000, "inputs", "in campaigns only: atheris is a tool of few"),
+    "hostile records": Suite(2_000, 20_000, "inputs", "the flips of R8 come on top"),
     # --- tests/crash ---
     "power cut": Suite(
         16, 80, "states", "each of five runs is cut in 16; the runs themselves differ each time"
@@ -74,11 +84,17 @@ SUITES: dict[str, Suite] = {
         3, 200, "kills", "three of each call in each mode and of each function, which are drawn"
     ),
     "kill daemon": Suite(1, 5, "kills", "one of each call; the store alone is killed above"),
+    "random kills": Suite(
+        3, 100, "kills", "one store, others each time; the points that matter are enumerated above"
+    ),
     "kill delayed": Suite(3, 6, "kills", "each meets some waiting, some due and some given out"),
     "short lives": Suite(4, 100, "kills", "each loses what the one before it lost, or none does"),
     "kill store": Suite(3, 6, "kills", "a recovery in the test's process is followed by another's"),
     "kill pool": Suite(2, 5, "kills", "with each number of buffers, and one on what another left"),
     "kill staging": Suite(3, 3, "kills", "in both modes: fewer would not show enough"),
+    "slow disk": Suite(2, 6, "requests", "each length of a sync, and of each less of it"),
+    "resources": Suite(2, 0, "scenarios", "two, others each time; a tenth of each, for a moment"),
+    "soak": Suite(8, 60, "seconds", "an hour by hand before a release: tests/crash/soak.py"),
     "flipped bits": Suite(
         3, 0, "runs", "each number of bits, each size of segments and each way to end"
     ),

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests import campaign
 from tests.parts import spark_versions
 
 QUIET = "quiet"  # the group of the tests that want the machine for themselves
@@ -30,6 +31,8 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("tests/service/test_damage.py::test_scrub_finds_a_flipped_bit_before", QUIET),
     ("tests/contract/test_delay.py::test_a_delayed_message_comes_after_its_delay_and", QUIET),
     ("tests/contract/test_delay.py::test_sends_go_on_while_a_level_is_far_behind", QUIET),
+    # A campaign compares a client's rate with what it was; else staying up is enough.
+    *((("tests/crash/test_resources.py", QUIET),) if campaign.is_full() else ()),
     # Each of these has Spark drivers of its own, of a gigabyte each, and takes minutes.
     (rf"tests/spark/.*\[.*spark-({'|'.join(map(re.escape, spark_versions()[1:]))})", "spark older"),
     ("tests/spark/test_sink.py", "spark writes"),

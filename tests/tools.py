@@ -9,9 +9,12 @@ import glob
 import os
 import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests.crash import memory_group
 
 VARIABLE = "AEROBEE_REQUIRED_TOOLS"
 
@@ -47,6 +50,14 @@ TOOLS: dict[str, tuple[Callable[[], bool], str]] = {
     "mkfs.ext4": (_program("mkfs.ext4"), "Debian package e2fsprogs"),
     "debugfs": (_program("debugfs"), "Debian package e2fsprogs"),
     "libfaketime": (lambda: faketime_library() is not None, "Debian package libfaketime"),
+    "memory cgroup": (
+        lambda: memory_group.parent() is not None,
+        "a memory cgroup, v1 or v2, and the right to make one: run as root",
+    ),
+    "atheris": (
+        lambda: find_spec("atheris") is not None,
+        "the Python package of that name: pip install -c requirements/dev.txt atheris",
+    ),
     "strace": (_program("strace"), "Debian package strace, and the right to trace"),
 }
 

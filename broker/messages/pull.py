@@ -119,7 +119,8 @@ class PullProcessor:
             self._offsets.try_commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
-        if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:
+        may_wait = header.sys_flag & PULL_SUSPEND and not command.is_oneway
+        if code == ResponseCode.PULL_NOT_FOUND and may_wait:
             hold_s = self._hold_s
             if hold_s is None:
                 hold_s = header.suspend_timeout_millis / 1000

@@ -375,7 +375,7 @@ class SendProcessor:
     ) -> bytes | None:
         if not self._sync_flush:
             self._appended()
-        elif wait:
+        elif wait and not command.is_oneway:
             self._acks.wait(result.end, connection, command, msg_id, queue_id, result.queue_offset)
             return None
         else:

@@ -180,7 +180,7 @@ class StageAnswers:
             self._stats.request_refused(one.command.code, code, took_s)
         else:
             self._stats.request_served(one.command.code, took_s)
-        if not one.connection.closed:
+        if not one.command.is_oneway and not one.connection.closed:
             one.connection.write(answer)
 
 

@@ -171,7 +171,7 @@ def decode_parts(body: bytes) -> list[StagePart]:
     """The opposite; raises BadRequest (code 1)."""
     try:
         parts = msgspec.json.decode(body, type=list[StagePart]) if body else []
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadRequest.system_error(f"the list of stages cannot be read: {error}") from error
     for part in parts:
         check_stage(part.stage)
@@ -189,6 +189,6 @@ def decode_names(body: bytes) -> list[str]:
     """The opposite; raises BadRequest (code 1)."""
     try:
         names = msgspec.json.decode(body, type=list[str]) if body else []
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadRequest.system_error(f"the list of stages cannot be read: {error}") from error
     return [check_stage(name) for name in names]

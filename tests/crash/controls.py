@@ -8,6 +8,7 @@ controls nothing is worse than none.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,18 @@ def ack_before_sync() -> None:
         connection.write(acks._answer(request, ResponseCode.SUCCESS, *place))
 
     replace(Acks, "wait", wait)
+
+
+def sync_on_the_loop() -> None:
+    """The loop waits for the sync of each SYNC_FLUSH send, and everybody with it."""
+
+    def wait(acks: Any, end: int, *arguments: Any) -> None:
+        old_wait(acks, end, *arguments)
+        acks._store.request_flush()
+        while acks._store.durable < end:
+            time.sleep(0.01)
+
+    old_wait = replace(Acks, "wait", wait)
 
 
 def dispatch_ahead_of_durable() -> None:
@@ -126,6 +139,7 @@ def delete_by_the_wall_clock() -> None:
 
 CONTROLS: dict[str, Callable[[], None]] = {
     "ack-before-sync": ack_before_sync,
+    "sync-on-the-loop": sync_on_the_loop,
     "dispatch-ahead-of-durable": dispatch_ahead_of_durable,
     "no-directory-sync": no_directory_sync,
     "mark-moved-on-failed-sync": mark_moved_on_failed_sync,

@@ -1,4 +1,4 @@
-"""Producers and a consumer that write down what they are told, with a mark in the disk's log.
+"""Producers and consumers that write down what they are told, with a mark in the disk's log.
 
 Everything a client does is derived from the seed; how answers interleave is the machine's affair.
 Each answer is marked the moment it is received, so the recorder's log says what was on the disk
@@ -60,12 +60,21 @@ class Marks:
 class Traffic:
     """The clients of one run. `run` may be called again, after a restart."""
 
-    def __init__(self, history: History, marks: Marks, seed: int, topic_share: float = 0.1) -> None:
+    def __init__(
+        self,
+        history: History,
+        marks: Marks,
+        seed: int,
+        topic_share: float = 0.1,
+        producers: int = 2,
+        consumers: int = 1,
+    ) -> None:
         self.history = history
         self._marks = marks
         self._seed = seed
-        self._sequences = [0, 0]
-        self._positions: dict[int, int] = dict.fromkeys(range(QUEUES), 0)
+        self._sequences = [0] * producers
+        # Each consumer reads all queues; the first commits for the group.
+        self._positions = [dict.fromkeys(range(QUEUES), 0) for _ in range(consumers)]
         self._topics = 0
         # How many bursts of the first producer are followed by the making of a topic.
         self._topic_share = topic_share
@@ -85,8 +94,9 @@ class Traffic:
         pause_s: float = 0.0,
         burst: int = _BURST,
     ) -> None:
-        """Send so many messages from each of two producers, while a consumer reads along."""
+        """Send so many messages from each producer, while the consumers read along."""
         self._done.clear()
+        self._failures.clear()
 
         def produce(producer: int) -> None:
             self._produce(port, producer, messages, sizes, pause_s, burst)
@@ -95,13 +105,21 @@ class Traffic:
             threading.Thread(target=self._guarded, args=(produce, producer))
             for producer in range(len(self._sequences))
         ]
-        consumer = threading.Thread(target=self._guarded, args=(self._consume, port))
-        for thread in (*producers, consumer):
+
+        def consume(consumer: int) -> None:
+            self._consume(port, consumer)
+
+        consumers = [
+            threading.Thread(target=self._guarded, args=(consume, consumer))
+            for consumer in range(len(self._positions))
+        ]
+        for thread in (*producers, *consumers):
             thread.start()
         for thread in producers:
             thread.join()
         self._done.set()
-        consumer.join()
+        for thread in consumers:
+            thread.join()
         if self._failures:
             raise self._failures[0]
 
@@ -177,37 +195,39 @@ class Traffic:
 
     # --- consuming --------------------------------------------------------------------------
 
-    def _consume(self, port: int) -> None:
-        """One held pull for each queue; commits where it has come to."""
+    def _consume(self, port: int, consumer: int) -> None:
+        """One held pull for each queue; the first consumer commits where it has come to."""
+        positions = self._positions[consumer]
         with Link(port) as link:
-            held = {self._pull(link, queue_id): queue_id for queue_id in range(QUEUES)}
+            held = {self._pull(link, queue_id, positions): queue_id for queue_id in range(QUEUES)}
             while not self._done.is_set():
                 for answer in link.answers(_LOOK_S):
                     queue_id = held.pop(answer.opaque, None)
                     if queue_id is None:
                         continue  # a commit's
-                    self._take(queue_id, answer)
-                    held[self._pull(link, queue_id)] = queue_id
-                    self._commit(link, queue_id)
+                    self._take(queue_id, answer, positions)
+                    held[self._pull(link, queue_id, positions)] = queue_id
+                    if consumer == 0:
+                        self._commit(link, queue_id, positions)
 
-    def _pull(self, link: Link, queue_id: int) -> int:
-        return link.ask(PULL, pull_fields(TOPIC, queue_id, self._positions[queue_id], _HOLD_MS))
+    def _pull(self, link: Link, queue_id: int, positions: dict[int, int]) -> int:
+        return link.ask(PULL, pull_fields(TOPIC, queue_id, positions[queue_id], _HOLD_MS))
 
-    def _take(self, queue_id: int, answer: Command) -> None:
+    def _take(self, queue_id: int, answer: Command, positions: dict[int, int]) -> None:
         if answer.code != SUCCESS:
             return
         records = list(records_of(answer.body))
         mark = self._marks.next()
         for record in records:
             self.history.seen.append(Seen(TOPIC, queue_id, record.queue_offset, record.body, mark))
-        self._positions[queue_id] = int(answer.ext["nextBeginOffset"])
+        positions[queue_id] = int(answer.ext["nextBeginOffset"])
 
-    def _commit(self, link: Link, queue_id: int) -> None:
+    def _commit(self, link: Link, queue_id: int, positions: dict[int, int]) -> None:
         link.ask(
             COMMIT,
             {
                 "consumerGroup": "crash-test", "topic": TOPIC, "queueId": queue_id,
-                "commitOffset": self._positions[queue_id],
+                "commitOffset": positions[queue_id],
             },
         )  # fmt: skip
 
