@@ -443,11 +443,121 @@ async def test_series_beyond_the_limit_are_folded_and_reported() -> None:
     response = await scrape(metrics)
     metrics.close()
     page = samples(response)
-    other = {"topic": OTHER, "message_type": OTHER, "is_system": OTHER}
+    other = {"topic": OTHER, "message_type": "normal", "is_system": "false"}
     assert value(page, "rocketmq_messages_in_total", **other) == 15
     assert value(page, "rocketmq_message_size_count", **other) == 15
     folded = value(page, "aerobee_metrics_folded_series", family="rocketmq_messages_in_total")
     assert folded == 15
+
+
+async def test_page_of_twenty_thousand_topics_is_bounded_and_its_sums_are_true() -> None:
+    """8.6 MB and more before: one series for each topic and group, whatever their number."""
+    metrics = Metrics(MetricsOptions("C", "b"))
+    stats = BrokerStats()
+    pairs = {}
+    for number in range(20_000):
+        stats.stored(stats.topic(f"T{number}"), 2, 300)
+        stats.delivered(stats.consumer("G", f"T{number}"), 1, 100)
+        pairs[f"T{number}", "G"] = {0: number % 50}
+    metrics.add("traffic", broker_metrics.traffic, stats, system)
+    queues = FakeQueues({(f"T{number}", 0): (0, 100) for number in range(20_000)})
+    read_queues = lambda _group, _topic: 1  # noqa: E731
+    arguments = (FakeOffsets(pairs), queues, stats.pulled, read_queues, system)
+    metrics.add("lag", store_metrics.lag, *arguments)
+    response = await scrape(metrics)
+    metrics.close()
+    assert len(response.body) < 4_000_000
+    page = samples(response)
+
+    def of(name: str) -> list[float]:
+        return [amount for (sample, _), amount in page.items() if sample == name]
+
+    for name, expected in (
+        ("rocketmq_messages_in_total", 40_000),
+        ("rocketmq_throughput_in_total", 6_000_000),
+        ("rocketmq_message_size_count", 40_000),
+        ("rocketmq_message_size_sum", 6_000_000),
+        ("rocketmq_messages_out_total", 20_000),
+        ("rocketmq_consumer_lag_messages", sum(100 - number % 50 for number in range(20_000))),
+    ):
+        assert (len(of(name)), sum(of(name))) == (1001, expected)
+    # The largest are shown, and of the others' ages the oldest.
+    assert (
+        sorted(of("rocketmq_consumer_lag_messages"))[:-1] == [98] * 200 + [99] * 400 + [100] * 400
+    )
+    assert value(page, "aerobee_metrics_folded_series", family="rocketmq_messages_in_total") == 19e3
+
+
+async def test_age_of_the_rest_is_that_of_its_oldest_message() -> None:
+    metrics = Metrics(MetricsOptions("C", "b", series_limit=1))
+    offsets = FakeOffsets({("T", f"G{number}"): {0: number} for number in range(3)})
+    queues = FakeQueues({("T", 0): (0, 10)})
+    arguments = (offsets, queues, BrokerStats().pulled, lambda _group, _topic: 1, system)
+    metrics.add("lag", store_metrics.lag, *arguments, lambda: 2000.0)
+    page = samples(await scrape(metrics))
+    metrics.close()
+    other = {"consumer_group": OTHER, "topic": OTHER, "is_retry": "false", "is_system": "false"}
+    name = "rocketmq_consumer_lag_latency_milliseconds"
+    assert value(page, name, **other) == 2_000_000 - 1_000_001
+
+
+async def test_scrapes_that_come_together_share_one_page(metrics: Metrics) -> None:
+    made = 0
+    may_go_on = asyncio.Event()
+
+    async def slow_section() -> Fill:
+        nonlocal made
+        made += 1
+        await may_go_on.wait()
+        return lambda page: page.family("aerobee_made", "Pages made").add(made)
+
+    metrics.add("slow", slow_section)
+    async with asyncio.timeout(10):
+        scrapes = [asyncio.create_task(scrape(metrics)) for _ in range(5)]
+        while not made:  # noqa: ASYNC110 - begins at the loop's next turns
+            await asyncio.sleep(0)
+        scrapes[0].cancel()  # a scraper that gives up takes the page from nobody
+        may_go_on.set()
+        answers = await asyncio.gather(*scrapes, return_exceptions=True)
+        assert isinstance(answers[0], asyncio.CancelledError)
+        pages = [answer for answer in answers if isinstance(answer, Response)]
+        assert [value(samples(page), "aerobee_made") for page in pages] == [1] * 4
+        assert value(samples(await scrape(metrics)), "aerobee_made") == 2
+
+
+class ManyClients:
+    """A thousand groups of twenty producers and consumers each."""
+
+    def __init__(self) -> None:
+        self.members = {number: member("JAVA", 409, f"p{number}") for number in range(20)}
+
+    def producer_groups(self) -> Iterator[tuple[str, list[Member]]]:
+        for number in range(1000):
+            yield f"P{number}", list(self.members.values())
+
+    def consumer_groups(self) -> list[ConsumerGroup]:
+        groups = [
+            ConsumerGroup(f"G{number}", "CONSUME_PASSIVELY", "CLUSTERING", "")
+            for number in range(1000)
+        ]
+        for group in groups:
+            group.members.update({one.connection: one for one in self.members.values()})
+        return groups
+
+
+async def test_counting_many_clients_lets_the_loop_turn() -> None:
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count_turns())
+    await client_metrics.clients(ManyClients())  # type: ignore[arg-type]
+    counting.cancel()
+    assert turns > 3
 
 
 async def broken_section(in_thread: bool) -> Fill:
