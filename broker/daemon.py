@@ -29,6 +29,7 @@ from aerobee.broker.monitoring.metrics import Metrics
 from aerobee.broker.monitoring.setup import (
     add_broker,
     add_http,
+    add_limits,
     add_network,
     metrics_of_process,
 )
@@ -38,6 +39,7 @@ from aerobee.broker.registration.registration import Registrar
 from aerobee.broker.scheduler import Scheduler
 from aerobee.broker.stats import BrokerStats
 from aerobee.config.limits import check_limits, connection_limit
+from aerobee.config.memory import available_memory, memory_warning
 from aerobee.config.model import Settings
 from aerobee.config.ports import VIP_BELOW, check_ports
 from aerobee.nameserver.server import NameServer
@@ -91,6 +93,7 @@ class Daemon:
             "wait; the log shows how far it is",
         )
         self.warnings: tuple[str, ...] = limit.warnings
+        self._http: HttpServer | None = None
         # There from `start` on.
         self.store: MessageStore
         self.core: BrokerCore
@@ -140,6 +143,9 @@ class Daemon:
         loop = asyncio.get_running_loop()
         settings = self.settings
         check_ports(settings)
+        if (warning := memory_warning(settings, available_memory())) is not None:
+            log.warning("%s", warning)
+            self.warnings += (warning,)
         # Of two daemons on one directory the ports are in the way, too: this says more.
         StoreLock(Files(), settings.store_path).probe()
         scheduler = Scheduler(loop)
@@ -172,6 +178,7 @@ class Daemon:
         self._undo.append(("registration", self.registrar.stop))
         ports = {"broker": self.main_server.stats, "vip": self.vip_server.stats}
         add_network(metrics, ports, self.registrar.registered, name_server)
+        add_limits(metrics, lambda: self.settings, self.core, tuple(ports.values()), self._http)
         await self.registrar.start()
         self.addresses = Addresses(
             identity.endpoint, advertised.endpoint(vip) if vip else "", embedded, servers, http
@@ -197,6 +204,7 @@ class Daemon:
         server = HttpServer(settings.http_host, settings.http_port, routes, limits)
         await server.start()
         self._undo.append(("http", server.close))
+        self._http = server
         add_http(metrics, server)
         return f"{settings.http_host}:{server.port}"
 

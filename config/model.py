@@ -124,6 +124,11 @@ class Settings(
         """Whether segments are written in the transient pool (store/FORMAT.md 4.3)."""
         return self.transient_pool_enabled and not self.sync_flush and self.broker_role != "SLAVE"
 
+    @property
+    def client_ports(self) -> int:
+        """How many ports clients connect to; each has connections and buffers of its own."""
+        return 2 if self.vip_port_enabled else 1
+
     def value_of(self, setting: Setting) -> Value:
         """The value of one described setting."""
         value: Value = getattr(self, setting.name)

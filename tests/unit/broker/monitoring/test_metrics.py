@@ -19,7 +19,9 @@ from aerobee.broker.monitoring.http import HttpServer, Request, Response
 from aerobee.broker.monitoring.metrics import Fill, Metrics, MetricsOptions, Number, Page
 from aerobee.broker.stats import OTHER, BrokerStats
 from aerobee.broker.tables.clients import ConsumerGroup, Member
+from aerobee.config.model import Settings
 from aerobee.nameserver.server import NameServerCounts
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.stats import ServerStats
 from aerobee.store.disk.files import DiskSpace
@@ -191,6 +193,25 @@ async def test_runtime_shows_health_and_lag_of_the_loop(metrics: Metrics) -> Non
     assert value(page, "aerobee_loop_lag_seconds_count") == 1
     assert any(name == "aerobee_build_info" and ("version", "1.2.3") in labels
                for name, labels in page)  # fmt: skip
+
+
+async def test_used_part_of_each_limit_and_the_memory_they_allow(metrics: Metrics) -> None:
+    settings = Settings.for_tests(held_pulls=200, max_queues=40)
+    topics = [TopicConfig("A", 4, 8), TopicConfig("B", 2, 1)]
+    used = {"held_pulls": lambda: 150, "inbound_bytes": lambda: 64 << 20}
+    metrics.add("limits", broker_metrics.limits, lambda: settings, used, FakeTopics(topics))
+    page = samples(await scrape(metrics))
+    name = "aerobee_limit_used_ratio"
+    assert value(page, name, limit="limits.held_pulls") == 0.75
+    assert value(page, name, limit="limits.inbound_bytes") == 0.5
+    assert value(page, name, limit="limits.max_queues") == 0.25
+    assert value(page, "aerobee_memory_worst_case_bytes") > 500 << 20
+    assert value(page, "aerobee_memory_available_bytes") > 0
+
+
+class FakeTopics:
+    def __init__(self, topics: list[TopicConfig]) -> None:
+        self.all = lambda: topics
 
 
 def member(language: str, version: int, peer: str) -> Member:
