@@ -63,6 +63,18 @@ FIXED: Final = (
               "aerobee_counters_overflowed_total", bytes_each=1 * _KIB),
     ),
     Fixed(
+        "unsent HTTP answers",
+        32 * _MIB,
+        "bytes",
+        Limit(
+            "answers of the HTTP port that peers have not taken",
+            "503",
+            'aerobee_http_answers_total{status="503"}',
+            bytes_each=1,
+            times=("http_enabled",),
+        ),
+    ),
+    Fixed(
         "name server, unfinished frames",
         64 * _MIB,
         "bytes",

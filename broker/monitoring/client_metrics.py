@@ -114,6 +114,11 @@ async def http_port(server: HttpServer) -> Fill:
                     "HTTP connections beyond the limit",
                     server.refused,
                 ),
+                (
+                    "aerobee_http_connections_evicted_total",
+                    "HTTP connections closed to make room for a new one",
+                    server.evicted,
+                ),
             ]
         )
         name = "aerobee_http_answers_total"

@@ -39,7 +39,7 @@ from itertools import accumulate, chain
 from operator import add
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, cast
 
-from aerobee.broker.monitoring.http import Request, Response
+from aerobee.broker.monitoring.http import BUSY, Request, Response
 from aerobee.broker.monitoring.series import Labels, Shown, TopSeries, Vector
 from aerobee.broker.stats import Buckets
 
@@ -58,6 +58,8 @@ ROCKETMQ_PREFIX = "rocketmq_"
 _STEPS = 32
 _PIECE_S = 0.001
 _PAUSE_S = 0.00005
+# Formats that pages are made in at the same time; scrapers ask for two or three.
+_MOST_FORMATS = 4
 # Smaller pages are sent faster than they are packed.
 _GZIP_FROM_BYTES = 8192
 
@@ -313,6 +315,8 @@ class Metrics:
         """The /metrics route."""
         form = (request.headers.get("accept", ""), request.headers.get("accept-encoding", ""))
         making = self._under_way.get(form)
+        if making is None and len(self._under_way) >= _MOST_FORMATS:
+            return BUSY
         if making is None:
             making = asyncio.get_running_loop().create_task(self._make(*form))
             self._under_way[form] = making

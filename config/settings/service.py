@@ -63,7 +63,7 @@ class HttpSettings:
         limit=Limit(
             "connections of the HTTP port",
             "the longest idle one, else the slowest one is closed for the newcomer",
-            "aerobee_http_connections_refused_total",
+            "aerobee_http_connections_evicted_total, aerobee_http_connections_refused_total",
             bytes_each=64 * 1024,
             times=("http_enabled",),
         ),

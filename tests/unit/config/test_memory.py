@@ -9,6 +9,7 @@ import pytest
 import aerobee.testing
 from aerobee.broker import daemon
 from aerobee.broker.messages.acks import MAX_WAITING
+from aerobee.broker.monitoring.http import HttpLimits
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
 from aerobee.config.limits_page import PAGE, main, page
@@ -60,6 +61,7 @@ def test_constants_are_those_of_their_modules() -> None:
     assert values["client groups"] == table._limit
     assert values["waiting sends"] == MAX_WAITING
     assert values["counters"] == BrokerStats()._limit
+    assert values["unsent HTTP answers"] == HttpLimits().unsent_bytes
     assert values["name server, unfinished frames"] == NAME_SERVER_LIMITS.inbound_total_bytes
     assert values["name server, unsent answers"] == NAME_SERVER_LIMITS.outbound_total_bytes
 
