@@ -122,6 +122,10 @@ class Daemon:
         """
         self._stop_asked = True
 
+    def settings_changed(self) -> None:
+        """Live settings have been changed in `settings` (config/reload.py). Once it serves."""
+        self.store.settings_changed(self.settings)
+
     async def stop(self) -> None:
         """Stop what was started, in reverse; every step is tried even if one before it failed."""
         self._serving = False
@@ -153,6 +157,7 @@ class Daemon:
         monitor = LoopMonitor(loop)
         monitor.start()
         self._undo.append(("loop monitor", monitor.stop))
+        self._undo.append(("watchdog", self._supervision.stop))
         metrics = metrics_of_process(settings, self.stats, self.health, monitor)
         self._undo.append(("metrics", metrics.close))
         http = await self._start_http(metrics, monitor)
@@ -184,7 +189,7 @@ class Daemon:
             identity.endpoint, advertised.endpoint(vip) if vip else "", embedded, servers, http
         )
         self.core.start_tasks(scheduler)
-        self._start_checks(scheduler)
+        self._start_checks(scheduler, monitor)
         self._check_not_abandoned()
         self._serving = True
 
@@ -251,7 +256,7 @@ class Daemon:
         await self.main_server.close()
         await self.vip_server.close()
 
-    def _start_checks(self, scheduler: Scheduler) -> None:
+    def _start_checks(self, scheduler: Scheduler, monitor: LoopMonitor) -> None:
         settings = self.settings
         self.health.add(
             "store",
@@ -274,7 +279,8 @@ class Daemon:
         )
         scheduler.every(1.0, "health", self.health.run)
         store = self.store
-        self._supervision.watch(scheduler, store.threads_alive, store.stats_service.rates)
+        rates = store.stats_service.rates
+        self._supervision.watch(scheduler, store.threads_alive, rates, monitor.stuck_s)
 
     async def _close_store(self) -> None:
         # Closing flushes; on its own thread the loop goes on answering probes meanwhile.

@@ -12,6 +12,7 @@ Not in the sum: the pages of mapped files, which the kernel takes back when it n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -167,14 +168,16 @@ def _control_groups(root: Path) -> Iterator[Memory]:
     """Each limit from the process's group up to the topmost; version 2, then version 1."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
+        names: tuple[str, ...]
         if not controllers:
-            mounted, name = root / "sys/fs/cgroup", "memory.max"
+            # Above `high` the kernel slows a group down; above `max` it kills.
+            mounted, names = root / "sys/fs/cgroup", ("memory.max", "memory.high")
         elif "memory" in controllers.split(","):
-            mounted, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+            mounted, names = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes",)
         else:
             continue
         group = Path(path.lstrip("/"))
-        for directory in (group, *group.parents):
+        for directory, name in product((group, *group.parents), names):
             for text in _lines(mounted / directory / name):
                 if text.isdecimal() and int(text) < _NO_LIMIT:
                     yield Memory(int(text), "its control group")

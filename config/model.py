@@ -2,7 +2,8 @@
 
 `Settings` is flat: one attribute per setting, so that a component reads `settings.listen_port` and
 its type is known to the type checker. The attributes are declared in section classes (one noun per
-module), which `Settings` only gathers. It is frozen: what was loaded at the start is what runs.
+module), which `Settings` only gathers. It is frozen: what was loaded at the start is what runs,
+except for the settings declared `live`, which `take` changes for everybody who reads them here.
 
 Two kinds of default depend on the machine (home directory, host name); `resolve()` fills those in,
 after every source has been read, so that the declared defaults and the manual are the same
@@ -12,6 +13,7 @@ everywhere.
 import dataclasses
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
@@ -92,6 +94,13 @@ class Settings(
             return self.max_message_bytes
         room = self.commit_log_segment_bytes - RECORD_OVERHEAD_BYTES
         return max(1, min(self.max_message_bytes, room))
+
+    def take(self, values: Mapping[str, Value]) -> None:
+        """Change live settings of this very object, which all parts share. On the thread that owns
+        it; others see each value as it was or as it is."""
+        for name, value in values.items():
+            assert BY_NAME[name].live, name
+            object.__setattr__(self, name, value)
 
     @property
     def name_server_list(self) -> tuple[str, ...]:

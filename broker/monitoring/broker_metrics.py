@@ -299,5 +299,8 @@ async def runtime(version: str, started_s: float, health: HealthChecks, loop: Lo
         page.histogram(
             "aerobee_loop_lag_seconds", "How late the event loop runs its timers"
         ).add_buckets(loop.lag)
+        page.family(
+            "aerobee_loop_stalls_total", "Turns of the event loop that took more than 100 ms"
+        ).add(loop.stalls)
 
     return fill

@@ -182,6 +182,7 @@ class LimitSettings:
         20_000,
         within=(16, 1_000_000),
         why="Most topics. Each is files, memory and registration.",
+        live=True,
         limit=Limit(
             "topics: their settings, counters, and routes in the embedded name server",
             "code 1 or 17 with the reason",
@@ -193,6 +194,7 @@ class LimitSettings:
         200_000,
         within=(16, 10_000_000),
         why="Most queues of all topics together.",
+        live=True,
         limit=Limit(
             "consume queues",
             "code 1 with the reason",
@@ -204,6 +206,7 @@ class LimitSettings:
         1024,
         within=(1, 65_536),
         why="Most queues of one topic.",
+        live=True,
         limit=Limit(
             "consume queues of one topic",
             "code 1 with the reason",

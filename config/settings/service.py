@@ -123,6 +123,7 @@ class LogSettings:
     log_level: str = setting(
         "INFO",
         choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+        live=True,
         why="Least severe event that is written. Nothing is logged per message above DEBUG.",
     )
     log_format: str = setting(

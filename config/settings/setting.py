@@ -12,6 +12,9 @@ a list is one text with a separator, as in RocketMQ.
 is not built yet); "never" (belongs to the JVM, to Netty or to a part that has no counterpart).
 The last two are reported once at start when they are set, so that no operator relies on them. A
 section class may say it, as `effect`, for all of its settings that do not say otherwise.
+
+`live` is true of a setting that may change while the broker runs (`config/reload.py`): every part
+that uses it reads it from the one `Settings` object at each use, and keeps no copy.
 """
 
 import dataclasses
@@ -74,6 +77,7 @@ class _Options(TypedDict, total=False):
     refused: Mapping[str, str]
     secret: bool
     limit: Limit
+    live: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,7 @@ class Setting:
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
     secret: bool = False
     limit: Limit | None = None
+    live: bool = False
 
     @property
     def key(self) -> str:

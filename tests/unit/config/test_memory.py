@@ -107,6 +107,8 @@ def test_the_smallest_of_machine_and_control_groups_counts(tmp_path: Path) -> No
     write("sys/fs/cgroup/a/b/memory.max", "max\n")
     write("sys/fs/cgroup/memory.max", "2000000\n")
     assert available_memory(str(tmp_path)) == Memory(2_000_000, "its control group")
+    write("sys/fs/cgroup/a/memory.high", "1500000\n")
+    assert available_memory(str(tmp_path)) == Memory(1_500_000, "its control group")
 
 
 def test_a_start_with_too_little_memory_says_so(

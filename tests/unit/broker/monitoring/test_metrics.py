@@ -649,6 +649,46 @@ def test_importing_the_metrics_does_not_import_prometheus_client() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+async def turned(monitor: LoopMonitor, times: int) -> None:
+    """Let the monitor's timer fire so often."""
+    before = sum(monitor.lag.counts)
+    async with asyncio.timeout(10):
+        while sum(monitor.lag.counts) < before + times:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0)
+
+
+async def test_a_stall_is_logged_with_what_was_served_in_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its clock is the test's: two stalls within a second are one line, the next second has its
+    own; what was served before a stall is not blamed for it."""
+    now = 100.0
+    served: list[str] = []
+    monitor = LoopMonitor(asyncio.get_running_loop(), 0.001, 0.1, lambda: now)
+    monitor.watch(lambda: served.pop() if served else None)
+    monitor.start()
+    served.append("code=34 peer=192.0.2.1:1 ms=90")
+    await turned(monitor, 1)
+    assert not caplog.records
+    for stall_s, text in ((0.25, "code=12 peer=192.0.2.1:1 ms=250"), (0.4, ""), (0.3, "")):
+        now += stall_s
+        served += [text] if text else []
+        await turned(monitor, 2)
+    assert monitor.stalls == 3
+    assert caplog.messages == [
+        "event loop stalled ms=249 stalls=1 longest=code=12 peer=192.0.2.1:1 ms=250"
+    ]
+    now += 0.09
+    await turned(monitor, 2)
+    now += 1.0
+    await turned(monitor, 2)
+    assert monitor.stalls == 4
+    assert caplog.messages[1:] == [
+        "event loop stalled ms=999 stalls=3 longest=no request; a task of the broker or the machine"
+    ]
+    monitor.stop()
+
+
 async def test_loop_monitor_sees_a_blocked_loop() -> None:
     loop = asyncio.get_running_loop()
     monitor = LoopMonitor(loop, interval_s=0.01)
