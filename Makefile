@@ -54,6 +54,7 @@ check: lint types
 lint: setup
 	.venv/bin/ruff check .
 	$(PYTHON_IN_VENV) -m aerobee.config.manual --check
+	$(PYTHON_IN_VENV) -m aerobee.config.limits_page --check
 
 types: setup
 	.venv/bin/mypy -p aerobee
@@ -90,9 +91,10 @@ pair: setup
 	@exec $(PYTHON_IN_VENV) -m tests.bench.pair --base="$(BASE)" $(ARGS) \
 		$(if $(PAIRS),--pairs="$(PAIRS)") $(if $(LOADS),--loads="$(LOADS)")
 
-# The manual of all settings, made from their declarations.
+# The manual of all settings and the page of all limits, made from their declarations.
 manual: setup
 	$(PYTHON_IN_VENV) -m aerobee.config.manual
+	$(PYTHON_IN_VENV) -m aerobee.config.limits_page
 
 clean:
 	rm -rf .run .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

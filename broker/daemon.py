@@ -29,6 +29,7 @@ from aerobee.broker.monitoring.metrics import Metrics
 from aerobee.broker.monitoring.setup import (
     add_broker,
     add_http,
+    add_limits,
     add_network,
     metrics_of_process,
 )
@@ -38,6 +39,7 @@ from aerobee.broker.registration.registration import Registrar
 from aerobee.broker.scheduler import Scheduler
 from aerobee.broker.stats import BrokerStats
 from aerobee.config.limits import check_limits, connection_limit
+from aerobee.config.memory import available_memory, memory_warning
 from aerobee.config.model import Settings
 from aerobee.config.ports import VIP_BELOW, check_ports, listeners
 from aerobee.nameserver.server import NameServer
@@ -93,6 +95,7 @@ class Daemon:
             "wait; the log shows how far it is",
         )
         self.warnings: tuple[str, ...] = limit.warnings
+        self._http: HttpServer | None = None
         # There from `start` on.
         self.store: MessageStore
         self.core: BrokerCore
@@ -121,6 +124,10 @@ class Daemon:
         """
         self._stop_asked = True
 
+    def settings_changed(self) -> None:
+        """Live settings have been changed in `settings` (config/reload.py). Once it serves."""
+        self.store.settings_changed(self.settings)
+
     async def stop(self) -> None:
         """Stop what was started, in reverse; every step is tried even if one before it failed."""
         self._serving = False
@@ -142,6 +149,9 @@ class Daemon:
         loop = asyncio.get_running_loop()
         settings = self.settings
         check_ports(settings)
+        if (warning := memory_warning(settings, available_memory())) is not None:
+            log.warning("%s", warning)
+            self.warnings += (warning,)
         # Of two daemons on one directory the ports are in the way, too: this says more.
         StoreLock(Files(), settings.store_path).probe()
         await _check_ports_free(settings)
@@ -150,6 +160,7 @@ class Daemon:
         monitor = LoopMonitor(loop)
         monitor.start()
         self._undo.append(("loop monitor", monitor.stop))
+        self._undo.append(("watchdog", self._supervision.stop))
         metrics = metrics_of_process(settings, self.stats, self.health, monitor)
         self._undo.append(("metrics", metrics.close))
         http = await self._start_http(metrics, monitor)
@@ -162,6 +173,7 @@ class Daemon:
             port = settings.listen_port or self._reserve_port(reserved)
             identity = Identity(advertised, port)
             self.core = BrokerCore(settings, self.store, identity, self.stats, loop)
+            monitor.watch(self.core.turns.last_long)
             self._undo.append(("broker core", self.core.close))
             self.core.complete_tables()
             add_broker(metrics, settings, self.store, self.core, self.stats)
@@ -175,13 +187,14 @@ class Daemon:
         self._undo.append(("registration", self.registrar.stop))
         ports = {"broker": self.main_server.stats, "vip": self.vip_server.stats}
         add_network(metrics, ports, self.registrar.registered, name_server)
+        add_limits(metrics, lambda: self.settings, self.core, tuple(ports.values()), self._http)
         await self.registrar.start()
         self.warnings += self.registrar.warnings
         self.addresses = Addresses(
             identity.endpoint, advertised.endpoint(vip) if vip else "", embedded, servers, http
         )
         self.core.start_tasks(scheduler)
-        self._start_checks(scheduler)
+        self._start_checks(scheduler, monitor)
         self._check_not_abandoned()
         self._serving = True
 
@@ -201,6 +214,7 @@ class Daemon:
         server = HttpServer(settings.http_host, settings.http_port, routes, limits)
         await server.start()
         self._undo.append(("http", server.close))
+        self._http = server
         add_http(metrics, server)
         return f"{settings.http_host}:{server.port}"
 
@@ -248,7 +262,7 @@ class Daemon:
         await self.main_server.close()
         await self.vip_server.close()
 
-    def _start_checks(self, scheduler: Scheduler) -> None:
+    def _start_checks(self, scheduler: Scheduler, monitor: LoopMonitor) -> None:
         settings = self.settings
         self.health.add(
             "store",
@@ -271,7 +285,8 @@ class Daemon:
         )
         scheduler.every(1.0, "health", self.health.run)
         store = self.store
-        self._supervision.watch(scheduler, store.threads_alive, store.stats_service.rates)
+        rates = store.stats_service.rates
+        self._supervision.watch(scheduler, store.threads_alive, rates, monitor.stuck_s)
 
     async def _close_store(self) -> None:
         # Closing flushes; on its own thread the loop goes on answering probes meanwhile.

@@ -1,8 +1,9 @@
 """The daemon as a process: loop, signals, what it prints, how it exits.
 
 SIGTERM and SIGINT stop in order, after a recovery that is under way; a second one leaves at once,
-and the next start recovers as after a crash. `faulthandler` is on, so that a fault in mapped memory
-names its place in the log.
+and the next start recovers as after a crash. SIGHUP has the configuration read again
+(`config/reload.py`); one that comes while starting is heeded afterwards. `faulthandler` is on, so
+that a fault in mapped memory names its place in the log.
 
 Exit codes: 0 stopped in order, 1 could not start or did not stop cleanly, 3 a port is in use,
 78 the configuration is wrong (sysexits EX_CONFIG; systemd does not restart on it).
@@ -17,6 +18,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 from aerobee import __version__
 from aerobee.broker.daemon import Daemon, StartAbandoned
@@ -26,6 +28,7 @@ from aerobee.broker.tables.state_file import StateFileError
 from aerobee.config.errors import ConfigError
 from aerobee.config.load import Loaded
 from aerobee.config.model import Settings
+from aerobee.config.reload import Reload
 from aerobee.nameserver.kv import KvFileDamaged
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.store.errors import StoreError
@@ -37,11 +40,14 @@ EXIT_PORT_IN_USE = 3
 EXIT_CONFIG = 78
 
 
-def run(loaded: Loaded) -> int:
-    """Run the daemon until a signal stops it; returns the process's exit code."""
+def run(loaded: Loaded, load: Callable[[], Loaded]) -> int:
+    """Run the daemon until a signal stops it; returns the process's exit code.
+
+    `load` reads the configuration again, from the same sources as `loaded`.
+    """
     faulthandler.enable()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(loaded))
+        return runner.run(_serve(loaded, load))
 
 
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
@@ -54,11 +60,14 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     return loop
 
 
-async def _serve(loaded: Loaded) -> int:
+async def _serve(loaded: Loaded, load: Callable[[], Loaded]) -> int:
     notifier = Notifier(os.environ)
     daemon = Daemon(loaded.settings, notifier)
     stop = asyncio.Event()
-    _on_signals(asyncio.get_running_loop(), stop, daemon)
+    loop = asyncio.get_running_loop()
+    _on_signals(loop, stop, daemon)
+    reload_asked = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, reload_asked.set)
     code = await _start(daemon)
     if code is not None:
         return code
@@ -66,7 +75,9 @@ async def _serve(loaded: Loaded) -> int:
     sys.stderr.write("\n".join(banner(daemon, process_age_s())) + "\n")
     sys.stderr.flush()
     notifier.ready(f"{_state(daemon)} at {daemon.addresses.broker}")
+    reloading = loop.create_task(_reload_forever(daemon, load, reload_asked, notifier))
     await stop.wait()
+    reloading.cancel()
     log.info("stopping")
     try:
         await daemon.stop()
@@ -75,6 +86,24 @@ async def _serve(loaded: Loaded) -> int:
         return EXIT_FAILED
     log.info("stopped")
     return 0
+
+
+async def _reload_forever(
+    daemon: Daemon, load: Callable[[], Loaded], asked: asyncio.Event, notifier: Notifier
+) -> None:
+    reload = Reload(daemon.settings, load)
+    loop = asyncio.get_running_loop()
+    while True:
+        await asked.wait()
+        asked.clear()
+        notifier.reloading()
+        try:
+            loaded = await loop.run_in_executor(None, reload.read)
+            if loaded is not None and reload.take(loaded):
+                daemon.settings_changed()
+        except Exception:  # the top of this task: the next SIGHUP is heeded all the same
+            log.exception("reading the configuration again failed")
+        notifier.ready()
 
 
 async def _start(daemon: Daemon) -> int | None:

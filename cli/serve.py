@@ -8,7 +8,8 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from aerobee import __version__
@@ -18,6 +19,7 @@ from aerobee.config.limits import check_limits, connection_limit, raise_open_fil
 from aerobee.config.load import Loaded, load_settings
 from aerobee.config.logs import Logging
 from aerobee.config.model import Settings
+from aerobee.config.reload import Reload
 from aerobee.nameserver.kv import KvFileDamaged
 from aerobee.nameserver.server import NameServer
 from aerobee.remoting.errors import RemotingListenError
@@ -32,7 +34,8 @@ _DEV_INDEX = {"index_slots": 100_000, "index_entries": 400_000}
 
 def serve(parsed: argparse.Namespace) -> int:
     """Run the broker; the exit code is the daemon's."""
-    loaded = _load(
+    load = partial(
+        _load,
         parsed,
         name_servers=parsed.name_servers,
         store_path=parsed.store,
@@ -41,41 +44,49 @@ def serve(parsed: argparse.Namespace) -> int:
         nameserver_port=parsed.nameserver_port,
         http_port=parsed.http_port,
     )
+    loaded = load()
     if parsed.print_config or parsed.print_important:
         return print_as_broker_conf(loaded, important=not parsed.print_config)
     if not parsed.dev:
-        return _run(loaded)
+        return _run(loaded, load)
     directory = tempfile.mkdtemp(prefix="aerobee-dev-")
     try:
-        return _run(_for_development(loaded, directory))
+        small = _for_development(loaded.settings, directory)
+        return _run(_with_defaults(loaded, small), lambda: _with_defaults(load(), small))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def nameserver(parsed: argparse.Namespace) -> int:
     """Run a name server alone."""
-    loaded = _load(parsed, nameserver_host=parsed.host)
-    # Here port 0 is a free one: there is no other part that could run without this.
-    if parsed.port is not None:
+
+    def load() -> Loaded:
+        loaded = _load(parsed, nameserver_host=parsed.host)
+        # Here port 0 is a free one: there is no other part that could run without this.
+        if parsed.port is None:
+            return loaded
         settings = loaded.settings.with_changes(nameserver_port=parsed.port)
-        loaded = dataclasses.replace(loaded, settings=settings)
-    return _with_logging(loaded, lambda: _run_name_server(loaded.settings))
+        return dataclasses.replace(loaded, settings=settings)
+
+    loaded = load()
+    return _with_logging(loaded, lambda: _run_name_server(loaded.settings, load))
 
 
-def _run_name_server(settings: Settings) -> int:
+def _run_name_server(settings: Settings, load: Callable[[], Loaded]) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code."""
     raise_open_files(settings.connections + settings.reserved_files)
     check_limits(settings)
     for warning in connection_limit(settings).warnings:
         names_log.warning("%s", warning)
-    return asyncio.run(_serve_routes(settings))
+    return asyncio.run(_serve_routes(settings, Reload(settings, load)))
 
 
-async def _serve_routes(settings: Settings) -> int:
+async def _serve_routes(settings: Settings, reload: Reload) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, _read_again, reload)
     try:
         server = NameServer.from_settings(settings)
         await server.start()
@@ -91,6 +102,12 @@ async def _serve_routes(settings: Settings) -> int:
     return 0
 
 
+def _read_again(reload: Reload) -> None:
+    loaded = reload.read()
+    if loaded is not None:
+        reload.take(loaded)
+
+
 def _load(parsed: argparse.Namespace, **flags: object) -> Loaded:
     return load_settings(
         parsed.config,
@@ -101,13 +118,13 @@ def _load(parsed: argparse.Namespace, **flags: object) -> Loaded:
     )
 
 
-def _run(loaded: Loaded) -> int:
+def _run(loaded: Loaded, load: Callable[[], Loaded]) -> int:
     def run() -> int:
         from aerobee.broker.process import run as run_daemon
 
         # Shells start processes with 1,024 open files, far below what systemd gives a service.
         raise_open_files(loaded.settings.connections + loaded.settings.reserved_files)
-        return run_daemon(loaded)
+        return run_daemon(loaded, load)
 
     return _with_logging(loaded, run)
 
@@ -123,8 +140,8 @@ def _with_logging(loaded: Loaded, run: Callable[[], int]) -> int:
         return run()
 
 
-def _for_development(loaded: Loaded, directory: str) -> Loaded:
-    """Settings for development: a small store of its own and free ports, where none are given."""
+def _for_development(settings: Settings, directory: str) -> dict[str, Any]:
+    """Settings for development: a small store of its own and free ports."""
     small: dict[str, Any] = {
         "store_path": directory,
         "listen_port": 0,
@@ -132,9 +149,14 @@ def _for_development(loaded: Loaded, directory: str) -> Loaded:
         **_DEV_INDEX,
     }
     for name in ("nameserver_port", "http_port"):
-        small[name] = _free_port(loaded.settings.listen_host)
+        small[name] = _free_port(settings.listen_host)
+    return small
+
+
+def _with_defaults(loaded: Loaded, defaults: Mapping[str, Any]) -> Loaded:
+    """The settings with other values where none are given."""
     changes = {
-        name: value for name, value in small.items() if loaded.origins[name].source == "default"
+        name: value for name, value in defaults.items() if loaded.origins[name].source == "default"
     }
     return dataclasses.replace(loaded, settings=loaded.settings.with_changes(**changes))
 

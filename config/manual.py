@@ -27,6 +27,9 @@ _HEAD: Final = """\
 # place; "RocketMQ:" names its key. Stronger than any file are the environment
 # (AEROBEE__SECTION__KEY, such as AEROBEE__BROKER__LISTEN_PORT) and the flags of the command line
 # (--set section.key=value). `aerobee config show --origin` tells what counts and why.
+#
+# SIGHUP (systemctl reload) makes a running broker read it again: what can be changed while it runs
+# says so here, the rest is logged and takes effect at the next start.
 """
 _EFFECTS: Final = {
     "now": "",
@@ -68,6 +71,8 @@ def _facts(setting: Setting) -> Iterator[str]:
         yield ", ".join(allowed)
     if setting.rocketmq_key:
         yield f"RocketMQ: {setting.rocketmq_key}"
+    if setting.live:
+        yield "can be changed while it runs"
     if _EFFECTS[setting.effect]:
         yield _EFFECTS[setting.effect]
 

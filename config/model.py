@@ -2,7 +2,8 @@
 
 `Settings` is flat: one attribute per setting, so that a component reads `settings.listen_port` and
 its type is known to the type checker. The attributes are declared in section classes (one noun per
-module), which `Settings` only gathers. It is frozen: what was loaded at the start is what runs.
+module), which `Settings` only gathers. It is frozen: what was loaded at the start is what runs,
+except for the settings declared `live`, which `take` changes for everybody who reads them here.
 
 Two kinds of default depend on the machine (home directory, host name); `resolve()` fills those in,
 after every source has been read, so that the declared defaults and the manual are the same
@@ -12,6 +13,7 @@ everywhere.
 import dataclasses
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
@@ -93,6 +95,13 @@ class Settings(
         room = self.commit_log_segment_bytes - RECORD_OVERHEAD_BYTES
         return max(1, min(self.max_message_bytes, room))
 
+    def take(self, values: Mapping[str, Value]) -> None:
+        """Change live settings of this very object, which all parts share. On the thread that owns
+        it; others see each value as it was or as it is."""
+        for name, value in values.items():
+            assert BY_NAME[name].live, name
+            object.__setattr__(self, name, value)
+
     @property
     def name_server_list(self) -> tuple[str, ...]:
         """The addresses of `name_servers`, blanks and empty entries taken out."""
@@ -123,6 +132,11 @@ class Settings(
     def transient_pool_effective(self) -> bool:
         """Whether segments are written in the transient pool (store/FORMAT.md 4.3)."""
         return self.transient_pool_enabled and not self.sync_flush and self.broker_role != "SLAVE"
+
+    @property
+    def client_ports(self) -> int:
+        """How many ports clients connect to; each has connections and buffers of its own."""
+        return 2 if self.vip_port_enabled else 1
 
     def value_of(self, setting: Setting) -> Value:
         """The value of one described setting."""

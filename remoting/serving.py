@@ -11,23 +11,17 @@ Loop thread only.
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from functools import partial
 from typing import TypeAlias
 
 from aerobee.protocol.frames.command import Command
 from aerobee.remoting.connection import Connection
-from aerobee.remoting.peers import address_text
-from aerobee.remoting.turns import Steps, StepsJob, Turns
-
-log = logging.getLogger("aerobee.remoting")
+from aerobee.remoting.turns import LONG_S, Steps, StepsJob, Turns
 
 #: What a handler gives: the answer, None for one that comes later or never, or the steps to it.
 Answer: TypeAlias = bytes | Steps | None
 
-# A request or step that holds the loop up for longer is named in the log.
-STALL_S = 0.1
 _ONEWAY = 2
 
 
@@ -36,8 +30,6 @@ class Serving(ABC):
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        # Requests (or steps of them) that held the loop up for longer than STALL_S.
-        self.stalls = 0
 
     @abstractmethod
     def serve(self, connection: Connection, command: Command) -> Answer:
@@ -81,8 +73,8 @@ class Serving(ABC):
             if answer is not None and not command.flag & _ONEWAY:
                 answers.append(answer)
                 room -= len(answer)
-            if now - started > STALL_S:
-                self._stalled(connection, command, now - started)
+            if now - started > LONG_S:
+                turns.note_long(now - started, command.code, connection)
             if now >= until or room < 0:
                 break
         if answers:
@@ -97,7 +89,8 @@ class Serving(ABC):
     ) -> bytes | None:
         """The answer, when the steps end within this slice. Raises `_Unfinished`: they go on in
         later turns, and the connection is not served meanwhile; and what the steps raise."""
-        job = StepsJob(self._turns, steps, partial(self._finished, connection, command, started))
+        finished = partial(self._finished, connection, command, started)
+        job = StepsJob(self._turns, steps, finished, command.code, connection)
         try:
             waits_for = job.advance(until)
         except StopIteration as end:
@@ -125,15 +118,6 @@ class Serving(ABC):
             self._turns.write(connection, answer)
         connection.keep(0)
         connection.release_reading()
-
-    def _stalled(self, connection: Connection, command: Command, spent_s: float) -> None:
-        self.stalls += 1
-        log.warning(
-            "one request held up all others code=%d peer=%s ms=%d",
-            command.code,
-            address_text(connection.peer),
-            spent_s * 1000,
-        )
 
 
 class _Unfinished(Exception):

@@ -34,6 +34,8 @@ Job: TypeAlias = Callable[[], bool]
 # What arrived and what is left over get this long each before the loop looks at its sockets again,
 # besides the request that is served when the time is over.
 TURN_S = 0.008
+# What takes longer is remembered, for the log of stalls.
+LONG_S = 0.02
 # What one connection, one request, or one piece of the broker's own work gets of it.
 SLICE_S = 0.002
 
@@ -44,6 +46,8 @@ class Outlet(Protocol):
     closed: bool
     # Bytes that are kept back until the turn ends.
     unwritten: int
+    # (address text, port) of the other end.
+    peer: tuple[str, int]
 
     def write(self, data: bytes) -> None:
         """Send whole frames."""
@@ -52,7 +56,7 @@ class Outlet(Protocol):
 class Turns:
     """The turns of one loop, for all that it serves."""
 
-    __slots__ = ("_jobs", "_kept", "_loop", "_open", "_wrote", "clock", "late", "until")
+    __slots__ = ("_jobs", "_kept", "_longest", "_loop", "_open", "_wrote", "clock", "late", "until")
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self.clock = clock
@@ -64,6 +68,8 @@ class Turns:
         self._wrote = False
         self._jobs: deque[Job] = deque()
         self._kept: list[tuple[Outlet, bytes]] = []
+        # What held the loop up longest since it was last asked: seconds, request code, whose.
+        self._longest: tuple[float, int, tuple[str, int]] | None = None
 
     def slice_until(self, now: float) -> float:
         """When a slice that begins `now` is over; it begins the turn if it is the first."""
@@ -96,6 +102,19 @@ class Turns:
         if not self._open:
             self._begin(self.clock())
         self._jobs.append(job)
+
+    def note_long(self, spent_s: float, code: int, connection: Outlet) -> None:
+        """One request, or one slice of its steps, took longer than others like to wait."""
+        if self._longest is None or spent_s > self._longest[0]:
+            self._longest = (spent_s, code, connection.peer)
+
+    def last_long(self) -> str | None:
+        """What held the loop up longest since the last call, for the log; None: nothing did."""
+        longest, self._longest = self._longest, None
+        if longest is None:
+            return None
+        spent_s, code, (host, port) = longest
+        return f"code={code} peer={host}:{port} ms={spent_s * 1000:.0f}"
 
     @property
     def waiting(self) -> int:
@@ -146,24 +165,37 @@ class Turns:
 class StepsJob:
     """Runs the steps of one request: a slice a turn, and after each future that they wait for."""
 
-    __slots__ = ("_done", "_steps", "_turns")
+    __slots__ = ("_code", "_connection", "_done", "_steps", "_turns")
 
     def __init__(
         self,
         turns: Turns,
         steps: Steps,
         done: Callable[[bytes | None, Exception | None], None],
+        code: int,
+        connection: Outlet,
     ) -> None:
-        """`done` gets the answer or what was raised; it is called once, never by `start`'s caller
-        before `start` has returned False."""
+        """`done` gets the answer or what was raised, once, when the steps end as a job. They are
+        those of a request with that code, of that connection."""
         self._turns = turns
         self._steps = steps
         self._done = done
+        self._code = code
+        self._connection = connection
 
     def __call__(self) -> bool:
         """One slice, as a job of the turns."""
+        turns = self._turns
+        started = turns.clock()
+        more = self._slice(turns.slice_until(started))
+        spent_s = turns.clock() - started
+        if spent_s > LONG_S:
+            turns.note_long(spent_s, self._code, self._connection)
+        return more
+
+    def _slice(self, until: float) -> bool:
         try:
-            waits_for = self.advance(self._turns.slice_until(self._turns.clock()))
+            waits_for = self.advance(until)
         except StopIteration as end:
             self._done(end.value, None)
             return False

@@ -436,6 +436,11 @@ class MessageStore:
             if not any(start <= gap.start and gap.end <= end for start, end in known):
                 self._damage.note(Verdict(Kind.RECORD, *gap), None)
 
+    def settings_changed(self, settings: Settings) -> None:
+        """Live settings (config/reload.py) have other values in `settings`, the object that the
+        store was opened with. What reads them there needs no word; the clock keeps one."""
+        self._time.hold_for(RetentionRules.of(settings).retention_ms)
+
     @property
     def unchecked_bytes(self) -> int:
         """Bytes of the log that were not checked since the store was opened, or are damaged."""

@@ -44,7 +44,8 @@ ORDER: dict[str, tuple[str, ...]] = {
     ),
     "config": (
         *("errors", "settings", "properties", "logs", "model"),
-        *("limits", "manual", "ports", "rules", "sources", "load"),
+        *("limits", "memory", "manual", "limits_page", "ports", "rules"),
+        *("sources", "load", "reload"),
     ),
     "remoting": (
         *("errors", "limits", "stats", "peers", "tls", "calls", "budget", "turns"),

@@ -15,6 +15,9 @@ from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.metrics import Fill, Number, Page
 from aerobee.broker.stats import BrokerStats, ConsumerStats, RequestStats
 from aerobee.broker.tables.groups import is_system_group
+from aerobee.broker.tables.topics import TopicTable
+from aerobee.config.memory import available_memory, worst_cases
+from aerobee.config.model import BY_NAME, Settings
 from aerobee.protocol.codes import ResponseCode, request_name
 from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 from aerobee.remoting.stats import ServerStats
@@ -243,6 +246,39 @@ async def numbers(*sources: Callable[[], Sequence[Number]]) -> Fill:
     return lambda page: page.numbers(read)
 
 
+async def limits(
+    settings: Callable[[], Settings], used: Mapping[str, Callable[[], float]], topics: TopicTable
+) -> Fill:
+    """How much of each limit is used, by the setting's attribute, and the memory they allow."""
+    current = settings()
+    numbers = {name: count() for name, count in used.items()}
+    all_topics = list(topics.all())
+
+    def fill(page: Page) -> None:
+        numbers["max_queues"] = sum(
+            max(topic.read_queues, topic.write_queues) for topic in all_topics
+        )
+        page.tally(
+            "aerobee_limit_used_ratio",
+            "Used part of a limit, 1 when it is hit",
+            "limit",
+            {
+                BY_NAME[name].full_key: number / getattr(current, name)
+                for name, number in numbers.items()
+            },
+        )
+        page.family("aerobee_memory_worst_case_bytes", "Memory that all limits together allow").add(
+            sum(case.bytes for case in worst_cases(current))
+        )
+        memory = available_memory()
+        if memory is not None:
+            page.family(
+                "aerobee_memory_available_bytes", "Memory of the machine or the control group"
+            ).add(memory.bytes)
+
+    return fill
+
+
 async def runtime(version: str, started_s: float, health: HealthChecks, loop: LoopMonitor) -> Fill:
     """The process itself: version, start, health, its loop."""
     verdicts = health.run()
@@ -263,5 +299,8 @@ async def runtime(version: str, started_s: float, health: HealthChecks, loop: Lo
         page.histogram(
             "aerobee_loop_lag_seconds", "How late the event loop runs its timers"
         ).add_buckets(loop.lag)
+        page.family(
+            "aerobee_loop_stalls_total", "Turns of the event loop that took more than 100 ms"
+        ).add(loop.stalls)
 
     return fill

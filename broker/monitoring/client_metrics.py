@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 
 from aerobee.broker.monitoring.broker_metrics import yes_no
 from aerobee.broker.monitoring.http import HttpServer
-from aerobee.broker.monitoring.metrics import Fill, Page
+from aerobee.broker.monitoring.metrics import Fill, LoopTurns, Page
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Member
 from aerobee.broker.tables.groups import is_system_group
 from aerobee.nameserver.server import NameServerCounts
 from aerobee.protocol.codes import request_name, version_name
+from aerobee.remoting.connection import Connection
 
 _PROTOCOL = "remoting"
 # Ordinals of released versions; a client may claim any number (protocol/WIRE.md 1.5).
@@ -20,15 +21,21 @@ _VERSIONS = range(213, 612)
 
 async def clients(table: ClientTable) -> Fill:
     """Connections of producers, and of consumers by group; a connection counts once in each."""
-    producers = {
-        member.connection: member for _, members in table.producer_groups() for member in members
-    }
-    by_producer = Counter(map(_software, producers.values()))
-    by_consumer = Counter(
-        (group.name, *_software(member), _mode(group))
-        for group in table.consumer_groups()
-        for member in group.members.values()
-    )
+    turns = LoopTurns()
+    producers: dict[Connection, Member] = {}
+    for _, members in list(table.producer_groups()):
+        await turns.pause()
+        for member in members:
+            producers[member.connection] = member
+    by_producer: Counter[tuple[str, str]] = Counter()
+    for member in producers.values():
+        await turns.pause()
+        by_producer[_software(member)] += 1
+    by_consumer: Counter[tuple[str, str, str, str]] = Counter()
+    for group in table.consumer_groups():
+        for member in list(group.members.values()):
+            await turns.pause()
+            by_consumer[group.name, *_software(member), _mode(group)] += 1
 
     def fill(page: Page) -> None:
         connections = page.family(
@@ -106,6 +113,11 @@ async def http_port(server: HttpServer) -> Fill:
                     "aerobee_http_connections_refused_total",
                     "HTTP connections beyond the limit",
                     server.refused,
+                ),
+                (
+                    "aerobee_http_connections_evicted_total",
+                    "HTTP connections closed to make room for a new one",
+                    server.evicted,
                 ),
             ]
         )

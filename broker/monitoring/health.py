@@ -3,7 +3,8 @@
 Alive (`/live`): the event loop turns. That stays true while the store is read-only after a failed
 sync, so that a supervisor does not restart away the evidence and reads go on. A timer asks to be
 called every `interval_s` (`LoopMonitor`); how much later it comes is the loop's lag: the time a
-frame may wait before the loop looks at it. The histogram feeds /metrics, `stuck_s` feeds /live.
+frame may wait before the loop looks at it. The histogram feeds /metrics, `stuck_s` feeds /live and
+the watchdog, and a lag of more than a tenth of a second is logged with the request that caused it.
 
 Ready (`/ready`): recovered, the store takes writes, a name server knows us, the disk is below the
 ratio at which sends are refused. A probe returns None when all is well, else a sentence saying what
@@ -14,6 +15,7 @@ a change was first seen, so `HealthChecks.run` is also called from the daemon's 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,9 +29,18 @@ from aerobee.broker.stats import STAGE_BOUNDS, Buckets
 from aerobee.store.disk.disk_watch import full_directories, refusal_text
 from aerobee.store.disk.files import DiskSpace, Files
 
+log = logging.getLogger("aerobee.broker.health")
+
 Probe: TypeAlias = Callable[[], str | None]
 
 _JSON = "application/json"
+# Often enough that no stall hides between two looks; twenty calls a second cost nothing.
+_INTERVAL_S = 0.05
+_STALL_S = 0.1
+# A line about stalls comes at most so often, and counts those in between.
+_REPORT_S = 1.0
+
+LastLong: TypeAlias = Callable[[], str | None]
 
 
 class Verdict(NamedTuple):
@@ -55,17 +66,39 @@ class _Check:
 
 
 class LoopMonitor:
-    """Lag of one event loop. Started and stopped on that loop; `stuck_s` may be read anywhere."""
+    """Lag of one event loop. Started and stopped on that loop; `stuck_s` may be read anywhere.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, interval_s: float = 0.5) -> None:
+    A turn of the loop that takes longer than `stall_s` is a stall: everybody waited. It is counted,
+    and logged with what was served longest in it, which `watch` is told who knows.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        interval_s: float = _INTERVAL_S,
+        stall_s: float = _STALL_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        # The clock is not the loop's: uvloop's stands still while a turn lasts.
         self._loop = loop
         self._interval_s = interval_s
+        self._stall_s = stall_s
+        self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
-        self._last_turn = loop.time()
+        self._last_turn = clock()
+        self._last_long: LastLong = _nobody_knows
+        self._reported_at = -_REPORT_S
+        self._unreported = _Unreported()
         self.lag = Buckets(STAGE_BOUNDS)
+        self.stalls = 0
+
+    def watch(self, last_long: LastLong) -> None:
+        """From now on `last_long()` names what was served longest since it was last asked, such as
+        `code=310 peer=192.0.2.1:40000 ms=230`; None when nothing was. It is asked each turn."""
+        self._last_long = last_long
 
     def start(self) -> None:
-        self._last_turn = self._loop.time()
+        self._last_turn = self._clock()
         self._arm()
 
     def stop(self) -> None:
@@ -75,18 +108,53 @@ class LoopMonitor:
 
     def stuck_s(self) -> float:
         """Seconds by which the loop's timer is overdue now."""
-        return max(0.0, self._loop.time() - self._last_turn - self._interval_s)
+        return max(0.0, self._clock() - self._last_turn - self._interval_s)
 
     def _arm(self) -> None:
-        due = self._last_turn + self._interval_s
-        self._timer = self._loop.call_at(due, self._turned, due)
+        self._timer = self._loop.call_later(self._interval_s, self._turned)
 
-    def _turned(self, due: float) -> None:
-        now = self._loop.time()
-        self.lag.add(max(0.0, now - due))
-        # From now, not from `due`: after a stall the missed turns are not made up for.
+    def _turned(self) -> None:
+        now = self._clock()
+        # From now, not from when it was due: after a stall the missed turns are not made up for.
+        late_s = max(0.0, now - self._last_turn - self._interval_s)
         self._last_turn = now
         self._arm()
+        self.lag.add(late_s)
+        served = self._last_long()
+        if late_s >= self._stall_s:
+            self.stalls += 1
+            self._unreported.add(late_s, served)
+        if self._unreported.count and now - self._reported_at >= _REPORT_S:
+            self._reported_at = now
+            self._unreported.report()
+
+
+class _Unreported:
+    """Stalls since the last line about them: how many, and the longest."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._longest_s = 0.0
+        self._served: str | None = None
+
+    def add(self, late_s: float, served: str | None) -> None:
+        self.count += 1
+        if late_s > self._longest_s:
+            self._longest_s, self._served = late_s, served
+
+    def report(self) -> None:
+        log.warning(
+            "event loop stalled ms=%.0f stalls=%d longest=%s",
+            self._longest_s * 1000,
+            self.count,
+            self._served or "no request; a task of the broker or the machine",
+            extra={"each": True},  # one a second at most
+        )
+        self.count, self._longest_s, self._served = 0, 0.0, None
+
+
+def _nobody_knows() -> None:
+    return None
 
 
 class HealthChecks:

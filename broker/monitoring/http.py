@@ -1,11 +1,20 @@
 """The one HTTP port: metrics, liveness, readiness. Only GET and HEAD, everything bounded.
 
-h11 parses and writes HTTP/1.1; asyncio's streams carry the bytes on the broker's own loop. The port
-is for one scraper and a few probes, so its limits are small and it cannot starve the broker's
-clients: at most `connections` open at once (one more takes the place of the longest idle one, or
-gets 503 when all are busy), a request head of at most `head_bytes` that must arrive within
-`head_timeout_s`, no request bodies, and an answer that must have been taken within
-`write_timeout_s`. A connection that has been served closes after `idle_timeout_s` of silence.
+h11 parses and writes HTTP/1.1; asyncio's streams carry the bytes on the broker's own loop. What h11
+lets pass for the sake of old peers is refused here as well, because a proxy in front may read it in
+another way: Content-Length beside Transfer-Encoding, lines that end in a bare line feed, folded
+header lines, versions other than 1.0 and 1.1. There are no request bodies: a head that announces
+one is answered with 413, and the connection ends, so no byte behind it is taken for a request.
+
+The port is for one scraper and a few probes, so its limits are small and it cannot starve the
+broker's clients. At most `connections` are open at once, and a newcomer is always served: the
+longest idle connection makes room for it, else the one that has been longest about sending its
+request, then about taking its answer, then about waiting for it. A thousand peers that dribble
+push out each other, and a probe, which sends its request at once, is answered in its turn. Besides,
+a request head has at most `head_bytes` and must arrive within `head_timeout_s`; answers that
+peers have not taken have at most `unsent_bytes` in all (503 above that), and each must have been
+taken within `write_timeout_s`. A connection that has been served closes after `idle_timeout_s` of
+silence. Between two requests of a connection the loop turns, however many it sends at once.
 
 A route is a coroutine function `(Request) -> Response`. A route that raises is a bug of ours: it is
 logged with its traceback and answered with 500; the connection is closed.
@@ -16,10 +25,14 @@ Threads: none here; a route that computes for long hands its work to a thread it
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import functools
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping
+import re
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -30,6 +43,12 @@ from aerobee.remoting.errors import RemotingListenError
 log = logging.getLogger("aerobee.broker.http")
 
 _READ_BYTES = 4096
+# Connections the kernel keeps while the loop is busy: more than a burst of probes and dribblers,
+# because one that finds no room tries again a second later.
+_BACKLOG = 1024
+_ACCEPT_PAUSE_S = 1.0
+# A line feed without its carriage return, or a line that goes on in the next one.
+_LOOSE_LINE = re.compile(rb"(?<!\r)\n|\r\n[ \t]")
 _REASONS = {
     200: b"OK",
     400: b"Bad Request",
@@ -39,7 +58,9 @@ _REASONS = {
     413: b"Content Too Large",
     431: b"Request Header Fields Too Large",
     500: b"Internal Server Error",
+    501: b"Not Implemented",
     503: b"Service Unavailable",
+    505: b"HTTP Version Not Supported",
 }
 _BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\n"
@@ -57,6 +78,8 @@ class HttpLimits:
     # Longer than the usual scrape interval, so that a scraper keeps its connection.
     idle_timeout_s: float = 150.0
     write_timeout_s: float = 10.0
+    # Some large pages of metrics.
+    unsent_bytes: int = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +102,10 @@ class Response:
     headers: tuple[tuple[str, str], ...] = ()
 
 
+# What a scraper gets while others wait for more than the port may hold.
+BUSY = Response(503, b"busy; try again\n", headers=(("Retry-After", "1"),))
+
+_Waiting: TypeAlias = dict[asyncio.Task[None], None]
 Route: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
@@ -93,7 +120,7 @@ class _Refused(Exception):
 class HttpServer:
     """Serves `routes` (path to coroutine function) on one address.
 
-    `open` and `refused` count connections, `requests` counts answers by status.
+    `open`, `refused` and `evicted` count connections, `requests` counts answers by status.
     """
 
     def __init__(
@@ -107,10 +134,17 @@ class HttpServer:
         self._requested_port = port
         self._routes = dict(routes)
         self._limits = limits or HttpLimits()
-        self._server: asyncio.Server | None = None
+        self._listeners: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
         self._connections: set[asyncio.Task[None]] = set()
-        self._idle: dict[asyncio.Task[None], None] = {}  # longest idle first
+        # Connections by what they wait for, the longest first, in the order of who makes room.
+        self._idle: _Waiting = {}
+        self._reading: _Waiting = {}
+        self._writing: _Waiting = {}
+        self._served: _Waiting = {}
+        self._unsent_bytes = 0
         self.refused = 0
+        self.evicted = 0
         self.requests: dict[int, int] = {}
 
     async def start(self) -> None:
@@ -120,19 +154,22 @@ class HttpServer:
         hears of it here.
         """
         try:
-            self._server = await asyncio.start_server(
-                self._accepted, self._host, self._requested_port, limit=_READ_BYTES, backlog=64
-            )
+            self._listeners = await _listen(self._host, self._requested_port)
         except OSError as error:
             raise RemotingListenError(
                 _cannot_listen(self._host, self._requested_port, error)
             ) from error
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            accepting = loop.create_task(self._accept_forever(listener))
+            accepting.add_done_callback(_surface)
+            self._accepting.append(accepting)
 
     @property
     def port(self) -> int:
         """The port listened on; the real one when 0 was asked for."""
-        assert self._server is not None, "started"
-        number: int = self._server.sockets[0].getsockname()[1]
+        assert self._listeners, "started"
+        number: int = self._listeners[0].getsockname()[1]
         return number
 
     @property
@@ -141,16 +178,38 @@ class HttpServer:
 
     async def close(self) -> None:
         """Stop listening and end all connections, answered or not."""
-        if self._server is None:
-            return
-        self._server.close()
-        for task in self._connections:
+        for task in (*self._accepting, *self._connections):
             task.cancel()
-        if self._connections:
-            await asyncio.wait(self._connections)
+        ending = {*self._accepting, *self._connections}
+        if ending:
+            await asyncio.wait(ending)
+        for listener in self._listeners:
+            listener.close()
+
+    async def _accept_forever(self, listener: socket.socket) -> None:
+        """One connection at a time: a thousand that come at once must not hold up the loop."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                if error.errno != errno.ECONNABORTED:
+                    # No descriptor left: wait for some to be closed.
+                    log.warning("cannot accept, pausing server=http error=%s", error)
+                    await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
+            reader = asyncio.StreamReader(limit=_READ_BYTES, loop=loop)
+            protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+            try:
+                transport, _ = await loop.connect_accepted_socket(
+                    functools.partial(_same, protocol), accepted
+                )
+            except OSError:
+                accepted.close()  # the peer has gone in between
+                continue
+            self._accepted(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A plain callback: the task below is ours, kept until it ends.
         if len(self._connections) >= self._limits.connections and not self._evict():
             self.refused += 1
             writer.write(_BUSY)
@@ -158,17 +217,34 @@ class HttpServer:
             return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+        # From now on, so that it can make room even before it has run.
+        self._reading[task] = None
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._connections.discard(task)
+        for waiting in (self._idle, self._reading, self._writing, self._served):
+            waiting.pop(task, None)
 
     def _evict(self) -> bool:
-        """Make room by ending the longest idle connection; False when none is idle."""
-        idlest = next(iter(self._idle), None)
-        if idlest is None:
-            return False
-        del self._idle[idlest]
-        self._connections.discard(idlest)
-        idlest.cancel()
-        return True
+        """Make room by ending a connection; False when each is about to do its next step."""
+        for waiting in (self._idle, self._reading, self._writing, self._served):
+            for task in waiting:
+                self._ended(task)
+                task.cancel()
+                self.evicted += 1
+                return True
+        return False
+
+    @contextlib.contextmanager
+    def _waits(self, waiting: _Waiting) -> Iterator[None]:
+        task = asyncio.current_task()
+        assert task is not None
+        waiting.setdefault(task)
+        try:
+            yield
+        finally:
+            waiting.pop(task, None)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # High water 0: drain() then means that the peer's kernel has taken everything.
@@ -176,10 +252,14 @@ class HttpServer:
         http = _HttpConnection(reader, writer, self._limits)
         try:
             # A new connection has to say something at once.
-            async with asyncio.timeout(self._limits.head_timeout_s):
-                await http.wait_data()
+            with self._waits(self._reading):
+                async with asyncio.timeout(self._limits.head_timeout_s):
+                    await http.wait_data()
             while await self._serve_one(http):
-                await self._wait_idle(http)
+                await asyncio.sleep(0)
+                with self._waits(self._idle):
+                    async with asyncio.timeout(self._limits.idle_timeout_s):
+                        await http.wait_data()
         except (TimeoutError, OSError, h11.LocalProtocolError):
             pass  # a peer that is too slow, or gone: nothing is owed to it
         except Exception:
@@ -188,26 +268,22 @@ class HttpServer:
             # Not close(): that would wait for a peer that takes nothing.
             writer.transport.abort() if http.broken else writer.close()
 
-    async def _wait_idle(self, http: _HttpConnection) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._idle[task] = None
-        try:
-            async with asyncio.timeout(self._limits.idle_timeout_s):
-                await http.wait_data()
-        finally:
-            self._idle.pop(task, None)
-
     async def _serve_one(self, http: _HttpConnection) -> bool:
         """Serve one request; True when the connection can carry another."""
         try:
-            request = await http.request()
+            with self._waits(self._reading):
+                request = await http.request()
         except _Refused as refusal:
             await self._answer(http, "GET", refusal.response, last=True)
             return False
         if request is None:
             return False
-        response = await self._respond(request)
+        with self._waits(self._served):
+            response = await self._respond(request)
+        if self._unsent_bytes and (
+            self._unsent_bytes + len(response.body) > self._limits.unsent_bytes
+        ):
+            response = BUSY
         await self._answer(http, request.method, response, last=response.status == 500)
         return http.start_next()
 
@@ -228,7 +304,12 @@ class HttpServer:
         self, http: _HttpConnection, method: str, response: Response, last: bool
     ) -> None:
         self.requests[response.status] = self.requests.get(response.status, 0) + 1
-        await http.answer(method, response, last)
+        self._unsent_bytes += len(response.body)
+        try:
+            with self._waits(self._writing):
+                await http.answer(method, response, last)
+        finally:
+            self._unsent_bytes -= len(response.body)
 
 
 class _HttpConnection:
@@ -241,12 +322,24 @@ class _HttpConnection:
         self._writer = writer
         self._limits = limits
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
+        self._tail = b""  # of what was received
+        self._loose = False
         self.broken = False
 
     async def wait_data(self) -> None:
         """Return when the peer has sent something, or has ended."""
         if not self._h11.trailing_data[0]:
-            self._h11.receive_data(await self._reader.read(_READ_BYTES))
+            await self._receive()
+
+    async def _receive(self) -> None:
+        data = await self._reader.read(_READ_BYTES)
+        # Nothing but heads is taken from a peer, so this holds for every line.
+        text = self._tail + data
+        if _LOOSE_LINE.search(text):
+            self._loose = True
+        else:
+            self._tail = text[-2:]
+            self._h11.receive_data(data)
 
     async def request(self) -> Request | None:
         """The next whole request, None at the end; raises _Refused for what is not served."""
@@ -262,13 +355,13 @@ class _HttpConnection:
     async def _whole_request(self) -> Request | None:
         request: Request | None = None
         while True:
+            if self._loose:
+                raise _Refused(400, "a line of the head ends in a bare line feed, or is folded")
             event = self._h11.next_event()
             if event is h11.NEED_DATA:
-                self._h11.receive_data(await self._reader.read(_READ_BYTES))
+                await self._receive()
             elif isinstance(event, h11.Request):
                 request = _request(event)
-            elif isinstance(event, h11.Data):
-                raise _Refused(413, "requests with a body are not served here; only GET and HEAD")
             elif isinstance(event, h11.EndOfMessage):
                 return request
             else:  # ConnectionClosed, PAUSED
@@ -308,6 +401,37 @@ class _HttpConnection:
         return True
 
 
+def _same(protocol: asyncio.StreamReaderProtocol) -> asyncio.StreamReaderProtocol:
+    return protocol
+
+
+def _surface(task: asyncio.Task[None]) -> None:
+    """Accepting ends by cancellation only; anything else is a bug and must be seen."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("accepting HTTP connections has stopped", exc_info=error)
+
+
+async def _listen(host: str, port: int) -> list[socket.socket]:
+    """A listening socket for each address of `host`, all on one port. Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    listeners: list[socket.socket] = []
+    try:
+        for family, _, _, _, address in dict.fromkeys(found):
+            listener = socket.create_server(
+                (address[0], port, *address[2:]), family=family, backlog=_BACKLOG
+            )
+            listeners.append(listener)
+            listener.setblocking(False)
+            port = port or listener.getsockname()[1]
+    except OSError:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
+
+
 def _cannot_listen(host: str, port: int, error: OSError) -> str:
     # asyncio puts a sentence of its own, with the address in it, in the place of the reason.
     reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
@@ -319,8 +443,17 @@ def _cannot_listen(host: str, port: int, error: OSError) -> str:
 
 
 def _request(event: h11.Request) -> Request:
+    if event.http_version not in (b"1.0", b"1.1"):
+        raise _Refused(505, "HTTP/1.1 is spoken here")
     headers: dict[str, str] = {}
     for name, value in event.headers:
         headers.setdefault(name.decode("latin-1"), value.decode("latin-1"))
+    length = headers.get("content-length", "0")
+    if "transfer-encoding" in headers:
+        if "content-length" in headers:
+            raise _Refused(400, "Content-Length and Transfer-Encoding in one request")
+        length = "chunked"
+    if length.strip("0"):
+        raise _Refused(413, "requests with a body are not served here; only GET and HEAD")
     path, _, query = event.target.decode("latin-1").partition("?")
     return Request(event.method.decode("latin-1"), path, query, headers)

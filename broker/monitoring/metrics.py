@@ -9,17 +9,20 @@ lock.
 
 That thread shares the interpreter's lock with the event loop, which could otherwise wait a whole
 switch interval (5 ms) at each of its turns while a large page is built; so the work is cut into
-pieces of a few tenths of a millisecond with a short sleep between (`_Yielding`), and samples are
-made one by one while they are being written, not kept.
+pieces of a millisecond with a short sleep between (`_Yielding`), and samples are made one by one
+while they are being written, not kept.
+
+A page is bounded: of each family the `series_limit` largest series, and the others added up under
+`__other__` (`series.py`); `aerobee_metrics_folded_series` says how many those are. Scrapes that ask
+for the same format while one is being answered share its answer: two Prometheus servers cost no
+more than one, and somebody who asks without end gets no more than one page at a time made.
 
 prometheus-client is imported by that thread at the first scrape: it costs 5 MB and 20 ms, and a
 broker nobody scrapes should not pay.
 
 Names beginning `rocketmq_` are RocketMQ 5's and carry its labels (`cluster`, `node_type`,
 `node_id` and the configured ones); names beginning `aerobee_` are ours, in seconds and bytes.
-Label values come from configured topics and groups only. Past `series_limit` a family adds
-everything further up in one series whose labels read `__other__`, and
-`aerobee_metrics_folded_series` says so.
+Label values come from configured topics and groups only.
 """
 
 from __future__ import annotations
@@ -32,11 +35,13 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
+from operator import add
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, cast
 
-from aerobee.broker.monitoring.http import Request, Response
-from aerobee.broker.stats import OTHER, Buckets
+from aerobee.broker.monitoring.http import BUSY, Request, Response
+from aerobee.broker.monitoring.series import Labels, Shown, TopSeries, Vector
+from aerobee.broker.stats import Buckets
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -47,13 +52,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("aerobee.broker.metrics")
 
 ROCKETMQ_PREFIX = "rocketmq_"
-# 64 samples or additions take about 0.4 ms; the sleep lets a waiting loop thread wake and run.
-_STEPS = 64
+# The sleep lets a waiting loop thread wake and run. The pieces are as long as that thread can bear:
+# while it is busy, each sleep costs this one a whole switch interval. The clock is read every
+# `_STEPS` samples or additions.
+_STEPS = 32
+_PIECE_S = 0.001
 _PAUSE_S = 0.00005
+# Formats that pages are made in at the same time; scrapers ask for two or three.
+_MOST_FORMATS = 4
 # Smaller pages are sent faster than they are packed.
 _GZIP_FROM_BYTES = 8192
 
-Labels: TypeAlias = tuple[str, ...]
+Series: TypeAlias = tuple[Labels, Vector]
 # A family of one number: its name, its help text, and the value now.
 Number: TypeAlias = tuple[str, str, float]
 P = ParamSpec("P")
@@ -67,74 +77,66 @@ class MetricsOptions:
     broker_name: str
     labels: tuple[tuple[str, str], ...] = ()
     rocketmq_names: bool = True
-    series_limit: int = 50_000
+    series_limit: int = 1000
 
 
 class _Yielding:
-    """Lets other threads have the interpreter's lock, once every `_STEPS` steps."""
+    """Lets other threads have the interpreter's lock, after each piece of `_PIECE_S`."""
 
-    __slots__ = ("_left",)
+    __slots__ = ("_left", "_since")
 
     def __init__(self) -> None:
         self._left = _STEPS
+        self._since = time.perf_counter()
 
     def step(self) -> None:
         self._left -= 1
-        if not self._left:
-            self._left = _STEPS
+        if self._left:
+            return
+        self._left = _STEPS
+        if time.perf_counter() - self._since >= _PIECE_S:
             time.sleep(_PAUSE_S)
+            self._since = time.perf_counter()
 
 
 class Family:
     """One metric family being filled; label values in the order of its names."""
 
     def __init__(
-        self,
-        kind: str,
-        name: str,
-        help_text: str,
-        labels: Sequence[str],
-        limit: int,
-        yielding: _Yielding,
+        self, kind: str, name: str, help_text: str, labels: Sequence[str], yielding: _Yielding
     ) -> None:
         self.kind = kind
         self.name = name
         self.help_text = help_text
         self.labels = tuple(labels)
-        self.plain: dict[Labels, float] = {}
-        self.buckets: dict[Labels, Buckets] = {}
-        self.folded = 0
-        self._limit = limit
+        self.values: dict[Labels, Vector] = {}
+        self.bounds: tuple[float, ...] = ()  # of a histogram
         self._yielding = yielding
 
     def add(self, value: float, *label_values: str) -> None:
         """Add to the series of these label values (new ones begin at 0)."""
-        key = self._key(label_values, self.plain)
-        self.plain[key] = self.plain.get(key, 0) + value
+        self._add((value,), label_values)
 
     def add_buckets(self, buckets: Buckets, *label_values: str, scale: float = 1.0) -> None:
         """Add a histogram; `scale` turns the unit of its bounds into the family's."""
-        key = self._key(label_values, self.buckets)
-        known = self.buckets.get(key)
-        if known is None:
-            known = self.buckets[key] = Buckets([bound * scale for bound in buckets.bounds])
-        known.counts = [a + b for a, b in zip(known.counts, tuple(buckets.counts), strict=True)]
-        known.total += buckets.total * scale
+        if not self.bounds:
+            self.bounds = tuple(bound * scale for bound in buckets.bounds)
+        self._add((*buckets.counts, buckets.total * scale), label_values)
 
-    def _key(self, values: Labels, series: Mapping[Labels, object]) -> Labels:
-        assert len(values) == len(self.labels), f"{self.name} has labels {self.labels}"
+    def _add(self, vector: Vector, key: Labels) -> None:
+        assert len(key) == len(self.labels), f"{self.name} has labels {self.labels}"
         self._yielding.step()
-        if values in series or len(series) < self._limit or not values:
-            return values
-        self.folded += 1
-        return (OTHER,) * len(values)
+        known = self.values.get(key)
+        self.values[key] = vector if known is None else tuple(map(add, known, vector))
 
 
 class Page:
     """Collects the families of one scrape."""
 
-    def __init__(self, options: MetricsOptions) -> None:
+    def __init__(self, options: MetricsOptions, tops: dict[str, TopSeries]) -> None:
+        """`tops` keeps, by the names of families, the choice of their series between scrapes."""
         self._options = options
+        self._tops = tops
         self._families: dict[str, Family] = {}
         self._yielding = _Yielding()
         # Built-in labels win over configured ones of the same name, here and in `_labels`.
@@ -145,10 +147,17 @@ class Page:
             "node_id": options.broker_name,
         }
 
-    def family(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Family:
-        """A counter when the name ends in `_total`, else a gauge."""
+    def family(
+        self,
+        name: str,
+        help_text: str,
+        labels: Sequence[str] = (),
+        merge: Callable[[float, float], float] = add,
+    ) -> Family:
+        """A counter when the name ends in `_total`, else a gauge; `merge` makes one value of those
+        of two series that a page has no room for."""
         kind = "counter" if name.endswith("_total") else "gauge"
-        return self._family(kind, name, help_text, labels)
+        return self._family(kind, name, help_text, labels, merge)
 
     def numbers(self, numbers: Iterable[Number], **labels: str) -> None:
         """Families of one number each, all under the same labels."""
@@ -166,70 +175,106 @@ class Page:
 
     def collect(self) -> Iterator[Metric]:
         """Everything as prometheus-client's families, in the order of first use."""
+        families = list(self._families.values())
+        shown = {
+            family.name: self._tops[family.name].choose(family.values, self._yielding.step)
+            for family in families
+        }
         self.tally(
             "aerobee_metrics_folded_series",
             "Series beyond the limit of their family, added up as __other__ in this scrape",
             "family",
-            {family.name: family.folded for family in self._families.values() if family.folded},
+            {name: series.folded for name, series in shown.items() if series.folded},
         )
-        for family in self._families.values():
+        folded = self._families["aerobee_metrics_folded_series"]
+        shown[folded.name] = Shown(folded.values, {}, 0)
+        for family in [*families, folded]:
             if self._options.rocketmq_names or not family.name.startswith(ROCKETMQ_PREFIX):
-                yield self._metric(family)
+                yield self._metric(family, shown[family.name])
 
-    def _family(self, kind: str, name: str, help_text: str, labels: Sequence[str]) -> Family:
+    def _family(
+        self,
+        kind: str,
+        name: str,
+        help_text: str,
+        labels: Sequence[str],
+        merge: Callable[[float, float], float] = add,
+    ) -> Family:
         family = self._families.get(name)
         if family is None:
-            family = self._families[name] = Family(
-                kind, name, help_text, labels, self._options.series_limit, self._yielding
-            )
+            family = Family(kind, name, help_text, labels, self._yielding)
+            self._families[name] = family
+            if name not in self._tops:
+                limit, counts = self._options.series_limit, kind != "gauge"
+                self._tops[name] = TopSeries(family.labels, limit, counts=counts, merge=merge)
         assert (family.kind, family.labels) == (kind, tuple(labels)), name
         return family
 
-    def _metric(self, family: Family) -> Metric:
+    def _metric(self, family: Family, shown: Shown) -> Metric:
         from prometheus_client.metrics_core import Metric
 
         metric = Metric(family.name.removesuffix("_total"), family.help_text, family.kind)
         base = self._base if family.name.startswith(ROCKETMQ_PREFIX) else {}
         # The encoders only iterate; a list of all samples of a large page would be megabytes.
-        metric.samples = cast("list[Sample]", _Samples(family, base, self._yielding))
+        metric.samples = cast("list[Sample]", _Samples(family, shown, base, self._yielding))
         return metric
 
 
 class _Samples:
     """The samples of a family, made while they are being iterated over."""
 
-    def __init__(self, family: Family, base: Mapping[str, str], yielding: _Yielding) -> None:
+    def __init__(
+        self, family: Family, shown: Shown, base: Mapping[str, str], yielding: _Yielding
+    ) -> None:
         self._family = family
+        self._shown = shown
         self._base = base
         self._yielding = yielding
 
     def __iter__(self) -> Iterator[Sample]:
         from prometheus_client.samples import Sample
 
-        for name, labels, value in self._histogram() if self._family.buckets else self._plain():
+        series = chain(self._shown.own.items(), self._shown.rest.items())
+        samples = self._histogram if self._family.bounds else self._plain
+        for name, labels, value in samples(series):
             self._yielding.step()
             yield Sample(name, labels, value)
 
-    def _plain(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        family = self._family
-        for key, value in family.plain.items():
-            yield family.name, self._labels(key), value
+    def _plain(self, series: Iterable[Series]) -> Iterator[tuple[str, dict[str, str], float]]:
+        for key, (value,) in series:
+            yield self._family.name, self._labels(key), value
 
-    def _histogram(self) -> Iterator[tuple[str, dict[str, str], float]]:
+    def _histogram(self, series: Iterable[Series]) -> Iterator[tuple[str, dict[str, str], float]]:
         from prometheus_client.utils import floatToGoString
 
-        family = self._family
-        for key, buckets in family.buckets.items():
+        name = self._family.name
+        edges = [*map(floatToGoString, self._family.bounds), "+Inf"]
+        for key, (*counts, total) in series:
             labels = self._labels(key)
-            steps = list(accumulate(buckets.counts))
-            edges = [*map(floatToGoString, buckets.bounds), "+Inf"]
+            steps = list(accumulate(counts))
             for edge, count in zip(edges, steps, strict=True):
-                yield f"{family.name}_bucket", {**labels, "le": edge}, count
-            yield f"{family.name}_count", labels, steps[-1]
-            yield f"{family.name}_sum", labels, buckets.total
+                yield f"{name}_bucket", {**labels, "le": edge}, count
+            yield f"{name}_count", labels, steps[-1]
+            yield f"{name}_sum", labels, total
 
     def _labels(self, key: Labels) -> dict[str, str]:
         return {**self._base, **dict(zip(self._family.labels, key, strict=True))}
+
+
+class LoopTurns:
+    """For the half of a section that runs on the loop, when it has much to copy: lets the loop turn
+    after each millisecond of it. What it reads may change in between."""
+
+    __slots__ = ("_since",)
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+
+    async def pause(self) -> None:
+        """Between two entries: go on at once, or at the loop's next turn."""
+        if time.perf_counter() - self._since > _PIECE_S:
+            await asyncio.sleep(0)
+            self._since = time.perf_counter()
 
 
 # The half of a section that runs in the worker thread.
@@ -242,9 +287,12 @@ class Metrics:
     def __init__(self, options: MetricsOptions) -> None:
         self._options = options
         self._sections: dict[str, Callable[[], Awaitable[Fill]]] = {}
-        # One thread: scrapes that come together are rendered one after the other.
+        # One thread: pages are rendered one after the other.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="aerobee-metrics")
+        self._tops: dict[str, TopSeries] = {}  # that thread's
         self._process: CollectorRegistry | None = None
+        # Answers being made, by what the scraper said of their format.
+        self._under_way: dict[tuple[str, str], asyncio.Task[Response]] = {}
         self.section_failures: dict[str, int] = {}
 
     def add(
@@ -265,19 +313,33 @@ class Metrics:
 
     async def route(self, request: Request) -> Response:
         """The /metrics route."""
+        form = (request.headers.get("accept", ""), request.headers.get("accept-encoding", ""))
+        making = self._under_way.get(form)
+        if making is None and len(self._under_way) >= _MOST_FORMATS:
+            return BUSY
+        if making is None:
+            making = asyncio.get_running_loop().create_task(self._make(*form))
+            self._under_way[form] = making
+            making.add_done_callback(lambda _made: self._under_way.pop(form))
+        # A scraper that gives up must not take the page from the others that wait for it.
+        return await asyncio.shield(making)
+
+    async def _make(self, accept: str, packed: str) -> Response:
         fills: dict[str, Fill] = {}
         for name, section in list(self._sections.items()):
             try:
                 fills[name] = await section()
             except Exception:  # noqa: BLE001 - logged there; the other sections go on
                 self._failed(name)
-        accept = request.headers.get("accept", "")
-        packed = request.headers.get("accept-encoding", "")
+            # Each section's copying is a turn of its own.
+            await asyncio.sleep(0)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._render, fills, accept, packed)
 
     def close(self) -> None:
         """End the worker thread; a scrape under way is not waited for."""
+        for making in self._under_way.values():
+            making.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _failed(self, name: str) -> None:
@@ -305,7 +367,7 @@ class Metrics:
         return Response(200, body, content_type)
 
     def _page(self, fills: Mapping[str, Fill]) -> Page:
-        page = Page(self._options)
+        page = Page(self._options, self._tops)
         for name, fill in fills.items():
             try:
                 fill(page)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from aerobee import __version__
@@ -96,6 +96,29 @@ def add_network(
     metrics.add("connections", broker_metrics.connections, servers)
     counts = None if name_server is None else name_server.counts
     metrics.add("name_servers", client_metrics.name_servers, registered, counts)
+
+
+def add_limits(
+    metrics: Metrics,
+    settings: Callable[[], Settings],
+    core: BrokerCore,
+    servers: Sequence[ServerStats],
+    http: HttpServer | None,
+) -> None:
+    """How near each limit is. `servers` are those of the client ports, of which the fuller counts;
+    `settings` gives what holds now."""
+    used: dict[str, Callable[[], float]] = {
+        "connections": lambda: max(stats.open for stats in servers),
+        "inbound_bytes": lambda: max(stats.inbound_bytes for stats in servers),
+        "outbound_bytes": lambda: max(stats.outbound_bytes for stats in servers),
+        "held_pulls": lambda: len(core.held),
+        "held_pull_bytes": lambda: core.held.bytes,
+        "max_topics": lambda: len(core.topics),
+        "max_groups": lambda: len(core.groups),
+    }
+    if http is not None:
+        used["http_connections"] = lambda: http.open
+    metrics.add("limits", broker_metrics.limits, settings, used, core.topics)
 
 
 def _tables(settings: Settings, core: BrokerCore) -> list[Number]:

@@ -8,15 +8,13 @@ is then a picture taken over a few turns, which lag is anyway.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from time import perf_counter
 from typing import NamedTuple
 
 from aerobee.broker.monitoring.broker_metrics import error_word, yes_no
-from aerobee.broker.monitoring.metrics import Fill, Page
+from aerobee.broker.monitoring.metrics import Fill, LoopTurns, Page
 from aerobee.broker.stats import Buckets
 from aerobee.broker.tables.groups import is_system_group
 from aerobee.broker.tables.offsets import ConsumerOffsets
@@ -28,7 +26,6 @@ from aerobee.store.retention.rules import FORCED, MANUAL, SPACE, TIME
 from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.stats import BOUNDS_S, Histogram, StoreStats
 
-_TURN_S = 0.001
 # Reading a store time may touch a cold page of the log; past this many a scrape gives none.
 _TIME_READS = 1000
 _SIZE_KEPT_S = 60.0
@@ -182,11 +179,9 @@ async def lag(
     """
     behind: list[_Behind] = []
     reads_left = _TIME_READS
-    turn_began = perf_counter()
+    turns = LoopTurns()
     for topic, group in offsets.pairs():
-        if perf_counter() - turn_began > _TURN_S:
-            await asyncio.sleep(0)
-            turn_began = perf_counter()
+        await turns.pause()
         count = read_queues(group, topic)
         if count:
             given_out = pulled(group, topic)
@@ -212,6 +207,7 @@ async def lag(
             "rocketmq_consumer_lag_latency_milliseconds",
             "Age of the oldest message not yet consumed, 0 when there is none",
             labels,
+            max,
         )
         for topic, group, messages, given_out, oldest_ms in behind:
             system = is_system_topic(topic) or is_system_group(group)

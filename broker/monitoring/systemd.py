@@ -9,16 +9,24 @@ Which message when (docs/operations.md): READY=1 after recovery, with the listen
 first registration tried; STOPPING=1 at the first SIGTERM. While the store is recovered, STATUS=
 says how far it is, and EXTEND_TIMEOUT_USEC asks for more time with each step of progress, so that a
 recovery that hangs still meets the unit's time-out. Afterwards STATUS= says every ten seconds what
-the broker does, or why it is not ready; WATCHDOG=1 is sent by a timer of the event loop, only while
-the store's threads do their turns. Loop thread only, except where said.
+the broker does, or why it is not ready. WATCHDOG=1 comes from a thread of its own, because a loop
+that is busy for half a minute with something large is alive, and killing it would only make it
+begin anew: it is sent while the loop has turned within the last minute and the store's threads do
+their turns. A loop that is stuck for good is killed after that minute and what the unit allows; the
+stacks of all threads are in the log by then.
+
+Loop thread only, except where said.
 """
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import os
 import socket
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from aerobee.broker.monitoring.health import HealthChecks, Verdict
@@ -32,6 +40,9 @@ _SEND_TIMEOUT_S = 0.5
 # More than recovery ever takes from one report of its progress to the next.
 _RECOVERY_EXTENSION_S = 60.0
 _STATUS_S = 10.0
+# A loop that has not turned for so long is stuck: several times the longest turn ever measured,
+# with one request that the limits allow.
+_STUCK_S = 60.0
 _GIB = 1 << 30
 
 
@@ -42,6 +53,7 @@ class Notifier:
         self._address = _address(environ.get("NOTIFY_SOCKET", ""))
         self._environ = environ
         self._socket: socket.socket | None = None
+        self._lock = threading.Lock()
         self._failed = False
 
     @property
@@ -64,6 +76,10 @@ class Notifier:
     def ready(self, status: str = "") -> None:
         self._send("READY=1", *_status_lines(status))
 
+    def reloading(self) -> None:
+        """The configuration is being read again; `ready` says when that is done."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
     def stopping(self, status: str = "") -> None:
         self._send("STOPPING=1", *_status_lines(status))
 
@@ -76,6 +92,7 @@ class Notifier:
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
 
     def watchdog(self) -> None:
+        """All is well. Any thread."""
         self._send("WATCHDOG=1")
 
     def close(self) -> None:
@@ -84,16 +101,19 @@ class Notifier:
             self._socket = None
 
     def _send(self, *lines: str) -> None:
-        if self._address is None:
-            return
+        if self._address is not None:
+            with self._lock:
+                self._send_datagram(self._address, lines)
+
+    def _send_datagram(self, address: str | bytes, lines: Sequence[str]) -> None:
         try:
             if self._socket is None:
                 self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
                 self._socket.settimeout(_SEND_TIMEOUT_S)
-            self._socket.sendto("\n".join(lines).encode(), self._address)
+            self._socket.sendto("\n".join(lines).encode(), address)
         except OSError as error:
             if not self._failed:
-                log.warning("notify socket failed address=%r error=%s", self._address, error)
+                log.warning("notify socket failed address=%r error=%s", address, error)
             self._failed = True
         else:
             self._failed = False
@@ -127,6 +147,57 @@ def _status_lines(text: str) -> tuple[str, ...]:
     return (f"STATUS={' '.join(text.splitlines())}",) if text else ()
 
 
+class Watchdog:
+    """Tells the supervisor from a thread of its own that the daemon lives."""
+
+    def __init__(
+        self,
+        notifier: Notifier,
+        loop_stuck_s: Callable[[], float],
+        threads_alive: Callable[[], bool],
+    ) -> None:
+        """Both are called on any thread: for how long the loop has not turned, and whether the
+        store's threads do."""
+        self._notifier = notifier
+        self._loop_stuck_s = loop_stuck_s
+        self._threads_alive = threads_alive
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._stuck = False
+
+    def start(self, interval_s: float) -> None:
+        """Look every `interval_s` seconds."""
+        self._thread = threading.Thread(
+            target=self._run, args=(interval_s,), name="aerobee-watchdog", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more; returns when the thread has ended."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def look(self) -> bool:
+        """Look now; whether the supervisor was told that all is well."""
+        stuck_s = self._loop_stuck_s()
+        if stuck_s >= _STUCK_S:
+            if not self._stuck:
+                log.critical("event loop stuck seconds=%.0f, the watchdog is fed no more", stuck_s)
+                faulthandler.dump_traceback(all_threads=True)
+            self._stuck = True
+            return False
+        self._stuck = False
+        if not self._threads_alive():
+            return False
+        self._notifier.watchdog()
+        return True
+
+    def _run(self, interval_s: float) -> None:
+        while not self._stopping.wait(interval_s):
+            self.look()
+
+
 class Supervision:
     """Reports one daemon's recovery, status and life to its supervisor."""
 
@@ -134,6 +205,7 @@ class Supervision:
         self._notifier = notifier
         self._health = health
         self._recovering: str | None = None
+        self._watchdog: Watchdog | None = None
 
     def begin_recovery(self, loop: asyncio.AbstractEventLoop) -> Progress:
         """The store is about to be opened; returns the function that takes reports of its progress.
@@ -159,20 +231,24 @@ class Supervision:
         scheduler: Scheduler,
         threads_alive: Callable[[], bool],
         rates: Callable[[], Rates],
+        loop_stuck_s: Callable[[], float],
     ) -> None:
-        """Start the repeated messages."""
+        """Start the repeated messages. `threads_alive` and `loop_stuck_s` are called on a thread
+        of their own."""
 
         def report_status() -> None:
             self._notifier.status(status_line(self._health.run(), rates()))
 
-        def notify_watchdog() -> None:
-            if threads_alive():
-                self._notifier.watchdog()
-
         if self._notifier.enabled:
             scheduler.every(_STATUS_S, "status", report_status)
         if (interval := self._notifier.watchdog_interval_s) is not None:
-            scheduler.every(interval, "watchdog", notify_watchdog)
+            self._watchdog = Watchdog(self._notifier, loop_stuck_s, threads_alive)
+            self._watchdog.start(interval)
+
+    def stop(self) -> None:
+        """End the watchdog's thread: while the daemon stops, the supervisor has another clock."""
+        if self._watchdog is not None:
+            self._watchdog.stop()
 
     def _moved(self, text: str) -> None:
         # A report that comes after the end would stay as the status for ever.

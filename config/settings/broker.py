@@ -209,6 +209,7 @@ class TopicSettings:
     auto_create_per_minute: int = setting(
         600,
         within=(1, 1_000_000),
+        live=True,
         why="Most topics made by sends in one minute: making topics is a way to fill a disk.",
     )
     cluster_topic: bool = setting(

@@ -22,6 +22,7 @@ class RetentionSettings:
         72,
         "fileReservedTime",
         within=(1, 876_000),
+        live=True,
         why="""A segment whose last message was stored longer ago than this may be deleted. RocketMQ
         counts from the file's modification time, which copying changes.""",
     )
@@ -29,6 +30,7 @@ class RetentionSettings:
         "04",
         "deleteWhen",
         separator=";",
+        live=True,
         why="""Local hours of the day during which expired segments are deleted, separated by ';'.
         Empty: only when the disk fills or somebody asks for it.""",
     )
@@ -37,6 +39,7 @@ class RetentionSettings:
         "diskMaxUsedSpaceRatio",
         within=(10, 95),
         clamp=True,
+        live=True,
         why="With more of the disk used, expired segments are deleted at once.",
     )
     disk_force_ratio: float = setting(
@@ -47,7 +50,9 @@ class RetentionSettings:
         why="""With more of the disk used, the oldest segments are deleted before their time,
         consumed or not, until it is back at this ratio. RocketMQ: a JVM property.""",
     )
-    clean_forcibly: bool = setting(True, "cleanFileForciblyEnable", why="Whether that may happen.")
+    clean_forcibly: bool = setting(
+        True, "cleanFileForciblyEnable", live=True, why="Whether that may happen."
+    )
     clean_interval_ms: int = setting(
         10_000,
         "cleanResourceInterval",
@@ -92,6 +97,7 @@ class ScrubSettings:
         16 << 20,
         unit="bytes",
         within=(0, 1 << 40),
+        live=True,
         why="""How much of the log is read a second, at most. 16 MiB/s take 5 to 20 percent of a
         processor, more the smaller the messages. 0: no scrub, only reads find damage.""",
     )

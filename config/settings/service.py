@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from aerobee.config.settings.setting import setting
+from aerobee.config.settings.setting import Limit, setting
 
 _PORT_HIGH = 65535
 
@@ -60,6 +60,13 @@ class HttpSettings:
         64,
         within=(1, 10_000),
         why="Most connections of that port at a time: probes and scrapes must not starve clients.",
+        limit=Limit(
+            "connections of the HTTP port",
+            "the longest idle one, else the slowest one is closed for the newcomer",
+            "aerobee_http_connections_evicted_total, aerobee_http_connections_refused_total",
+            bytes_each=64 * 1024,
+            times=("http_enabled",),
+        ),
     )
 
 
@@ -85,11 +92,20 @@ class MetricsSettings:
         why="Further labels of those families, k:v,k:v.",
     )
     metrics_series_per_family: int = setting(
-        50_000,
+        1000,
         "metricsOtelCardinalityLimit",
         unit="series",
         within=(1, 10_000_000),
-        why="Beyond this a family adds everything up under __other__.",
+        why="""Most series of one family of /metrics: the largest, while the others are added up
+        under __other__. A page is then 4 MB at most and takes 0.3 s of processor; RocketMQ's
+        50,000 would be 150 MB, which no scraper waits for.""",
+        limit=Limit(
+            "series of one family; pages of metrics while they are made and sent",
+            "the others are added up",
+            "aerobee_metrics_folded_series",
+            bytes_each=32 * 1024,
+            times=("http_enabled",),
+        ),
     )
     metrics_exporter4x: bool = setting(
         False,
@@ -107,6 +123,7 @@ class LogSettings:
     log_level: str = setting(
         "INFO",
         choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+        live=True,
         why="Least severe event that is written. Nothing is logged per message above DEBUG.",
     )
     log_format: str = setting(
@@ -119,4 +136,10 @@ class LogSettings:
         10_000,
         within=(100, 1_000_000),
         why="Events waiting for a slow reader of the log; more are dropped and counted.",
+        limit=Limit(
+            "lines of the log that wait for its reader",
+            "the line is dropped",
+            "the log: `dropped=`",
+            bytes_each=1024,
+        ),
     )

@@ -12,6 +12,9 @@ a list is one text with a separator, as in RocketMQ.
 is not built yet); "never" (belongs to the JVM, to Netty or to a part that has no counterpart).
 The last two are reported once at start when they are set, so that no operator relies on them. A
 section class may say it, as `effect`, for all of its settings that do not say otherwise.
+
+`live` is true of a setting that may change while the broker runs (`config/reload.py`): every part
+that uses it reads it from the one `Settings` object at each use, and keeps no copy.
 """
 
 import dataclasses
@@ -45,6 +48,22 @@ _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _DECIMAL_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What the value of a setting (or a constant) bounds; a row of docs/limits.md.
+
+    `holds` says what is bounded, `hit` what happens then, `metric` what shows it. `bytes_each` is
+    the memory that each unit of the value may take at worst, 0 when another limit counts it;
+    `times` are settings, or properties of `Settings`, that this is multiplied with (true is 1).
+    """
+
+    holds: str
+    hit: str
+    metric: str
+    bytes_each: int = 0
+    times: tuple[str, ...] = ()
+
+
 class _Options(TypedDict, total=False):
     """What a declaration may say beside name, default and reason; the attributes of `Setting`."""
 
@@ -57,6 +76,8 @@ class _Options(TypedDict, total=False):
     effect: Effect
     refused: Mapping[str, str]
     secret: bool
+    limit: Limit
+    live: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +99,8 @@ class Setting:
     effect: Effect = "now"
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
     secret: bool = False
+    limit: Limit | None = None
+    live: bool = False
 
     @property
     def key(self) -> str:

@@ -7,7 +7,7 @@ another (store/FORMAT.md 1.2). The start says so instead of trying.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from aerobee.config.settings.setting import I32_MAX, I64_MAX, setting
+from aerobee.config.settings.setting import I32_MAX, I64_MAX, Limit, setting
 
 _HOUR_MS = 3_600_000
 # A record's size and position are 32-bit within one segment file.
@@ -311,6 +311,13 @@ class StoreSettings:
         "maxLmqConsumeQueueNum",
         within=(1, I32_MAX),
         why="Most light queues; a message that needs one more is refused.",
+        limit=Limit(
+            "light queues",
+            "code 1 with the reason",
+            'aerobee_store_put_failures_total{reason="lmq_consume_queue_num_exceeded"}',
+            bytes_each=2048,
+            times=("lmq_enabled",),
+        ),
     )
     transient_pool_enabled: bool = setting(
         False,
@@ -325,6 +332,13 @@ class StoreSettings:
         within=(1, 1024),
         why="""Buffers of that pool, each as large as a segment. Two are in use, the others are how
         far the disk may fall behind.""",
+        limit=Limit(
+            "buffers of the transient pool, locked in memory",
+            "sends wait, or are refused with code 2",
+            "aerobee_store_transient_buffers_free",
+            bytes_each=1,
+            times=("commit_log_segment_bytes", "transient_pool_effective"),
+        ),
     )
     transient_pool_fail_fast: bool = setting(
         False,

@@ -69,6 +69,14 @@ class SteadyTime:
         self._note = note
         self._look(_DOWN_MS)
 
+    def hold_for(self, hold_ms: int) -> None:
+        """From now on steps count after `hold_ms`, those of before that are held by as much later
+        or earlier."""
+        with self._lock:
+            for step in self._held:
+                step.until_ms += hold_ms - self._hold_ms
+            self._hold_ms = hold_ms
+
     def now_ms(self) -> int:
         """The time that may be acted on; never later than the wall clock."""
         with self._lock:

@@ -88,7 +88,7 @@ class Retention:
 
     def __init__(self, settings: Settings, store: StoreSide) -> None:
         self.store = store
-        self._rules = RetentionRules.of(settings)
+        self._settings = settings
         self.counts = DeletionCounts()
         self.removal = Removal(store.files, store.health)
         self._disposal = SegmentDisposal(
@@ -114,6 +114,11 @@ class Retention:
         self._times: dict[int, LastStored] = {}
         #: One run, the close, or whoever else removes files, at a time.
         self.busy = threading.Lock()
+
+    @property
+    def _rules(self) -> RetentionRules:
+        """As the settings say now: some of them may change while the store is open."""
+        return RetentionRules.of(self._settings)
 
     # --- the three steps --------------------------------------------------------------------
 

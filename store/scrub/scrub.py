@@ -48,6 +48,8 @@ _IDLE_S = 1.0
 # Work between two waits, and the least such wait: enough for others to take the interpreter.
 _STEP_NS = 300_000
 _LEAST_WAIT_S = 0.0002
+# A changed rate is seen after so long.
+_LONGEST_WAIT_S = 1.0
 # Bytes of the log read at a time, and those of records checked in one step: the smallest records
 # (91 bytes) of so many take half a millisecond.
 _PIECE_BYTES = 64 << 10
@@ -92,7 +94,7 @@ class Scrub:
         self._recent_from = recent_from
         self._crc_check = crc_check
         self._index = index
-        self._bytes_per_second = settings.scrub_bytes_per_second
+        self._settings = settings
         self._interval_s = settings.scrub_interval_hours * 3600.0
         # Segments asked for; those of the pass under way, by their beginnings.
         self._asked: deque[int] = deque()
@@ -324,8 +326,19 @@ class Scrub:
     def _wait(self, fresh: int) -> bool:
         """Wait as long as the rate asks for so many bytes; whether the store is being closed."""
         now = self._clock.monotonic()
-        self._free_at = max(now, self._free_at) + fresh / self._bytes_per_second
-        return self._stopping.wait(max(_LEAST_WAIT_S, self._free_at - now))
+        rate = self._settings.scrub_bytes_per_second
+        self._free_at = max(now, self._free_at) + fresh / rate
+        while not self._stopping.wait(
+            min(max(_LEAST_WAIT_S, self._free_at - now), _LONGEST_WAIT_S)
+        ):
+            now = self._clock.monotonic()
+            if self._free_at <= now:
+                return False
+            # The rate may be changed meanwhile: what is left to wait is for bytes at that rate.
+            changed = self._settings.scrub_bytes_per_second
+            self._free_at = now + (self._free_at - now) * rate / changed
+            rate = changed
+        return True
 
     def _forget(self, segment: MappedFile, source: Source) -> None:
         if segment.end <= self._recent_from():

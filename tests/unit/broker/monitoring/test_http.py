@@ -1,6 +1,7 @@
 """Claims about the HTTP port: what it serves, what it refuses, and its bounds."""
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,6 +15,7 @@ from aerobee.broker.monitoring.health import (
     registered_probe,
 )
 from aerobee.broker.monitoring.http import HttpLimits, HttpServer, Request, Response
+from aerobee.config.limits import raise_open_files
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.store.disk.files import DiskSpace
 
@@ -162,13 +164,204 @@ async def test_served_connection_is_closed_when_idle(start: Starter) -> None:
     assert (await ask(server, get("/hello?you", close=False))).endswith(b"hello you")
 
 
-async def test_one_connection_too_many_gets_503(start: Starter) -> None:
+async def test_half_request_makes_room_for_a_new_connection(start: Starter) -> None:
     server = await start(connections=1)
-    _, first = await asyncio.open_connection("127.0.0.1", server.port)
+    reader, first = await asyncio.open_connection("127.0.0.1", server.port)
     first.write(b"GET /hel")
-    assert (await ask(server, get("/hello"))).startswith(b"HTTP/1.1 503 ")
-    assert server.refused == 1
+    assert (await ask(server, get("/hello?you"))).endswith(b"hello you")
+    assert await reader.read() == b""
+    assert (server.evicted, server.refused) == (1, 0)
     first.close()
+
+
+async def never(_request: Request) -> Response:
+    await asyncio.Event().wait()
+    raise AssertionError("unreachable")
+
+
+async def big(_request: Request) -> Response:
+    return Response(200, bytes(16 << 20))
+
+
+STATES = {
+    "idle": get("/hello", close=False),
+    "reading": b"GET /hel",
+    "writing": get("/big"),
+    "served": get("/never"),
+}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("idle", "reading"), ("reading", "writing"), ("writing", "served")]
+)
+async def test_who_makes_room_first(start: Starter, first: str, second: str) -> None:
+    """Idle, then half a request, then an answer not taken, then one that is being made."""
+    server = await start(connections=2)
+    server._routes |= {"/never": never, "/big": big}
+    writers = []
+    async with asyncio.timeout(20):
+        for state in (second, first):  # the one that goes first came last
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
+            writers.append(writer)
+            writer.write(STATES[state])
+            while not getattr(server, f"_{state}"):  # noqa: ASYNC110 - the server tells nobody
+                await asyncio.sleep(0)
+        (stays,) = getattr(server, f"_{second}")
+        assert (await ask(server, get("/hello?you"))).endswith(b"hello you")
+        assert stays in server._connections
+        assert (server.open, server.evicted) == (1, 1)
+    for writer in writers:
+        writer.close()
+
+
+async def test_probes_are_answered_while_a_thousand_connections_dribble(start: Starter) -> None:
+    """Each dribbler comes back whenever it is closed; 503 for every probe before."""
+    raise_open_files(4096)
+    server = await start()
+    opened = 0
+
+    async def dribble() -> None:
+        nonlocal opened
+        while True:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            opened += 1
+            writer.write(b"GET /hello HTTP/1.1\r\nHo")
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+            writer.close()
+            await asyncio.sleep(0.5)
+
+    dribblers = [asyncio.create_task(dribble()) for _ in range(1000)]
+    async with asyncio.timeout(60):
+        while opened < 1000:  # noqa: ASYNC110 - sockets tell nobody
+            await asyncio.sleep(0.01)
+        for _ in range(20):
+            assert (await ask(server, get("/hello?probe"))).endswith(b"hello probe")
+            assert server.open <= 64
+    assert server.refused == 0
+    assert server.evicted > 900
+    for task in dribblers:
+        task.cancel()
+    await asyncio.wait(dribblers)
+
+
+async def test_a_peer_that_pipelines_without_end_lets_the_loop_turn(start: Starter) -> None:
+    server = await start()
+    served: list[int] = []
+    turns = 0
+
+    async def note(_request: Request) -> Response:
+        served.append(turns)
+        return Response(200, b"")
+
+    server._routes["/n"] = note
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count_turns())
+    await ask(server, get("/n", close=False) * 100 + get("/n"))
+    counting.cancel()
+    assert len(served) == len(set(served)) == 101
+
+
+async def test_unsent_answers_are_bounded_in_all(start: Starter) -> None:
+    """A peer that takes nothing has its page; the next one is told to come again."""
+    server = await start(unsent_bytes=20 << 20)
+    server._routes["/big"] = big
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
+    writer.write(get("/big"))
+    async with asyncio.timeout(20):
+        while not server._writing:  # noqa: ASYNC110 - the server tells nobody
+            await asyncio.sleep(0)
+        assert (await ask(server, get("/big"))).startswith(b"HTTP/1.1 503 ")
+        assert (await ask(server, get("/hello?you"))).endswith(b"hello you")
+    writer.close()
+
+
+CHUNKED = b"POST /hello HTTP/1.1\r\nHost: b\r\nTransfer-Encoding: chunked\r\n\r\n"
+HEAD = b"GET /hello HTTP/1.1\r\nHost: b\r\n"
+BEHIND = get("/hello?smuggled")
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        (HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 0\r\n\r\n0\r\n\r\n", 400),
+        (HEAD + b"Content-Length: 0\r\nContent-Length: 40\r\n\r\n", 400),
+        (HEAD + b"Content-Length: +0\r\n\r\n", 400),
+        (HEAD + b"Content-Length: 99999999999999999999999\r\n\r\n", 400),
+        (HEAD + b"Content-Length: 44\r\n\r\n", 413),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 413),
+        (HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
+        (HEAD + b"Transfer-Encoding: xchunked\r\n\r\n", 501),
+        (HEAD + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n", 400),
+        (HEAD + b"Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n", 400),
+        (CHUNKED + b"f" * 30 + b"\r\n", 413),
+        (CHUNKED + b"-1\r\n", 413),
+        (CHUNKED + b"0;" + b"a" * 100_000, 413),
+        (b"GET /hello HTTP/1.1\nHost: b\n\n", 400),
+        (HEAD + b"X: a\nContent-Length: 40\r\n\r\n", 400),
+        (HEAD + b"X: a\rY: b\r\n\r\n", 400),
+        (HEAD + b"X: a\r\n\tb\r\n\r\n", 400),
+        (b"GET /hello HTTP/1.1\r\n Host: b\r\n\r\n", 400),
+        (b"GET /hello\r\n\r\n", 400),
+        (b"GET /hello HTTP/1.2\r\nHost: b\r\n\r\n", 505),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+        (b"GET /hello x HTTP/1.1\r\nHost: b\r\n\r\n", 400),
+        (b"\r\n\r\nGET /hello HTTP/1.1\r\nHost: b\r\n\r\n", 400),
+        (HEAD + b"Host: c\r\n\r\n", 400),
+        (HEAD + b"X: a\x00b\r\n\r\n", 400),
+        (HEAD + b"X\x00: b\r\n\r\n", 400),
+        (b"GET /he\x00llo HTTP/1.1\r\nHost: b\r\n\r\n", 400),
+        (HEAD + b"X: " + b"a" * 40_000 + b"\r\n\r\n", 431),
+        (HEAD + b"X: y\r\n" * 8000 + b"\r\n", 431),
+        (b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\nHost: b\r\n\r\n", 431),
+    ],
+)
+async def test_what_two_servers_could_read_in_two_ways_is_refused_and_ends_the_connection(
+    start: Starter, text: bytes, status: int
+) -> None:
+    server = await start()
+    for pieces in ([text + BEHIND], [text, BEHIND]):
+        async with asyncio.timeout(10):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            with contextlib.suppress(ConnectionError):
+                for piece in pieces:
+                    writer.write(piece)
+                    await writer.drain()
+            answer = b""
+            with contextlib.suppress(ConnectionError):  # closed with unread bytes: a reset
+                while piece := await reader.read(4096):
+                    answer += piece
+            writer.close()
+        assert b"smuggled" not in answer
+        assert answer == b"" or answer.startswith(f"HTTP/1.1 {status} ".encode())
+    assert server.requests == {status: 2}
+
+
+@pytest.mark.parametrize("loose", [b"\n\r\n", b"\r\n folded\r\n\r\n"])
+async def test_a_loose_line_is_seen_wherever_the_reads_are_cut(
+    start: Starter, loose: bytes
+) -> None:
+    server = await start()
+    begin = b"GET /hello HTTP/1.1\r\nHost: b"
+    text = begin + loose
+    async with asyncio.timeout(20):
+        for cut in range(1, len(begin) + 1 + 2 * loose.startswith(b"\r")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(text[:cut])
+            while not server._reading:  # noqa: ASYNC110 - the server tells nobody
+                await asyncio.sleep(0)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            writer.write(text[cut:])
+            assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+            writer.close()
 
 
 async def test_idle_connection_makes_room_for_a_new_one(start: Starter) -> None:

@@ -19,7 +19,9 @@ from aerobee.broker.monitoring.http import HttpServer, Request, Response
 from aerobee.broker.monitoring.metrics import Fill, Metrics, MetricsOptions, Number, Page
 from aerobee.broker.stats import OTHER, BrokerStats
 from aerobee.broker.tables.clients import ConsumerGroup, Member
+from aerobee.config.model import Settings
 from aerobee.nameserver.server import NameServerCounts
+from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.stats import ServerStats
 from aerobee.store.disk.files import DiskSpace
@@ -191,6 +193,25 @@ async def test_runtime_shows_health_and_lag_of_the_loop(metrics: Metrics) -> Non
     assert value(page, "aerobee_loop_lag_seconds_count") == 1
     assert any(name == "aerobee_build_info" and ("version", "1.2.3") in labels
                for name, labels in page)  # fmt: skip
+
+
+async def test_used_part_of_each_limit_and_the_memory_they_allow(metrics: Metrics) -> None:
+    settings = Settings.for_tests(held_pulls=200, max_queues=40)
+    topics = [TopicConfig("A", 4, 8), TopicConfig("B", 2, 1)]
+    used = {"held_pulls": lambda: 150, "inbound_bytes": lambda: 64 << 20}
+    metrics.add("limits", broker_metrics.limits, lambda: settings, used, FakeTopics(topics))
+    page = samples(await scrape(metrics))
+    name = "aerobee_limit_used_ratio"
+    assert value(page, name, limit="limits.held_pulls") == 0.75
+    assert value(page, name, limit="limits.inbound_bytes") == 0.5
+    assert value(page, name, limit="limits.max_queues") == 0.25
+    assert value(page, "aerobee_memory_worst_case_bytes") > 500 << 20
+    assert value(page, "aerobee_memory_available_bytes") > 0
+
+
+class FakeTopics:
+    def __init__(self, topics: list[TopicConfig]) -> None:
+        self.all = lambda: topics
 
 
 def member(language: str, version: int, peer: str) -> Member:
@@ -443,11 +464,121 @@ async def test_series_beyond_the_limit_are_folded_and_reported() -> None:
     response = await scrape(metrics)
     metrics.close()
     page = samples(response)
-    other = {"topic": OTHER, "message_type": OTHER, "is_system": OTHER}
+    other = {"topic": OTHER, "message_type": "normal", "is_system": "false"}
     assert value(page, "rocketmq_messages_in_total", **other) == 15
     assert value(page, "rocketmq_message_size_count", **other) == 15
     folded = value(page, "aerobee_metrics_folded_series", family="rocketmq_messages_in_total")
     assert folded == 15
+
+
+async def test_page_of_twenty_thousand_topics_is_bounded_and_its_sums_are_true() -> None:
+    """8.6 MB and more before: one series for each topic and group, whatever their number."""
+    metrics = Metrics(MetricsOptions("C", "b"))
+    stats = BrokerStats()
+    pairs = {}
+    for number in range(20_000):
+        stats.stored(stats.topic(f"T{number}"), 2, 300)
+        stats.delivered(stats.consumer("G", f"T{number}"), 1, 100)
+        pairs[f"T{number}", "G"] = {0: number % 50}
+    metrics.add("traffic", broker_metrics.traffic, stats, system)
+    queues = FakeQueues({(f"T{number}", 0): (0, 100) for number in range(20_000)})
+    read_queues = lambda _group, _topic: 1  # noqa: E731
+    arguments = (FakeOffsets(pairs), queues, stats.pulled, read_queues, system)
+    metrics.add("lag", store_metrics.lag, *arguments)
+    response = await scrape(metrics)
+    metrics.close()
+    assert len(response.body) < 4_000_000
+    page = samples(response)
+
+    def of(name: str) -> list[float]:
+        return [amount for (sample, _), amount in page.items() if sample == name]
+
+    for name, expected in (
+        ("rocketmq_messages_in_total", 40_000),
+        ("rocketmq_throughput_in_total", 6_000_000),
+        ("rocketmq_message_size_count", 40_000),
+        ("rocketmq_message_size_sum", 6_000_000),
+        ("rocketmq_messages_out_total", 20_000),
+        ("rocketmq_consumer_lag_messages", sum(100 - number % 50 for number in range(20_000))),
+    ):
+        assert (len(of(name)), sum(of(name))) == (1001, expected)
+    # The largest are shown, and of the others' ages the oldest.
+    assert (
+        sorted(of("rocketmq_consumer_lag_messages"))[:-1] == [98] * 200 + [99] * 400 + [100] * 400
+    )
+    assert value(page, "aerobee_metrics_folded_series", family="rocketmq_messages_in_total") == 19e3
+
+
+async def test_age_of_the_rest_is_that_of_its_oldest_message() -> None:
+    metrics = Metrics(MetricsOptions("C", "b", series_limit=1))
+    offsets = FakeOffsets({("T", f"G{number}"): {0: number} for number in range(3)})
+    queues = FakeQueues({("T", 0): (0, 10)})
+    arguments = (offsets, queues, BrokerStats().pulled, lambda _group, _topic: 1, system)
+    metrics.add("lag", store_metrics.lag, *arguments, lambda: 2000.0)
+    page = samples(await scrape(metrics))
+    metrics.close()
+    other = {"consumer_group": OTHER, "topic": OTHER, "is_retry": "false", "is_system": "false"}
+    name = "rocketmq_consumer_lag_latency_milliseconds"
+    assert value(page, name, **other) == 2_000_000 - 1_000_001
+
+
+async def test_scrapes_that_come_together_share_one_page(metrics: Metrics) -> None:
+    made = 0
+    may_go_on = asyncio.Event()
+
+    async def slow_section() -> Fill:
+        nonlocal made
+        made += 1
+        await may_go_on.wait()
+        return lambda page: page.family("aerobee_made", "Pages made").add(made)
+
+    metrics.add("slow", slow_section)
+    async with asyncio.timeout(10):
+        scrapes = [asyncio.create_task(scrape(metrics)) for _ in range(5)]
+        while not made:  # noqa: ASYNC110 - begins at the loop's next turns
+            await asyncio.sleep(0)
+        scrapes[0].cancel()  # a scraper that gives up takes the page from nobody
+        may_go_on.set()
+        answers = await asyncio.gather(*scrapes, return_exceptions=True)
+        assert isinstance(answers[0], asyncio.CancelledError)
+        pages = [answer for answer in answers if isinstance(answer, Response)]
+        assert [value(samples(page), "aerobee_made") for page in pages] == [1] * 4
+        assert value(samples(await scrape(metrics)), "aerobee_made") == 2
+
+
+class ManyClients:
+    """A thousand groups of twenty producers and consumers each."""
+
+    def __init__(self) -> None:
+        self.members = {number: member("JAVA", 409, f"p{number}") for number in range(20)}
+
+    def producer_groups(self) -> Iterator[tuple[str, list[Member]]]:
+        for number in range(1000):
+            yield f"P{number}", list(self.members.values())
+
+    def consumer_groups(self) -> list[ConsumerGroup]:
+        groups = [
+            ConsumerGroup(f"G{number}", "CONSUME_PASSIVELY", "CLUSTERING", "")
+            for number in range(1000)
+        ]
+        for group in groups:
+            group.members.update({one.connection: one for one in self.members.values()})
+        return groups
+
+
+async def test_counting_many_clients_lets_the_loop_turn() -> None:
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count_turns())
+    await client_metrics.clients(ManyClients())  # type: ignore[arg-type]
+    counting.cancel()
+    assert turns > 3
 
 
 async def broken_section(in_thread: bool) -> Fill:
@@ -516,6 +647,46 @@ def test_importing_the_metrics_does_not_import_prometheus_client() -> None:
         "sys.exit('prometheus_client' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+async def turned(monitor: LoopMonitor, times: int) -> None:
+    """Let the monitor's timer fire so often."""
+    before = sum(monitor.lag.counts)
+    async with asyncio.timeout(10):
+        while sum(monitor.lag.counts) < before + times:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0)
+
+
+async def test_a_stall_is_logged_with_what_was_served_in_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its clock is the test's: two stalls within a second are one line, the next second has its
+    own; what was served before a stall is not blamed for it."""
+    now = 100.0
+    served: list[str] = []
+    monitor = LoopMonitor(asyncio.get_running_loop(), 0.001, 0.1, lambda: now)
+    monitor.watch(lambda: served.pop() if served else None)
+    monitor.start()
+    served.append("code=34 peer=192.0.2.1:1 ms=90")
+    await turned(monitor, 1)
+    assert not caplog.records
+    for stall_s, text in ((0.25, "code=12 peer=192.0.2.1:1 ms=250"), (0.4, ""), (0.3, "")):
+        now += stall_s
+        served += [text] if text else []
+        await turned(monitor, 2)
+    assert monitor.stalls == 3
+    assert caplog.messages == [
+        "event loop stalled ms=249 stalls=1 longest=code=12 peer=192.0.2.1:1 ms=250"
+    ]
+    now += 0.09
+    await turned(monitor, 2)
+    now += 1.0
+    await turned(monitor, 2)
+    assert monitor.stalls == 4
+    assert caplog.messages[1:] == [
+        "event loop stalled ms=999 stalls=3 longest=no request; a task of the broker or the machine"
+    ]
+    monitor.stop()
 
 
 async def test_loop_monitor_sees_a_blocked_loop() -> None:

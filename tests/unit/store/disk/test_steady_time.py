@@ -47,6 +47,18 @@ def test_a_step_forward_counts_when_its_time_has_passed() -> None:
     assert steady.behind_ms == 0
 
 
+def test_a_step_waits_for_the_retention_time_as_it_is_set_now() -> None:
+    clock = SteppedClock()
+    steady = steady_of(clock)
+    clock.time_ms += 100 * DAY_MS
+    assert steady.now_ms() == FIRST_MS
+    steady.hold_for(HOLD_MS + DAY_MS)
+    passed(clock, HOLD_MS)
+    assert steady.behind_ms == 100 * DAY_MS
+    steady.hold_for(HOLD_MS)
+    assert steady.now_ms() == clock.time_ms
+
+
 def test_a_step_that_is_taken_back_leaves_nothing_behind() -> None:
     clock = SteppedClock()
     steady = steady_of(clock)

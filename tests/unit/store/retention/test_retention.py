@@ -24,6 +24,7 @@ from tests.unit.store.retention_support import (
     names,
     on_owner,
     open_store,
+    retention_settings,
     run,
     settle,
     still,
@@ -76,6 +77,25 @@ def test_nothing_goes_at_another_hour_or_before_its_time(tmp_path: Path) -> None
     clock.go_to_hour((int(NIGHT) + 2) % 24)
     assert run(store).doomed == ()
     assert len(log_files(tmp_path)) == 3
+    assert store.close()
+
+
+def test_settings_that_change_while_the_store_is_open_decide_the_next_run(tmp_path: Path) -> None:
+    clock = Hours()
+    settings = retention_settings(tmp_path, delete_hours="", retention_hours=72)
+    store = MessageStore.open(settings, clock=clock)
+    fill_segments(store, 4)
+    clock.time_ms += 50 * HOUR_MS
+    clock.go_to_hour(int(NIGHT))
+    assert run(store).doomed == ()
+    settings.take({"delete_hours": NIGHT})
+    store.settings_changed(settings)
+    assert run(store).verdict.triggers == (TIME,)
+    assert len(log_files(tmp_path)) == 4
+    settings.take({"retention_hours": 48})
+    store.settings_changed(settings)
+    assert len(run(store).doomed) == 3
+    assert len(log_files(tmp_path)) == 1
     assert store.close()
 
 

@@ -1,0 +1,120 @@
+"""Makes docs/limits.md from the declarations of the limits.
+
+python -m aerobee.config.limits_page            writes docs/limits.md
+python -m aerobee.config.limits_page --check    exits 1 when it is out of date
+"""
+
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+from aerobee.config.limits import PROPERTIES_BYTES_MAX
+from aerobee.config.memory import WorstCase, size_text, worst_cases
+from aerobee.config.model import Settings
+
+# The folders are linked below aerobee/; the page belongs to the project, not to what is installed.
+PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "limits.md"
+
+_METRIC: Final = re.compile(r"\b(?:aerobee|rocketmq|process)_[a-z_]+(?:\{[^}]*\})?")
+_HEAD: Final = f"""\
+# Limits
+
+Made by `python -m aerobee.config.limits_page` from `config/`; a test holds it to the code.
+
+Everything that input from outside can make the broker hold has a limit, judged before memory is
+spent. This page has all of them: what each bounds, the bytes it allows at worst, what happens when
+it is reached, and the metric that shows it. The values are the defaults; `config/default.toml`
+says what each setting means, and `aerobee config show` which value counts. Beside these stand the
+limits of the protocol: a topic has 127 characters, a group 255, the properties of a message
+{PROPERTIES_BYTES_MAX:,} bytes, JSON 32 levels ([reliability.md](reliability.md) 8.2).
+
+`aerobee_limit_used_ratio` shows for each limit of a number or of bytes how much of it is used: at 1
+it is hit. `deploy/alerts.yml` warns at 0.9.
+
+## Memory
+
+What all limits together allow, each filled at once. Real use is a small part of it: a daemon with a
+thousand topics and clients takes some 60 MB. At the start the sum is held against the memory of the
+machine, or of the control group if that has less; when it is larger, a warning names the settings
+to lower, largest first. `aerobee_memory_worst_case_bytes` and `aerobee_memory_available_bytes` are
+the two numbers. Mapped files come on top: the kernel takes their pages back when it needs them.
+
+"times" names what a bound depends on: `client_ports` is 2 with the VIP port, else 1, and what is
+off counts as 0.
+
+| limit | default | bounds | at worst | when it is reached | metric |
+|---|---|---|---|---|---|
+"""
+_OTHERS: Final = """
+## Limits that cost no memory of their own
+
+What they bound is counted above, or is time.
+
+| limit | default | bounds | when it is reached | metric |
+|---|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The whole text of `docs/limits.md`."""
+    # The names that depend on the machine do not count; the ones that only exist when a part is on
+    # are shown as the defaults have them.
+    settings = Settings().resolve()
+    cases = worst_cases(settings)
+    rows = sorted((c for c in cases if c.limit.bytes_each), key=lambda c: -c.bytes)
+    parts = [_HEAD]
+    for case in rows:
+        parts.append(
+            f"| {_cells(case.name, _value(case), case.limit.holds, _worst(case))}{_end(case)}"
+        )
+    total = size_text(sum(case.bytes for case in cases))
+    parts.append(f"| **all together** | | | **{total}** | | |\n")
+    parts.append(_OTHERS)
+    for case in cases:
+        if not case.limit.bytes_each:
+            parts.append(f"| {_cells(case.name, _value(case), case.limit.holds)}{_end(case)}")
+    return "".join(parts)
+
+
+def _cells(*texts: str) -> str:
+    return " | ".join(texts)
+
+
+def _end(case: WorstCase) -> str:
+    return f" | {case.limit.hit} | {_code(case.limit.metric)} |\n"
+
+
+def _code(metric: str) -> str:
+    """Names of metrics as code, words as they are."""
+    return _METRIC.sub(r"`\g<0>`", metric)
+
+
+def _value(case: WorstCase) -> str:
+    if case.unit == "bytes":
+        return size_text(case.value)
+    return f"{case.value:,} {case.unit}".strip()
+
+
+def _worst(case: WorstCase) -> str:
+    """The bytes, and what they are made of where that is not the value itself."""
+    factors = [f"times `{name}`" for name in case.limit.times]
+    if case.limit.bytes_each > 1 and case.value > 1:
+        factors.insert(0, f"{size_text(case.limit.bytes_each)} each")
+    made_of = f" ({', '.join(factors)})" if factors else ""
+    return f"{size_text(case.bytes) if case.bytes else 'off: 0'}{made_of}"
+
+
+def main(arguments: list[str]) -> int:
+    text = page()
+    if "--check" not in arguments:
+        PAGE.write_text(text, encoding="utf-8")
+        return 0
+    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text:
+        return 0
+    print(f"{PAGE} is out of date: run python -m aerobee.config.limits_page", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,199 @@
+"""How much memory the limits allow at worst, and how much there is.
+
+Each setting that bounds something says what one unit of it may take (`limit=` in
+`config/settings/`); what is bounded by a constant is listed in `FIXED`. The sum of all is what
+somebody who fills every limit at once makes the broker hold. It is held against the memory of the
+machine, or of the control group, at the start: a broker that can be filled beyond that can be
+killed from outside, and should say so before it is.
+
+Not in the sum: the pages of mapped files, which the kernel takes back when it needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from aerobee.config.model import SETTINGS, Settings
+from aerobee.config.settings.setting import Limit
+
+_KIB: Final = 1024
+_MIB: Final = 1024 * 1024
+# Above that a control group's limit is none (version 1 writes "as much as there can be").
+_NO_LIMIT: Final = 1 << 60
+
+
+class Fixed(NamedTuple):
+    """A bound that is a constant of the module that keeps it."""
+
+    name: str
+    value: int
+    unit: str
+    limit: Limit
+
+
+FIXED: Final = (
+    Fixed(
+        "the process itself",
+        1,
+        "",
+        Limit("interpreter, code, tables of an empty broker", "-", "process_resident_memory_bytes",
+              bytes_each=64 * _MIB),
+    ),
+    Fixed(
+        "client groups",
+        200_000,
+        "entries",
+        Limit("connections in groups, one for each group of each", "the heartbeat gets code 1",
+              "aerobee_clients", bytes_each=600),
+    ),
+    Fixed(
+        "waiting sends",
+        50_000,
+        "sends",
+        Limit("sends that wait for their sync", "code 2", "aerobee_waiting_acks",
+              bytes_each=1 * _KIB, times=("sync_flush",)),
+    ),
+    Fixed(
+        "counters",
+        50_000,
+        "series",
+        Limit("counters by group and topic", "counted together as `__other__`",
+              "aerobee_counters_overflowed_total", bytes_each=1 * _KIB),
+    ),
+    Fixed(
+        "unsent HTTP answers",
+        32 * _MIB,
+        "bytes",
+        Limit(
+            "answers of the HTTP port that peers have not taken",
+            "503",
+            'aerobee_http_answers_total{status="503"}',
+            bytes_each=1,
+            times=("http_enabled",),
+        ),
+    ),
+    Fixed(
+        "name server, unfinished frames",
+        64 * _MIB,
+        "bytes",
+        Limit("frames to the embedded name server that are not yet whole", "as inbound_bytes",
+              'aerobee_read_buffer_bytes{server="nameserver"}', bytes_each=1,
+              times=("nameserver_enabled",)),
+    ),
+    Fixed(
+        "name server, unsent answers",
+        128 * _MIB,
+        "bytes",
+        Limit("routes that peers have not taken", "as outbound_bytes",
+              'aerobee_write_buffer_bytes{server="nameserver"}', bytes_each=1,
+              times=("nameserver_enabled",)),
+    ),
+)  # fmt: skip
+
+
+class WorstCase(NamedTuple):
+    """One limit filled: `key` is the setting to lower, empty for a constant."""
+
+    key: str
+    name: str
+    value: int
+    unit: str
+    limit: Limit
+    bytes: int
+
+
+class Memory(NamedTuple):
+    """What the process may take, and who says so."""
+
+    bytes: int
+    source: str
+
+
+def worst_cases(settings: Settings) -> list[WorstCase]:
+    """Every limit, in the order of the manual; the constants last."""
+    found = []
+    for setting in SETTINGS:
+        if setting.limit is not None:
+            value = getattr(settings, setting.name)
+            worst = _worst(settings, value, setting.limit)
+            key = setting.full_key
+            found.append(WorstCase(key, key, value, setting.unit, setting.limit, worst))
+    for name, value, unit, limit in FIXED:
+        found.append(WorstCase("", name, value, unit, limit, _worst(settings, value, limit)))
+    return found
+
+
+def _worst(settings: Settings, value: int, limit: Limit) -> int:
+    worst = value * limit.bytes_each
+    for name in limit.times:
+        worst *= getattr(settings, name)
+    return int(worst)
+
+
+def memory_warning(settings: Settings, memory: Memory | None) -> str | None:
+    """What to say when the limits together allow more than there is, naming those to lower."""
+    cases = worst_cases(settings)
+    total = sum(case.bytes for case in cases)
+    if memory is None or total <= memory.bytes:
+        return None
+    named, excess = [], total - memory.bytes
+    for case in sorted(cases, key=lambda case: case.bytes, reverse=True):
+        if case.key and excess > 0:
+            named.append(f"{case.key} ({size_text(case.bytes)})")
+            excess -= case.bytes
+    return (
+        f"the limits allow {size_text(total)} of memory when all are filled, and {memory.source} "
+        f"has {size_text(memory.bytes)}: give it more, or lower {', '.join(named)} "
+        "(docs/limits.md)"
+    )
+
+
+def available_memory(root: str = "/") -> Memory | None:
+    """The smallest of the machine's memory and the limits of this process's control groups; None
+    when the system does not say. Files are looked for below `root`."""
+    found = [*_machine(Path(root)), *_control_groups(Path(root))]
+    return min(found, default=None)
+
+
+def _machine(root: Path) -> Iterator[Memory]:
+    for line in _lines(root / "proc/meminfo"):
+        if line.startswith("MemTotal:"):
+            yield Memory(int(line.split()[1]) * _KIB, "the machine")
+
+
+def _control_groups(root: Path) -> Iterator[Memory]:
+    """Each limit from the process's group up to the topmost; version 2, then version 1."""
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        names: tuple[str, ...]
+        if not controllers:
+            # Above `high` the kernel slows a group down; above `max` it kills.
+            mounted, names = root / "sys/fs/cgroup", ("memory.max", "memory.high")
+        elif "memory" in controllers.split(","):
+            mounted, names = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes",)
+        else:
+            continue
+        group = Path(path.lstrip("/"))
+        for directory, name in product((group, *group.parents), names):
+            for text in _lines(mounted / directory / name):
+                if text.isdecimal() and int(text) < _NO_LIMIT:
+                    yield Memory(int(text), "its control group")
+
+
+def _lines(path: Path) -> Sequence[str]:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return ()  # not mounted here, or another kernel's
+
+
+def size_text(count: float) -> str:
+    """Bytes for people: 64 MiB."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} GiB"

@@ -1,0 +1,182 @@
+"""SIGHUP: a running daemon reads its configuration again, and takes over what may change."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from aerobee.config.model import SETTINGS
+
+from .kit import Served, Wire, aerobee, metric, wait_until
+
+Serve = Callable[..., Served]
+TOPIC_NOT_EXIST = 17
+# What the tests below change in a running daemon, and see taking effect.
+TESTED = {
+    "log.level",
+    "limits.max_topics",
+    "limits.max_queues",
+    "limits.max_queues_per_topic",
+    "topics.auto_create_per_minute",
+    "retention.hours",
+    "retention.delete_hours",
+    "retention.disk_max_used_percent",
+    "retention.clean_forcibly",
+    "scrub.bytes_per_second",
+}
+
+
+class Configured:
+    """A daemon with a file of settings of its own."""
+
+    def __init__(self, serve: Serve, folder: Path, text: str) -> None:
+        self._file = folder / "aerobee.toml"
+        self._file.write_text(text)
+        self.daemon: Served = serve("-c", str(self._file), "--set", "log.format=text").ready()
+
+    def change(self, text: str, *, says: str = "configuration read again") -> None:
+        """Write the file anew, ask for it, and wait until the daemon has said so."""
+        self._file.write_text(text)
+        before = len(self.daemon.log)
+        self.daemon.process.send_signal(signal.SIGHUP)
+        self.daemon.wait_for("READY=1")
+        wait_until(lambda: says in self.daemon.log[before:], f"the log says {says}")
+
+
+def topic_of(wire: Wire, name: str, queues: int) -> tuple[int, str]:
+    """Create a topic; the answer's code and remark."""
+    answer = wire.call(
+        17,
+        {
+            "topic": name, "defaultTopic": "TBW102", "readQueueNums": str(queues),
+            "writeQueueNums": str(queues), "perm": "6", "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0", "order": "false",
+        },
+    )  # fmt: skip
+    return answer.code, answer.remark or ""
+
+
+def test_every_setting_that_may_change_is_tested_here() -> None:
+    assert {setting.full_key for setting in SETTINGS if setting.live} <= TESTED
+
+
+def test_limits_of_topics_and_queues_change(serve: Serve, tmp_path: Path) -> None:
+    low = "[limits]\nmax_topics = 16\nmax_queues = 1300\nmax_queues_per_topic = 16\n"
+    broker = Configured(serve, tmp_path, low)
+    with Wire(broker.daemon.port) as wire:
+        codes = [wire.send_message(f"T{number}", b"x").code for number in range(16)]
+        assert codes[-1] == TOPIC_NOT_EXIST
+        assert "queues must be 1 to 16" in topic_of(wire, "T0", 20)[1]
+        high = "[limits]\nmax_topics = 40\nmax_queues = 1300\nmax_queues_per_topic = 2000\n"
+        # The new file contradicts itself, so nothing of it is taken.
+        broker.change(high, says="configuration not taken, nothing changed")
+        assert wire.send_message("more", b"x").code == TOPIC_NOT_EXIST
+        broker.change(high.replace("2000", "250"))
+        assert wire.send_message("more", b"x").code == 0
+        assert topic_of(wire, "T0", 20) == (0, "")
+        assert "would pass the limit of 1300" in topic_of(wire, "T0", 250)[1]
+        broker.change(high.replace("2000", "250").replace("1300", "1900"))
+        assert topic_of(wire, "T0", 250) == (0, "")
+        broker.change(low)
+        assert wire.send_message("T0", b"x").code == 0
+        assert wire.send_message("and more", b"x").code != 0
+    assert metric(broker.daemon, 'aerobee_limit_used_ratio{limit="limits.max_topics"}') > 1
+
+
+def test_topics_that_sends_may_make_in_a_minute(serve: Serve, tmp_path: Path) -> None:
+    section = next(s.section for s in SETTINGS if s.name == "auto_create_per_minute")
+    broker = Configured(serve, tmp_path, f"[{section}]\nauto_create_per_minute = 1\n")
+    with Wire(broker.daemon.port) as wire:
+        codes = {wire.send_message(f"T{number}", b"x").code for number in range(4)}
+        assert codes == {0, TOPIC_NOT_EXIST}  # two of them where a minute ends in between
+        broker.change(f"[{section}]\nauto_create_per_minute = 100\n")
+        assert {wire.send_message(f"U{number}", b"x").code for number in range(9)} == {0}
+
+
+def test_level_of_the_log_changes_and_both_directions_are_seen(
+    serve: Serve, tmp_path: Path
+) -> None:
+    broker = Configured(serve, tmp_path, '[log]\nlevel = "WARNING"\n')
+    broker.change('[log]\nlevel = "INFO"\n', says="setting changed key=log.level")
+    broker.change('[log]\nlevel = "ERROR"\n[http]\nhost = "::1"\n', says="")
+    broker.daemon.terminate()
+    assert broker.daemon.wait() == 0
+    after = broker.daemon.log.partition("configuration read again")[2]
+    assert "key=http.host" not in after  # a warning
+    assert "stopped" not in after
+
+
+def test_what_needs_a_restart_is_named_and_stays(serve: Serve, tmp_path: Path) -> None:
+    broker = Configured(serve, tmp_path, "[limits]\nconnections = 100\n")
+    broker.change(
+        '[limits]\nconnections = 200\n[scrub]\nbytes_per_second = 0\n[log]\nlevel = "DEBUG"\n'
+    )
+    log = broker.daemon.log
+    text = "setting not changed, it needs a restart"
+    assert f'{text} key=limits.connections value="100" configured="200"' in log
+    assert f'{text} key=scrub.bytes_per_second value="16777216" configured="0"' in log
+    assert 'setting changed key=log.level value="DEBUG" before="INFO"' in log
+    assert metric(broker.daemon, 'aerobee_connections_open{server="broker"}') < 100
+
+
+def test_a_broken_file_changes_nothing_and_says_why(serve: Serve, tmp_path: Path) -> None:
+    broker = Configured(serve, tmp_path, "[limits]\nmax_topics = 16\n")
+    wrong = "limits]\nmax_topics = 40\n"
+    broker.change(wrong, says="configuration not taken, nothing changed")
+    broker.change(
+        '[limits]\nmax_topics = 40\nmax_tropics = 1\n[log]\nlevel = "LOUD"\n',
+        says="max_tropics",
+    )
+    assert "LOUD" in broker.daemon.log
+    with Wire(broker.daemon.port) as wire:
+        codes = [wire.send_message(f"T{number}", b"x").code for number in range(16)]
+    assert codes[-1] == TOPIC_NOT_EXIST
+    assert broker.daemon.get("/live")[0] == 200
+
+
+def test_retention_is_asked_by_the_new_settings(serve: Serve, tmp_path: Path) -> None:
+    """What the running broker tells of itself; that its runs go by them is tested with a clock."""
+    broker = Configured(serve, tmp_path, "[retention]\nhours = 10\n")
+    with Wire(broker.daemon.port) as wire:
+        assert b"fileReservedTime=10\n" in wire.call(26, {}).body
+        broker.change(
+            '[retention]\nhours = 20\ndelete_hours = "05;06"\ndisk_max_used_percent = 80\n'
+            "clean_forcibly = false\n"
+        )
+        shown = wire.call(26, {}).body.decode().splitlines()
+    assert {
+        "fileReservedTime=20", "deleteWhen=05;06", "diskMaxUsedSpaceRatio=80",
+        "cleanFileForciblyEnable=false",
+    } <= set(shown)  # fmt: skip
+
+
+def test_rate_of_the_scrub_changes_in_the_middle_of_a_wait(serve: Serve, tmp_path: Path) -> None:
+    """At one byte a second the first pass would take days."""
+    broker = Configured(serve, tmp_path, "[scrub]\nbytes_per_second = 1\n")
+    with Wire(broker.daemon.port) as wire:
+        for _ in range(20):
+            assert wire.send_message("T", bytes(10_000)).code == 0
+    broker.change("[scrub]\nbytes_per_second = 100000000\n")
+    passes = "aerobee_scrub_passes_total"
+    wait_until(lambda: metric(broker.daemon, passes) >= 1, "a pass of the scrub")
+
+
+def test_a_name_server_alone_takes_a_new_level(tmp_path: Path) -> None:
+    file, log = tmp_path / "n.toml", tmp_path / "log"
+    file.write_text('[log]\nlevel = "WARNING"\n')
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [*aerobee(), "nameserver", "-c", str(file), "--port", "0"], stdout=stream, stderr=stream
+        )
+    try:
+        wait_until(lambda: "ready" in log.read_text(), "the name server is ready")
+        file.write_text('[log]\nlevel = "INFO"\n')
+        process.send_signal(signal.SIGHUP)
+        wait_until(lambda: "setting changed" in log.read_text(), "the level was changed")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait(30)

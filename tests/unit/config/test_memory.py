@@ -1,0 +1,119 @@
+"""docs/limits.md, and the memory that all limits together allow."""
+
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+import aerobee.testing
+from aerobee.broker import daemon
+from aerobee.broker.messages.acks import MAX_WAITING
+from aerobee.broker.monitoring.http import HttpLimits
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.tables.clients import ClientTable
+from aerobee.config.limits_page import PAGE, main, page
+from aerobee.config.memory import (
+    FIXED,
+    Memory,
+    available_memory,
+    memory_warning,
+    size_text,
+    worst_cases,
+)
+from aerobee.config.model import SETTINGS, Settings
+from aerobee.config.settings.limits import LimitSettings
+from aerobee.config.settings.setting import settings_of
+from aerobee.nameserver.server import NAME_SERVER_LIMITS
+
+MIB = 1 << 20
+METRICS = PAGE.parent / "metrics.md"
+
+
+def test_the_page_is_up_to_date() -> None:
+    remedy = "run python -m aerobee.config.limits_page"
+    assert PAGE.read_text(encoding="utf-8") == page(), remedy
+    assert main(["--check"]) == 0
+
+
+def test_every_limit_says_what_it_bounds_and_what_it_costs() -> None:
+    """A new setting of that section needs one argument more: limit=Limit(...)."""
+    silent = [setting.full_key for setting in settings_of(LimitSettings) if setting.limit is None]
+    assert silent == []
+
+
+def test_what_limits_depend_on_is_a_setting_or_a_property_of_them() -> None:
+    limits = [setting.limit for setting in SETTINGS] + [fixed.limit for fixed in FIXED]
+    names = {name for limit in limits if limit is not None for name in limit.times}
+    settings = Settings.for_tests()
+    assert {name for name in names if not isinstance(getattr(settings, name), int)} == set()
+
+
+def test_every_metric_of_the_page_is_one_of_the_broker() -> None:
+    known = set(re.findall(r"`((?:aerobee|rocketmq)_\w+)`", METRICS.read_text(encoding="utf-8")))
+    named = set(re.findall(r"\b((?:aerobee|rocketmq)_\w+)", page())) - {"aerobee_"}
+    assert named - known == set()
+
+
+def test_constants_are_those_of_their_modules() -> None:
+    values = {fixed.name: fixed.value for fixed in FIXED}
+    table = ClientTable(lambda: 0.0, 1.0, lambda _warning: None)
+    assert values["client groups"] == table._limit
+    assert values["waiting sends"] == MAX_WAITING
+    assert values["counters"] == BrokerStats()._limit
+    assert values["unsent HTTP answers"] == HttpLimits().unsent_bytes
+    assert values["name server, unfinished frames"] == NAME_SERVER_LIMITS.inbound_total_bytes
+    assert values["name server, unsent answers"] == NAME_SERVER_LIMITS.outbound_total_bytes
+
+
+def test_worst_case_follows_the_settings() -> None:
+    def worst(**changes: object) -> dict[str, int]:
+        return {case.name: case.bytes for case in worst_cases(Settings.for_tests(**changes))}
+
+    assert worst(vip_port_enabled=False)["limits.inbound_bytes"] == 128 * MIB
+    assert worst(vip_port_enabled=True)["limits.inbound_bytes"] == 256 * MIB
+    pool = "store.transient_pool_buffers"
+    assert worst()[pool] == 0
+    on = worst(transient_pool_enabled=True, commit_log_segment_bytes=MIB, transient_pool_buffers=3)
+    assert on[pool] == 3 * MIB
+    assert worst(nameserver_enabled=False)["name server, unsent answers"] == 0
+
+
+def test_too_much_for_the_machine_names_the_largest_settings() -> None:
+    settings = Settings.for_tests(held_pulls=10_000_000)
+    total = sum(case.bytes for case in worst_cases(settings))
+    assert memory_warning(settings, Memory(total, "the machine")) is None
+    assert memory_warning(settings, None) is None
+    text = memory_warning(settings, Memory(total - MIB, "its control group"))
+    assert text is not None
+    assert "lower limits.held_pulls (14.3 GiB) (docs/limits.md)" in text
+    assert f"its control group has {size_text(total - MIB)}" in text
+
+
+def test_the_smallest_of_machine_and_control_groups_counts(tmp_path: Path) -> None:
+    def write(path: str, text: str) -> None:
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    assert available_memory(str(tmp_path)) is None
+    write("proc/meminfo", "MemTotal:       4096 kB\nMemFree:  1 kB\n")
+    assert available_memory(str(tmp_path)) == Memory(4096 * 1024, "the machine")
+    write("proc/self/cgroup", "4:cpu,cpuacct:/a\n3:memory:/a/b\n0::/a/b\n")
+    write("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n")
+    assert available_memory(str(tmp_path)) == Memory(4096 * 1024, "the machine")
+    write("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "3000000\n")
+    assert available_memory(str(tmp_path)) == Memory(3_000_000, "its control group")
+    write("sys/fs/cgroup/a/b/memory.max", "max\n")
+    write("sys/fs/cgroup/memory.max", "2000000\n")
+    assert available_memory(str(tmp_path)) == Memory(2_000_000, "its control group")
+    write("sys/fs/cgroup/a/memory.high", "1500000\n")
+    assert available_memory(str(tmp_path)) == Memory(1_500_000, "its control group")
+
+
+def test_a_start_with_too_little_memory_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(daemon, "available_memory", lambda: Memory(512 * MIB, "its control group"))
+    with caplog.at_level(logging.WARNING), aerobee.testing.broker():
+        assert "its control group has 512 MiB: give it more, or lower limits." in caplog.text
