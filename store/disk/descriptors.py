@@ -156,17 +156,20 @@ class DescriptorCache:
     def _victim(self) -> QueueFile | None:
         with self._lock:
             clean = dirty = None
-            for file in list(self._open):
+            second_chance: list[QueueFile] = []
+            for file in self._open:
                 if file.syncing:
                     continue
                 if file.used:
                     file.used = False
-                    self._open.move_to_end(file)
+                    second_chance.append(file)
                 elif file.writes == file.synced_writes:
                     clean = file
                     break
                 elif dirty is None:
                     dirty = file
+            for file in second_chance:
+                self._open.move_to_end(file)
             return clean or dirty or next((f for f in self._open if not f.syncing), None)
 
     def _close(self, file: QueueFile) -> None:

@@ -77,6 +77,8 @@ class Offsets(msgspec.Struct, frozen=True):
     queues_begin: int = -1
     #: Length of a segment; 0 if not known. One file alone cannot tell whether somebody changed it.
     segment_bytes: int = 0
+    #: A recovery has begun to take entries of the queues back, and has not come to its end.
+    rewriting: bool = False
     clock: ClockNote = ClockNote()
     version: int = _VERSION
 

@@ -10,6 +10,7 @@ Threads: the store's caller only; the flush thread syncs files through the Descr
 """
 
 import os
+from typing import NamedTuple
 
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
@@ -19,6 +20,7 @@ from aerobee.store.queues.queue_view import (
     BLANK_CHUNK,
     CHUNK_ENTRIES,
     ENTRY_BYTES,
+    FEW_ENTRIES,
     PRE_BLANK,
     QueueView,
 )
@@ -30,12 +32,22 @@ _SIZE_KEYS = "consume_queue_segment_bytes (mappedFileSizeConsumeQueue)"
 _MISSING_MOST = 1000
 
 
+class _Kept(NamedTuple):
+    """Entries of a file from a slot on, as they are while the file has been written so often."""
+
+    file: QueueFile
+    writes: int
+    first: int
+    data: bytes
+
+
 class ConsumeQueue(QueueView):
     """One queue. Made in memory by the first put; its files come with the first dispatch."""
 
     __slots__ = (
         "_cache",
         "_files",
+        "_kept",
         "_tail",
         "delayed",
         "directory",
@@ -66,6 +78,8 @@ class ConsumeQueue(QueueView):
         self._files = files
         self._cache = cache
         self._tail: QueueFile | None = None
+        # The first and the last entries while a start judges them, so that it opens each file once.
+        self._kept: tuple[_Kept, ...] = ()
         self.directory = directory
         self.topic = topic
         self.queue_id = queue_id
@@ -195,6 +209,14 @@ class ConsumeQueue(QueueView):
         end = min(position + count * ENTRY_BYTES, file.end, self.max_offset * ENTRY_BYTES)
         if end <= position:
             return b""
+        for kept in self._kept:
+            begin = position - kept.first * ENTRY_BYTES
+            if (
+                file is kept.file
+                and file.writes == kept.writes
+                and 0 <= begin <= end - position + begin <= len(kept.data)
+            ):
+                return kept.data[begin : begin + end - position]
         return self._files.read(self._cache.fd(file), position - file.start, end - position)
 
     #: As `read_entries`, with tags codes in the place of what says where they are.
@@ -226,6 +248,7 @@ class ConsumeQueue(QueueView):
     def recovered(self) -> None:
         """A recovery is done with the queue: numbering goes on at its end. Raises OSError."""
         self.next_offset = self.max_offset
+        self._kept = ()
 
     # --- loading ----------------------------------------------------------------------------
 
@@ -278,6 +301,7 @@ class ConsumeQueue(QueueView):
 
     def _find_end(self) -> None:
         """`max_offset` behind the last slot that is not empty; numbering survives empty files."""
+        self._kept = ()
         if not self.segments:
             return
         self._tail = self.segments[-1]
@@ -289,7 +313,21 @@ class ConsumeQueue(QueueView):
             if high:
                 entries = -(-high // ENTRY_BYTES)
                 self.max_offset = file.start // ENTRY_BYTES + entries
+                self._keep_ends(file)
                 return
+
+    def _keep_ends(self, last: QueueFile) -> None:
+        """Remember the first entries, and the last ones, which are in `last`."""
+        near_end = max(last.start // ENTRY_BYTES, self.max_offset - FEW_ENTRIES)
+        ends = [(last, near_end)]
+        if self.segments[0] not in self.unmade:
+            ends.append((self.segments[0], self.first_offset))
+        self._kept = tuple(
+            [
+                _Kept(file, file.writes, first, self.read_entries(first, FEW_ENTRIES))
+                for file, first in ends
+            ]
+        )
 
     def refuse_sizes(self) -> None:
         """Raise StoreSizeMismatch if there is a file of another size."""
@@ -320,11 +358,14 @@ class ConsumeQueue(QueueView):
             self.unmade = []
             self._find_end()
 
-    def sync_and_drop_cache(self, log_offset: int) -> None:
-        """As MappedFile.sync_and_drop_cache, for files with entries at or above `log_offset`.
+    def sync_and_drop_cache(self, log_offset: int, *, is_synced: bool) -> None:
+        """As MappedFile.sync_and_drop_cache, for files with entries at or above `log_offset`, none
+        of which there are if the queue `is_synced`.
 
         Their names are made durable with the next flush; a killed process could not. OSError.
         """
+        if is_synced:
+            return
         first = self.first_at(log_offset)
         if self.first_named(self.first_offset, first) is None:
             first = self.first_offset

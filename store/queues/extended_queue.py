@@ -93,8 +93,8 @@ class ExtendedQueue(ConsumeQueue):
         self.ext.dispose()
         return take_directories(self.ext.new_directories) + super().take_new_names()
 
-    def sync_and_drop_cache(self, log_offset: int) -> None:
-        super().sync_and_drop_cache(log_offset)
+    def sync_and_drop_cache(self, log_offset: int, *, is_synced: bool) -> None:
+        super().sync_and_drop_cache(log_offset, is_synced=is_synced)
         self.ext.sync_and_drop_cache()
 
     def close(self) -> None:

@@ -25,7 +25,9 @@ EMPTY = bytes(ENTRY_BYTES)
 
 CHUNK_ENTRIES = 3200
 BLANK_CHUNK = PRE_BLANK * CHUNK_ENTRIES
-# Entries read at a time on the way back from an end, where most often the very last one is asked.
+# Entries read at first, at a beginning or on the way back from an end, where most often the very
+# first one answers; and then at a time on the way back.
+FEW_ENTRIES = 8
 _BACK_ENTRIES = 64
 
 
@@ -137,7 +139,7 @@ class QueueView(ABC):
 
     def first_named(self, start: int, end: int) -> NamedRecord | None:
         """The record that the first entry of [start, end) to name one names."""
-        chunk = 8  # most often the very first one names a record
+        chunk = FEW_ENTRIES
         while start < end:
             data = self.read_entries(start, min(chunk, end - start))
             if not data:
@@ -154,8 +156,10 @@ class QueueView(ABC):
     def last_named(self, end: int) -> NamedRecord | None:
         """The same of the last entry below `end`."""
         entries = self.segment_bytes // ENTRY_BYTES
+        chunk = FEW_ENTRIES
         while end > self.first_offset:
-            start = max(self.first_offset, end - _BACK_ENTRIES, (end - 1) // entries * entries)
+            start = max(self.first_offset, end - chunk, (end - 1) // entries * entries)
+            chunk = _BACK_ENTRIES
             data = self.read_entries(start, end - start)
             for index in range(len(data) // ENTRY_BYTES - 1, -1, -1):
                 log_offset, size, _ = ENTRY.unpack_from(data, index * ENTRY_BYTES)
@@ -170,12 +174,18 @@ class QueueView(ABC):
         `max_offset` if there is none. Log offsets grow along a queue, so this is a binary search.
         """
         low, high = self.first_offset, self.max_offset
+        # Nothing of most queues was deleted, and few entries are above the marks of a store: so the
+        # first one and one near the end are asked first.
+        first = self.entry(low)
+        if first is not None and first.log_offset >= log_offset:
+            return low
+        middle = max(low, high - FEW_ENTRIES)
         while low < high:
-            middle = (low + high) // 2
             found = self.first_named(middle, high)
             if found is not None and found.log_offset < log_offset:
                 low = found.queue_offset + 1
             else:
                 high = middle
+            middle = (low + high) // 2
         found = self.first_named(low, self.max_offset)
         return self.max_offset if found is None else found.queue_offset

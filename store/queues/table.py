@@ -16,7 +16,7 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from aerobee.protocol.names import is_light
 from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
@@ -257,14 +257,16 @@ class ConsumeQueueTable:
                 queue.new_directories += names
             raise
 
-    def sync_and_drop_caches(self, log_offset: int) -> None:
+    def sync_and_drop_caches(
+        self, log_offset: int, is_synced: Callable[[ConsumeQueue], bool]
+    ) -> None:
         """Before a recovery: see files with entries of records at or above `log_offset` as the disk
-        has them, and have them synced. Raises OSError."""
+        has them, and have them synced, but for queues that have none. Raises OSError."""
         if self._files.exists(self.directory):
             # A topic's directory may be there without anything in it that would say so.
             self._files.sync_directory(self.directory)
         for queue in self:
-            queue.sync_and_drop_cache(log_offset)
+            queue.sync_and_drop_cache(log_offset, is_synced=is_synced(queue))
 
     def close(self) -> None:
         """Close all files; what is unsynced stays with the kernel."""

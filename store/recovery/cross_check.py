@@ -122,6 +122,16 @@ class CrossCheck:
         head = self._head(entry.log_offset)
         return head is not None and head.kind == RECORD and not self.is_sound(queue, offset, entry)
 
+    def is_below(self, queue: ConsumeQueue, log_offset: int) -> bool:
+        """Whether all entries of the queue are of records below `log_offset`: the last slot of its
+        last file says so, and that record names it back."""
+        last = queue.max_offset - 1
+        if not queue.segments or last * ENTRY_BYTES < queue.segments[-1].start:
+            return False
+        entry = queue.entry(last)
+        is_lower = entry is not None and entry.log_offset < log_offset
+        return is_lower and entry is not None and self.is_sound(queue, last, entry)
+
     def begins_late(self, queue: ConsumeQueue) -> bool:
         """Whether the log may have messages for files before the queue's first one. Deletion leaves
         a file behind that begins with a message it took, but for the chance of an exact fit."""
@@ -146,16 +156,14 @@ class CrossCheck:
         messages of a topic that was deleted for those of the new one.
         """
         last = queue.max_offset - 1
-        if (
-            last < queue.first_offset
-            or queue.is_pre_blank(last)
-            or self._is_of_damaged(queue, last)
-        ):
+        if last < queue.first_offset:
             return start
         for offset in range(last, queue.first_offset - 1, -1):
             entry = queue.entry(offset)
             if entry is not None and self.named_back(queue, offset, entry) is not None:
                 return start if offset == last else min(start, entry.log_offset)
+            if offset == last and (queue.is_pre_blank(last) or self._is_of_damaged(queue, last)):
+                return start
         return 0
 
     def _is_of_damaged(self, queue: ConsumeQueue, offset: int) -> bool:

@@ -150,8 +150,11 @@ class Planner:
             plan.why = f"{marks.entries - entries} queue units are missing"
         elif nothing_lost and not self.known.clean_stop:
             # Not yet synced, and a failed sync that nobody could note would have left a hole.
+            synced = offsets.synced.log_offset
             for queue in self.queues:
-                first = queue.first_at(offsets.synced.log_offset)
+                if self.cross_check.is_below(queue, synced):
+                    continue
+                first = queue.first_at(synced)
                 before = self.cross_check.before_first_hole(queue, plan.dispatch_from, first)
                 plan.dispatch_from = min(plan.dispatch_from, before)
         self._index_by_offset(plan, offsets)

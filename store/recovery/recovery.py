@@ -77,6 +77,8 @@ class Recovery:
         self.report = RecoveryReport(clean_stop=clean_stop)
         self._identity = offsets_file.identity()
         self._known = known_of(offsets_file.load(), self._identity, clean_stop, same_boot)
+        # What the offsets file says now, None if it is not believed.
+        self._noted = self._known.offsets
         self._cross_check = CrossCheck(segments, queues)
         # How many segments, from the oldest on, are still read through the kernel's cache.
         self._trusted = len(segments.segments)
@@ -107,6 +109,8 @@ class Recovery:
         remade_from = min(map(self._cross_check.before_unmade, unmade), default=None)
         if remade_from is not None:  # once they are made, nobody sees that they were gone
             self._set_back_offsets(remade_from)
+        if unmade:
+            self._before_rewriting()
         for queue in self._queues:
             queue.mend_files()
         self._sync_and_drop_cache()
@@ -156,7 +160,7 @@ class Recovery:
             return
         if force or start < max(known.synced.log_offset, known.live.log_offset):
             derived = DerivedMarks(start, 0)
-            self._offsets_file.save(
+            self._note(
                 msgspec.structs.replace(
                     known,
                     synced=derived,
@@ -164,8 +168,19 @@ class Recovery:
                     indexed=min(known.indexed, start),
                     index_files=(),
                     index_end=-1,
+                    rewriting=self._noted is not None and self._noted.rewriting,
                 )
             )
+
+    def _before_rewriting(self) -> None:
+        """Entries that were synced are about to be taken back. If this is broken off, the files
+        seem to end in entries that were synced, and the next try has to sync them all the same."""
+        if self._noted is not None and not self._noted.rewriting:
+            self._note(msgspec.structs.replace(self._noted, rewriting=True))
+
+    def _note(self, offsets: Offsets) -> None:
+        self._offsets_file.save(offsets)
+        self._noted = offsets
 
     def _scan(self, plan: RecoveryPlan) -> LogScanner:
         start, dispatch_from = plan.start, plan.dispatch_from
@@ -290,6 +305,7 @@ class Recovery:
             end -= 1
         if end < queue.max_offset:
             self.report.cut(queue, end)
+            self._before_rewriting()
             queue.zero_from(end)
         self._blank_unsound_tail(queue)
         queue.correct_min_offset(self._segments.min_offset)
@@ -320,6 +336,7 @@ class Recovery:
             self._blank(queue, offset)
 
     def _blank(self, queue: ConsumeQueue, offset: int) -> None:
+        self._before_rewriting()
         queue.blank_out(offset)
         self.report.entries_blanked += 1
 
@@ -340,7 +357,9 @@ class Recovery:
             # What a killed process, or a recovery broken off, has written but not synced will be
             # found in place, not written again, and called synced at the end.
             self._segments.sync_names()
-            self._queues.sync_and_drop_caches(0 if known is None else known.synced.log_offset)
+            self._queues.sync_and_drop_caches(
+                0 if known is None else known.synced.log_offset, self._is_synced
+            )
             if self._index is not None:
                 self._index.sync_and_drop_caches(0 if known is None else known.indexed)
         if self._known.clean_stop:
@@ -349,6 +368,14 @@ class Recovery:
         # segment in use, the one before, and none in a spare one.
         unsynced = self._segments.max_offset - 3 * self._segments.segment_bytes
         self._distrust_segments(unsynced if known is None else known.flushed)
+
+    def _is_synced(self, queue: ConsumeQueue) -> bool:
+        """Whether all bytes of a queue's files are known to be synced: dispatch has written nothing
+        since the synced mark was moved, and no recovery has that was broken off."""
+        known = self._known.offsets
+        if known is None or not self._known.nothing_lost or known.rewriting:
+            return False
+        return self._cross_check.is_below(queue, known.synced.log_offset)
 
     def _distrust_segments(self, log_offset: int) -> None:
         """Read the segments from `log_offset` on as the disk has them. Oldest first: a power cut

@@ -2,6 +2,7 @@
 
 import random
 import struct
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -184,6 +185,32 @@ def test_few_descriptors_serve_many_files(tmp_path: Path) -> None:
         cache.sync(file)
     cache.close()
     assert len(cache) == 0
+
+
+class CountedLooks(OrderedDict[QueueFile, None]):
+    """Open files, counting how many are looked at."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[QueueFile]:
+        for file in super().__iter__():
+            self.looks += 1
+            yield file
+
+
+def test_making_room_looks_at_a_file_or_two_however_many_are_open(tmp_path: Path) -> None:
+    files = Files()
+    (tmp_path / "file").touch()
+    cache = DescriptorCache(files, capacity=300)
+    cache._open = opened = CountedLooks()
+    for _ in range(3):
+        for number in range(400):
+            file = QueueFile(str(tmp_path), f"{number:020d}", FILE)
+            file.path = str(tmp_path / "file")
+            cache.fd(file)
+            assert len(cache) <= 300
+    assert opened.looks < 3 * 1200
+    cache.close()
 
 
 def test_flush_takes_files_with_enough_pages_only(tmp_path: Path) -> None:
