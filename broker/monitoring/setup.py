@@ -115,6 +115,8 @@ def add_limits(
         "held_pull_bytes": lambda: core.held.bytes,
         "max_topics": lambda: len(core.topics),
         "max_groups": lambda: len(core.groups),
+        "max_offsets": lambda: core.offsets.count(),
+        "max_start_offsets": lambda: core.offsets.starts,
     }
     if http is not None:
         used["http_connections"] = lambda: http.open

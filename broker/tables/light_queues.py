@@ -118,15 +118,15 @@ class LightConsumerOffsets(ConsumerOffsets):
             return self._refuse_beyond(group, topic, queue_id, offset)
         pair = (check_topic_name(topic), check_group_name(group))
         if known is None:
-            if why := self._admit(group, topic, 0, self._count_all()):
+            if why := self._admit(group, topic, 0, self.count()):
                 return self._refuse(group, topic, queue_id, offset, why)
             self._light_index.add(pair)
         self._light[pair] = offset
         self._light_text.changed[pair] = None
         return ""
 
-    def _count_all(self) -> int:
-        return super()._count_all() + len(self._light)
+    def count(self) -> int:
+        return super().count() + len(self._light)
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         if is_light(group):

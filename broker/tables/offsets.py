@@ -202,7 +202,7 @@ class ConsumerOffsets:
             return ""
         if known is None:
             pair = (check_topic_name(topic), check_group_name(group))
-            count = self._start_count if is_start else self._count_all()
+            count = self._start_count if is_start else self.count()
             if why := self._admit(group, topic, queue_id, count):
                 return self._refuse(group, topic, queue_id, offset, why)
             if queues is None:
@@ -214,7 +214,12 @@ class ConsumerOffsets:
         self._queues_text.changed[pair] = None
         return ""
 
-    def _count_all(self) -> int:
+    @property
+    def starts(self) -> int:
+        """How many there are of where streams began."""
+        return self._start_count
+
+    def count(self) -> int:
         """How many offsets there are that are no starts."""
         return self._count
 

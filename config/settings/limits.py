@@ -317,7 +317,7 @@ class LimitSettings:
         limit=Limit(
             "the name server's key-value table, its text, and the text that is being written",
             "code 1 with the reason",
-            'aerobee_limit_used_ratio{limit="limits.max_kv_bytes"}',
+            'aerobee_nameserver_requests_total{request_code="put_kv_config"} and the log',
             bytes_each=4,
             times=("nameserver_enabled",),
         ),

@@ -167,3 +167,21 @@ async def test_large_answers_end_a_slice(bench, until):
 
 def test_a_slice_is_a_part_of_a_turn():
     assert 0 < SLICE_S <= TURN_S / 2
+
+
+async def test_what_held_the_loop_up_is_remembered_for_the_log(bench):
+    clock = StepClock()
+    bench.handler.turns = Turns(clock)
+
+    def dear(_connection: Connection, command: Command) -> bytes:
+        clock.now += 0.3 if command.code == 7 else 0.03
+        return encode_response(command, 0)
+
+    bench.handler.answer = dear
+    server = await bench.server()
+    reader, writer = await bench.stream(server)
+    writer.write(b"".join(make_request(code).encode() for code in (6, 7, 8)))
+    await answers(reader, 3)
+    host, port = writer.get_extra_info("sockname")
+    assert bench.handler.turns.last_long() == f"code=7 peer={host}:{port} ms=300"
+    assert bench.handler.turns.last_long() is None
