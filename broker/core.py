@@ -116,7 +116,7 @@ class BrokerCore:
         """What puts messages by itself (delayed ones, staged ones), and what follows an append."""
         settings, store, loop = self.settings, self.store, self._loop
         self.held = HeldPulls(loop.time, settings.held_pulls, settings.held_pull_bytes, self.turns)
-        self._reput = ReputService(loop, store, self.held)
+        self._reput = ReputService(loop, store, self.held, self.turns)
         self._appended = self._reput.after_append(settings)
         self._delay_progress = DelayProgress(
             self._state_file("delayOffset.json"), lambda: store.durable
@@ -196,7 +196,9 @@ class BrokerCore:
 
     def _build_routers(self) -> None:
         settings, store = self.settings, self.store
-        self._client_requests = ClientRequests(settings, self.clients, self.topics, self.groups)
+        self._client_requests = ClientRequests(
+            settings, self.clients, self.topics, self.groups, self.turns
+        )
         query = QueryProcessor(
             store, settings.query_max_messages, settings.unique_query_max_messages
         )
@@ -215,8 +217,15 @@ class BrokerCore:
         }
         closed = self._client_requests.connection_closed
         # Pulls are not served on the VIP port (protocol/WIRE.md 1.9).
-        self.main_router = Router({**handlers, **pulls}, self.stats, closed, self.turns)
-        self.vip_router = Router(handlers, self.stats, closed, self.turns)
+        serving = (
+            self.stats,
+            closed,
+            self.turns,
+            settings.max_request_bytes,
+            _patience_s(settings),
+        )
+        self.main_router = Router({**handlers, **pulls}, *serving)
+        self.vip_router = Router(handlers, *serving)
 
     def _appending_handlers(self) -> dict[int, Handler]:
         settings, store = self.settings, self.store
@@ -315,3 +324,20 @@ class BrokerCore:
         await self.save_tables()
         self._state_pool.shutdown()
         self.offsets.flush()
+
+
+def _patience_s(settings: Settings) -> dict[int, float]:
+    """How long requests may wait here before they are refused, in seconds by code."""
+    if not settings.fast_failure:
+        return {}
+    sends, pulls = settings.send_queue_wait_ms, settings.pull_queue_wait_ms
+    waits_ms = {
+        RequestCode.SEND_MESSAGE: sends,
+        RequestCode.SEND_MESSAGE_V2: sends,
+        RequestCode.SEND_BATCH_MESSAGE: sends,
+        RequestCode.CONSUMER_SEND_MSG_BACK: sends,
+        RequestCode.PULL_MESSAGE: pulls,
+        RequestCode.LITE_PULL_MESSAGE: pulls,
+        RequestCode.HEART_BEAT: settings.heartbeat_queue_wait_ms,
+    }
+    return {code: wait_ms / 1000 for code, wait_ms in waits_ms.items() if wait_ms}

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from aerobee.broker.stats import BrokerStats
-from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.remoting.connection import Connection
@@ -33,6 +33,17 @@ log = logging.getLogger("aerobee.broker")
 
 # A code is logged once; codes come from the peer, so only so many are.
 _UNSUPPORTED_LOGGED = 100
+
+# Requests whose bodies are messages, or parts of them; those have limits of their own.
+_CARRY_MESSAGES = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.STAGE_CHUNK,
+        RequestCode.STAGE_INTENT,
+    }
+)
 
 Handler: TypeAlias = Callable[[Connection, Command], Answer]
 
@@ -83,8 +94,14 @@ class Router(Serving):
         stats: BrokerStats,
         on_closed: Callable[[Connection], None],
         turns: Turns,
+        max_request_bytes: int,
+        patience_s: Mapping[int, float],
     ) -> None:
+        """`max_request_bytes` bounds the bodies of requests that carry no messages; `patience_s`
+        says by code how long a request may have waited here."""
         super().__init__(turns)
+        self._patience_s = patience_s
+        self._max_request_bytes = max_request_bytes
         self._handlers = dict(handlers)
         self._stats = stats
         self._on_closed = on_closed
@@ -105,7 +122,25 @@ class Router(Serving):
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 f" request type {command.code} not supported",
             )
+        if connection.waited_since:
+            self._check_waited(connection, command)
+        if len(command.body) > self._max_request_bytes and command.code not in _CARRY_MESSAGES:
+            raise BadRequest.system_error(
+                f"the body of this request has {len(command.body)} bytes, the limit for code "
+                f"{command.code} is {self._max_request_bytes} (limits.max_request_bytes)"
+            )
         return handler(connection, command)
+
+    def _check_waited(self, connection: Connection, command: Command) -> None:
+        """Refuse what its sender has given up, or will have before it is done (fast failure)."""
+        patience_s = self._patience_s.get(command.code)
+        waited_s = self._turns.clock() - connection.waited_since
+        if patience_s is not None and waited_s > patience_s:
+            raise BadRequest(
+                ResponseCode.SYSTEM_BUSY,
+                "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in "
+                f"queue: {waited_s * 1000:.0f}ms, size of queue: {connection.waiting_commands}",
+            )
 
     def answered(self, command: Command, spent_s: float) -> None:
         self._stats.request_served(command.code, spent_s)

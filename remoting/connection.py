@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from typing import Any, Protocol, cast
 
 from aerobee.protocol.frames.command import Command
@@ -83,6 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         "_handler",
         "_held_since",
         "_holds",
+        "_kept_bytes",
         "_pending",
         "_serving",
         "_shared",
@@ -113,7 +115,9 @@ class Connection(asyncio.BufferedProtocol):
         self._drain_waiters: list[asyncio.Future[None]] = []
         self._aside: list[Command] = []
         self._aside_bytes = 0
-        self._aside_since = 0.0
+        # How many of them came when, on the clock of the turns; the first come first.
+        self._aside_since: deque[tuple[int, float]] = deque()
+        self._kept_bytes = 0
         # `_serve_aside` is a job of the turns.
         self._serving = False
         self._holds = 0
@@ -160,6 +164,11 @@ class Connection(asyncio.BufferedProtocol):
     def answer_room(self) -> int:
         """Bytes of answers that one slice may add; below 0 the next slice is for others."""
         return self._shared.limits.outbound_high_water_bytes - self.unwritten
+
+    @property
+    def waiting_commands(self) -> int:
+        """Commands of this peer that were read and not served yet."""
+        return len(self._aside)
 
     @property
     def overloaded(self) -> bool:
@@ -232,6 +241,13 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active = self._shared.now
         # Later in the loop: this may be called from within another connection's read.
         self._serve_later()
+
+    def keep(self, body_bytes: int) -> None:
+        """The handler has so much of this peer's input in work; it counts as unfinished input."""
+        self._kept_bytes = body_bytes
+        if not self.closed:
+            waiting = self._decoder.buffered + self._aside_bytes
+            self._shared.inbound.changed(self, waiting + body_bytes)
 
     def hold_for_memory(self) -> None:
         """As `hold_reading`, for the budget of unfinished frames."""
@@ -327,6 +343,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         reason = self._close_reason or (CloseReason.RESET if exc else CloseReason.PEER)
         self._aside = []
+        self._aside_since.clear()
         self._shared.remove(self, reason)
         if self._pending is not None:
             self._pending.fail_all(
@@ -384,8 +401,7 @@ class Connection(asyncio.BufferedProtocol):
             if served == len(commands):
                 return
             del commands[:served]
-        if not self._aside:
-            self._aside_since = self._shared.turns.clock()
+        self._aside_since.append((len(commands), self._shared.turns.clock()))
         self._aside += commands
         self._aside_bytes += nbytes
         if self._aside_bytes > _ASIDE_BYTES:
@@ -411,8 +427,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._holds & ~_ASIDE or self.closed:
             return False
         if self._aside and self.unwritten <= self._shared.limits.outbound_high_water_bytes:
-            self.waited_since = self._aside_since
-            served = self._handler.commands_received(self, self._aside)
+            # Those that came together: they have waited equally long.
+            count, self.waited_since = self._aside_since.popleft()
+            served = self._handler.commands_received(self, self._aside[:count])
+            if served < count:
+                self._aside_since.appendleft((count - served, self.waited_since))
             self.waited_since = 0.0
             del self._aside[:served]
         if self._holds & ~_ASIDE or self.closed:
@@ -420,7 +439,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._aside:
             return True
         self._aside_bytes = 0
-        self._shared.inbound.changed(self, self._decoder.buffered)
+        self._shared.inbound.changed(self, self._decoder.buffered + self._kept_bytes)
         if self._decoder.failed is not None:
             self._refuse(str(self._decoder.failed), b"")
         elif not self._holds & ~_ASIDE:
@@ -434,7 +453,7 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_since = 0.0
         elif finished_one or not self._frame_since:
             self._frame_since = self._shared.now
-        self._shared.inbound.changed(self, waiting + self._aside_bytes)
+        self._shared.inbound.changed(self, waiting + self._aside_bytes + self._kept_bytes)
 
     def _wake_drain_waiters(self) -> None:
         waiters, self._drain_waiters = self._drain_waiters, []

@@ -104,6 +104,7 @@ class Serving(ABC):
             answer: bytes | None = end.value
             return answer
         connection.hold_reading()
+        connection.keep(len(command.body))
         job.go_on_after(waits_for)
         raise _Unfinished
 
@@ -122,6 +123,7 @@ class Serving(ABC):
             self.answered(command, spent_s)
         if answer is not None and not command.flag & _ONEWAY:
             self._turns.write(connection, answer)
+        connection.keep(0)
         connection.release_reading()
 
     def _stalled(self, connection: Connection, command: Command, spent_s: float) -> None:

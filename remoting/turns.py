@@ -195,3 +195,27 @@ class StepsJob:
             self._turns.add(self)
         else:
             future.add_done_callback(lambda _done: self._turns.add(self))
+
+
+class Gate:
+    """Lets so many steps of a kind go on at a time, in the order in which they came."""
+
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def enter(self) -> Generator[asyncio.Future[Any], None, None]:
+        """Steps that end when there is a place; then `leave` has to be called."""
+        if not self._free:
+            place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(place)
+            yield place
+        else:
+            self._free -= 1
+
+    def leave(self) -> None:
+        """Give the place to whoever has waited longest."""
+        if self._waiting:
+            self._waiting.popleft().set_result(None)
+        else:
+            self._free += 1

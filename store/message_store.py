@@ -107,6 +107,7 @@ class MessageStore:
         self._build_deletion(settings)
         # What callers ask of the parts themselves, each of which says how.
         self.put, self.put_batch = self._log.put, self._log.put_batch
+        self.prepare_batch, self.put_prepared = self._log.prepare_batch, self._log.put_prepared
         self.make_segment_ahead, self.is_page_cache_busy = self._log.make_ahead, self._log.busy
         self.wait_durable = self._sync.wait
         reader, search = self._reader, self._search
@@ -364,13 +365,21 @@ class MessageStore:
         Returns the messages that became visible, in log order. Cheap when there is nothing to do.
         Does not raise: a full disk refuses puts and is tried again, other failures break the store.
         """
-        arrivals = self._reput.dispatch(
-            self._sync.durable if self._sync_flush else self._mark.committed
-        )
+        arrivals, more = self.dispatch_round()
+        while more:
+            further, more = self.dispatch_round()
+            arrivals += further
+        return arrivals
+
+    def dispatch_round(self) -> tuple[list[Arrival], bool]:
+        """As `dispatch`, some thousand messages at most; and whether there is more."""
+        limit = self._sync.durable if self._sync_flush else self._mark.committed
+        before = self._reput.dispatched
+        arrivals = self._reput.dispatch(limit)
         if self._kept_arrivals:
             arrivals = self._kept_arrivals + arrivals
             self._kept_arrivals = []
-        return arrivals
+        return arrivals, before < self._reput.dispatched < limit
 
     def _try_again(self) -> None:
         """Before a put is refused: perhaps the disk has room again."""

@@ -175,7 +175,7 @@ class HeldPulls:
             pulls = self._held.pop(key, [])
             self._judged = key
             for start in range(0, len(pulls), _STEP):
-                staying = []
+                staying: list[HeldPull] = []
                 # Out of the table before any replay: a replay may hold the same pull's successor.
                 for pull in pulls[start : start + _STEP]:
                     (self._leaving if _answered_by(arrived, pull) else staying).append(pull)

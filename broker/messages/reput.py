@@ -13,19 +13,27 @@ from collections.abc import Callable
 
 from aerobee.broker.messages.held_pulls import HeldPulls
 from aerobee.config.model import Settings
+from aerobee.remoting.turns import Turns
 from aerobee.store.message_store import MessageStore
 
 
 class ReputService:
-    """Dispatches what was appended, once a turn of the loop, and replays the held pulls."""
+    """Dispatches what was appended, a round a turn of the loop, and replays the held pulls."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, store: MessageStore, held: HeldPulls
+        self,
+        loop: asyncio.AbstractEventLoop,
+        store: MessageStore,
+        held: HeldPulls,
+        turns: Turns,
     ) -> None:
         self._loop = loop
         self._store = store
         self._held = held
+        self._turns = turns
         self._scheduled = False
+        # Rounds go on in the next turns.
+        self._behind = False
 
     def schedule(self) -> None:
         """Dispatch at the end of this turn of the loop."""
@@ -34,11 +42,18 @@ class ReputService:
             self._loop.call_soon(self.run)
 
     def run(self) -> None:
-        """Dispatch now."""
+        """Dispatch now: a round, and the others in the next turns."""
         self._scheduled = False
-        arrivals = self._store.dispatch()
+        if not self._behind and self._round():
+            self._behind = True
+            self._turns.add(self._round)
+
+    def _round(self) -> bool:
+        """One round; whether there is more."""
+        arrivals, self._behind = self._store.dispatch_round()
         if arrivals:
             self._held.arrived(arrivals)
+        return self._behind
 
     def after_append(self, settings: Settings) -> Callable[[], None]:
         """The function to be called when messages were appended.

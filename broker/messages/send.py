@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from itertools import chain, islice
 from typing import NamedTuple
 
 from aerobee.broker.messages.acks import Acks
@@ -33,7 +34,7 @@ from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.headers.send import SendMessageHeader, SendReply
-from aerobee.protocol.message.batch import decode_batch, join_properties
+from aerobee.protocol.message.batch import batch_items, join_properties
 from aerobee.protocol.message.properties import PROPERTY_TAGS, decode_properties, index_keys
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.protocol.message.record_layout import (
@@ -50,12 +51,16 @@ from aerobee.protocol.names import (
 )
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.serving import Answer
-from aerobee.remoting.turns import Steps
+from aerobee.remoting.turns import Gate, Steps
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import PutResult
 
 # A property of messages that must keep their order; here it only decides how they are counted.
 _SHARDING_KEY = "__SHARDINGKEY"
+# Messages from which on a batch is taken in steps, and those of a step: a millisecond's worth.
+_LARGE_BATCH = 128
+_STEP_MESSAGES = 32
+_STEP_IDS = 2048
 
 
 class Destination(NamedTuple):
@@ -105,12 +110,13 @@ class SendProcessor:
         self._cluster = settings.cluster_name
         self._sync_flush = settings.sync_flush
         self._accept_from_ms = settings.start_accept_send_timestamp_ms
+        self._large_batches = Gate(1)
         # An offsetMsgId is the store host and the log offset in hex (protocol/WIRE.md 6.6).
         self._msg_id_prefix = identity.store_host.hex().upper()
 
     def handle(self, connection: Connection, command: Command) -> Answer:
-        """Serve one send; None when its answer waits for the durable mark, steps when it waits for
-        a topic that is made for it.
+        """Serve one send; None when its answer waits for the durable mark, steps for a large batch
+        or when it waits for a topic that is made for it.
 
         Raises `BadRequest` for what the client did wrong, `StoreError` for what the store refuses.
         """
@@ -255,7 +261,7 @@ class SendProcessor:
         header: SendMessageHeader,
         topic: TopicConfig,
         queue_id: int,
-    ) -> bytes | None:
+    ) -> Answer:
         shared = stored_properties(header.properties, self._cluster, keep_wait=True)
         if shared.delay_level > 0 or header.sys_flag & SYS_TRANSACTION_MASK or shared.transactional:
             raise BadRequest.illegal_message(
@@ -268,12 +274,61 @@ class SendProcessor:
                 f"the batch has {len(command.body)} bytes, the limit is "
                 f"{self._settings.max_message_bytes} (maxMessageSize)"
             )
-        messages = self._batch_messages(connection, command, header, shared, queue_id)
+        made = self._batch_messages(connection, command, header, shared, queue_id)
+        messages = list(islice(made, _LARGE_BATCH))
+        if not messages:
+            raise BadRequest.illegal_message("the batch holds no message")
+        if len(messages) == _LARGE_BATCH:
+            return self._large_batch(connection, command, header, shared, chain(messages, made))
         result = self._store.put_batch(messages)
         self._stats.stored(self._stats.topic(header.topic), result.count, result.size)
         prefix = self._msg_id_prefix
         msg_ids = ",".join([f"{prefix}{offset:016X}" for offset in result.log_offsets])
         return self._answer(connection, command, result, msg_ids, queue_id, shared.wait)
+
+    def _large_batch(
+        self,
+        connection: Connection,
+        command: Command,
+        header: SendMessageHeader,
+        shared: StoredProperties,
+        messages: Iterator[StoreMessage],
+    ) -> Steps:
+        """Store a batch of many messages: encoded in steps, appended at once, answered in steps.
+
+        One at a time: encoded records take several times the memory of the request, and two
+        batches in turns take as long as one after the other.
+        """
+        try:
+            yield from self._large_batches.enter()
+            try:
+                batch = self._store.prepare_batch()
+                for number, message in enumerate(messages, 1):
+                    batch.add(message)
+                    if not number % _STEP_MESSAGES:
+                        yield None
+                if self._topics.get(header.topic) is None:
+                    raise BadRequest(
+                        ResponseCode.TOPIC_NOT_EXIST,
+                        f"topic[{header.topic}] was deleted while the batch was taken in",
+                    )
+                result = self._store.put_prepared(batch)
+            finally:
+                self._large_batches.leave()
+        except Exception:
+            self._count_failure(command)
+            raise
+        self._stats.stored(self._stats.topic(header.topic), result.count, result.size)
+        queue_id = batch.messages[0].queue_id
+        del batch
+        msg_ids: list[str] = []
+        prefix, offsets = self._msg_id_prefix, result.log_offsets
+        for start in range(0, len(offsets), _STEP_IDS):
+            some = offsets[start : start + _STEP_IDS]
+            msg_ids.append(",".join([f"{prefix}{offset:016X}" for offset in some]))
+            yield None
+        text = ",".join(msg_ids)
+        return self._answer(connection, command, result, text, queue_id, shared.wait)
 
     def _batch_messages(
         self,
@@ -282,9 +337,8 @@ class SendProcessor:
         header: SendMessageHeader,
         shared: StoredProperties,
         queue_id: int,
-    ) -> list[StoreMessage]:
-        messages: list[StoreMessage] = []
-        for flag, body, own in decode_batch(command.body):
+    ) -> Iterator[StoreMessage]:
+        for flag, body, own in batch_items(command.body):
             properties = stored_properties(
                 own.decode("utf-8", "replace"), self._cluster, keep_wait=True
             )
@@ -294,26 +348,21 @@ class SendProcessor:
                 # Of two properties with one name readers of the record take the request's.
                 values = decode_properties(stored)
                 tags_code, keys = tag_code(values.get(PROPERTY_TAGS, "")), index_keys(values)
-            messages.append(
-                StoreMessage(
-                    header.topic,
-                    queue_id,
-                    flag,
-                    header.sys_flag,
-                    header.born_timestamp,
-                    connection.packed_peer,
-                    self._store_host,
-                    header.reconsume_times,
-                    0,
-                    body,
-                    stored,
-                    tags_code,
-                    keys,
-                )
+            yield StoreMessage(
+                header.topic,
+                queue_id,
+                flag,
+                header.sys_flag,
+                header.born_timestamp,
+                connection.packed_peer,
+                self._store_host,
+                header.reconsume_times,
+                0,
+                body,
+                stored,
+                tags_code,
+                keys,
             )
-        if not messages:
-            raise BadRequest.illegal_message("the batch holds no message")
-        return messages
 
     def _answer(
         self,

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Generator, Sequence
 
+from aerobee.broker.requests.notifications import Notifications
 from aerobee.broker.router import Handler
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Heartbeat
 from aerobee.broker.tables.groups import GroupTable
@@ -28,11 +29,11 @@ from aerobee.protocol.bodies.routes import PERM_READ_WRITE
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import TAG_TYPE
-from aerobee.protocol.frames.command import Command, encode_success, make_request
+from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.headers.client import ConsumerListHeader, UnregisterClientHeader
 from aerobee.protocol.names import check_group_name, check_topic_name, is_light, retry_topic
 from aerobee.remoting.connection import Connection
-from aerobee.remoting.turns import Steps
+from aerobee.remoting.turns import Steps, Turns
 
 log = logging.getLogger("aerobee.broker.clients")
 
@@ -51,11 +52,13 @@ class ClientRequests:
         clients: ClientTable,
         topics: TopicTable,
         groups: GroupTable,
+        turns: Turns,
     ) -> None:
         self._settings = settings
         self._clients = clients
         self._topics = topics
         self._groups = groups
+        self._notifications = Notifications(clients, turns)
 
     def handlers(self) -> dict[int, Handler]:
         """The handlers by request code."""
@@ -159,13 +162,7 @@ class ClientRequests:
         config = self._groups.find(group.name)
         if not force and config is not None and not config.notify_consumer_ids_changed_enable:
             return
-        frame = make_request(
-            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-            ConsumerListHeader(group.name).to_ext(),
-            oneway=True,
-        ).encode()
-        for connection in list(group.members):
-            connection.write(frame)
+        self._notifications.group_changed(group.name)
 
 
 def _check_names(data: HeartbeatData) -> Generator[None, None, None]:

@@ -68,7 +68,7 @@ class TableText:
         head = f'{{\n\t"dataVersion":{pretty(version.to_json(), 1)},\n\t"{self._key}":'
         if not self._blocks:
             return head.encode() + b"{}\n}"
-        parts = []
+        parts: list[bytes] = []
         for block in self._blocks:
             if block.joined is None:
                 block.joined = _SEPARATOR.join(block.texts.values())

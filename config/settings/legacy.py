@@ -89,10 +89,6 @@ class LegacySettings:
     )
     heartbeat_queue_capacity: int = _idle(50_000, "heartbeatThreadPoolQueueCapacity", _QUEUE)
     end_transaction_queue_capacity: int = _idle(100_000, "endTransactionPoolQueueCapacity", _QUEUE)
-    fast_failure: bool = _idle(True, "brokerFastFailureEnable", _FAST)
-    send_queue_wait_ms: int = _idle(200, "waitTimeMillsInSendQueue", _FAST)
-    pull_queue_wait_ms: int = _idle(5000, "waitTimeMillsInPullQueue", _FAST)
-    heartbeat_queue_wait_ms: int = _idle(31_000, "waitTimeMillsInHeartbeatQueue", _FAST)
     transaction_queue_wait_ms: int = _idle(3000, "waitTimeMillsInTransactionQueue", _FAST)
     address_server: bool = _idle(
         False, "fetchNamesrvAddrByAddressServer", "Name servers are listed in broker.name_servers."

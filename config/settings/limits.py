@@ -96,6 +96,33 @@ class LimitSettings:
         within=(1, 10_000_000),
         why="Most pulls that wait for a message; more are answered at once, and ask again.",
     )
+    fast_failure: bool = setting(
+        True,
+        "brokerFastFailureEnable",
+        why="""Refuse with SYSTEM_BUSY what has waited in the broker for too long, instead of doing
+        what its sender has given up by then. A time of 0 below lets that kind wait.""",
+    )
+    send_queue_wait_ms: int = setting(
+        200,
+        "waitTimeMillsInSendQueue",
+        unit="ms",
+        within=(0, I32_MAX),
+        why="Longest that a send may have waited behind others of its connection.",
+    )
+    pull_queue_wait_ms: int = setting(
+        5000,
+        "waitTimeMillsInPullQueue",
+        unit="ms",
+        within=(0, I32_MAX),
+        why="The same for a pull; one that is held for a message does not wait in this sense.",
+    )
+    heartbeat_queue_wait_ms: int = setting(
+        31_000,
+        "waitTimeMillsInHeartbeatQueue",
+        unit="ms",
+        within=(0, I32_MAX),
+        why="The same for a heartbeat.",
+    )
     held_pull_bytes: int = setting(
         128 * _MIB,
         within=(1 * _MIB, I32_MAX),

@@ -9,7 +9,7 @@ all. Code 10 with a batch flag has the same body.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from aerobee.protocol.errors import BadRequest
@@ -33,29 +33,35 @@ def decode_batch(body: bytes) -> list[BatchItem]:
 
     Raises BadRequest (MESSAGE_ILLEGAL) naming the message, counted from 0, that breaks the format.
     """
-    items: list[BatchItem] = []
+    items = list(batch_items(body))
+    if not items:
+        raise BadRequest.illegal_message("the batch holds no message")
+    return items
+
+
+def batch_items(body: bytes) -> Iterator[BatchItem]:
+    """The messages of a batch body one after the other. Raises as `decode_batch`, but for none."""
+    count = 0
     position = 0
     end = len(body)
     while position < end:
         if end - position < _MIN_ITEM_BYTES:
-            raise _broken(len(items), f"{end - position} bytes are left over")
+            raise _broken(count, f"{end - position} bytes are left over")
         _size, _magic, _crc, flag, body_length = _HEAD.unpack_from(body, position)
         body_start = position + _HEAD.size
         if not 0 <= body_length <= end - body_start - 2:
-            raise _broken(len(items), f"a body of {body_length} bytes does not fit")
+            raise _broken(count, f"a body of {body_length} bytes does not fit")
         properties_start = body_start + body_length + 2
         (properties_length,) = _PROPERTIES_LENGTH.unpack_from(body, properties_start - 2)
         item_end = properties_start + properties_length
         if properties_length < 0 or item_end > end:
-            raise _broken(len(items), f"properties of {properties_length} bytes do not fit")
+            raise _broken(count, f"properties of {properties_length} bytes do not fit")
         properties = body[properties_start:item_end]
         if not properties.isascii():
-            _check_text(properties, len(items))
-        items.append(BatchItem(flag, body[body_start : properties_start - 2], properties))
+            _check_text(properties, count)
+        yield BatchItem(flag, body[body_start : properties_start - 2], properties)
+        count += 1
         position = item_end
-    if not items:
-        raise BadRequest.illegal_message("the batch holds no message")
-    return items
 
 
 def _check_text(properties: bytes, index: int) -> None:

@@ -31,6 +31,9 @@ from aerobee.store.scan.sequence import Sequences, nothing_is_sound
 from aerobee.store.segments.results import Arrival
 from aerobee.store.stats import StoreStats
 
+#: Messages of one round: some milliseconds.
+ROUND_MOST = 1024
+
 _pack_entry = ENTRY.pack
 
 
@@ -59,7 +62,8 @@ class Reput:
         self.dispatched_ms = log.last_store_ms
 
     def dispatch(self, limit: int) -> list[Arrival]:
-        """Dispatch what lies below `limit`; the messages that have become visible, in log order.
+        """Dispatch what lies below `limit`, a round of `ROUND_MOST` messages or so; those that have
+        become visible, in log order. There is more as long as `dispatched` moves.
 
         Never raises OSError: a failure is the health's affair.
         """
@@ -68,7 +72,7 @@ class Reput:
         log = self._log
         if not log.feeding:
             return self._catch_up(limit)
-        entries = log.take_pending(limit)
+        entries = log.take_pending(limit, ROUND_MOST)
         if not entries:
             return []
         try:
@@ -147,6 +151,9 @@ class Reput:
                     self._dispatcher.merge(entries, sequences)
                     self._done(entries)
                     arrivals += _arrivals(entries)
+                if len(arrivals) >= ROUND_MOST:
+                    self.count_again()
+                    return arrivals
         except OSError as error:
             self._failed(error)
             return arrivals

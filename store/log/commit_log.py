@@ -13,7 +13,7 @@ does not wait for the disk. A segment that cannot be had is a StoreError, and `p
 until it works again.
 
 What was appended is also remembered in `pending`, so that reput can feed the consume queues and the
-index without reading it back. If nobody takes it, `pending` stops growing at `PENDING_MOST` and
+index without reading it back. If nobody takes it, `pending` is given up above `PENDING_MOST` and
 reput reads the log instead.
 
 Threads: `put` and `put_batch` on any thread (in the broker: the event loop's); `written`,
@@ -38,6 +38,7 @@ from aerobee.store.disk.files import Clock
 from aerobee.store.disk.health import Health
 from aerobee.store.errors import MessageIllegal, PageCacheBusy, StoreError
 from aerobee.store.log.encoding import PLAIN, SEALED, check_batch, too_large
+from aerobee.store.log.prepared_batch import PreparedBatch
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.table import ConsumeQueueTable
@@ -166,16 +167,59 @@ class CommitLog:
                 entries = CommitLog._append(self, messages, queue, now_ns // 1_000_000)
             finally:
                 self._held_since_ns = 0
+        return self._batch_result(entries, now_ns)
+
+    def _batch_result(self, entries: list[Appended], began_ns: int) -> PutResult:
         _, queue_offset, log_offset, _, _, _, store_ms, _ = entries[0]
         end = _end(entries[-1])
         stats = self._stats
         stats.appended_messages += len(entries)
         stats.appended_bytes += end - log_offset
-        self._times.add(self._now_ns() - now_ns)
+        self._times.add(self._now_ns() - began_ns)
         offsets = tuple([entry[2] for entry in entries])
         return PutResult(
             log_offset, end - log_offset, end, queue_offset, store_ms, len(entries), offsets
         )
+
+    def prepare_batch(self) -> PreparedBatch:
+        """An empty one, to which messages are added before `put_prepared`."""
+        return PreparedBatch(self._max_message_bytes, self._encoding)
+
+    def put_prepared(self, batch: PreparedBatch) -> PutResult:
+        """As `put_batch`, of a batch whose records are ready but for their places."""
+        now_ns = self._now_ns()
+        if self._health.refusing or self._held_since_ns:
+            self._check_state(now_ns)
+        queue = self._obtain(batch.messages[0])
+        with self._lock:
+            self._held_since_ns = now_ns
+            try:
+                entries = self._append_prepared(batch, queue, now_ns // 1_000_000)
+            finally:
+                self._held_since_ns = 0
+        return self._batch_result(entries, now_ns)
+
+    def _append_prepared(
+        self, batch: PreparedBatch, queue: ConsumeQueue, now_ms: int
+    ) -> list[Appended]:
+        segment = self._active or self._activate()
+        # The clock was set back: times within a segment never are.
+        store_ms = max(now_ms, segment.last_store_ms)
+        log_offset = segment.start + segment.wrote
+        next_offset = queue.next_offset
+        records = batch.placed(next_offset, log_offset, store_ms)
+        entries: list[Appended] = []
+        for message, record in zip(batch.messages, records, strict=True):
+            size = len(record)
+            place = (queue, next_offset, log_offset, size)
+            entries.append((*place, message.tags_code, message.keys, store_ms, message.topic))
+            next_offset += 1
+            log_offset += size
+        if log_offset + BLANK_BYTES > segment.end:
+            self._roll(segment, log_offset - segment.start - segment.wrote)
+            return self._append_prepared(batch, queue, now_ms)
+        self._appended(segment, records, entries, queue, next_offset)
+        return entries
 
     def _append(
         self, messages: Sequence[StoreMessage], queue: ConsumeQueue, now_ms: int
@@ -216,16 +260,28 @@ class CommitLog:
         if log_offset + BLANK_BYTES > segment.end:
             self._roll(segment, log_offset - segment.start - segment.wrote)
             return CommitLog._append(self, messages, queue, now_ms)
+        self._appended(segment, records, entries, queue, next_offset)
+        return entries
+
+    def _appended(
+        self,
+        segment: MappedFile,
+        records: Sequence[bytes | bytearray],
+        entries: list[Appended],
+        queue: ConsumeQueue,
+        next_offset: int,
+    ) -> None:
+        """Copy the records, then move the marks."""
+        _, _, log_offset, size, _, _, store_ms, _ = entries[-1]
         segment.append(records, store_ms)
-        self.written = log_offset
+        self.written = log_offset + size
         self.last_store_ms = store_ms
         queue.next_offset = next_offset
         if self.feeding:
-            pending = self.pending
-            pending += entries
-            if len(pending) > PENDING_MOST:
+            if len(self.pending) > PENDING_MOST:
                 self.stop_feeding()
-        return entries
+            else:
+                self.pending += entries
 
     # --- segments ---------------------------------------------------------------------------
 
@@ -329,14 +385,17 @@ class CommitLog:
         self.pending = []
         self.feeding = False
 
-    def take_pending(self, limit: int) -> list[Appended]:
-        """The entries of `pending` that end at or below `limit`, which are removed."""
+    def take_pending(self, limit: int, most: int = PENDING_MOST) -> list[Appended]:
+        """The entries of `pending` that end at or below `limit`, which are removed: the first
+        `most`, with what else belongs to the last one's record."""
         with self._lock:
             pending = self.pending
-            if pending and pending[-1][2] + pending[-1][3] <= limit:
+            if len(pending) <= most and pending and pending[-1][2] + pending[-1][3] <= limit:
                 self.pending = []
                 return pending
             count = bisect_right(pending, limit, key=_end)
+            if count > most:
+                count = bisect_right(pending, _end(pending[most - 1]), key=_end)
             taken = pending[:count]
             del pending[:count]
             return taken

@@ -17,7 +17,7 @@ from aerobee.protocol.message.properties import MAX_PROPERTIES_BYTES
 from aerobee.protocol.message.record import StoreMessage, encode_record, encode_sealed_record
 from aerobee.protocol.message.record_check import CHECK_BODY, CHECK_NOTHING, CHECK_WHOLE
 from aerobee.protocol.message.record_layout import SYS_TRANSACTION_MASK
-from aerobee.protocol.message.record_seal import MOST_SEALED_PROPERTIES, SEAL_BYTES, sealable
+from aerobee.protocol.message.record_seal import MOST_SEALED_PROPERTIES, SEAL_BYTES, seal, sealable
 from aerobee.store.errors import MessageIllegal, PropertiesTooLarge, StoreError
 from aerobee.store.queues.table import check_topic
 
@@ -33,6 +33,9 @@ class Encoding(NamedTuple):
     encode: Callable[[StoreMessage, int, int, int], bytes]
     properties_size: Callable[[bytes], int]
     safe_properties: int
+    #: Bytes at a record's end that follow from all before them, and how; none, None.
+    seal_bytes: int = 0
+    seal: Callable[[memoryview], bytes] | None = None
 
 
 def _sealed_properties_size(properties: bytes) -> int:
@@ -40,7 +43,9 @@ def _sealed_properties_size(properties: bytes) -> int:
 
 
 PLAIN = Encoding(encode_record, len, MAX_PROPERTIES_BYTES)
-SEALED = Encoding(encode_sealed_record, _sealed_properties_size, MOST_SEALED_PROPERTIES)
+SEALED = Encoding(
+    encode_sealed_record, _sealed_properties_size, MOST_SEALED_PROPERTIES, SEAL_BYTES, seal
+)
 
 
 def crc_checks(*, verify_property_crc: bool, check_crc: bool = True) -> int:

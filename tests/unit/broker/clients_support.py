@@ -19,6 +19,7 @@ from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.serving import Answer
+from aerobee.remoting.turns import Turns
 from aerobee.store.disk.owner import OnOwner
 from tests.inline_loop import INLINE, drive
 
@@ -111,6 +112,13 @@ class Queues:
         keys = list(self.table)
         self.kept = on_owner(lambda: [key for key in keys if in_use(*key)])
         return len(keys)
+
+
+class Endless(Turns):
+    """A turn that is never over, without a loop."""
+
+    def slice_until(self, now: float) -> float:
+        return now + 3600
 
 
 class Tables:

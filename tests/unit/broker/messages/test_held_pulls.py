@@ -14,6 +14,7 @@ from aerobee.protocol.headers.client import PullMessageHeader
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.turns import Turns
 from aerobee.store.segments.results import Arrival
+from tests.unit.broker.clients_support import Endless
 from tests.unit.remoting.conftest import StepClock, eventually
 
 
@@ -26,13 +27,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-class Endless(Turns):
-    """A turn that is never over, without a loop."""
-
-    def slice_until(self, now: float) -> float:
-        return now + 3600
 
 
 class Held:

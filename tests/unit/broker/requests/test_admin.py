@@ -31,7 +31,15 @@ from aerobee.store.disk.owner import here
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.stats import StoreStats, StoreStatsService
-from tests.unit.broker.clients_support import Peer, Queues, Tables, answer, heartbeat_body, request
+from tests.unit.broker.clients_support import (
+    Endless,
+    Peer,
+    Queues,
+    Tables,
+    answer,
+    heartbeat_body,
+    request,
+)
 
 PEER = Peer(1)
 
@@ -94,7 +102,9 @@ class Admin:
             max_queues=2_100,
             **changes,
         )
-        requests = ClientRequests(self.settings, tables.clients, tables.topics, tables.groups)
+        requests = ClientRequests(
+            self.settings, tables.clients, tables.topics, tables.groups, Endless()
+        )
         self.handlers = {
             **TopicRequests(
                 self.settings,

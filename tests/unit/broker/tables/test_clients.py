@@ -14,7 +14,15 @@ from aerobee.protocol.bodies.clients import HeartbeatData
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from tests.inline_loop import drive
-from tests.unit.broker.clients_support import Clock, Peer, Tables, answer, heartbeat_body, request
+from tests.unit.broker.clients_support import (
+    Clock,
+    Endless,
+    Peer,
+    Tables,
+    answer,
+    heartbeat_body,
+    request,
+)
 
 
 class Settings:
@@ -31,7 +39,7 @@ class Broker:
         self.warnings = self.tables.warnings
         self.clients = self.tables.clients
         self.requests = ClientRequests(
-            self.settings, self.clients, self.tables.topics, self.tables.groups
+            self.settings, self.clients, self.tables.topics, self.tables.groups, Endless()
         )
 
     def beat(self, peer: Peer, client_id: str, version: int = 1, **groups: dict[str, str]) -> None:
