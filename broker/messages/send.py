@@ -115,8 +115,8 @@ class SendProcessor:
         self._msg_id_prefix = identity.store_host.hex().upper()
 
     def handle(self, connection: Connection, command: Command) -> Answer:
-        """Serve one send; None when its answer waits for the durable mark; steps for a large batch,
-        and when it waits for a topic that is made for it.
+        """Serve one send; None when its answer waits for the durable mark, steps for a large batch
+        or when it waits for a topic that is made for it.
 
         Raises `BadRequest` for what the client did wrong, `StoreError` for what the store refuses.
         """

@@ -87,7 +87,7 @@ class JsonStateFile:
             )
         return default
 
-    def save_or_refuse(self, text: str) -> None:
+    def save_or_refuse(self, text: str | bytes) -> None:
         """As `save`, for a change that a client waits for: StoreNotWritable when the disk is full,
         so that it is answered as a send would be. Raises OSError otherwise.
         """
@@ -101,11 +101,11 @@ class JsonStateFile:
                 "taken again when there is room."
             ) from error
 
-    def save(self, text: str) -> None:
-        """Replace the content; returns once it is on disk. Raises OSError."""
+    def save(self, text: str | bytes) -> None:
+        """Replace the content, a text or its UTF-8; returns once it is on disk. Raises OSError."""
         with self._lock:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            new = text.encode("utf-8", "surrogatepass")
+            new = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
             backup = None if self._keep_backup else self.backup
             replace_file(self.path, new, backup=backup, mode=_MODE, sync=sync_all)
             self._keep_backup = False

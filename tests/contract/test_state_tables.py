@@ -36,7 +36,7 @@ class Saves:
 def saves(monkeypatch: pytest.MonkeyPatch) -> Iterator[Saves]:
     saves, save = Saves(), JsonStateFile.save
 
-    def counted(self: JsonStateFile, text: str) -> None:
+    def counted(self: JsonStateFile, text: str | bytes) -> None:
         saves.count[self.path.name] = saves.of(self.path.name) + 1
         saves.threads.add(threading.current_thread().name)
         save(self, text)

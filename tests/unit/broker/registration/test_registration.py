@@ -247,7 +247,7 @@ async def test_order_topics_that_cannot_be_written_do_not_end_the_registration(
     body = json.dumps({"table": {"TBW102": "b-a:4"}}).encode()
     server.answer = lambda c: encode_response(c, 0, body=body)
 
-    def full(self: JsonStateFile, text: str) -> None:
+    def full(self: JsonStateFile, _text: object) -> None:
         raise StoreNotWritable(f"the disk is full: {self.path}")
 
     monkeypatch.setattr(JsonStateFile, "save_or_refuse", full)
