@@ -11,6 +11,7 @@ import errno
 import mmap
 import os
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -135,6 +136,10 @@ class FaultyFiles(Files):
         self._check("sync", self._paths[fd])
         super().sync(fd)
         self._keep_content(fd)
+
+    def each(self, call: Callable[[str], int], paths: Sequence[str]) -> list[int]:
+        """One after the other, so that the n-th call is always the same one."""
+        return [call(path) for path in paths]
 
     def sync_directory(self, path: str) -> None:
         self._check("sync_directory", path)

@@ -10,6 +10,7 @@ Threads: the store's caller only; the flush thread syncs files through the Descr
 """
 
 import os
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from aerobee.protocol.names import SCHEDULE_TOPIC
@@ -30,6 +31,7 @@ from aerobee.store.segments.mapped_file_queue import check_file_size, check_is_f
 _SIZE_KEYS = "consume_queue_segment_bytes (mappedFileSizeConsumeQueue)"
 # Missing files are made again; more of them than this in a row are a matter for a person.
 _MISSING_MOST = 1000
+_NOTHING_KNOWN: Mapping[QueueFile, int] = {}
 
 
 class _Kept(NamedTuple):
@@ -299,8 +301,10 @@ class ConsumeQueue(QueueView):
             self.unmade.append(file)
         self.segments = (*self.segments, file)
 
-    def _find_end(self) -> None:
-        """`max_offset` behind the last slot that is not empty; numbering survives empty files."""
+    def _find_end(self, known: Mapping[QueueFile, int] = _NOTHING_KNOWN) -> None:
+        """`max_offset` behind the last slot that is not empty; numbering survives empty files.
+
+        `known`: behind which byte files have been found to be empty."""
         self._kept = ()
         if not self.segments:
             return
@@ -309,7 +313,9 @@ class ConsumeQueue(QueueView):
         for file in reversed(self.segments):
             if file in self.unmade:
                 continue
-            high = self._files.last_nonzero(self._cache.fd(file), 0, self.segment_bytes)
+            high = known.get(file)
+            if high is None:
+                high = self._files.last_nonzero(self._cache.fd(file), 0, self.segment_bytes)
             if high:
                 entries = -(-high // ENTRY_BYTES)
                 self.max_offset = file.start // ENTRY_BYTES + entries
@@ -358,27 +364,27 @@ class ConsumeQueue(QueueView):
             self.unmade = []
             self._find_end()
 
-    def sync_and_drop_cache(self, log_offset: int, *, is_synced: bool) -> None:
-        """As MappedFile.sync_and_drop_cache, for files with entries at or above `log_offset`, none
-        of which there are if the queue `is_synced`.
+    def unsynced_files(self, log_offset: int) -> list[QueueFile]:
+        """Files with entries at or above `log_offset`, which nobody may have synced.
 
         Their names are made durable with the next flush; a killed process could not. OSError.
         """
-        if is_synced:
-            return
         first = self.first_at(log_offset)
         if self.first_named(self.first_offset, first) is None:
             first = self.first_offset
             self.new_directories += [os.path.dirname(self.directory), self.directory]
-        for file in self.segments:
-            if file.end <= first * ENTRY_BYTES:
-                continue
-            fd = self._cache.fd(file)
-            self._files.sync(fd)
-            self._files.forget_cached(fd)
-            if file.start >= first * ENTRY_BYTES:
-                self.new_directories.append(self.directory)
-        self._find_end()  # the disk may have less than the cache had
+        found = [file for file in self.segments if file.end > first * ENTRY_BYTES]
+        if any(file.start >= first * ENTRY_BYTES for file in found):
+            self.new_directories.append(self.directory)
+        return found
+
+    def dropped_caches(self, ends: Mapping[QueueFile, int]) -> None:
+        """What was cached of files is forgotten: take their `ends`, in bytes, from what the disk
+        has, which may be less. Raises OSError."""
+        self._find_end(ends)
+
+    def sync_further_files(self) -> None:
+        """Before a recovery: sync what is kept beside the entries, and read it anew. OSError."""
 
     def close(self) -> None:
         """Forget the files, for a queue that is being deleted."""

@@ -93,8 +93,7 @@ class ExtendedQueue(ConsumeQueue):
         self.ext.dispose()
         return take_directories(self.ext.new_directories) + super().take_new_names()
 
-    def sync_and_drop_cache(self, log_offset: int, *, is_synced: bool) -> None:
-        super().sync_and_drop_cache(log_offset, is_synced=is_synced)
+    def sync_further_files(self) -> None:
         self.ext.sync_and_drop_cache()
 
     def close(self) -> None:

@@ -265,8 +265,16 @@ class ConsumeQueueTable:
         if self._files.exists(self.directory):
             # A topic's directory may be there without anything in it that would say so.
             self._files.sync_directory(self.directory)
+        unsynced = {
+            queue: queue.unsynced_files(log_offset) for queue in self if not is_synced(queue)
+        }
+        files = [file for one in unsynced.values() for file in one]
+        paths = [file.path for file in files]
+        ends = dict(zip(files, self._files.synced_ends(paths, self._segment_bytes), strict=True))
+        for queue in unsynced:
+            queue.dropped_caches(ends)
         for queue in self:
-            queue.sync_and_drop_cache(log_offset, is_synced=is_synced(queue))
+            queue.sync_further_files()
 
     def close(self) -> None:
         """Close all files; what is unsynced stays with the kernel."""

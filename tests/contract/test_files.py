@@ -187,6 +187,18 @@ def test_zeroing_through_a_mapping_reaches_the_file(files: Files, tmp_path: Path
     files.close(fd)
 
 
+@pytest.mark.parametrize("count", [3, 200])
+def test_ends_of_few_and_of_many_files_come_in_order(
+    files: Files, tmp_path: Path, count: int
+) -> None:
+    paths = [tmp_path / f"{number:03}" for number in range(count)]
+    for number, path in enumerate(paths):
+        files.close(make_file(files, path, b"x" * number + bytes(100)))
+    assert files.synced_ends([str(path) for path in paths], 4096) == list(range(count))
+    with pytest.raises(FileNotFoundError):
+        files.synced_ends([*map(str, paths), str(tmp_path / "absent")], 4096)
+
+
 def test_finds_what_is_not_zero_in_a_sparse_file(files: Files, tmp_path: Path) -> None:
     size = 8 << 20
     fd = make_file(files, tmp_path / "a", b"")

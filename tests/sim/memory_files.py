@@ -17,7 +17,7 @@ run of the machine: a power cut is followed by another one.
 import errno
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from aerobee.store.disk.files import DiskSpace, Files
@@ -164,6 +164,10 @@ class MemoryFiles(Files):
     def is_alone(self, fd: int) -> bool:
         """The disk in memory keeps a descriptor of its own, and so never can tell."""
         return False
+
+    def each(self, call: Callable[[str], int], paths: Sequence[str]) -> list[int]:
+        """One after the other: a seed decides all that happens here."""
+        return [call(path) for path in paths]
 
     def forget_cached(self, fd: int) -> None:
         """There is no cache; what a failed write back leaves in it is `RecordedFiles`' affair."""
