@@ -35,7 +35,10 @@ LARGE_BYTES, LARGE_MESSAGES = (4 << 20) - 1_024, 12
 #: Round trips a second that the good client wants.
 _RATE = 100
 _PROGRAM = Path(__file__).with_name("attacks.py")
-_SCENARIOS = ("slow", "announced", "floods", "giants")
+_SCENARIOS = (
+    "slow", "announced", "unread", "floods", "giants", "held", "queries", "views", "topics",
+    "heartbeats",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -98,6 +98,16 @@ def test_async_flush_does_not_wait_for_slow_syncs(folder: Path) -> None:
     assert lost(folder, folder / "store", outcome) == []
 
 
+def test_topics_made_while_syncs_are_slow_hold_nobody_up(folder: Path) -> None:
+    """Whoever makes a topic waits for its table's save, and nobody else does."""
+    outcome = run(folder / "first", folder / "store", "SYNC_FLUSH", slow_s(), 0, topics=sends())
+    wrong = judge(outcome, code=SUCCESS, least_s=slow_s(), meanwhile=_LEAST_ROUNDS)
+    rounds = sum(one.meanwhile for one in outcome.heard)
+    campaign.note("slow disk", len(outcome.heard), wrong=len(wrong), rounds_of_others=rounds)
+    assert wrong == []
+    assert lost(folder, folder / "store", outcome) == []
+
+
 def test_an_answer_before_its_sync_is_caught(folder: Path) -> None:
     control = "ack-before-sync"
     outcome = run(folder, folder / "store", "SYNC_FLUSH", 0.3, 2, control=control)
