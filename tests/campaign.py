@@ -73,6 +73,9 @@ SUITES: dict[str, Suite] = {
     "kill points": Suite(
         3, 200, "kills", "three of each call in each mode and of each function, which are drawn"
     ),
+    "kill tools": Suite(
+        10, 0, "kills", "each tool at changes from its beginning to its end, which are drawn"
+    ),
     "kill daemon": Suite(1, 5, "kills", "one of each call; the store alone is killed above"),
     "kill delayed": Suite(3, 6, "kills", "each meets some waiting, some due and some given out"),
     "kill store": Suite(3, 6, "kills", "a recovery in the test's process is followed by another's"),
