@@ -43,6 +43,7 @@ from aerobee.store.log.encoding import crc_checks
 from aerobee.store.opening import StoreParts, open_parts
 from aerobee.store.reading.damage import DamageReports, Judge, Kind, Verdict
 from aerobee.store.reading.delay_queues import DelayQueues
+from aerobee.store.reading.lookup import EntryLookup
 from aerobee.store.reading.reader import CHECKED_BELOW, Reader, ReadLimits
 from aerobee.store.reading.search import Search
 from aerobee.store.recovery.cross_check import CrossCheck
@@ -231,9 +232,20 @@ class MessageStore:
         limits = ReadLimits.of(settings)
         self._crc_check = crc_checks(verify_property_crc=settings.verify_property_crc)
         judge = Judge(parts.segments, parts.queues, self._crc_check)
+        lookup = EntryLookup(
+            parts.segments,
+            parts.queues,
+            parts.levels,
+            judge.is_sound,
+            self._health,
+            parts.stats,
+            lambda: self._reader.end,
+            lambda: self._offsets.gaps,
+        )
         scrubs = settings.scrub_bytes_per_second > 0
         self._damage = DamageReports(
             judge,
+            lookup,
             parts.segments,
             parts.stats,
             self._offsets.add_gap,
@@ -247,6 +259,7 @@ class MessageStore:
             limits,
             self._crc_check,
             self._damage,
+            lookup,
             CHECKED_BELOW[settings.check_reads],
         )
         self._search = Search(self._queues, parts.index, self._reader, settings.query_max_messages)

@@ -116,6 +116,8 @@ class StoreStats:
         default_factory=lambda: {"record": 0, "unit": 0, "unclear": 0}
     )
     repaired_entries: int = 0
+    # Of the log, looked through for messages of wrong entries that a read came to.
+    lookup_bytes: int = 0
     # Of the scrub: what it read, what the pass under way has still to read, passes it ended,
     # and its work between two waits (processor time).
     scrub_bytes: int = 0

@@ -83,6 +83,9 @@ SUITES: dict[str, Suite] = {
     "kill points": Suite(
         3, 200, "kills", "three of each call in each mode and of each function, which are drawn"
     ),
+    "kill tools": Suite(
+        10, 0, "kills", "each tool at changes from its beginning to its end, which are drawn"
+    ),
     "kill daemon": Suite(1, 5, "kills", "one of each call; the store alone is killed above"),
     "random kills": Suite(
         3, 100, "kills", "one store, others each time; the points that matter are enumerated above"

@@ -201,7 +201,7 @@ class StageLog:
             with store.get(STAGE_TOPIC, _QUEUE, offset, _AT_ONCE) as result:
                 events = list(_events_in(result))
             yield from events
-            if result.next_offset <= offset:
+            if result.next_offset <= offset and not result.pending:
                 return
             offset = result.next_offset
 

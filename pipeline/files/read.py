@@ -41,6 +41,7 @@ from aerobee.pipeline.files.piece_scan import (
     PieceScan,
 )
 from aerobee.pipeline.files.plan import EntriesPart, LogPart, Part, Piece
+from aerobee.protocol.message.record_layout import SYS_FLAG_POSITION, SYS_TRANSACTION_PREPARED
 from aerobee.protocol.names import is_light
 
 log = logging.getLogger("aerobee.pipeline")
@@ -231,9 +232,14 @@ def _together(positions: np.ndarray, sizes: np.ndarray, gap: int) -> Iterator[tu
 def _named(
     data: bytes | memoryview, starts: np.ndarray, sizes: np.ndarray
 ) -> tuple[np.ndarray, list[int]]:
-    """The starts where a record of that size is, and those where it is not."""
+    """The starts where a message of that size is, and those where it is not.
+
+    Half messages, rollbacks and the fillers of a repair are none that an entry could name.
+    """
     words = gather(data, starts, np.dtype([("size", ">i4"), ("magic", ">u4")]))
     good = (words["size"] == sizes) & np.isin(words["magic"], MAGICS)
+    flags = gather(data, starts[good] + SYS_FLAG_POSITION, ">i4")
+    good[good] = flags & SYS_TRANSACTION_PREPARED == 0
     # Records overlap only where entries are wrong.
     kept = np.flatnonzero(good)
     good[kept[1:]] = starts[kept[1:]] >= (starts + sizes)[kept[:-1]]

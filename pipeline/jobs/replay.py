@@ -25,6 +25,7 @@ from aerobee.pipeline.jobs.archive import read_archive
 from aerobee.pipeline.jobs.inputs import StoreInput
 from aerobee.pipeline.jobs.result import JobFailed, JobResult
 from aerobee.pipeline.jobs.session import step
+from aerobee.protocol.message.filler import FILLER_TOPIC
 from aerobee.protocol.message.record_layout import (
     SYS_COMPRESSED,
     SYS_COMPRESSION_MASK,
@@ -44,7 +45,6 @@ from aerobee.protocol.names import (
     SYSTEM_TOPIC_PREFIX,
     TRACE_TOPIC,
 )
-from aerobee.store.inspect.filler import FILLER_TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

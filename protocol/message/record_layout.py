@@ -75,6 +75,8 @@ HOST_BITS = {
 }
 
 SIZE_AND_MAGIC = struct.Struct(">iI")
+#: Size, magic, queue id and queue offset: what tells a slot's own record at a glance.
+SLOT_FIELDS = struct.Struct(">iI4xi4xq")
 PROPERTIES_LENGTH = struct.Struct(">h")
 _PORT = struct.Struct(">i")
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from aerobee.config.model import Settings
 from aerobee.protocol.hashing import java_hash
+from aerobee.protocol.message.filler import is_filler
 from aerobee.protocol.message.record import Message, decode_record
 from aerobee.protocol.message.record_check import log_offset_of
 from aerobee.protocol.message.record_layout import (
@@ -22,7 +23,6 @@ from aerobee.protocol.message.record_layout import (
 from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.disk.files import Files
 from aerobee.store.index.file import slot_hash
-from aerobee.store.inspect.filler import is_filler
 from aerobee.store.inspect.queue_files import QueueFiles
 from aerobee.store.inspect.store_files import StoreFiles
 from aerobee.store.queues.consume_queue_ext import is_address

@@ -8,6 +8,7 @@ damaged ranges, an end that is not where it should be.
 import os
 from collections.abc import Callable, Sequence
 
+from aerobee.protocol.message.filler import is_filler
 from aerobee.protocol.message.properties import PROPERTY_CRC
 from aerobee.protocol.message.record_check import Checked, log_offset_of, store_ms_of
 from aerobee.protocol.message.record_layout import (
@@ -20,7 +21,6 @@ from aerobee.protocol.names import is_light
 from aerobee.store.audit.index import IndexAudit
 from aerobee.store.audit.queues import LostByGap, QueueAudit
 from aerobee.store.dispatch.derived import Derivation, by_queue
-from aerobee.store.inspect.filler import is_filler
 from aerobee.store.inspect.log_files import FileReporter
 from aerobee.store.inspect.report import Counts, Findings
 from aerobee.store.inspect.store_files import StoreFiles

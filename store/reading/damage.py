@@ -5,7 +5,8 @@ are lost, its place is remembered as a gap. The entry is wrong: it is derived, a
 there, and the scrub has it mended. Or neither can be told from what is at hand; the scrub, which
 reads the log in order, can.
 
-Nobody is sent anything in any of these cases; this decides only what is said and remembered. The
+Nobody is sent what does not check out in any of these cases. Unless the record itself is damaged,
+its message is looked for in the log (`lookup.py`) before anybody goes on behind the entry. The
 CRC covers a record's body, so a flipped bit in its topic, queue id or queue offset leaves a record
 that claims another slot. It is not believed if that slot is somebody else's or no slot at all.
 
@@ -19,12 +20,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.message.filler import is_filler
 from aerobee.protocol.message.record_check import RECORD, RecordHead, check_record
 from aerobee.protocol.message.record_layout import MESSAGE_MAGIC, SIZE_AND_MAGIC
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_view import QueueEntry
 from aerobee.store.queues.slots import names_slot
 from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.reading.lookup import EntryLookup, Outcome
 from aerobee.store.scan.boundaries import named_back
 from aerobee.store.scan.segment_reader import MappedReader
 from aerobee.store.segments.mapped_file import MappedFile
@@ -99,11 +102,26 @@ class Judge:
             return Verdict(Kind.UNCLEAR, log_offset, log_offset + size, str(error))
         if head.kind != RECORD:
             return _wrong(entry, "it names the blank end of a segment")
+        if is_filler(head.topic, head.sys_flag):
+            reason = "it was lost, a repair has filled its place"
+            return Verdict(Kind.RECORD, log_offset, log_offset + head.size, reason)
         if not names_slot(segment.view, position, head, queue.topic, queue.queue_id, offset):
             return self._named_elsewhere(queue, offset, entry, head)
         if head.size != size:
             return _wrong(entry, f"it gives its record {size} bytes, the record has {head.size}")
         return None
+
+    def is_damaged(self, log_offset: int) -> bool:
+        """Whether there is no sound record of a message at that place."""
+        segment = self._segments.find(log_offset)
+        if segment is None:
+            return True
+        position = log_offset - segment.start
+        try:
+            head = check_record(segment.view, position, log_offset, segment.wrote, self._crc_check)
+        except CorruptRecord:
+            return True
+        return head.kind != RECORD or is_filler(head.topic, head.sys_flag)
 
     def _outside(self, queue: ConsumeQueue, offset: int, entry: QueueEntry) -> Verdict | None:
         first = self._segments.min_offset
@@ -168,7 +186,8 @@ class Judge:
 
 
 class DamageReports:
-    """Says each damage once, counts it, has it remembered and looked into.
+    """Says each damage once, counts it, has it remembered and looked into. `lookup` finds the
+    messages of wrong entries.
 
     `add_gap(start, end)` remembers a place without a usable record; `ask_scrub(log_offset)`, None
     without a scrub, has the segment there read as a whole.
@@ -177,32 +196,51 @@ class DamageReports:
     def __init__(
         self,
         judge: Judge,
+        lookup: EntryLookup,
         segments: MappedFileQueue,
         stats: StoreStats,
         add_gap: Callable[[int, int], None],
         ask_scrub: Callable[[int], None] | None,
     ) -> None:
         self.judge = judge
+        self._lookup = lookup
         self._segments = segments
         self._stats = stats
         self._add_gap = add_gap
         self._ask_scrub = ask_scrub
         self._reported: set[tuple[str, int, int] | int] = set()
+        # Entries that reads have come to and passed over.
+        self._passed_over: set[tuple[ConsumeQueue, int, QueueEntry]] = set()
         self._silent = False
         self._lock = threading.Lock()
 
-    def met(self, queue: ConsumeQueue, offset: int, entry: QueueEntry) -> None:
-        """A read has come to an entry whose record it cannot send."""
-        slot = (queue.topic, queue.queue_id, offset)
-        if slot in self._reported:
+    def met(self, queue: ConsumeQueue, offset: int, entry: QueueEntry) -> Outcome:
+        """A read has come to an entry whose record it cannot send; what it does about it."""
+        place = (queue, offset, entry)
+        if place in self._passed_over:
             self._stats.damaged_reads += 1
-            return
+            return Outcome.LOST
         verdict = self.judge.judge(queue, offset, entry)
         if verdict is None:
-            return
-        self._stats.damaged_reads += 1
+            return Outcome.LOST  # with its segment
+        is_damage = verdict.kind is Kind.RECORD
+        outcome = Outcome.LOST
+        if not is_damage or not self.judge.is_damaged(entry.log_offset):
+            outcome = self._lookup.look_up(queue, offset, is_damage=is_damage)
+        if outcome is Outcome.PENDING:
+            return outcome
+        if outcome is Outcome.REPAIRED:
+            verdict = verdict._replace(kind=Kind.ENTRY)
+        else:
+            self._stats.damaged_reads += 1
+            if len(self._passed_over) < _MOST_REPORTED:
+                self._passed_over.add(place)
+        slot = (queue.topic, queue.queue_id, offset)
         if self.note(verdict, slot) and self._ask_scrub is not None:
             self._ask_scrub(verdict.start)
+        if outcome is Outcome.REPAIRED:
+            self.forget(slot)
+        return outcome
 
     def note(self, verdict: Verdict, slot: tuple[str, int, int] | None) -> bool:
         """Say and remember what was found, `slot` being the queue and offset it was found by.

@@ -4,9 +4,12 @@
 given when, how much one answer holds, where the caller goes on. Bodies are never copied: an answer
 is views into the segments, and records that lie side by side share a view.
 
-Nothing here trusts a derived file. An entry whose record is not there, or does not begin as a
-record of that size, is passed over like a deleted one and reported (`damage.py`); queries and
-look-ups by id check the whole record.
+Nothing here trusts a derived file. A record is given for an entry that has its size, its queue's id
+and its number. Where it is another one, or none, the message is looked for in the log (`lookup.py`)
+before anybody goes on behind the entry; if it is not there either, the entry is passed over like a
+deleted one and reported (`damage.py`). Queries and look-ups by id check the whole record. What a
+repair has put in the place of lost records (`protocol/message/filler.py`) is no message for any of
+them, whatever leads there.
 
 Nor old bytes: a start does not read the whole log, so in a segment it found, a record below
 `unchecked_below` is checked whole each time it is read, and must name its queue and queue offset.
@@ -19,27 +22,35 @@ Threads: the store's caller only, except `freeze`.
 """
 
 import os
-import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from aerobee.config.model import Settings
 from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.message.filler import is_filler
 from aerobee.protocol.message.record_check import CHECK_NOTHING, RECORD, RecordHead, check_record
-from aerobee.protocol.message.record_layout import MESSAGE_MAGIC
+from aerobee.protocol.message.record_layout import (
+    MESSAGE_MAGIC,
+    MIN_RECORD_BYTES,
+    SLOT_FIELDS,
+)
+from aerobee.protocol.names import is_light
 from aerobee.store.log.commit_log import CommitLog, CommitMark
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.consume_queue_ext import MOST_ADDRESS
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueEntry
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.reading.damage import DamageReports
+from aerobee.store.reading.lookup import EntryLookup, Outcome
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.results import GetResult, GetStatus
 from aerobee.store.stats import StoreStats
 
-_SIZE_AND_MAGIC = struct.Struct(">iI")
 _I32_BITS = 0xFFFFFFFF
 _I32_SIGN = 0x80000000
+# Below each place that an entry can name.
+_NOWHERE = -(1 << 63)
 # At least this many entries are looked at, so that a sparse tag is found in few pulls.
 _LEAST_ENTRIES = 800
 
@@ -91,6 +102,12 @@ CHECKED_BELOW: dict[str, Callable[[MappedFile], int]] = {
 }
 
 
+#: Hashes of tags, None for all messages.
+Codes: TypeAlias = frozenset[int] | None
+#: (bytes, messages) that an answer holds at most: with recent messages, with old ones.
+Room: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
+
+
 class Reader:
     """Reads what has been dispatched; `checked_below` is one of CHECKED_BELOW."""
 
@@ -103,6 +120,7 @@ class Reader:
         limits: ReadLimits,
         crc_check: int,
         damage: DamageReports,
+        lookup: EntryLookup,
         checked_below: Callable[[MappedFile], int],
     ) -> None:
         self._log = log
@@ -114,6 +132,7 @@ class Reader:
         self._crc_check = crc_check
         self._is_sound = damage.judge.is_sound
         self._damage = damage
+        self._lookup = lookup
         self._checked_below = checked_below
         self._frozen_at: int | None = None
 
@@ -159,9 +178,13 @@ class Reader:
             following = queue.next_file_offset(queue_offset)
             return self._missed(GetStatus.OFFSET_FOUND_NULL, following, lowest, highest)
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, lowest, highest)
-        self._scan(
-            queue, data, result, max(1, max_messages), codes, max_bytes, limits or self._limits
-        )
+        most = max(1, max_messages)
+        room = _room_of(limits or self._limits, most, max_bytes)
+        if self._scan(queue, data, result, codes, room) and not result.count:
+            # What stood in the way is repaired: its message is the first one that is given.
+            first = result.next_offset
+            data = self._lookup.amended(queue, first, read(first, max(_LEAST_ENTRIES, most)))
+            self._scan(queue, data, result, codes, room)
         if result.count:
             self._stats.get_found += 1
             self._stats.get_messages += result.count
@@ -177,46 +200,39 @@ class Reader:
         result = GetResult(
             GetStatus.NO_MATCHED_MESSAGE, queue_offset, queue.min_offset, queue.max_offset
         )
-        self._scan(queue, entries, result, len(entries) // ENTRY_BYTES, None, None, self._limits)
+        room = _room_of(self._limits, len(entries) // ENTRY_BYTES, None)
+        self._scan(queue, entries, result, None, room)
         return result
 
     def _stands(self, queue: ConsumeQueue, queue_offset: int, *fields: int) -> bool:
         """Whether the record that an entry of these fields names is there and names it back."""
         return self._is_sound(queue, queue_offset, QueueEntry._make(fields))
 
-    def _met(self, queue: ConsumeQueue, queue_offset: int, *fields: int) -> None:
+    def _met(self, queue: ConsumeQueue, queue_offset: int, *fields: int) -> Outcome:
         """A pull has come to an entry of these fields that gives no message."""
-        self._damage.met(queue, queue_offset, QueueEntry._make(fields))
+        return self._damage.met(queue, queue_offset, QueueEntry._make(fields))
 
     def _missed(self, status: GetStatus, following: int, lowest: int, highest: int) -> GetResult:
         self._stats.get_missed += 1
         return GetResult(status, following, lowest, highest)
 
     def _scan(
-        self,
-        queue: ConsumeQueue,
-        data: bytes,
-        result: GetResult,
-        max_messages: int,
-        codes: frozenset[int] | None,
-        max_bytes: int | None,
-        limits: ReadLimits,
-    ) -> None:
-        frozen_at = self._frozen_at
-        find = self._log.segments.find
+        self, queue: ConsumeQueue, data: bytes, result: GetResult, codes: Codes, room: Room
+    ) -> bool:
+        """Fill `result` from the entries of `data`; whether it ended before one that was wrong and
+        is repaired now."""
+        frozen_at, find = self._frozen_at, self._log.segments.find
         memory_from = self._log.written - self._limits.memory_bytes
         # Full when another message would exceed one of these (old messages: the second pair).
-        recent = _room(limits, max_messages, max_bytes, in_memory=True)
-        old = _room(limits, max_messages, max_bytes, in_memory=False)
+        recent, old = room
         segment: MappedFile | None = None
-        run_start = run_end = skip_until = checked_below = 0
+        run_start = run_end = checked_below = base = written_end = skip_until = 0
         scanned = count = size_sum = last_seen = 0
-        start = result.next_offset
-        status = GetStatus.NO_MATCHED_MESSAGE
+        start, queue_id, is_listed = result.next_offset, queue.queue_id, is_light(queue.topic)
+        status, outcome = GetStatus.NO_MATCHED_MESSAGE, Outcome.LOST
         for log_offset, size, tags_code in ENTRY.iter_unpack(data):
-            if size <= 0 or size == PRE_BLANK_SIZE:
-                if size <= 0:
-                    self._met(queue, start + scanned, log_offset, size, tags_code)
+            slot = start + scanned
+            if size == PRE_BLANK_SIZE:
                 scanned += 1
                 status = GetStatus.MESSAGE_WAS_REMOVING
                 continue
@@ -229,24 +245,35 @@ class Reader:
                 if count >= most_count or size_sum + size > most_bytes:
                     break
             scanned += 1
-            if log_offset < skip_until:
+            if 0 < log_offset < skip_until:
                 continue
             last_seen = log_offset
-            if codes and not _matches(tags_code, codes):
+            if codes and size >= MIN_RECORD_BYTES and not _matches(tags_code, codes):
                 continue
             if segment is None or not segment.start <= log_offset < segment.end:
                 if run_end > run_start and segment is not None:
                     result.add_view(segment, run_start, run_end)
                     run_start = run_end = 0
-                segment = find(log_offset)
-                checked_below = self._checked_below(segment) if segment is not None else 0
+                segment, written_end = find(log_offset), _NOWHERE
+                if segment is not None:
+                    checked_below, view = self._checked_below(segment), segment.view
+                    base, written_end = segment.start, segment.start + segment.wrote
+            is_good = False
+            if checked_below <= log_offset and MIN_RECORD_BYTES <= size <= written_end - log_offset:
+                fields = SLOT_FIELDS.unpack_from(view, log_offset - base)
+                # Half messages, rollbacks and fillers have number 0; so 0 is looked at closely.
+                is_good = fields[3] > 0 and (
+                    fields == (size, MESSAGE_MAGIC, queue_id, slot)
+                    or (is_listed and fields[:2] == (size, MESSAGE_MAGIC))
+                )
             if segment is None or not (
-                _is_record(segment, log_offset, size)
-                if log_offset >= checked_below
-                else self._stands(queue, start + scanned - 1, log_offset, size, tags_code)
+                is_good or self._stands(queue, slot, log_offset, size, tags_code)
             ):
                 # Deleted with its segment, as all up to the log's beginning; or damage.
-                self._met(queue, start + scanned - 1, log_offset, size, tags_code)
+                outcome = self._met(queue, slot, log_offset, size, tags_code)
+                if outcome is not Outcome.LOST:
+                    scanned -= 1
+                    break
                 status = GetStatus.MESSAGE_WAS_REMOVING
                 if segment is None:
                     skip_until = self._log.min_offset
@@ -261,10 +288,11 @@ class Reader:
         if run_end > run_start and segment is not None:
             result.add_view(segment, run_start, run_end)
         result.next_offset += scanned
-        result.count = count
-        result.size = size_sum
+        result.count, result.size = count, size_sum
         result.status = GetStatus.FOUND if count else status
         result.suggest_slave = scanned > 0 and last_seen < memory_from
+        result.pending = outcome is Outcome.PENDING
+        return outcome is Outcome.REPAIRED
 
     # --- single records ---------------------------------------------------------------------
 
@@ -280,7 +308,8 @@ class Reader:
     def records_from(self, log_offset: int, gaps: Iterable[tuple[int, int]]) -> Iterator[bytes]:
         """The records that follow each other from `log_offset` on, up to what is none.
 
-        Known `gaps` (log offsets [start, end)) and blanks at a segment's end are passed over.
+        Known `gaps` (log offsets [start, end)), fillers, and blanks at a segment's end are passed
+        over.
         """
         behind = {start: end for start, end in gaps if start < end}
         while True:
@@ -290,7 +319,7 @@ class Reader:
             if found is None:
                 return
             segment, head = found
-            if head.kind == RECORD:
+            if head.kind == RECORD and not is_filler(head.topic, head.sys_flag):
                 position = log_offset - segment.start
                 yield bytes(segment.view[position : position + head.size])
             log_offset += head.size
@@ -303,7 +332,9 @@ class Reader:
     def head_at(self, log_offset: int, *, check_crc: bool) -> tuple[MappedFile, RecordHead] | None:
         """The checked head of the record that begins at `log_offset`, and its segment."""
         found = self._piece_at(log_offset, self._crc_check if check_crc else CHECK_NOTHING)
-        return found if found is not None and found[1].kind == RECORD else None
+        if found is None or found[1].kind != RECORD:
+            return None
+        return None if is_filler(found[1].topic, found[1].sys_flag) else found
 
     def _piece_at(self, log_offset: int, checks: int) -> tuple[MappedFile, RecordHead] | None:
         """The head of the record or blank that begins at `log_offset`, and its segment."""
@@ -326,6 +357,13 @@ class Reader:
         return self._log.written - entry.log_offset <= self._limits.memory_bytes
 
 
+def _room_of(limits: ReadLimits, max_messages: int, max_bytes: int | None) -> Room:
+    return (
+        _room(limits, max_messages, max_bytes, in_memory=True),
+        _room(limits, max_messages, max_bytes, in_memory=False),
+    )
+
+
 def _room(
     limits: ReadLimits, max_messages: int, max_bytes: int | None, *, in_memory: bool
 ) -> tuple[int, int]:
@@ -336,14 +374,6 @@ def _room(
     if max_bytes is not None:
         most_bytes = min(most_bytes, max_bytes)
     return most_bytes, min(most_count, max_messages)
-
-
-def _is_record(segment: MappedFile, log_offset: int, size: int) -> bool:
-    position = log_offset - segment.start
-    if position + size > segment.wrote:
-        return False
-    found, magic = _SIZE_AND_MAGIC.unpack_from(segment.view, position)
-    return bool(found == size and magic == MESSAGE_MAGIC)
 
 
 def _matches(tags_code: int, codes: frozenset[int]) -> bool:

@@ -9,7 +9,8 @@
 4. Cut, the log first: segments behind the end go, the rest of the last one is zeroed, so are queue
    entries at or above the end; stale bytes come back to life otherwise (docs/reliability.md B11).
    Entries of damaged records become pre-blank: their slot stays, and nobody is sent a record known
-   to be bad.
+   to be bad. So do those that lead to what a repair, broken off before it came to the queues, has
+   put in the place of lost records.
 5. Number. Each queue goes on behind its last slot, whatever that holds.
 6. Sync all of it, then the offsets file, then the checkpoint.
 
@@ -24,6 +25,7 @@ import os
 
 import msgspec
 
+from aerobee.protocol.message.filler import FILLER_TOPIC
 from aerobee.protocol.message.record_check import CHECK_NOTHING, log_offset_of, store_ms_of
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.disk.files import Clock, Files
@@ -31,6 +33,7 @@ from aerobee.store.disk.offsets_file import MOST_GAPS, ClockNote, DerivedMarks, 
 from aerobee.store.dispatch.dispatcher import Dispatcher
 from aerobee.store.index.service import IndexService
 from aerobee.store.inspect.start_checks import check_log, check_segment_names
+from aerobee.store.log.commit_log import Appended
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.recovery.cross_check import CrossCheck
@@ -85,6 +88,8 @@ class Recovery:
         # Store time of the last record of the log, 0 if that is not known.
         self.last_store_ms = 0
         self._began = 0.0
+        # Where the records that were read are fillers, neighbours taken together.
+        self._filled: list[Gap] = []
         #: What the offsets file says when this is done.
         self.offsets: Offsets | None = None
 
@@ -194,6 +199,7 @@ class Recovery:
             )
             self.report.read_from = start
             self.report.records_read = 0
+            self._filled = []
             try:
                 self._dispatch(scan, start, dispatch_from, plan.floor)
             except Lagging as lag:
@@ -239,6 +245,7 @@ class Recovery:
             unusable = self._dispatcher.unusable
             entries = self._dispatcher.entries(batch)
             sequences.lost += self._dispatcher.unusable - unusable
+            self._note_fillers(entries)
             self._dispatcher.merge(entries, sequences)
             log_offset = scan.end
             if log_offset >= next_report:
@@ -251,6 +258,13 @@ class Recovery:
         self.report.further_strays = sequences.further_strays
         self.report.entries_written += sequences.written
         self.report.entry_conflicts += sequences.conflicts
+
+    def _note_fillers(self, entries: list[Appended]) -> None:
+        for queue, _, start, size, _, _, _, topic in entries:
+            if queue is None and topic == FILLER_TOPIC:
+                if self._filled and self._filled[-1].end == start:
+                    start = self._filled.pop().start
+                self._filled.append(Gap(start, start + size, "filled by a repair"))
 
     # --- cutting ----------------------------------------------------------------------------
 
@@ -293,7 +307,7 @@ class Recovery:
         By now all that the log has for the queue was compared with its entries and written. What
         still names no message keeps its slot only, so that its number is not given out again.
         """
-        for gap in scan.gaps:
+        for gap in (*scan.gaps, *self._filled):
             self._blank_gap(queue, gap)
         end = queue.max_offset
         while end > queue.first_offset:

@@ -194,10 +194,11 @@ class StoreAtRest:
         log.warning("taken out path=%s now=%s", path, target)
         return target
 
-    def keep_bytes(self, path: str, start: int, end: int) -> str:
-        """Copy bytes [start, end) of a file to lost+found, before they are overwritten."""
+    def keep_bytes(self, path: str, start: int, end: int, below: str = "") -> str:
+        """Copy bytes [start, end) of a file to lost+found, there to the directory `below`, before
+        they are overwritten."""
         name = f"{self._name_below(path)}.{start}-{end}"
-        target = os.path.join(self._aside(), name)
+        target = os.path.join(self._aside(), below, name)
         self.make_directory(os.path.dirname(target))
         self.copy(path, target, start, end)
         self.files.sync_directory(os.path.dirname(target))

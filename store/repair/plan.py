@@ -62,6 +62,8 @@ class Plan:
     index: bool = False
     set_back: bool = False
     filled: list[tuple[int, int]] = field(default_factory=list)
+    #: Of these the ones that get fillers or blanks, in segments that are in their places already.
+    overwritten: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def lost(self) -> int:
@@ -336,6 +338,7 @@ class Planner:
                 f"{path}: the {end - start} bytes from log offset {start} are too few for a record"
             )
             return
+        self._plan.overwritten.append((start, end))
         yield Step(
             f"fill log offsets {start} to {end} of {path}",
             does(steps.fill, path, start, end, store_ms),
@@ -355,6 +358,7 @@ class Planner:
                 continue
             end, store_ms = log_offset + head.size, head.store_timestamp_ms
             self._plan.filled.append((log_offset, end))
+            self._plan.overwritten.append((log_offset, end))
             yield Step(
                 f"fill the record at {log_offset} of {path}, whose topic, queue or number is "
                 "damaged",

@@ -2,7 +2,7 @@
 
 A plan is made from an audit and says of each step what is kept and what is lost. Nothing is
 invented and nothing renumbered: lost records leave fillers or blanks in the log
-(`inspect/filler.py`) and empty slots in their queues, so every record and every message
+(`protocol/message/filler.py`) and empty slots in their queues, so every record and every message
 keeps its offset, in this broker and in RocketMQ. Nothing is deleted: what is overwritten or taken
 out is in lost+found.
 
@@ -10,6 +10,10 @@ The order makes each step possible for the next: first files get out of each oth
 their places, then all have their lengths, then the log is made readable from end to end, then
 queues and index are made from it, and the tables last. Broken off anywhere, it is begun again from
 a new audit.
+
+It may also be broken off and the store started instead, by this broker or RocketMQ. So no entry
+leads to a place at the moment when a filler is put there: it is made a pre-blank first, or a
+consumer would be given the filler for the message that was lost.
 
 What it does not do: make up a log that is missing as a whole (a volume is probably not mounted), or
 write to a disk that refuses to be read.
@@ -19,6 +23,7 @@ from contextlib import closing
 
 from aerobee.store.audit.verify import verify
 from aerobee.store.recovery.report import Progress
+from aerobee.store.repair import steps
 from aerobee.store.repair.at_rest import StoreAtRest
 from aerobee.store.repair.plan import Plan, Planner
 from aerobee.store.repair.rebuild import rebuild
@@ -44,6 +49,7 @@ def repair(
             step.act(rest)
     if changes:
         rest.distrust(without=plan.filled, reaches=plan.report.log.end)
+        steps.blank_entries(rest, plan.overwritten)
     for step in plan.steps:
         if not step.first and step.act is not None:
             step.act(rest)

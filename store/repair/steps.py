@@ -5,17 +5,19 @@ it overwrites it has copied to lost+found before.
 """
 
 import os
+from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import closing
 
 from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.message.filler import SMALLEST, fillers
 from aerobee.protocol.message.record import encode_blank
 from aerobee.protocol.message.record_check import CHECK_BODY, CHECK_NOTHING, RecordHead
 from aerobee.protocol.message.record_layout import BLANK_BYTES
 from aerobee.store.disk.files import Files
-from aerobee.store.inspect.filler import SMALLEST, fillers
 from aerobee.store.inspect.layout import FoundFile
 from aerobee.store.inspect.log_files import reader_of
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK, names_record
 from aerobee.store.repair.at_rest import StoreAtRest
 from aerobee.store.scan.sources import Source, Window
 from aerobee.store.segments.mapped_file import segment_name
@@ -59,6 +61,35 @@ def set_length(rest: StoreAtRest, path: str) -> None:
         if found > wanted and files.last_nonzero(fd, wanted, found) > wanted:
             rest.keep_bytes(path, wanted, found)
         files.set_size(fd, wanted)
+
+
+def blank_entries(rest: StoreAtRest, ranges: Sequence[tuple[int, int]]) -> None:
+    """Make a pre-blank of each entry that leads into one of these ranges of log offsets, whatever
+    slot of whatever queue it is in."""
+    ordered = sorted(ranges)
+    starts = [start for start, _ in ordered]
+    if not ordered:
+        return
+    for queue in rest.store.queues.values():
+        slots: dict[str, list[int]] = {}
+        for first, entries in queue.chunks():
+            for slot, (log_offset, size, _) in enumerate(ENTRY.iter_unpack(entries), first):
+                index = bisect_right(starts, log_offset) - 1
+                if index >= 0 and log_offset < ordered[index][1] and names_record(log_offset, size):
+                    path, position = queue.place(slot)
+                    slots.setdefault(path, []).append(position)
+        for path, positions in slots.items():
+            _blank_entries_of(rest, path, positions)
+    rest.store.close()
+
+
+def _blank_entries_of(rest: StoreAtRest, path: str, positions: Sequence[int]) -> None:
+    end = positions[-1] + ENTRY_BYTES
+    # Not where the rebuild will put the whole directory.
+    rest.keep_bytes(path, positions[0], end, below="overwritten")
+    with rest.changing(path) as fd:
+        for position in positions:
+            rest.files.write(fd, position, PRE_BLANK)
 
 
 def fill(rest: StoreAtRest, path: str, start: int, end: int, store_ms: int) -> None:

@@ -44,6 +44,9 @@ class GetResult:
     `views` holds whole records; records that lie side by side share one view. `size` is their
     bytes, `count` their number. The views stay valid until `release`, which ends a `with` of the
     result too: it must come once they are sent or copied (a second time is harmless).
+
+    `pending`: the entry at `next_offset` is wrong and its message is being looked for. Ask again
+    from there, whatever was found before it.
     """
 
     __slots__ = (
@@ -52,6 +55,7 @@ class GetResult:
         "max_offset",
         "min_offset",
         "next_offset",
+        "pending",
         "size",
         "status",
         "suggest_slave",
@@ -69,6 +73,7 @@ class GetResult:
         self.count = 0
         self.views: list[memoryview] = []
         self.suggest_slave = False
+        self.pending = False
         self._pinned: list[MappedFile] = []
 
     def __enter__(self) -> Self:

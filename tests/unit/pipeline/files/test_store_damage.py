@@ -12,6 +12,7 @@ from aerobee.pipeline.errors import OptionError, StoreReadError
 from aerobee.pipeline.files.options import StoreOptions
 from aerobee.pipeline.files.plan import LogPart, Part, plan
 from aerobee.pipeline.files.read import read_part
+from aerobee.protocol.message.filler import fillers
 from aerobee.protocol.message.record import Message
 from tests.unit.pipeline.stores import (
     copy_of_open,
@@ -47,6 +48,19 @@ DAMAGE = {
     "own place": (28, b"\0\0\0\0\0\0\0\1"), "body length": (84, b"\0\0\7\7"),
     "zeros": (0, bytes(90)), "negative size": (0, b"\xff\xff\xff\xff"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("use", ["auto", "consumequeue"])
+def test_filler_that_a_unit_leads_to_is_no_message(store: Path, use: str) -> None:
+    """A repair was broken off before it came to the queues."""
+    records = read_one_by_one(store)
+    (lost,) = [one for one in records if (one.topic, one.queue_offset) == ("Rare", 0)]
+    ((_, record),) = fillers(lost.log_offset, lost.log_offset + lost.size, lost.store_timestamp_ms)
+    change(store, lost.log_offset, record)
+    found = rows(store, use=use, topic="Rare")
+    expected = [one.log_offset for one in records if one.topic == "Rare" and one is not lost]
+    assert offsets([row for row in found if row["error"] is None]) == expected
+    assert all(row["topic"] != "-" for row in found)
 
 
 @pytest.mark.parametrize("split", ["300", "1g"])

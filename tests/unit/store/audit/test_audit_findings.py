@@ -15,8 +15,8 @@ import pytest
 
 from aerobee.broker.tables.state_file import JsonStateFile, StateFileError
 from aerobee.nameserver.kv import KvFile, KvFileDamaged, KvTable
+from aerobee.protocol.message.filler import fillers
 from aerobee.store.audit.verify import verify
-from aerobee.store.inspect.filler import fillers
 from aerobee.store.inspect.kinds import KINDS, Level
 from aerobee.store.message_store import MessageStore
 from tests.crash.damage.tables import LOADERS

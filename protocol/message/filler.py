@@ -6,6 +6,9 @@ alike; so both read over it and go on behind it. RocketMQ would end the log at t
 otherwise. Neither broker ever stores a rollback, so the mark together with the topic tells a filler
 apart. Its topic is one character, so that it fits wherever any record has been.
 
+What was derived from the lost record may still lead to its place: a filler has the very size that
+an entry gives. So whoever reads a record asks `is_filler`, and takes a filler for no message.
+
 A range up to the end of its segment needs no filler: a blank record covers it.
 """
 
