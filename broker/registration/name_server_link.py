@@ -48,7 +48,7 @@ class LinkOptions(NamedTuple):
 class Requests(Protocol):
     """Makes the requests; the registrar, which knows broker and topics."""
 
-    def full(self) -> Command: ...
+    async def full(self) -> Command: ...
     def query_version(self) -> Command: ...
     def unregister(self) -> Command: ...
 
@@ -152,7 +152,7 @@ class NameServerLink:
             )
         if self.registered and not self._options.force and not await self._version_changed(caller):
             return
-        answer = await caller.call(self._requests.full(), self._options.timeout_s)
+        answer = await caller.call(await self._requests.full(), self._options.timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             raise RegistrationRefused(f"refused with code {answer.code}: {answer.remark}")
         if not self.registered:
