@@ -51,7 +51,7 @@ class Requests(Protocol):
     `before_first` is called on the first connection with a name server, ahead of the registration.
     """
 
-    def full(self) -> Command: ...
+    async def full(self) -> Command: ...
     def query_version(self) -> Command: ...
     def unregister(self) -> Command: ...
     async def before_first(self, caller: Caller) -> None: ...
@@ -160,7 +160,7 @@ class NameServerLink:
             self._looked_round = True
         if self.registered and not self._options.force and not await self._version_changed(caller):
             return
-        answer = await caller.call(self._requests.full(), self._options.timeout_s)
+        answer = await caller.call(await self._requests.full(), self._options.timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             raise RegistrationRefused(f"refused with code {answer.code}: {answer.remark}")
         if not self.registered:

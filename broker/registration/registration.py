@@ -5,7 +5,8 @@ seconds later, then every `register_interval_ms`; at once when a topic changes: 
 topic travels alone, anything else (a deletion) as the whole table. Every name server has a link of
 its own, so one that hangs delays no other. At the stop the broker unregisters.
 
-One body serves all name servers until the topics change. When the broker as a whole may not be read
+One body serves all name servers until the topics change. Its topics are those of the list that
+administrators get, made in steps. When the broker as a whole may not be read
 or written, every topic is registered with the broker's permission instead of its own, so that
 clients turn elsewhere. The compressed form loses sysFlag and order of topics: the format has no
 place for them.
@@ -47,6 +48,8 @@ _FIRST_TRY_S = 1.0
 _COMPRESSION_LEVEL = 9
 _LENGTH = struct.Struct(">i")
 _NO_FILTER_SERVERS = b"[]"
+# As `registration_body` writes it, around the topics.
+_WHOLE = b'{"filterServerList":[],"topicConfigSerializeWrapper":%b}'
 
 
 class Registrar:
@@ -124,13 +127,32 @@ class Registrar:
 
     # --- requests for the links
 
-    def full(self) -> Command:
+    async def full(self) -> Command:
         """REGISTER_BROKER with every topic."""
-        topics = self._topics
+        topics, settings = self._topics, self._settings
+        plain = settings.broker_permission & PERM_READ_WRITE == PERM_READ_WRITE
+        if plain and not settings.compressed_register:
+            return self._registration(_WHOLE % await self._listing())
         version = topics.data_version
         if self._encoded is None or self._encoded[0] != version:
             self._encoded = (version, self._body(version, topics.all()))
         return self._registration(self._encoded[1])
+
+    async def _listing(self) -> bytes:
+        """The topics as they stand in a registration, which is as GET_ALL_TOPIC_CONFIG has them:
+        made once for both, with turns of the loop between the steps.
+
+        It is of the present state: an older one would undo what was registered meanwhile. Where
+        topics change all the time the last try is made in one turn, of what is encoded by then.
+        """
+        for turns in (True, True, False):
+            for _ in self._topics.listing_steps():
+                if turns:
+                    await asyncio.sleep(0)
+            if self._topics.listed is not None:
+                break
+        assert self._topics.listed is not None
+        return self._topics.listed
 
     def query_version(self) -> Command:
         """QUERY_DATA_VERSION."""

@@ -159,6 +159,15 @@ class ConfigTable(Generic[C]):
         """
         return self._listing if self._listing is not None else (yield from self._list())
 
+    def listing_steps(self) -> Iterator[None]:
+        """The steps of `listing` alone; `listed` has it then, unless the table has changed."""
+        yield from self.listing()
+
+    @property
+    def listed(self) -> bytes | None:
+        """The listing of the present state, if it was made."""
+        return self._listing
+
     def _list(self) -> Generator[None, None, bytes]:
         state, version, entries = self._state, self.data_version, dict(self._entries)
         texts: list[bytes] = []
