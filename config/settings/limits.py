@@ -189,6 +189,11 @@ class LimitSettings:
         unit="ms",
         within=(0, I32_MAX),
         why="Longest that a send may have waited behind others of its connection.",
+        limit=Limit(
+            "how long a send may have waited",
+            "code 2 (SYSTEM_BUSY)",
+            'aerobee_refused_requests_total{reason="system_busy"}',
+        ),
     )
     pull_queue_wait_ms: int = setting(
         5000,
@@ -196,6 +201,11 @@ class LimitSettings:
         unit="ms",
         within=(0, I32_MAX),
         why="The same for a pull; one that is held for a message does not wait in this sense.",
+        limit=Limit(
+            "how long a pull may have waited",
+            "code 2 (SYSTEM_BUSY)",
+            'aerobee_refused_requests_total{reason="system_busy"}',
+        ),
     )
     heartbeat_queue_wait_ms: int = setting(
         31_000,
@@ -203,6 +213,11 @@ class LimitSettings:
         unit="ms",
         within=(0, I32_MAX),
         why="The same for a heartbeat.",
+        limit=Limit(
+            "how long a heartbeat may have waited",
+            "code 2 (SYSTEM_BUSY)",
+            'aerobee_refused_requests_total{reason="system_busy"}',
+        ),
     )
     held_pull_bytes: int = setting(
         128 * _MIB,

@@ -84,13 +84,13 @@ def test_worst_case_follows_the_settings() -> None:
 
 
 def test_too_much_for_the_machine_names_the_largest_settings() -> None:
-    settings = Settings.for_tests(held_pulls=10_000_000)
+    settings = Settings.for_tests(held_pull_bytes=2**31 - 1)
     total = sum(case.bytes for case in worst_cases(settings))
     assert memory_warning(settings, Memory(total, "the machine")) is None
     assert memory_warning(settings, None) is None
     text = memory_warning(settings, Memory(total - MIB, "its control group"))
     assert text is not None
-    assert "lower limits.held_pulls (14.3 GiB) (docs/limits.md)" in text
+    assert "lower limits.held_pull_bytes (2 GiB) (docs/limits.md)" in text
     assert f"its control group has {size_text(total - MIB)}" in text
 
 
