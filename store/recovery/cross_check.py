@@ -8,7 +8,15 @@ too. Where neither log nor queue can be believed alone, `recovery/plan.py` and t
 from collections.abc import Callable, Iterator, Sequence
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record_check import CHECK_BODY, CHECK_NOTHING, RECORD, RecordHead
+from aerobee.protocol.message.record_check import (
+    CHECK_BODY,
+    CHECK_NOTHING,
+    RECORD,
+    Checked,
+    RecordHead,
+    log_offset_of,
+)
+from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
 from aerobee.store.disk.checkpoint import Checkpoint
 from aerobee.store.index.service import IndexService
 from aerobee.store.queues.consume_queue import ConsumeQueue
@@ -19,6 +27,10 @@ from aerobee.store.scan.segment_reader import MappedReader
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 
 _CHUNK_ENTRIES = 3200
+# What is looked at of each segment, and at the log's end, where nothing tells how many entries
+# there were: hundreds of records, and thousands, in which queues in use are likely to be.
+_SAMPLE_BYTES = 64 << 10
+_TAIL_BYTES = 4 << 20
 # Entries beside a wrong one that tell whether it is wrong alone.
 _BESIDE = 8
 
@@ -84,6 +96,38 @@ class CrossCheck:
             if head is not None and fits(head):
                 return segment.start
         return self._segments.min_offset
+
+    def beyond_its_queue(self, named_end: int) -> int | None:
+        """A record whose queue ends before it, or is not there; None if there is none among those
+        that each segment begins with, and the last ones below `named_end`."""
+        tail = self._first_named_at(max(named_end - _TAIL_BYTES, self._segments.min_offset))
+        for segment in self._segments.segments:
+            if segment.start >= named_end:
+                break
+            limit = min(named_end, segment.end)  # what follows will be read
+            ranges = [(segment.start, min(segment.start + _SAMPLE_BYTES, limit))]
+            if tail < limit:
+                ranges.append((max(tail, segment.start), limit))
+            for start, end in ranges:
+                records = MappedReader(segment).scan(start, end, CHECK_NOTHING)[0]
+                beyond = next((record for record in records if not self._reaches(record)), None)
+                if beyond is not None:
+                    return log_offset_of(beyond)
+        return None
+
+    def _first_named_at(self, log_offset: int) -> int:
+        """The first record at or behind `log_offset` that any entry names."""
+        offsets = ((queue, queue.first_at(log_offset)) for queue in self._queues)
+        found = [queue.entry(offset) for queue, offset in offsets if offset < queue.max_offset]
+        return min([one.log_offset for one in found if one is not None], default=1 << 63)
+
+    def _reaches(self, record: Checked) -> bool:
+        """Whether the record's queue, if it has one, goes on behind it."""
+        _, _, queue_id, queue_offset, sys_flag, _, topic = record[:7]
+        queue = self._queues.get(topic, queue_id)
+        if sys_flag & SYS_TRANSACTION_PREPARED:
+            return True
+        return queue is not None and queue_offset < queue.max_offset
 
     def before_first_hole(self, queue: ConsumeQueue, start: int, first: int | None = None) -> int:
         """The record before the queue's first empty slot, `start` if there is no such slot.

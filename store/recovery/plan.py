@@ -6,6 +6,12 @@ elsewhere: from the last segment whose first record is older than what the check
 synced, earlier where a queue has a hole. If that broker was killed since the machine came up, all
 it stored is there, and the last entry of its queues tells more than the checkpoint.
 
+That speaks of the queues that there are. One whose directory or last files did not come along with
+a copy would go on at a number that was given before. An offsets file, believed or not, knows how
+many entries there were: fewer, and all queues are held against the whole log. Without one they are
+held against what each segment begins with, and against the log's last records: one that its queue
+does not reach has the whole log read.
+
 The floor (`LogScanner`): by offset it is the flushed mark, and if the machine did not go down since
 also every record that a queue names, as all that was stored is there. By time it is the end of the
 last record that a queue entry names and that names the entry back, or the beginning of the last
@@ -42,6 +48,9 @@ class Known:
     #: The machine has not gone down since, and no write or sync failed (as far as can be told of
     #: another broker's run).
     nothing_lost: bool
+    #: What an offsets file says that is not believed: it came with a copy, or another broker has
+    #: run since. How many entries there were it still knows.
+    noted: Offsets | None = None
 
 
 def known_of(
@@ -56,7 +65,7 @@ def known_of(
     stored = offsets.identity
     if (stored.lock_inode, stored.lock_mtime_ns) != (identity.lock_inode, identity.lock_mtime_ns):
         log.info("another broker, or a copy: recovering as without the offsets file")
-        return Known(clean_stop, None, same_boot)
+        return Known(clean_stop, None, same_boot, offsets)
     same_run = bool(identity.boot_id) and stored.boot_id == identity.boot_id
     return Known(clean_stop, offsets, not offsets.poisoned and (clean_stop or same_run))
 
@@ -203,12 +212,30 @@ class Planner:
             store_ms,
             "a clean stop" if clean else "the last units" if trusted else "the checkpoint",
         )
+        self._look_for_missing(plan)
         self._index_by_time(plan)
         if not clean:
             for queue in self.queues:
                 before = cross_check.before_first_hole(queue, plan.dispatch_from)
                 plan.dispatch_from = min(plan.dispatch_from, before)
         return plan
+
+    def _look_for_missing(self, plan: RecoveryPlan) -> None:
+        """Read again from where all queues are known to have been whole."""
+        cross_check, noted = self.cross_check, self.known.noted
+        if noted is not None:
+            marks = noted.live
+            missing = marks.entries - self.queues.entries_below(marks.log_offset)
+            if missing > 0:
+                plan.dispatch_from = self.segments.min_offset
+                plan.why = f"{missing} queue units are missing"
+            elif marks.log_offset < plan.dispatch_from:
+                plan.dispatch_from = cross_check.boundary_at(marks.log_offset)
+            return
+        beyond = cross_check.beyond_its_queue(cross_check.last_named_end()[0])
+        if beyond is not None:
+            plan.dispatch_from = self.segments.min_offset
+            plan.why = f"no unit names the record at {beyond}"
 
     def _index_by_time(self, plan: RecoveryPlan) -> None:
         index = self.index

@@ -230,7 +230,11 @@ class Recovery:
     ) -> None:
         cross_check = self._cross_check
         sequences = Sequences(
-            dispatch_from, self._segments.min_offset, cross_check.is_sound, cross_check.is_own
+            dispatch_from,
+            self._segments.min_offset,
+            cross_check.is_sound,
+            cross_check.is_own,
+            complete=self._known.offsets is not None,
         )
         next_report = start + _PROGRESS_BYTES
         gaps_seen = 0

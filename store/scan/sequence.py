@@ -12,8 +12,9 @@ Numbers that begin anew, as they do when a topic was deleted and used again, com
 and the old numbering gives way to them.
 
 A queue whose end lies before the place where reading began misses entries that were not read;
-`Lagging` says from where to read again. With `read_from` None everything is believed: the records
-are our own of a moment ago (a reput that fell behind).
+`Lagging` says from where to read again. So does a queue without any file, whose first number would
+be 0, unless all queues that there were are known to be there (`complete`). With `read_from` None
+everything is believed: the records are our own of a moment ago (a reput that fell behind).
 """
 
 from collections.abc import Callable, Iterator
@@ -151,11 +152,14 @@ class Sequences:
         log_min: int,
         sound: Sound,
         owns: Owner = lambda _queue, _log_offset: True,
+        *,
+        complete: bool = True,
     ) -> None:
         self._read_from = read_from
         self._log_min = log_min
         self._sound = sound
         self._owns = owns
+        self._complete = complete
         self._states: dict[ConsumeQueue, _State] = {}
         # Records that are known to be missing so far; the walk's gaps are added by its owner.
         self.lost = 0
@@ -328,6 +332,8 @@ class Sequences:
                 if start < self._read_from:
                     raise Lagging(start)
                 return
+        if not self._complete and not queue.segments and self._log_min < self._read_from:
+            raise Lagging(self._log_min)
 
     def _write(self, queue: ConsumeQueue, run: Run) -> None:
         """Write what is not there already."""
