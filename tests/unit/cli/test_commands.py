@@ -368,6 +368,9 @@ def test_ctrl_c_ends_tail_without_a_traceback(run: Run, running: RunningBroker) 
         stderr=subprocess.PIPE,
         env={**os.environ, "NAMESRV_ADDR": running.name_server},
         text=True,
+        # A shell that starts the tests in the background has them ignore the signal, and what is
+        # ignored is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as tail:
         assert tail.stdout is not None
         assert tail.stdout.readline()
