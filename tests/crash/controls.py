@@ -60,11 +60,11 @@ def dispatch_ahead_of_durable() -> None:
         old_wait(acks, *arguments)
         acks._loop.call_soon(acks._after_durable)
 
-    def dispatch(store: Any) -> Any:
-        return store._reput.dispatch(store.written)
+    def dispatch_round(store: Any) -> Any:
+        return store._reput.dispatch(store.written), False
 
     old_wait = replace(Acks, "wait", wait)
-    replace(MessageStore, "dispatch", dispatch)
+    replace(MessageStore, "dispatch_round", dispatch_round)
 
 
 def no_directory_sync() -> None:

@@ -13,7 +13,9 @@ from tests.crash.records import Record, records_of
 
 SEND, PULL, COMMIT, CREATE_TOPIC = 310, 11, 15, 17
 MAX_OFFSET, MIN_OFFSET = 30, 31
-SUCCESS = 0
+SUCCESS, RETRY_IMMEDIATELY = 0, 20
+# Pulls of one queue that may be asked again: each takes a search 256 KiB of log further.
+_ASKED_AGAIN_MOST = 200
 _HEARD = 65_536
 
 
@@ -80,11 +82,17 @@ class Link:
         low = position = int(self.call(MIN_OFFSET, where).ext["offset"])
         high = int(self.call(MAX_OFFSET, where).ext["offset"])
         found: list[Record] = []
+        asked_again = 0
         while position < high:
             answer = self.call(PULL, pull_fields(topic, queue_id, position, 0))
             following = int(answer.ext["nextBeginOffset"])
             if following == position and stopped:
                 break
+            if following == position and answer.code == RETRY_IMMEDIATELY:
+                # The message of a wrong entry is being looked for, a part of the log a pull.
+                asked_again += 1
+                assert asked_again < _ASKED_AGAIN_MOST, f"{topic}/{queue_id}: {position} for ever"
+                continue
             assert following > position, f"{topic}/{queue_id} stands still at {position}"
             found += records_of(answer.body) if answer.code == SUCCESS else ()
             position = following

@@ -143,7 +143,7 @@ def test_http_port_in_use_is_named_with_its_flag(serve: Serve) -> None:
         daemon = serve("--http-port", str(port))
         assert daemon.wait() == 3
     last = daemon.log.splitlines()[-1]
-    assert f"port {port} " in last
+    assert f"127.0.0.1:{port} " in last
     assert "--http-port" in last
     assert "Errno" not in last
 
