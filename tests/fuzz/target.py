@@ -223,6 +223,9 @@ class Target:
             for heard in batch:
                 heard.take()
                 waiting |= bool(not heard.transport.closing and set(heard.missing()) - heard.late)
+                # What breaks a connection is read behind the requests before it, and those may
+                # wait for a save.
+                waiting |= heard.broken and not heard.connection.closed
             if turns > 2 and (not waiting or self.loop.time() > deadline):
                 return
 
