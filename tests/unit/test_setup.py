@@ -63,7 +63,11 @@ def test_a_word_that_set_up_does_not_know_is_named(clone: Path) -> None:
 
 def test_make_run_asks_for_what_running_needs() -> None:
     done = subprocess.run(
-        ["make", "--no-print-directory", "--dry-run", "run"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["make", "--no-print-directory", "--dry-run", "run"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.splitlines()[0] == ".ci/setup run"
     assert "serve" in done.stdout
