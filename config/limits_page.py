@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from aerobee.config.limits import PROPERTIES_BYTES_MAX
+from aerobee.config.manual import write_or_check
 from aerobee.config.memory import WorstCase, size_text, worst_cases
 from aerobee.config.model import Settings
 
@@ -105,16 +106,5 @@ def _worst(case: WorstCase) -> str:
     return f"{size_text(case.bytes) if case.bytes else 'off: 0'}{made_of}"
 
 
-def main(arguments: list[str]) -> int:
-    text = page()
-    if "--check" not in arguments:
-        PAGE.write_text(text, encoding="utf-8")
-        return 0
-    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"{PAGE} is out of date: run python -m aerobee.config.limits_page", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(write_or_check(PAGE, page(), "aerobee.config.limits_page", sys.argv[1:]))

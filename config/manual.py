@@ -93,16 +93,16 @@ def _comment(text: str) -> str:
     )
 
 
-def main(arguments: list[str]) -> int:
-    text = manual()
+def write_or_check(path: Path, text: str, module: str, arguments: list[str]) -> int:
+    """Write what `python -m MODULE` makes, or with `--check` compare it; the exit code."""
     if "--check" not in arguments:
-        MANUAL.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
         return 0
-    if MANUAL.is_file() and MANUAL.read_text(encoding="utf-8") == text:
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
         return 0
-    print(f"{MANUAL} is out of date: run python -m aerobee.config.manual", file=sys.stderr)
+    print(f"{path} is out of date: run python -m {module}", file=sys.stderr)
     return 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(write_or_check(MANUAL, manual(), "aerobee.config.manual", sys.argv[1:]))

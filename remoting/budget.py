@@ -63,7 +63,9 @@ class InboundBudget:
                 connection.hold_for_memory()
         elif connection in self._big:
             del self._big[connection]
-            self._paused.pop(connection, None)
+            if connection in self._paused:
+                del self._paused[connection]
+                connection.release_from_memory()
         if self._paused:
             self._resume()
 

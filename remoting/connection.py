@@ -121,7 +121,9 @@ class Connection(asyncio.BufferedProtocol):
         # `_serve_aside` is a job of the turns.
         self._serving = False
         self._holds = 0
+        # Since when the peer has not been read; 0.0: it is read.
         self._held_since = 0.0
+        # Since when its last frame has been unfinished; 0.0: none is.
         self._frame_since = 0.0
         self._closing_since = 0.0
         self._close_reason: str | None = None
@@ -223,21 +225,21 @@ class Connection(asyncio.BufferedProtocol):
 
     def hold_reading(self, why: int = _OWNER) -> None:
         """Stop reading from this peer until `release_reading`; idle time does not run."""
-        before = self._holds
-        self._holds = before | why
-        if not before and not self.closed:
+        self._holds |= why
+        if not self._held_since and not self.closed:
             self._held_since = self._shared.now
             self._transport.pause_reading()
 
     def release_reading(self, why: int = _OWNER) -> None:
-        """End a hold; what was put aside is delivered when it was the last."""
+        """End a hold; what was put aside is delivered when it was the last.
+
+        What waits there may itself keep the peer from being read: that hold ends with its service.
+        """
         if not self._holds & why:
             return
         self._holds &= ~why
-        if self._holds or self.closed:
+        if self._holds & ~_ASIDE or self.closed:
             return
-        if self._frame_since:
-            self._frame_since += self._shared.now - self._held_since
         self.last_active = self._shared.now
         # Later in the loop: this may be called from within another connection's read.
         self._serve_later()
@@ -367,7 +369,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._holds & (_MEMORY | _OWNER):
             return
-        if self._frame_since and not self._holds:
+        if self._frame_since and not self._held_since:
             allowed_s = limits.frame_grace_s + self.held_bytes / limits.frame_bytes_per_s
             if now - self._frame_since > allowed_s:
                 self._shared.log_violation(
@@ -443,9 +445,18 @@ class Connection(asyncio.BufferedProtocol):
         if self._decoder.failed is not None:
             self._refuse(str(self._decoder.failed), b"")
         elif not self._holds & ~_ASIDE:
-            self._holds = 0
-            self._transport.resume_reading()
+            self._read_again()
         return False
+
+    def _read_again(self) -> None:
+        """No hold stands any more, and nothing waits."""
+        self._holds = 0
+        if self._held_since:
+            if self._frame_since:
+                # The peer could not go on with it meanwhile.
+                self._frame_since += self._shared.now - self._held_since
+            self._held_since = 0.0
+            self._transport.resume_reading()
 
     def _unfinished(self, waiting: int, finished_one: bool) -> None:
         """A frame has begun, grown or ended; `waiting` bytes of it are held."""

@@ -162,6 +162,39 @@ class Turns:
                 connection.write(data)
 
 
+class Spread:
+    """Work of the owner's own that one event may make long: begun at once, and gone on with a slice
+    a turn."""
+
+    __slots__ = ("_going", "_step", "_turns")
+
+    def __init__(self, turns: Turns, step: Callable[[], bool]) -> None:
+        """`step` does a little; False when there was nothing to do."""
+        self._turns = turns
+        self._step = step
+        self._going = False
+
+    def go_on(self) -> None:
+        """There is something to do: a slice of it now, unless the turns are at it already."""
+        if not self._going:
+            self._going = True
+            if self._slice():
+                self._turns.add(self._slice)
+
+    def _slice(self) -> bool:
+        """One slice; whether there is more."""
+        turns = self._turns
+        until = turns.slice_until(turns.clock())
+        more = False
+        try:
+            while not more and self._step():
+                more = turns.clock() >= until
+        finally:
+            # A step that raised ends this round; the next event begins another.
+            self._going = more
+        return more
+
+
 class StepsJob:
     """Runs the steps of one request: a slice a turn, and after each future that they wait for."""
 

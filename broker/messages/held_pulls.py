@@ -18,12 +18,13 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.headers.client import PullMessageHeader
 from aerobee.remoting.connection import Connection
-from aerobee.remoting.turns import Turns
+from aerobee.remoting.turns import Spread, Turns
 from aerobee.store.segments.results import Arrival
 
 MAX_HOLD_S = 120.0
@@ -61,7 +62,6 @@ class HeldPulls:
         self._clock = clock
         self._limit = limit
         self._limit_bytes = limit_bytes
-        self._turns = turns
         self._held: dict[_Key, list[HeldPull]] = {}
         self._count = 0
         #: Bytes of what is held, and how often a pull found no room.
@@ -73,8 +73,8 @@ class HeldPulls:
         self._judged: _Key | None = None
         # Out of the table, to be replayed.
         self._leaving: deque[HeldPull] = deque()
-        self._work = self._steps()
-        self._spread = False
+        self._steps = self._endless_steps()
+        self._work = Spread(turns, self._step)
 
     def __len__(self) -> int:
         return self._count
@@ -119,23 +119,23 @@ class HeldPulls:
             key = (topic, queue_id)
             if key in held or key == self._judged:
                 arrived.setdefault(key, []).append((queue_offset, tags_code))
-        self._go_on()
+        self._work.go_on()
 
     def sweep(self) -> None:
         """Replay what has waited long enough; forget those of closed connections."""
         now = self._clock()
         for key, pulls in list(self._held.items()):
-            going = [pull for pull in pulls if pull.deadline <= now or pull.connection.closed]
-            if going:
-                gone = {id(pull) for pull in going}
-                self._keep(key, [pull for pull in pulls if id(pull) not in gone])
-                self._leaving += going
-        self._go_on()
+            staying = self._parted(pulls, lambda p: p.deadline <= now or p.connection.closed)
+            if staying:
+                self._held[key] = staying
+            else:
+                del self._held[key]
+        self._work.go_on()
 
     def release_all(self) -> None:
         """Replay everything, now: the broker is stopping."""
         while self._arrived or self._judged is not None:
-            next(self._work)
+            next(self._steps)
         for key in list(self._held):
             self._leaving += self._held.pop(key)
         while self._leaving:
@@ -143,26 +143,15 @@ class HeldPulls:
 
     # --- inside
 
-    def _go_on(self) -> None:
-        """Look and answer for a slice, unless the turns do so already."""
-        if not self._spread and (self._arrived or self._leaving):
-            self._spread = True
-            if self._slice():
-                self._turns.add(self._slice)
+    def _step(self) -> bool:
+        """Judge some pulls, or replay one; False when nothing is to be done."""
+        if not (self._arrived or self._leaving or self._judged is not None):
+            return False
+        next(self._steps)
+        return True
 
-    def _slice(self) -> bool:
-        """One slice of what is to be done; whether there is more."""
-        turns = self._turns
-        until = turns.slice_until(turns.clock())
-        while self._arrived or self._leaving or self._judged is not None:
-            next(self._work)
-            if turns.clock() >= until:
-                return True
-        self._spread = False
-        return False
-
-    def _steps(self) -> Generator[None, None, None]:
-        """Endless: judges the pulls of the queues in which something arrived, and replays."""
+    def _endless_steps(self) -> Generator[None, None, None]:
+        """Judges the pulls of the queues in which something arrived, and replays."""
         while True:
             while self._leaving:
                 self._replay()
@@ -175,20 +164,20 @@ class HeldPulls:
             pulls = self._held.pop(key, [])
             self._judged = key
             for start in range(0, len(pulls), _STEP):
-                staying: list[HeldPull] = []
                 # Out of the table before any replay: a replay may hold the same pull's successor.
-                for pull in pulls[start : start + _STEP]:
-                    (self._leaving if _answered_by(arrived, pull) else staying).append(pull)
+                some = pulls[start : start + _STEP]
+                staying = self._parted(some, partial(_answered_by, arrived))
                 if staying:
                     self._held.setdefault(key, []).extend(staying)
                 yield
             self._judged = None
 
-    def _keep(self, key: _Key, pulls: list[HeldPull]) -> None:
-        if pulls:
-            self._held[key] = pulls
-        else:
-            del self._held[key]
+    def _parted(self, pulls: list[HeldPull], goes: Callable[[HeldPull], bool]) -> list[HeldPull]:
+        """Those that stay; the others are leaving."""
+        staying: list[HeldPull] = []
+        for pull in pulls:
+            (self._leaving if goes(pull) else staying).append(pull)
+        return staying
 
     def _replay(self) -> None:
         pull = self._leaving.popleft()

@@ -17,7 +17,7 @@ from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import make_request
 from aerobee.protocol.headers.client import ConsumerListHeader
 from aerobee.remoting.connection import Connection
-from aerobee.remoting.turns import Turns
+from aerobee.remoting.turns import Spread, Turns
 
 
 class Notifications:
@@ -25,11 +25,10 @@ class Notifications:
 
     def __init__(self, clients: ClientTable, turns: Turns) -> None:
         self._clients = clients
-        self._turns = turns
         # Groups to be told, in the order of their first change.
         self._changed: dict[str, None] = {}
         self._round: Iterator[Connection] | None = None
-        self._spread = False
+        self._work = Spread(turns, self._step)
         # Notifications sent, and changes that found their group waiting to be told anyway.
         self.sent = 0
         self.folded = 0
@@ -40,24 +39,18 @@ class Notifications:
             self.folded += 1
             return
         self._changed[name] = None
-        if not self._spread:
-            self._spread = True
-            if self._slice():
-                self._turns.add(self._slice)
+        self._work.go_on()
 
-    def _slice(self) -> bool:
-        turns = self._turns
-        until = turns.slice_until(turns.clock())
+    def _step(self) -> bool:
+        """Tell one member; False when nobody is left to be told."""
         while self._round is not None or self._changed:
             if self._round is None:
                 name = next(iter(self._changed))
                 del self._changed[name]
                 self._round = self._tell(name)
-            if next(self._round, None) is None:
-                self._round = None
-            elif turns.clock() >= until:
+            if next(self._round, None) is not None:
                 return True
-        self._spread = False
+            self._round = None
         return False
 
     def _tell(self, name: str) -> Iterator[Connection]:

@@ -77,24 +77,42 @@ def body_too_large(body_bytes: int, max_message_bytes: int) -> StoreError | None
     )
 
 
+class BatchCheck:
+    """The rules of a batch, one message after the other; `body_bytes` are those of all so far."""
+
+    def __init__(self, max_message_bytes: int, encoding: Encoding) -> None:
+        self._max_message_bytes = max_message_bytes
+        self._encoding = encoding
+        self._first: StoreMessage | None = None
+        self.body_bytes = 0
+
+    def add(self, message: StoreMessage) -> None:
+        """Raise StoreError unless the message can be the next one."""
+        first = self._first = self._first or message
+        if message.topic != first.topic or message.queue_id != first.queue_id:
+            raise MessageIllegal("a batch has one topic and one queue")
+        if message.sys_flag & SYS_TRANSACTION_MASK:
+            raise MessageIllegal("a batch cannot be transactional")
+        error = too_large(message, self._max_message_bytes, self._encoding)
+        if error is not None:
+            raise error
+        self.body_bytes += len(message.body)
+
+    def check_total(self) -> None:
+        """Raise StoreError when the bodies together are too large."""
+        error = body_too_large(self.body_bytes, self._max_message_bytes)
+        if error is not None:
+            raise error
+
+
 def check_batch(
     messages: Sequence[StoreMessage], max_message_bytes: int, encoding: Encoding
 ) -> None:
     """Raise StoreError unless the messages can be one batch."""
     if not messages:
         raise MessageIllegal("the batch holds no message")
-    first = messages[0]
-    check_topic(first.topic)
-    body_bytes = 0
+    check_topic(messages[0].topic)
+    check = BatchCheck(max_message_bytes, encoding)
     for message in messages:
-        if message.topic != first.topic or message.queue_id != first.queue_id:
-            raise MessageIllegal("a batch has one topic and one queue")
-        if message.sys_flag & SYS_TRANSACTION_MASK:
-            raise MessageIllegal("a batch cannot be transactional")
-        error = too_large(message, max_message_bytes, encoding)
-        if error is not None:
-            raise error
-        body_bytes += len(message.body)
-    error = body_too_large(body_bytes, max_message_bytes)
-    if error is not None:
-        raise error
+        check.add(message)
+    check.check_total()

@@ -9,9 +9,8 @@ from __future__ import annotations
 import struct
 
 from aerobee.protocol.message.record import StoreMessage
-from aerobee.protocol.message.record_layout import BORN_HOST_POSITION, SYS_TRANSACTION_MASK
-from aerobee.store.errors import MessageIllegal
-from aerobee.store.log.encoding import Encoding, body_too_large, too_large
+from aerobee.protocol.message.record_layout import BORN_HOST_POSITION
+from aerobee.store.log.encoding import BatchCheck, Encoding
 
 # Where a record has queue offset and log offset, and behind born timestamp and born host the store
 # time (store/FORMAT.md 2.1).
@@ -27,24 +26,13 @@ class PreparedBatch:
     def __init__(self, max_message_bytes: int, encoding: Encoding) -> None:
         self.messages: list[StoreMessage] = []
         self._records: list[bytearray] = []
-        self._max_message_bytes = max_message_bytes
         self._encoding = encoding
-        self._body_bytes = 0
+        self._check = BatchCheck(max_message_bytes, encoding)
 
     def add(self, message: StoreMessage) -> None:
         """Check and encode one more. Raises StoreError: then the batch cannot be stored."""
-        if self.messages:
-            first = self.messages[0]
-            if message.topic != first.topic or message.queue_id != first.queue_id:
-                raise MessageIllegal("a batch has one topic and one queue")
-        if message.sys_flag & SYS_TRANSACTION_MASK:
-            raise MessageIllegal("a batch cannot be transactional")
-        self._body_bytes += len(message.body)
-        error = too_large(message, self._max_message_bytes, self._encoding) or body_too_large(
-            self._body_bytes, self._max_message_bytes
-        )
-        if error is not None:
-            raise error
+        self._check.add(message)
+        self._check.check_total()
         self.messages.append(message)
         self._records.append(bytearray(self._encoding.encode(message, 0, 0, 0)))
 

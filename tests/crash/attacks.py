@@ -182,6 +182,17 @@ def giants(port: int, share: float) -> None:
         _ENDED.wait(0.01)
 
 
+def _ask_and_never_read(port: int, share: float, data: bytes) -> None:
+    ready()
+    while not _ENDED.is_set():
+        peers = crowd(port, max(1, round(4 * share)))
+        for one in peers:
+            push(one, data)
+        _ENDED.wait(1.0)
+        for one in peers:
+            one.close()
+
+
 def queries(port: int, share: float) -> None:
     """64 queries in 15 KB, each of which finds large messages; nobody reads. Then again."""
     fields = {
@@ -189,27 +200,13 @@ def queries(port: int, share: float) -> None:
         "endTimestamp": 2**63 - 1,
     }  # fmt: skip
     data = request(_QUERY, fields) * 64
-    ready()
-    while not _ENDED.is_set():
-        peers = crowd(port, max(1, round(4 * share)))
-        for one in peers:
-            push(one, data)
-        _ENDED.wait(1.0)
-        for one in peers:
-            one.close()
+    _ask_and_never_read(port, share, data)
 
 
 def views(port: int, share: float) -> None:
     """64 requests for one large message by its id; nobody reads. Then again."""
     data = request(_VIEW, {"offset": 0}) * 64
-    ready()
-    while not _ENDED.is_set():
-        peers = crowd(port, max(1, round(4 * share)))
-        for one in peers:
-            push(one, data)
-        _ENDED.wait(1.0)
-        for one in peers:
-            one.close()
+    _ask_and_never_read(port, share, data)
 
 
 def held(port: int, share: float) -> None:

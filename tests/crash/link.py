@@ -13,7 +13,7 @@ from tests.crash.records import Record, records_of
 
 SEND, PULL, COMMIT, CREATE_TOPIC = 310, 11, 15, 17
 MAX_OFFSET, MIN_OFFSET = 30, 31
-SUCCESS, RETRY_IMMEDIATELY = 0, 20
+SUCCESS, SYSTEM_BUSY, RETRY_IMMEDIATELY = 0, 2, 20
 # Pulls of one queue that may be asked again: each takes a search 256 KiB of log further.
 _ASKED_AGAIN_MOST = 200
 _HEARD = 65_536

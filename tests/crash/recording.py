@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,9 +25,10 @@ from tests.crash.recorder import BARRIER, MARK, WRITE
 from tests.crash.traffic import SIZES, Marks, Traffic
 
 STORE = "store"
-# Flush intervals of daemons.SMALL, one sync, and what a busy machine of two cores adds.
+# Flush intervals of daemons.SMALL, one sync, and what a busy machine of two cores adds; a run in
+# which the machine was seen to be later than that gets twice what was seen (a wake and a sync).
 _LOSS_S, _TAIL_S = 0.05 + 1.5, 0.3 + 1.5
-
+_NAP_S = 0.01
 
 #: Share of the disk in use before the daemon starts, and the share above which the oldest segments
 #: go: half a megabyte more, seven segments.
@@ -66,6 +69,8 @@ class Recording:
     history: History
     image: Path
     log_path: Path
+    #: How late the machine woke somebody who wanted nothing of us.
+    late_s: float = 0.0
 
     @property
     def first(self) -> int:
@@ -81,8 +86,8 @@ class Recording:
         return Promise(
             durable=self.plan.flush == "SYNC_FLUSH",
             cut_at=at,
-            loss_s=_LOSS_S,
-            tail_s=_TAIL_S,
+            loss_s=_LOSS_S + 2 * self.late_s,
+            tail_s=_TAIL_S + 2 * self.late_s,
             commits=self.plan.flush == "SYNC_FLUSH",
             expiry=self.plan.expiry,
             segment_bytes=65_536,
@@ -99,7 +104,8 @@ class Recording:
         kinds = Counter(entry.kind for entry in self.log.entries)
         return (
             f"{len(self.history.acked())} sends acked, {len(self.history.seen)} seen; "
-            f"{kinds[WRITE]} writes, {kinds[BARRIER]} barriers, {kinds[MARK]} marks"
+            f"{kinds[WRITE]} writes, {kinds[BARRIER]} barriers, {kinds[MARK]} marks; "
+            f"{self.late_s:.3f} s late at worst"
         )
 
 
@@ -107,7 +113,7 @@ def record(folder: Path, plan: Plan) -> Recording:
     """Run it below `folder`."""
     image = make_file_system(folder / "base", plan.layout)
     history = History()
-    with RecordedDisk(folder, image, plan.sync_delay_ms) as disk:
+    with Lateness() as lateness, RecordedDisk(folder, image, plan.sync_delay_ms) as disk:
         traffic = Traffic(history, Marks(disk.mark), plan.seed, plan.topic_share)
         if plan.expiry:
             use_up(disk.root, _USED)
@@ -115,7 +121,30 @@ def record(folder: Path, plan: Plan) -> Recording:
         if plan.restart:
             _daemon_turn(folder, disk.root / STORE, plan, traffic, signal.SIGKILL)
         _daemon_turn(folder, disk.root / STORE, plan, traffic, signal.SIGTERM)
-    return Recording(plan, disk.block_log(), history, image, disk.log_path)
+    return Recording(plan, disk.block_log(), history, image, disk.log_path, lateness.worst_s)
+
+
+class Lateness:
+    """Measures within its block how late the machine wakes a thread."""
+
+    def __init__(self) -> None:
+        self.worst_s = 0.0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Lateness:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._done.is_set():
+            asleep = time.monotonic()
+            time.sleep(_NAP_S)
+            self.worst_s = max(self.worst_s, time.monotonic() - asleep - _NAP_S)
 
 
 def use_up(directory: Path, share: float) -> Path:

@@ -24,7 +24,7 @@ import pytest
 
 from tests import campaign
 from tests.crash.attacks import LARGE, LARGE_KEY, LARGE_QUEUES
-from tests.crash.link import PULL, SEND, SUCCESS, Link, pull_fields, send_fields
+from tests.crash.link import PULL, SEND, SUCCESS, SYSTEM_BUSY, Link, pull_fields, send_fields
 from tests.crash.memory_group import MemoryGroup
 from tests.crash.records import records_of
 from tests.service.kit import Served
@@ -51,6 +51,8 @@ class GoodClient:
 
     def __init__(self, port: int) -> None:
         self.rounds = 0
+        #: Sends that were refused because they had waited too long.
+        self.busy = 0
         self.failure: BaseException | None = None
         self._port = port
         self._done = threading.Event()
@@ -73,6 +75,10 @@ class GoodClient:
                     following = max(following + 1 / _RATE, time.monotonic())
                     body = b"good %d" % self.rounds
                     sent = link.call(SEND, send_fields("Good", 0, {"KEYS": "k"}), body)
+                    if sent.code == SYSTEM_BUSY:
+                        # Refused because it waited: nothing was stored, and it is not a round.
+                        self.busy += 1
+                        continue
                     assert sent.code == SUCCESS, sent.remark
                     at = int(sent.ext["queueOffset"])
                     answer = link.call(PULL, pull_fields("Good", 0, at, 5_000))
@@ -97,6 +103,7 @@ class Outcome:
     seconds: float = 1.0
     alive: bool = True
     kills: int = 0
+    busy: int = 0
     failure: BaseException | None = None
     live: int = 0
     peak_bytes: int = 0
@@ -187,7 +194,7 @@ def attacked(folder: Path, name: str) -> Outcome:
                 with suppress(OSError):
                     outcome.live = daemon.get("/live")[0]
                 outcome.alive = daemon.process.poll() is None
-        outcome.failure = client.failure
+        outcome.busy, outcome.failure = client.busy, client.failure
         outcome.kills = group.kills()
         outcome.peak_bytes = group.peak_bytes()
         outcome.attack = said[0] if said else ""

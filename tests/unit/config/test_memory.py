@@ -12,7 +12,8 @@ from aerobee.broker.messages.acks import MAX_WAITING
 from aerobee.broker.monitoring.http import HttpLimits
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
-from aerobee.config.limits_page import PAGE, main, page
+from aerobee.config.limits_page import PAGE, page
+from aerobee.config.manual import write_or_check
 from aerobee.config.memory import (
     FIXED,
     Memory,
@@ -33,7 +34,7 @@ METRICS = PAGE.parent / "metrics.md"
 def test_the_page_is_up_to_date() -> None:
     remedy = "run python -m aerobee.config.limits_page"
     assert PAGE.read_text(encoding="utf-8") == page(), remedy
-    assert main(["--check"]) == 0
+    assert write_or_check(PAGE, page(), "aerobee.config.limits_page", ["--check"]) == 0
 
 
 def test_every_limit_says_what_it_bounds_and_what_it_costs() -> None:

@@ -14,6 +14,8 @@ from aerobee.remoting.connection import Connection
 from aerobee.remoting.turns import SLICE_S, TURN_S, Steps, Turns
 from tests.unit.remoting.conftest import StepClock
 
+MIB = 1 << 20
+
 pytestmark = pytest.mark.both_loops
 
 
@@ -185,3 +187,42 @@ async def test_what_held_the_loop_up_is_remembered_for_the_log(bench):
     host, port = writer.get_extra_info("sockname")
     assert bench.handler.turns.last_long() == f"code=7 peer={host}:{port} ms=300"
     assert bench.handler.turns.last_long() is None
+
+
+async def test_input_put_aside_behind_a_full_output_is_served_once_the_peer_reads(bench, until):
+    # Each look at the clock ends a turn: input is put aside, more of it than a connection may have
+    # there, while its answers fill the output.
+    ticks = itertools.count(1)
+    bench.handler.turns = Turns(lambda: float(next(ticks)))
+    bench.handler.answer = lambda _c, command: encode_response(command, 0, body=command.body)
+    server = await bench.server(outbound_high_water_bytes=65536, read_buffer_bytes=MIB)
+    reader, writer = await bench.stream(server)
+    bodies = [bytes(300_000)] * 60
+    writer.write(b"".join(make_request(10, body=body).encode() for body in bodies))
+    await until(lambda: server.stats.paused > 0)
+    assert [reply.body for reply in await answers(reader, len(bodies))] == bodies
+
+
+async def test_a_request_in_work_that_was_held_for_memory_is_read_again(bench, until):
+    # Two requests in steps fill the budget; the one that is held for it shrinks when it has ended.
+    doors = {code: asyncio.get_running_loop().create_future() for code in (11, 12)}
+
+    def steps(command: Command) -> Steps:
+        yield doors[command.code]
+        return encode_response(command, 0)
+
+    bench.handler.answer = lambda _c, command: (
+        steps(command) if command.code in doors else encode_response(command, 0)
+    )
+    server = await bench.server(frame_bytes=MIB, inbound_total_bytes=MIB, read_buffer_bytes=MIB)
+    (first, first_in), (second, second_in) = [await bench.stream(server) for _ in range(2)]
+    first_in.write(make_request(11, body=bytes(MIB - 4096)).encode())
+    await until(lambda: server.stats.inbound_bytes >= MIB - 4096)
+    second_in.write(make_request(12, body=bytes(8192)).encode())
+    await until(lambda: server.stats.inbound_bytes > MIB)
+    doors[12].set_result(None)
+    assert [reply.code for reply in await answers(second, 1)] == [0]
+    doors[11].set_result(None)
+    assert [reply.code for reply in await answers(first, 1)] == [0]
+    second_in.write(make_request(10).encode())
+    assert [reply.code for reply in await answers(second, 1)] == [0]
