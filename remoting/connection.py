@@ -85,10 +85,12 @@ class Connection(asyncio.BufferedProtocol):
         "_held_since",
         "_holds",
         "_kept_bytes",
+        "_largest",
         "_pending",
         "_serving",
         "_shared",
         "_transport",
+        "_written",
         "closed",
         "context",
         "full",
@@ -145,6 +147,9 @@ class Connection(asyncio.BufferedProtocol):
         # Since when, on the clock of the turns, the commands waited that the handler is given now;
         # 0.0 when they have just arrived.
         self.waited_since = 0.0
+        # What was written, and the largest piece of it, since all had left.
+        self._written = 0
+        self._largest = 0
         # Free for the owner.
         self.context: dict[str, Any] = {}
 
@@ -159,8 +164,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes written here that the operating system has not taken yet."""
-        return self._transport.get_write_buffer_size()
+        """Memory of what was written here and the operating system has not taken yet, at most: a
+        piece of which it has taken a part is kept whole."""
+        left = self._transport.get_write_buffer_size()
+        if not left:
+            self._written = self._largest = 0
+        return min(self._written, left + self._largest)
 
     @property
     def answer_room(self) -> int:
@@ -174,8 +183,10 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def overloaded(self) -> bool:
-        """Unsent output of the whole server is near its limit: refuse what makes large answers."""
-        return self._shared.overloaded
+        """Unsent output of the whole server is near its limit and the peer has its share in it:
+        refuse it what makes large answers. Who takes its answers is served: above the limit those
+        who hold most are closed."""
+        return self._shared.overloaded and self.unsent_bytes > 0
 
     def write(self, data: bytes) -> None:
         """Send whole frames. After `closed` this does nothing. Never waits; see `full`."""
@@ -183,15 +194,19 @@ class Connection(asyncio.BufferedProtocol):
             return
         shared = self._shared
         stats = shared.stats
-        stats.bytes_out += len(data)
+        size = len(data)
+        stats.bytes_out += size
         if stats.bytes_out >= shared.recount_at:
             shared.recount()
         if self.full:
-            if self.unsent_bytes + len(data) > shared.limits.outbound_connection_bytes:
+            if self.unsent_bytes + size > shared.limits.outbound_connection_bytes:
                 self.close(CloseReason.NOT_READING, abort=True)
                 return
         else:
             self.last_active = shared.now
+        self._written += size
+        if size > self._largest:
+            self._largest = size
         self._transport.write(data)
 
     def push(self, command: Command) -> None:

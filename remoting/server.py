@@ -26,6 +26,9 @@ log = logging.getLogger("aerobee.remoting")
 
 # The reference's backlog (protocol/WIRE.md 1.9).
 BACKLOG = 1024
+# The kernel would take 4 MiB of answers that a peer does not read, for each of thousands of peers.
+# What is under way to a peer that reads does not count.
+_KERNEL_UNSENT_BYTES = 256 * 1024
 # With a free port on several addresses, the second may find the first's port taken.
 _PORT_ATTEMPTS = 5
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -54,11 +57,6 @@ class RemotingServer:
     @property
     def stats(self) -> ServerStats:
         return self.connections.stats
-
-    @property
-    def overloaded(self) -> bool:
-        """Unsent output is near its limit: refuse work that makes large answers."""
-        return self.connections.overloaded
 
     @property
     def port(self) -> int:
@@ -241,8 +239,9 @@ def _bind(family: int, sockaddr: tuple[object, ...], alone: bool) -> socket.sock
     try:
         listener.setblocking(False)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted sockets inherit it.
+        # Accepted sockets inherit both.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _KERNEL_UNSENT_BYTES)
         if family == socket.AF_INET6:
             # `::` asked for by itself means both families, as it does in Java.
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if alone else 1)

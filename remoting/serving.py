@@ -97,7 +97,7 @@ class Serving(ABC):
             answer: bytes | None = end.value
             return answer
         connection.hold_reading()
-        connection.keep(len(command.body))
+        connection.keep(len(command.body) + sum(map(len, command.ext.values())))
         job.go_on_after(waits_for)
         raise _Unfinished
 

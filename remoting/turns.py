@@ -75,7 +75,8 @@ class Turns:
         """When a slice that begins `now` is over; it begins the turn if it is the first."""
         if not self._open:
             self._begin(now)
-        return min(now + SLICE_S, self.until)
+        end = now + SLICE_S
+        return end if end < self.until else self.until
 
     def ended(self, now: float) -> None:
         """A slice has ended."""
@@ -133,7 +134,8 @@ class Turns:
 
     def _end(self) -> None:
         """What arrived was served: its answers leave, then the jobs have their slices."""
-        self._let_go()
+        if self._kept:
+            self._let_go()
         jobs = self._jobs
         if jobs:
             now = self.clock()

@@ -28,7 +28,7 @@ from aerobee.protocol.bodies.routes import PERM_READ
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.filters.subscription import Subscription, tag_codes
+from aerobee.protocol.filters.subscription import Subscription, tag_codes, tag_codes_in_steps
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.frames.fastjson import dumps
 from aerobee.protocol.hashing import tag_code
@@ -49,6 +49,8 @@ from aerobee.protocol.message.properties import (
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.protocol.names import OFFSET_MOVED_TOPIC
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.serving import Answer
+from aerobee.remoting.turns import Gate, Steps
 from aerobee.store.errors import StoreError
 from aerobee.store.message_store import MessageStore
 from aerobee.store.reading.reader import ReadLimits
@@ -57,6 +59,8 @@ from aerobee.store.segments.results import GetResult, GetStatus
 log = logging.getLogger("aerobee.broker")
 
 _MAX_MESSAGES = 1_024
+# A subscription of more characters is read in steps.
+_LONG_EXPRESSION = 4096
 
 _ANSWER_CODES: dict[GetStatus, int] = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -101,9 +105,13 @@ class PullProcessor:
         self._held = held
         self._stats = stats
         self._appended = appended
+        self._long_expressions = Gate(1)
 
-    def handle(self, connection: Connection, command: Command) -> bytes | None:
-        """Serve one pull; None when it is held. Raises `BadRequest` for the checks of 3.2."""
+    def handle(self, connection: Connection, command: Command) -> Answer:
+        """Serve one pull; None when it is held, steps when it names many tags.
+
+        Raises `BadRequest` for the checks of 3.2.
+        """
         header = PullMessageHeader.from_ext(command.ext)
         if connection.overloaded:
             # Answers to pulls are what fills the output; clients try again by themselves.
@@ -112,7 +120,37 @@ class PullProcessor:
                 "[OVERLOAD]system busy, unsent answers fill the broker's memory, try again later",
             )
         group = self._check(header)
-        codes = self._tag_codes(header, group)
+        if header.sys_flag & PULL_SUBSCRIPTION:
+            expression = header.subscription or ""
+            if len(expression) > _LONG_EXPRESSION:
+                return self._with_many_tags(connection, command, header, expression)
+        return self._serve(connection, command, header, group, self._tag_codes(header, group))
+
+    def _with_many_tags(
+        self,
+        connection: Connection,
+        command: Command,
+        header: PullMessageHeader,
+        expression: str,
+    ) -> Steps:
+        """One such pull at a time: on the way its tags take ten times their bytes."""
+        _check_expression_type(header.expression_type)
+        yield from self._long_expressions.enter()
+        try:
+            codes = yield from tag_codes_in_steps(expression)
+        finally:
+            self._long_expressions.leave()
+        # Meanwhile the topic or the group may have gone.
+        return self._serve(connection, command, header, self._check(header), codes)
+
+    def _serve(
+        self,
+        connection: Connection,
+        command: Command,
+        header: PullMessageHeader,
+        group: GroupConfig,
+        codes: frozenset[int] | None,
+    ) -> bytes | None:
         result = self._get(header, codes)
         code = _answer_code(result.status, header.queue_offset)
         if header.sys_flag & PULL_COMMIT_OFFSET:

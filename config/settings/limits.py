@@ -127,7 +127,7 @@ class LimitSettings:
         why="Unsent answers of all connections; beyond it the slowest is closed.",
         limit=Limit(
             "answers that peers have not taken",
-            "pulls get code 2, then those that hold most are closed",
+            "their pulls get code 2, then those that hold most are closed",
             "aerobee_write_buffer_bytes, "
             'aerobee_connections_closed_total{reason="outbound_memory"}',
             bytes_each=1,

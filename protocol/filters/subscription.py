@@ -8,13 +8,13 @@ useless delivery to the client and no more.
 Hashes are always derived here from the tags: clients exist that send tags only, or wrong hashes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
 import msgspec
 
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.hashing import tag_code
+from aerobee.protocol.hashing import java_hash, tag_code
 
 ALL_MESSAGES = "*"
 TAG_TYPE = "TAG"
@@ -23,6 +23,8 @@ SQL_TYPE = "SQL92"
 # An expression of nothing but blanks names no tag and matches nothing (what the reference does):
 # its one code is no 32-bit number, so no message has it.
 _MATCHES_NOTHING = frozenset({1 << 40})
+# Tags of one step: half a millisecond's worth.
+_STEP_TAGS = 1000
 # What Java's trim takes off.
 _BLANKS = "".join(map(chr, range(33)))
 
@@ -50,13 +52,17 @@ def parse_tag_expression(topic: str, expression: str | None, version: int = 0) -
     """
     if expression is None or expression in ("", ALL_MESSAGES):
         return Subscription(topic, ALL_MESSAGES, TAG_TYPE, version)
+    return tag_subscription(topic, expression, _parts(expression), version)
+
+
+def _parts(expression: str) -> list[str]:
     parts = expression.split("||")
     if not any(parts):
         raise BadRequest(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,
             f"parse the consumer's subscription failed: {expression[:64]!r} names no tag",
         )
-    return tag_subscription(topic, expression, parts, version)
+    return parts
 
 
 def tag_subscription(
@@ -71,3 +77,16 @@ def tag_subscription(
 def tag_codes(expression: str | None) -> frozenset[int] | None:
     """The hashes an expression lets through, None for all; BadRequest as `parse_tag_expression`."""
     return parse_tag_expression("", expression).codes or None
+
+
+def tag_codes_in_steps(expression: str) -> Generator[None, None, frozenset[int] | None]:
+    """As `tag_codes`, of an expression that names many tags: 40,000 of them take 40 ms."""
+    if expression == ALL_MESSAGES:
+        return None
+    parts = _parts(expression)
+    codes: set[int] = set()
+    for start in range(0, len(parts), _STEP_TAGS):
+        some = parts[start : start + _STEP_TAGS]
+        codes.update([java_hash(tag) for part in some if (tag := part.strip(_BLANKS))])
+        yield
+    return frozenset(codes) or _MATCHES_NOTHING

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,11 @@ from aerobee.protocol.codes import (
     version_name,
 )
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.filters.subscription import parse_tag_expression, tag_codes
+from aerobee.protocol.filters.subscription import (
+    parse_tag_expression,
+    tag_codes,
+    tag_codes_in_steps,
+)
 from aerobee.protocol.hashing import java_hash, java_hash_with_prefix, tag_code
 from aerobee.protocol.message.batch import BatchItem, decode_batch, encode_batch, join_properties
 from aerobee.protocol.message.ids import UniqueIdMaker, offset_msg_id, parse_offset_msg_id
@@ -176,6 +181,27 @@ def test_blank_tags_match_nothing_and_bare_separators_are_refused() -> None:
     assert not any(map(subscription.matches, (0, 65, -1)))
     with pytest.raises(BadRequest) as caught:
         parse_tag_expression("T", "||")
+    assert caught.value.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["*", "A", " A ||\tB|| ||A", "  ", "||".join(f"T{number}" for number in range(2_500)), "ä||ö"],
+)
+def test_codes_made_in_steps_are_the_same(expression: str) -> None:
+    made: list[frozenset[int] | None] = []
+
+    def run() -> Iterator[None]:
+        made.append((yield from tag_codes_in_steps(expression)))
+
+    count = len(list(run()))
+    assert made == [tag_codes(expression)]
+    assert count == (0 if expression == "*" else -(-(expression.count("||") + 1) // 1_000))
+
+
+def test_bare_separators_are_refused_in_steps_too() -> None:
+    with pytest.raises(BadRequest) as caught:
+        next(tag_codes_in_steps("||" * 3_000))
     assert caught.value.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 

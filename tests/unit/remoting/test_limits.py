@@ -107,7 +107,7 @@ async def test_a_peer_that_does_not_read_is_not_read_and_gets_everything_later(b
         connection = bench.handler.opened[0]
         served = len(bench.handler.commands)
         assert connection.full
-        assert connection.unsent_bytes <= 512 * 1024 + answer_bytes + 200
+        assert connection._transport.get_write_buffer_size() <= 512 * 1024 + answer_bytes + 200
         assert served < 500
         decoder, opaques = FrameDecoder(), []
         async with asyncio.timeout(20):
@@ -193,6 +193,68 @@ async def test_output_pushed_to_a_full_connection_is_bounded(bench, until):
         await until(lambda: bench.handler.reasons == ["peer does not read"])
     finally:
         client.close()
+
+
+async def test_an_answer_of_which_a_part_was_taken_is_counted_whole(bench, until):
+    """Its memory is kept until the last byte has left."""
+    bench.handler.answer = lambda _c, command: encode_response(command, 0, body=bytes(8 * MIB))
+    server = await bench.server(outbound_total_bytes=24 * MIB, sweep_interval_s=60)
+    clients = [socket.socket() for _ in range(4)]
+    loop = asyncio.get_running_loop()
+    try:
+        for number, client in enumerate(clients):
+            # The receiving end shall not keep the rest.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+            client.connect(("127.0.0.1", server.port))
+            client.setblocking(False)
+            client.sendall(make_request(10).encode())
+            await until(lambda number=number: len(bench.handler.commands) > number)
+            taken = 0
+            while taken < 4 * MIB:
+                taken += len(await loop.sock_recv(client, 4 * MIB - taken))
+        server.connections.recount()
+        await until(lambda: "outbound memory" in bench.handler.reasons)
+        server.connections.recount()
+        held = [c for c in bench.handler.opened if not c.closed]
+        assert 0 < len(held) <= 3
+        assert server.stats.outbound_bytes == sum(c.unsent_bytes for c in held) > 8 * MIB
+    finally:
+        for client in clients:
+            client.close()
+
+
+async def test_who_takes_its_answers_is_served_while_others_fill_the_output(bench, until):
+    server = await bench.server(outbound_total_bytes=16 * MIB, sweep_interval_s=60)
+    readers = [await bench.stream(server) for _ in range(2)]
+    await until(lambda: len(bench.handler.opened) == 2)
+    full, other = bench.handler.opened
+    full.write(bytes(15 * MIB))
+    server.connections.recount()
+    assert server.connections.overloaded
+    assert full.overloaded
+    assert not other.overloaded
+    other.write(b"an answer")
+    async with asyncio.timeout(5):
+        assert await readers[1][0].readexactly(9) == b"an answer"
+    assert not other.overloaded
+    assert not full.closed
+
+
+async def test_the_kernel_keeps_little_of_what_a_peer_does_not_take(bench, until):
+    """What it keeps is in no account of ours, and counts into a control group's memory."""
+    bench.handler.answer = lambda _c, command: encode_response(command, 0, body=bytes(8 * MIB))
+    server = await bench.server()
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(make_request(10).encode())
+        await until(lambda: bool(bench.handler.opened) and bench.handler.opened[0].full)
+        transport = bench.handler.opened[0]._transport
+        assert transport.get_write_buffer_size() > 7 * MIB
+        data = b""
+        decoder = FrameDecoder()
+        client.setblocking(False)
+        while not (found := decoder.feed(data)):
+            data = await asyncio.get_running_loop().sock_recv(client, 1 << 20)
+        assert len(found[0].body) == 8 * MIB
 
 
 async def test_unsent_output_of_all_is_bounded_by_closing_who_holds_most(bench, until):
