@@ -100,7 +100,7 @@ class Router(Serving):
     ) -> None:
         """`max_request_bytes` bounds the bodies of requests that carry no messages; `patience_s`
         says by code how long a request may have waited here."""
-        super().__init__(turns)
+        super().__init__(turns, stats.request_served)
         self._patience_s = patience_s
         self._max_request_bytes = max_request_bytes
         self._handlers = dict(handlers)
@@ -142,9 +142,6 @@ class Router(Serving):
                 "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in "
                 f"queue: {waited_s * 1000:.0f}ms, size of queue: {connection.waiting_commands}",
             )
-
-    def answered(self, command: Command, spent_s: float) -> None:
-        self._stats.request_served(command.code, spent_s)
 
     def refuse(
         self, connection: Connection, command: Command, error: Exception, spent_s: float

@@ -98,7 +98,8 @@ class NameServer(Serving):
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         """`kv_path`: file of the KV table, made on the first change. Raises `KvFileDamaged`."""
-        super().__init__(Turns())
+        # Requests are counted as they come.
+        super().__init__(Turns(), lambda _code, _spent_s: None)
         self._host = host
         self._asked_port = port
         self._options = options or NameServerOptions()
@@ -218,9 +219,6 @@ class NameServer(Serving):
         if self._saving is None:
             self._save()
         return None
-
-    def answered(self, command: Command, spent_s: float) -> None:
-        """Requests are counted as they come."""
 
     def refuse(
         self, connection: Connection, command: Command, error: Exception, spent_s: float

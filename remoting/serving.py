@@ -12,6 +12,7 @@ Loop thread only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
@@ -28,8 +29,10 @@ _ONEWAY = 2
 class Serving(ABC):
     """The handler of a server's connections; a subclass knows the requests."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: Turns, answered: Callable[[int, float], None]) -> None:
+        """`answered` counts a request that was answered: its code, and the seconds it took."""
         self._turns = turns
+        self._answered = answered
 
     @abstractmethod
     def serve(self, connection: Connection, command: Command) -> Answer:
@@ -41,17 +44,14 @@ class Serving(ABC):
     ) -> bytes:
         """The answer to a request that raised `error`, which is counted and, if a bug, logged."""
 
-    @abstractmethod
-    def answered(self, command: Command, spent_s: float) -> None:
-        """Count a request that was answered."""
-
     def commands_received(self, connection: Connection, commands: list[Command]) -> int:
         """Serve requests in order; how many, at least one. Their answers leave in this turn."""
         turns = self._turns
         clock = turns.clock
         now = clock()
         until = turns.slice_until(now)
-        room = connection.answer_room
+        # One request alone may fill it.
+        room = connection.answer_room if len(commands) > 1 else 0
         answers: list[bytes] = []
         served = 0
         for command in commands:
@@ -69,7 +69,7 @@ class Serving(ABC):
             else:
                 now = clock()
                 if answer is not None:
-                    self.answered(command, now - started)
+                    self._answered(command.code, now - started)
             if answer is not None and not command.flag & _ONEWAY:
                 answers.append(answer)
                 room -= len(answer)
@@ -79,7 +79,8 @@ class Serving(ABC):
                 break
         if answers:
             turns.write(connection, answers[0] if len(answers) == 1 else b"".join(answers))
-        turns.ended(now)
+        if now >= turns.until:
+            turns.late = True
         return served
 
     # --- requests in steps
@@ -113,7 +114,7 @@ class Serving(ABC):
         if error is not None:
             answer = self.refuse(connection, command, error, spent_s)
         elif answer is not None:
-            self.answered(command, spent_s)
+            self._answered(command.code, spent_s)
         if answer is not None and not command.flag & _ONEWAY:
             self._turns.write(connection, answer)
         connection.keep(0)

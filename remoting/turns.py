@@ -60,9 +60,10 @@ class Turns:
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self.clock = clock
-        # The time of this turn is over: what arrives now is put aside.
-        self.late = False
+        # When this turn is over, and whether whoever ended a slice has seen that it is: what
+        # arrives then is put aside.
         self.until = 0.0
+        self.late = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open = False
         self._wrote = False
@@ -77,11 +78,6 @@ class Turns:
             self._begin(now)
         end = now + SLICE_S
         return end if end < self.until else self.until
-
-    def ended(self, now: float) -> None:
-        """A slice has ended."""
-        if now >= self.until:
-            self.late = True
 
     def write(self, connection: Outlet, data: bytes) -> None:
         """Write `data` in this turn."""

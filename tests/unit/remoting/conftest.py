@@ -33,7 +33,7 @@ class ScriptedHandler(Serving):
     """Keeps what it was told; answers each request with what `answer` makes of it."""
 
     def __init__(self) -> None:
-        super().__init__(Turns())
+        super().__init__(Turns(), lambda _code, _spent_s: None)
         self.opened: list[Connection] = []
         self.closed: list[tuple[Connection, str]] = []
         self.lists: list[list[Command]] = []
@@ -65,9 +65,6 @@ class ScriptedHandler(Serving):
     def serve(self, connection: Connection, command: Command) -> Answer:
         self.lists[-1].append(command)
         return self.answer(connection, command)
-
-    def answered(self, command: Command, spent_s: float) -> None:
-        pass
 
     def refuse(
         self, connection: Connection, command: Command, error: Exception, spent_s: float
