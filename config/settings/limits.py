@@ -171,6 +171,7 @@ class LimitSettings:
         "pullThreadPoolQueueCapacity",
         within=(1, 10_000_000),
         why="Most pulls that wait for a message; more are answered at once, and ask again.",
+        live=True,
         limit=Limit(
             "pulls that wait for a message",
             "answered at once",
@@ -223,6 +224,7 @@ class LimitSettings:
         128 * _MIB,
         within=(1 * _MIB, I32_MAX),
         why="Memory the pulls that wait may take, with their filters; more are answered at once.",
+        live=True,
         limit=Limit(
             "requests and filters of the pulls that wait",
             "answered at once",
@@ -281,6 +283,7 @@ class LimitSettings:
         20_000,
         within=(16, 1_000_000),
         why="Most consumer groups.",
+        live=True,
         limit=Limit(
             "consumer groups",
             "code 1, or 26 where it is made by a pull",

@@ -149,7 +149,7 @@ class Tables:
         self.groups = GroupTable(
             JsonStateFile(folder / "subscriptionGroup.json"),
             auto_create=auto_create,
-            limit=100,
+            limit=lambda: 100,
             clock_ms=lambda: NOW_MS,
             loop=loop,
         )

@@ -81,7 +81,7 @@ class World:
         self.groups = GroupTable(
             self.groups_file,
             auto_create=True,
-            limit=20_000,
+            limit=lambda: 20_000,
             clock_ms=lambda: NOW_MS,
             loop=loop,
             pool=self.pool,
