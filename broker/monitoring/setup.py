@@ -207,6 +207,11 @@ def _scrub(store: MessageStore) -> list[Number]:
             "Wrong consume queue entries that were made right from the log",
             stats.repaired_entries,
         ),
+        (
+            "aerobee_store_lookup_bytes_total",
+            "Bytes of the log that reads looked through for messages of wrong queue entries",
+            stats.lookup_bytes,
+        ),
     ]
 
 
