@@ -120,7 +120,10 @@ class BrokerCore:
             self._state_pool,
         )
         self.clients = ClientTable(
-            self._loop.time, settings.client_expiry_ms / 1000, self.stats.group_warnings.bump
+            self._loop.time,
+            settings.client_expiry_ms / 1000,
+            self.stats.group_warnings.bump,
+            limit_bytes=lambda: settings.client_bytes,
         )
         self._locks = OrderLocks(settings.lock_lease_ms / 1000, self._loop.time)
         self._failed_messages = FailedMessages(self.topics, self.stats)

@@ -113,6 +113,7 @@ def add_limits(
         "outbound_bytes": lambda: max(stats.outbound_bytes for stats in servers),
         "held_pulls": lambda: len(core.held),
         "held_pull_bytes": lambda: core.held.bytes,
+        "client_bytes": lambda: core.clients.bytes,
         "max_topics": lambda: len(core.topics),
         "max_groups": lambda: len(core.groups),
         "max_offsets": lambda: core.offsets.count(),

@@ -232,6 +232,20 @@ class LimitSettings:
             bytes_each=1,
         ),
     )
+    client_bytes: int = setting(
+        64 * _MIB,
+        within=(1 * _MIB, I32_MAX),
+        why="""Memory that connected clients may take with what their heartbeats say: ids, groups,
+        subscriptions with their tags. A heartbeat that adds more is refused; one that adds nothing
+        never is.""",
+        live=True,
+        limit=Limit(
+            "ids, group names and subscriptions of connected clients",
+            "the heartbeat gets code 1 with the reason",
+            'aerobee_limit_used_ratio{limit="limits.client_bytes"}',
+            bytes_each=1,
+        ),
+    )
     max_request_bytes: int = setting(
         2 * _MIB,
         within=(64 * _KIB, 256 * _MIB),

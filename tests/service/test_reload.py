@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from .kit import Served, Wire, aerobee, metric, wait_until
 
 Serve = Callable[..., Served]
 SYSTEM_ERROR, TOPIC_NOT_EXIST, PULL_NOT_FOUND, GROUP_NOT_EXIST = 1, 17, 19, 26
+IDS_CHANGED = 40
 # What the tests below change in a running daemon, and see taking effect.
 TESTED = {
     "log.level",
@@ -22,6 +24,7 @@ TESTED = {
     "limits.max_groups",
     "limits.held_pulls",
     "limits.held_pull_bytes",
+    "limits.client_bytes",
     "topics.auto_create_per_minute",
     "retention.hours",
     "retention.delete_hours",
@@ -127,6 +130,25 @@ def test_limits_of_pulls_that_wait_change(serve: Serve, tmp_path: Path) -> None:
         with Wire(broker.daemon.port) as third:
             third.ask(11, pull_of("g", many_tags, offset=1))
             held_pulls(broker.daemon, 3)
+
+
+def test_limit_of_bytes_of_clients_changes(serve: Serve, tmp_path: Path) -> None:
+    broker = Configured(serve, tmp_path, "[limits]\nclient_bytes = 1048576\n")
+    tags = "||".join(f"t{number}" for number in range(20_000))
+    subscription = {"topic": "T", "subString": tags, "subVersion": 1}
+    consumer = {"groupName": "g", "subscriptionDataSet": [subscription]}
+    body = json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode()
+    used = 'aerobee_limit_used_ratio{limit="limits.client_bytes"}'
+    with Wire(broker.daemon.port) as wire:
+        refused = wire.call(34, {}, body)
+        assert refused.code == SYSTEM_ERROR
+        assert "limits.client_bytes" in (refused.remark or "")
+        assert metric(broker.daemon, used) == 0
+        broker.change("[limits]\nclient_bytes = 8388608\n")
+        wire.ask(34, {}, body)
+        assert [wire.answer().code, wire.answer().code] == [IDS_CHANGED, 0]
+        assert 0.1 < metric(broker.daemon, used) < 1
+    wait_until(lambda: metric(broker.daemon, used) == 0, "the client has left")
 
 
 def pull_of(group: str, tags: str, offset: int = 0) -> dict[str, str]:

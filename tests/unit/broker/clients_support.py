@@ -156,7 +156,9 @@ class Tables:
         self.offsets = ConsumerOffsets(
             JsonStateFile(folder / "consumerOffset.json"), self.queues.max_offset
         )
-        self.clients = ClientTable(self.clock, 120.0, self.warnings.bump)
+        self.clients = ClientTable(
+            self.clock, 120.0, self.warnings.bump, limit_bytes=lambda: 64 << 20
+        )
 
 
 def heartbeat_body(
