@@ -3,9 +3,14 @@
 The new content goes to `X.tmp` and is synced, the old one is kept as a backup where that is asked
 for, then `X.tmp` is renamed over `X` and the directory is synced. The backup is a second name of
 the old file, which costs the same however large it is, and loses the first with the rename; where
-the file system knows no second names it is a copy. It is for small files that are
-written seldom: offsets, tables, states. The message store does not come here, it has a door of its
-own to the disk (store/disk/files.py).
+the file system knows no second names it is a copy. It is for small files that are written seldom:
+offsets, tables, states. The message store does not come here, it has a door of its own to the disk
+(store/disk/files.py).
+
+What a megabyte costs is mostly the kernel's pages for a new file, and their end with the old one.
+So the backup that is replaced may be kept, as `X.spare`, and the next content is written over it: a
+third less. Nobody else may see that: one that has another name, or that somebody still reads, is
+not written to, and nothing that has to survive a crash is ever at that name.
 
 Every function raises OSError and may be called from any thread, by one writer of a file at a time.
 `sync` is what makes a descriptor durable: `os.fsync`, or what its caller trusts more.
@@ -14,35 +19,97 @@ Every function raises OSError and may be called from any thread, by one writer o
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-from collections.abc import Callable
+import signal
+import stat
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 Sync = Callable[[int], None]
+#: What a file is to hold, in one piece or in several, which need not be joined.
+Content = bytes | Sequence[bytes]
 
 # File systems without hard links, files that may not get one (of another user), or too many.
 _NO_LINKS = frozenset((errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS))
+# A smaller file costs less to make than its spare to keep.
+_SPARE_FROM = 256 << 10
+# The most that one `writev` takes.
+_PIECES = os.sysconf("SC_IOV_MAX")
 
 
 def replace_file(
     path: Path,
-    content: bytes,
+    content: Content,
     *,
     backup: Path | None = None,
+    keep_spare: bool = False,
     mode: int = 0o666,
     sync: Sync = os.fsync,
 ) -> None:
     """Give `path` a new content; returns once it is on the disk.
 
     What was there before becomes the content of `backup`, unless it was empty: an empty file is a
-    damaged one, and must not push out a backup that can be read.
+    damaged one, and must not push out a backup that can be read. With `keep_spare` the file that
+    was the backup is used again by the next call, if it is large.
     """
     temporary = path.with_name(path.name + ".tmp")
-    write_synced(temporary, content, mode=mode, sync=sync)
-    if backup is not None and path.exists() and path.stat().st_size:
-        _keep(path, backup, mode, sync)
-    os.replace(temporary, path)
-    sync_directory(path.parent, sync=sync)
+    spare = path.with_name(path.name + ".spare")
+    is_used = keep_spare and _take_spare(spare, temporary, _size_of(content))
+    write_synced(temporary, content, used=is_used, mode=mode, sync=sync)
+    try:
+        if backup is not None and path.exists() and path.stat().st_size:
+            if keep_spare:
+                _set_aside(backup, spare)
+            _keep(path, backup, mode, sync)
+        os.replace(temporary, path)
+        sync_directory(path.parent, sync=sync)
+    except OSError:
+        if keep_spare:
+            # After a crash it may be the backup again.
+            spare.unlink(missing_ok=True)
+        raise
+
+
+def _set_aside(backup: Path, spare: Path) -> None:
+    """Give a large backup, which is to be replaced, a name that it keeps."""
+    try:
+        spare.unlink(missing_ok=True)
+        if backup.stat().st_size >= _SPARE_FROM:
+            os.link(backup, spare)
+    except OSError:
+        # There is no backup, or no second name for it: the next file is a new one.
+        return
+
+
+def _take_spare(spare: Path, temporary: Path, size: int) -> bool:
+    """Give the spare the name `temporary`, if it may be written to: when it is our own, has no
+    other name, and nobody has it open, who began to read it when it was the file.
+
+    Not if `size` is of another eighth: a file that grew a little at a time lies in as many pieces,
+    in memory and on the disk, and costs as much as a new one in the end.
+    """
+    try:
+        descriptor = os.open(spare, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_uid != os.geteuid():
+            return False
+        if _eighth(found.st_size) != _eighth(size):
+            return False
+        # The kernel gives a lease for writing only to who alone has the file open. Whoever opens it
+        # in the next microsecond makes it send a signal: one that does nothing.
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        os.rename(spare, temporary)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def _keep(path: Path, backup: Path, mode: int, sync: Sync) -> None:
@@ -66,21 +133,54 @@ def _keep(path: Path, backup: Path, mode: int, sync: Sync) -> None:
         os.close(descriptor)
 
 
+def _size_of(content: Content) -> int:
+    return len(content) if isinstance(content, bytes) else sum(map(len, content))
+
+
+def _eighth(size: int) -> tuple[int, int]:
+    """The power of two above a size, and which eighth of that it is in."""
+    bits = size.bit_length()
+    return bits, size >> max(0, bits - 3)
+
+
 def write_synced(
     path: Path,
-    content: bytes,
+    content: Content,
     *,
     new: bool = False,
+    used: bool = False,
     mode: int = 0o666,
     sync: Sync = os.fsync,
 ) -> None:
-    """Write a file and sync it; with `new` there must be none. Its name may still be lost."""
-    with open(
-        path, "xb" if new else "wb", opener=lambda name, flags: os.open(name, flags, mode)
-    ) as file:
-        file.write(content)
-        file.flush()
-        sync(file.fileno())
+    """Write a file and sync it; with `new` there must be none. Its name may still be lost.
+
+    With `used` what it held is written over: it costs less, and is no content until the end.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+    flags |= os.O_EXCL if new else 0 if used else os.O_TRUNC
+    descriptor = os.open(path, flags, mode)
+    try:
+        size = _write_all(descriptor, [content] if isinstance(content, bytes) else content)
+        if used:
+            os.ftruncate(descriptor, size)
+        sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, pieces: Sequence[bytes]) -> int:
+    """Write the pieces one behind the other; returns how many bytes they are."""
+    size = 0
+    for first in range(0, len(pieces), _PIECES):
+        some: list[bytes | memoryview] = list(pieces[first : first + _PIECES])
+        while some:
+            written = os.writev(descriptor, some)
+            size += written
+            while some and written >= len(some[0]):
+                written -= len(some.pop(0))
+            if written:
+                some[0] = memoryview(some[0])[written:]
+    return size
 
 
 def sync_directory(path: Path, *, sync: Sync = os.fsync) -> None:

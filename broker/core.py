@@ -100,7 +100,7 @@ class BrokerCore:
         self.groups = (LightGroupTable if light else GroupTable)(
             self._state_file("subscriptionGroup.json"),
             auto_create=settings.auto_create_group,
-            limit=settings.max_groups,
+            limit=lambda: settings.max_groups,
             clock_ms=wall_clock_ms,
             loop=self._loop,
             pool=self._state_pool,
@@ -120,7 +120,10 @@ class BrokerCore:
             self._state_pool,
         )
         self.clients = ClientTable(
-            self._loop.time, settings.client_expiry_ms / 1000, self.stats.group_warnings.bump
+            self._loop.time,
+            settings.client_expiry_ms / 1000,
+            self.stats.group_warnings.bump,
+            limit_bytes=lambda: settings.client_bytes,
         )
         self._locks = OrderLocks(settings.lock_lease_ms / 1000, self._loop.time)
         self._failed_messages = FailedMessages(self.topics, self.stats)
@@ -131,7 +134,12 @@ class BrokerCore:
     def _build_appending(self) -> None:
         """What puts messages by itself (delayed ones, staged ones), and what follows an append."""
         settings, store, loop = self.settings, self.store, self._loop
-        self.held = HeldPulls(loop.time, settings.held_pulls, settings.held_pull_bytes, self.turns)
+        self.held = HeldPulls(
+            loop.time,
+            lambda: settings.held_pulls,
+            lambda: settings.held_pull_bytes,
+            self.turns,
+        )
         self._reput = ReputService(loop, store, self.held, self.turns)
         self._appended = self._reput.after_append(settings)
         self._delay_progress = DelayProgress(

@@ -57,8 +57,13 @@ class HeldPulls:
     """Held pulls by (topic, queue id). Loop thread only."""
 
     def __init__(
-        self, clock: Callable[[], float], limit: int, limit_bytes: int, turns: Turns
+        self,
+        clock: Callable[[], float],
+        limit: Callable[[], int],
+        limit_bytes: Callable[[], int],
+        turns: Turns,
     ) -> None:
+        """The limits are asked for at each hold: they may change."""
         self._clock = clock
         self._limit = limit
         self._limit_bytes = limit_bytes
@@ -94,7 +99,7 @@ class HeldPulls:
         left the table already.
         """
         cost = _cost(codes)
-        if self._count >= self._limit or self.bytes + cost > self._limit_bytes:
+        if self._count >= self._limit() or self.bytes + cost > self._limit_bytes():
             self.refused += 1
             return False
         now = self._clock()

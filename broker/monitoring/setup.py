@@ -113,6 +113,7 @@ def add_limits(
         "outbound_bytes": lambda: max(stats.outbound_bytes for stats in servers),
         "held_pulls": lambda: len(core.held),
         "held_pull_bytes": lambda: core.held.bytes,
+        "client_bytes": lambda: core.clients.bytes,
         "max_topics": lambda: len(core.topics),
         "max_groups": lambda: len(core.groups),
         "max_offsets": lambda: core.offsets.count(),
@@ -206,6 +207,11 @@ def _scrub(store: MessageStore) -> list[Number]:
             "aerobee_store_mended_units_total",
             "Wrong consume queue entries that were made right from the log",
             stats.repaired_entries,
+        ),
+        (
+            "aerobee_store_lookup_bytes_total",
+            "Bytes of the log that reads looked through for messages of wrong queue entries",
+            stats.lookup_bytes,
         ),
     ]
 

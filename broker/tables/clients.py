@@ -10,16 +10,18 @@ Each change returns the groups whose members or topics it has changed, for the c
 (`requests/clients.py`).
 
 Loop thread only. `clock` is monotonic, in seconds. Bounded: at most `limit` entries of a connection
-in a group.
+in a group, and `limit_bytes` of what is of any length in them: ids, names, subscriptions with their
+tags. A text that two hold is counted for both.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from aerobee.broker.tables.client_sizes import stated_bytes, subscription_bytes, texts_bytes
 from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import Subscription
@@ -43,6 +45,8 @@ class Member:
     last_heartbeat: float
     # What this member last said the group subscribes to; empty for producers.
     subscriptions: dict[str, str] = field(default_factory=dict)
+    # What the table has counted for it.
+    bytes: int = 0
 
     @property
     def address(self) -> str:
@@ -70,6 +74,8 @@ class ConsumerGroup:
     consume_from_where: str
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     members: Members = field(default_factory=dict)
+    # What the table has counted for its name and subscriptions.
+    bytes: int = 0
 
     def client_ids(self) -> list[str]:
         """Each client once, in the order they came."""
@@ -100,12 +106,17 @@ class ClientTable:
         on_warning: Callable[[str], None],
         *,
         limit: int = 200_000,
+        limit_bytes: Callable[[], int],
     ) -> None:
-        """`on_warning` counts groups that look set up wrongly, by kind."""
+        """`on_warning` counts groups that look set up wrongly, by kind; `limit_bytes` is asked for
+        at each heartbeat that adds some: it may change."""
         self._clock = clock
         self._expiry_s = expiry_s
         self._limit = limit
+        self._limit_bytes = limit_bytes
         self._entries = 0
+        #: What is held of ids, names and subscriptions.
+        self.bytes = 0
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, Members] = {}
         # The groups of a connection, so that its end costs only what it had.
@@ -117,11 +128,12 @@ class ClientTable:
     def heartbeat(self, heartbeat: Heartbeat) -> list[ConsumerGroup]:
         """Note all that a client says; returns the groups whose members or topics it changed.
 
-        Raises `BadRequest` when the table is full.
+        Raises `BadRequest` when the table is full; then it notes nothing.
         """
         data = heartbeat.data
         if self._entries + len(data.consumers) + len(data.producer_groups) > self._limit:
             self._check_room(heartbeat)
+        self._check_bytes(heartbeat)
         for group in data.producer_groups:
             self._note_producer(heartbeat, group)
         return [
@@ -231,11 +243,33 @@ class ClientTable:
                 f"the broker knows {self._entries} clients in groups, the limit is {self._limit}"
             )
 
+    def _check_bytes(self, heartbeat: Heartbeat) -> None:
+        """Refuse what would pass the limit of bytes; what adds none is always taken."""
+        connection, data = heartbeat.connection, heartbeat.data
+        added = 0
+        for name in data.producer_groups:
+            members = self._producers.get(name, {})
+            added += _growth(heartbeat, name, members.get(connection), {})
+        for consumer in data.consumers:
+            group = self._consumers.get(consumer.group)
+            members = group.members if group else {}
+            stated = _stated(consumer)
+            added += _growth(heartbeat, consumer.group, members.get(connection), stated)
+            added += 0 if group else texts_bytes((consumer.group,))
+            known = group.subscriptions if group else {}
+            added += _Change.between(known, consumer.subscriptions).bytes(known)
+        if added > 0 and self.bytes + added > (limit := self._limit_bytes()):
+            raise BadRequest.system_error(
+                f"ids and subscriptions of clients take {self.bytes} bytes, these {added} more, "
+                f"and the limit is {limit}: subscribe to fewer topics and tags, or raise "
+                "limits.client_bytes"
+            )
+
     def _note_producer(self, heartbeat: Heartbeat, name: str) -> None:
         members = self._producers.get(name)
         if members is None:
             members = self._producers[name] = {}
-        if self._note_member(heartbeat, members):
+        if self._note_member(heartbeat, name, members, {}):
             self._of(heartbeat.connection).producers.add(name)
 
     def _note_consumer(self, heartbeat: Heartbeat, data: ConsumerData) -> bool:
@@ -244,8 +278,11 @@ class ClientTable:
             group = self._consumers[data.group] = ConsumerGroup(
                 data.group, data.consume_type, data.message_model, data.consume_from_where
             )
+            group.bytes = texts_bytes((data.group,))
+            self.bytes += group.bytes
         self._warn_of_shared_id(heartbeat, group)
-        joined = self._note_member(heartbeat, group.members)
+        stated = _stated(data)
+        joined = self._note_member(heartbeat, data.group, group.members, stated)
         if joined:
             self._of(heartbeat.connection).consumers.add(data.group)
             log.info(
@@ -257,18 +294,34 @@ class ClientTable:
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
-        changed = _subscribe(group, data.subscriptions)
+        changed = self._subscribe(group, data.subscriptions)
         member = group.members[heartbeat.connection]
-        stated = {s.topic: s.expression for s in data.subscriptions}
         if stated != member.subscriptions:
             member.subscriptions = stated
             self._warn_of_mixed(group, member)
         return joined or changed
 
-    def _note_member(self, heartbeat: Heartbeat, members: Members) -> bool:
-        """Put or renew a member; True when it is new."""
+    def _subscribe(self, group: ConsumerGroup, stated: tuple[Subscription, ...]) -> bool:
+        """Make a heartbeat's subscriptions the group's; True when a topic came or went."""
+        known = group.subscriptions
+        change = _Change.between(known, stated)
+        added = change.bytes(known)
+        group.bytes += added
+        self.bytes += added
+        has_come = any(topic not in known for topic in change.put)
+        known.update(change.put)
+        for topic in change.gone:
+            del known[topic]
+        return has_come or bool(change.gone)
+
+    def _note_member(
+        self, heartbeat: Heartbeat, name: str, members: Members, stated: dict[str, str]
+    ) -> bool:
+        """Put or renew a member of a group, which will have `stated`; True when it is new."""
         now = self._clock()
         member = members.get(heartbeat.connection)
+        added = _growth(heartbeat, name, member, stated)
+        self.bytes += added
         if member is None:
             members[heartbeat.connection] = Member(
                 heartbeat.connection,
@@ -276,9 +329,11 @@ class ClientTable:
                 heartbeat.language,
                 heartbeat.version,
                 now,
+                bytes=added,
             )
             self._entries += 1
             return True
+        member.bytes += added
         member.client_id = heartbeat.data.client_id
         member.last_heartbeat = now
         return False
@@ -332,8 +387,9 @@ class ClientTable:
 
     def _drop_producer(self, connection: Connection, name: str) -> None:
         members = self._producers.get(name)
-        if members is None or members.pop(connection, None) is None:
+        if members is None or (member := members.pop(connection, None)) is None:
             return
+        self.bytes -= member.bytes
         self._left(connection, self._groups_of[connection].producers, name)
         if not members:
             del self._producers[name]
@@ -343,6 +399,7 @@ class ClientTable:
         group = self._consumers.get(name)
         if group is None or (member := group.members.pop(connection, None)) is None:
             return None
+        self.bytes -= member.bytes
         self._left(connection, self._groups_of[connection].consumers, name)
         log.info(
             "consumer left group=%s client=%s members=%d",
@@ -351,6 +408,7 @@ class ClientTable:
             len(group.members),
         )
         if not group.members:
+            self.bytes -= group.bytes
             del self._consumers[name]
         return group
 
@@ -361,27 +419,51 @@ class ClientTable:
             del self._groups_of[connection]
 
 
-def _subscribe(group: ConsumerGroup, subscriptions: tuple[Subscription, ...]) -> bool:
-    """Make a heartbeat's subscriptions the group's; True when a topic came or went.
+class _Change(NamedTuple):
+    """What a heartbeat's subscriptions change in those of its group."""
 
-    A newer version replaces the subscription of a known topic, which counts as no change; others
-    are ignored (protocol/WIRE.md 3.3).
-    """
-    changed = False
-    named = set()
-    for subscription in subscriptions:
-        topic = subscription.topic
-        named.add(topic)
-        known = group.subscriptions.get(topic)
-        if known is None:
-            changed = True
-        elif subscription.version <= known.version:
-            continue
-        group.subscriptions[topic] = subscription
-    for topic in group.subscriptions.keys() - named:
-        del group.subscriptions[topic]
-        changed = True
-    return changed
+    put: dict[str, Subscription]
+    gone: set[str]
+
+    @classmethod
+    def between(
+        cls, known: Mapping[str, Subscription], stated: tuple[Subscription, ...]
+    ) -> _Change:
+        """A newer version replaces the subscription of a known topic; others are ignored
+        (protocol/WIRE.md 3.3)."""
+        put: dict[str, Subscription] = {}
+        for one in stated:
+            before = put.get(one.topic) or known.get(one.topic)
+            if before is None or one.version > before.version:
+                put[one.topic] = one
+        return cls(put, known.keys() - {one.topic for one in stated})
+
+    def bytes(self, known: Mapping[str, Subscription]) -> int:
+        """How much more the group takes with it."""
+        replaced = self.gone | (self.put.keys() & known.keys())
+        came = sum(map(subscription_bytes, self.put.values()))
+        return came - sum(subscription_bytes(known[topic]) for topic in replaced)
+
+
+def _stated(data: ConsumerData) -> dict[str, str]:
+    """What a member says the group subscribes to."""
+    return {one.topic: one.expression for one in data.subscriptions}
+
+
+def _growth(heartbeat: Heartbeat, name: str, member: Member | None, stated: dict[str, str]) -> int:
+    """How much more a member of a group takes after a heartbeat."""
+    client_id = heartbeat.data.client_id
+    if member is None:
+        return texts_bytes((name,)) + _own_bytes(client_id, heartbeat.language, stated)
+    if client_id == member.client_id and stated == member.subscriptions:
+        return 0
+    before = _own_bytes(member.client_id, member.language, member.subscriptions)
+    return _own_bytes(client_id, member.language, stated) - before
+
+
+def _own_bytes(client_id: str, language: str, stated: dict[str, str]) -> int:
+    """What a member takes in each of its groups."""
+    return texts_bytes((client_id,)) + texts_bytes((language,)) + stated_bytes(stated)
 
 
 def _differing(some: dict[str, str], others: dict[str, str]) -> list[str]:

@@ -2,8 +2,8 @@
 
 The form is that of `pretty` (state_file.py): an entry stands on the second level of the document,
 its plain values on the third. The text is kept in blocks of entries, each joined once until one of
-its entries changes, so that the next save of a table of ten thousand makes one entry's text and
-joins some hundred.
+its entries changes, and are written as they stand, so that the next save of a table of ten thousand
+makes one entry's text, joins some hundred and copies none.
 """
 
 from __future__ import annotations
@@ -63,19 +63,18 @@ class TableText:
             self._blocks.remove(block)
         return before
 
-    def document(self, version: DataVersion) -> bytes:
-        """The whole text."""
+    def document(self, version: DataVersion) -> list[bytes]:
+        """The whole text, in pieces: what has not changed since the last time is not copied."""
         head = f'{{\n\t"dataVersion":{pretty(version.to_json(), 1)},\n\t"{self._key}":'
         if not self._blocks:
-            return head.encode() + b"{}\n}"
-        parts: list[bytes] = []
+            return [head.encode() + b"{}\n}"]
+        pieces = [head.encode() + b"{\n"]
         for block in self._blocks:
             if block.joined is None:
                 block.joined = _SEPARATOR.join(block.texts.values())
-            parts += (_SEPARATOR, block.joined)
-        parts[0] = head.encode() + b"{\n"
-        # In one piece: a file is written at less cost so than in many parts.
-        return b"".join([*parts, b"\n\t}\n}"])
+            pieces += (block.joined, _SEPARATOR)
+        pieces[-1] = b"\n\t}\n}"
+        return pieces
 
     def _append(self, name: str, text: bytes) -> None:
         if not self._blocks or len(self._blocks[-1].texts) >= _BLOCK:

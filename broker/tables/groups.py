@@ -105,11 +105,12 @@ class GroupTable(ConfigTable[GroupConfig]):
         file: JsonStateFile,
         *,
         auto_create: bool,
-        limit: int,
+        limit: Callable[[], int],
         clock_ms: Callable[[], int],
         loop: asyncio.AbstractEventLoop,
         pool: Executor | None = None,
     ) -> None:
+        """`limit` is asked for at each group: it may change."""
         super().__init__(
             file,
             "subscriptionGroupTable",
@@ -136,8 +137,8 @@ class GroupTable(ConfigTable[GroupConfig]):
         if self.under_way(name) is not None:
             # Somebody configures it now; until that is written it has the settings of any group.
             return GroupConfig(name)
-        if self.expected >= self._limit:
-            log.warning("group not created name=%s reason=limit of %d groups", name, self._limit)
+        if self.expected >= (limit := self._limit()):
+            log.warning("group not created name=%s reason=limit of %d groups", name, limit)
             return None
         log.info("group created name=%s", name)
         group = GroupConfig(name)
@@ -154,7 +155,7 @@ class GroupTable(ConfigTable[GroupConfig]):
         if self._file.loaded_from != self._file.backup:
             return
         lost = sorted(name for name in set(named) if self._may_add(name))
-        lost = lost[: max(0, self._limit - len(self._entries))]
+        lost = lost[: max(0, self._limit() - len(self._entries))]
         for name in lost:
             self._add_unsaved(GroupConfig(name))
         if lost:

@@ -6,7 +6,8 @@ a colon, whole-number keys bare and all on one line, no final newline.
 Writing (docs/reliability.md B7): the new text goes to `X.tmp` and is synced, the old text is kept
 as `X.bak`, then `X.tmp` is renamed over `X` and the directory is synced. A first text gets its
 `X.bak` after that. A crash at any point leaves a whole `X`, or a whole `X.bak` beside a missing
-one, or neither where there was none.
+one, or neither where there was none. The backup before, when it is large, stays as `X.spare` for
+the next text to be written over (file_replacement.py); it is never read.
 
 Reading (store/FORMAT.md 11.4): `X`, else `X.bak` when `X` is missing, empty or unreadable. Without
 a `.bak` that can be read the start stops, unless neither was ever there: offsets are never reset
@@ -23,7 +24,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from aerobee.file_replacement import replace_file, write_synced
+from aerobee.file_replacement import Content, replace_file, write_synced
 from aerobee.store.disk.files import is_full
 from aerobee.store.disk.syncs import sync_all
 from aerobee.store.errors import StoreNotWritable
@@ -87,7 +88,7 @@ class JsonStateFile:
             )
         return default
 
-    def save_or_refuse(self, text: str | bytes) -> None:
+    def save_or_refuse(self, text: str | Content) -> None:
         """As `save`, for a change that a client waits for: StoreNotWritable when the disk is full,
         so that it is answered as a send would be. Raises OSError otherwise.
         """
@@ -101,18 +102,19 @@ class JsonStateFile:
                 "taken again when there is room."
             ) from error
 
-    def save(self, text: str | bytes) -> None:
-        """Replace the content, a text or its UTF-8; returns once it is on disk. Raises OSError."""
+    def save(self, text: str | Content) -> None:
+        """Replace the content, a text or its UTF-8, which may be in pieces; returns once it is on
+        disk. Raises OSError."""
         with self._lock:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             new = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
             backup = None if self._keep_backup else self.backup
-            replace_file(self.path, new, backup=backup, mode=_MODE, sync=sync_all)
+            replace_file(self.path, new, backup=backup, keep_spare=True, mode=_MODE, sync=sync_all)
             self._keep_backup = False
             if not self.backup.exists():
                 self._back_up_first(new)
 
-    def _back_up_first(self, content: bytes) -> None:
+    def _back_up_first(self, content: Content) -> None:
         """The first content is its own backup: one bad bit must not stop the next start.
 
         It comes last, and goes again if there is no room for it: half a backup beside a missing

@@ -171,6 +171,7 @@ class LimitSettings:
         "pullThreadPoolQueueCapacity",
         within=(1, 10_000_000),
         why="Most pulls that wait for a message; more are answered at once, and ask again.",
+        live=True,
         limit=Limit(
             "pulls that wait for a message",
             "answered at once",
@@ -223,10 +224,25 @@ class LimitSettings:
         128 * _MIB,
         within=(1 * _MIB, I32_MAX),
         why="Memory the pulls that wait may take, with their filters; more are answered at once.",
+        live=True,
         limit=Limit(
             "requests and filters of the pulls that wait",
             "answered at once",
             'aerobee_limit_used_ratio{limit="limits.held_pull_bytes"}',
+            bytes_each=1,
+        ),
+    )
+    client_bytes: int = setting(
+        64 * _MIB,
+        within=(1 * _MIB, I32_MAX),
+        why="""Memory that connected clients may take with what their heartbeats say: ids, groups,
+        subscriptions with their tags. A heartbeat that adds more is refused; one that adds nothing
+        never is.""",
+        live=True,
+        limit=Limit(
+            "ids, group names and subscriptions of connected clients",
+            "the heartbeat gets code 1 with the reason",
+            'aerobee_limit_used_ratio{limit="limits.client_bytes"}',
             bytes_each=1,
         ),
     )
@@ -281,6 +297,7 @@ class LimitSettings:
         20_000,
         within=(16, 1_000_000),
         why="Most consumer groups.",
+        live=True,
         limit=Limit(
             "consumer groups",
             "code 1, or 26 where it is made by a pull",

@@ -117,12 +117,12 @@ class _Search:
 
     @property
     def position(self) -> int:
-        """Log offset up to which it has come."""
-        return self._scan.end
+        """Log offset up to which it has come. The scan itself knows where it begins only then."""
+        return max(self.start, self._scan.end)
 
     def turn(self, most_bytes: int) -> bool:
         """Go on for a little; whether the search has ended. Raises OSError."""
-        end = self._scan.end + most_bytes
+        end = self.position + most_bytes
         for _ in range(_TURN_STEPS):
             if self._scan.end >= min(end, self._until):
                 break

@@ -27,8 +27,8 @@ TIMEOUT_S = 60
 _WRECK_POINT = "store.dispatch.reput:Reput._done:0:19"
 #: Everything that changes files. Creating one is seen as what follows it: set its size, reserve.
 CALLS = (
-    "pwrite64", "write", "fdatasync", "fsync", "ftruncate", "fallocate", "rename", "unlink",
-    "link", "mkdir",
+    "pwrite64", "write", "writev", "fdatasync", "fsync", "ftruncate", "fallocate", "rename",
+    "unlink", "link", "mkdir",
 )  # fmt: skip
 #: What runs between two calls, or makes none at all.
 FUNCTIONS = (

@@ -162,7 +162,15 @@ class Wire:
 
     def call(self, code: int, ext: Mapping[str, str], body: bytes = b"") -> Command:
         """One request and its answer."""
+        self.ask(code, ext, body)
+        return self.answer()
+
+    def ask(self, code: int, ext: Mapping[str, str], body: bytes = b"") -> None:
+        """A request whose answer is to come later."""
         self._socket.sendall(make_request(code, dict(ext), body).encode())
+
+    def answer(self) -> Command:
+        """The next answer."""
         while True:
             data = self._socket.recv(65536)
             assert data, "the broker closed the connection"

@@ -104,6 +104,20 @@ def test_scrub_finds_a_flipped_bit_before_anybody_reads_it(serve: Callable[..., 
     assert daemon.wait() == 0, daemon.log
 
 
+def test_what_a_read_of_a_wrong_unit_looks_through_is_counted(serve: Callable[..., Served]) -> None:
+    queues = stopped(serve).store / "consumequeue" / TOPIC
+    (used,) = [path for path in queues.rglob(f"{0:020d}") if path.read_bytes().strip(b"\0")]
+    daemon = serve("--set", "scrub.bytes_per_second=0").ready()
+    assert metric(daemon, "aerobee_store_lookup_bytes_total") == 0
+    with used.open("r+b") as file:
+        file.seek(VICTIM * 20 + 5)
+        file.write(b"\x55")
+    assert pull_all(daemon) == [body_of(number) for number in range(COUNT)]
+    assert metric(daemon, "aerobee_store_mended_units_total") == 1
+    # From the entry before to the one behind: a piece of the log at a time.
+    assert 0 < metric(daemon, "aerobee_store_lookup_bytes_total") <= 128 << 10
+
+
 def test_wrong_unit_is_mended_while_the_broker_runs(serve: Callable[..., Served]) -> None:
     queues = stopped(serve).store / "consumequeue" / TOPIC
     (used,) = [path for path in queues.rglob(f"{0:020d}") if path.read_bytes().strip(b"\0")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 from collections.abc import Callable
@@ -12,13 +13,18 @@ from aerobee.config.model import SETTINGS
 from .kit import Served, Wire, aerobee, metric, wait_until
 
 Serve = Callable[..., Served]
-TOPIC_NOT_EXIST = 17
+SYSTEM_ERROR, TOPIC_NOT_EXIST, PULL_NOT_FOUND, GROUP_NOT_EXIST = 1, 17, 19, 26
+IDS_CHANGED = 40
 # What the tests below change in a running daemon, and see taking effect.
 TESTED = {
     "log.level",
     "limits.max_topics",
     "limits.max_queues",
     "limits.max_queues_per_topic",
+    "limits.max_groups",
+    "limits.held_pulls",
+    "limits.held_pull_bytes",
+    "limits.client_bytes",
     "topics.auto_create_per_minute",
     "retention.hours",
     "retention.delete_hours",
@@ -83,6 +89,79 @@ def test_limits_of_topics_and_queues_change(serve: Serve, tmp_path: Path) -> Non
         assert wire.send_message("T0", b"x").code == 0
         assert wire.send_message("and more", b"x").code != 0
     assert metric(broker.daemon, 'aerobee_limit_used_ratio{limit="limits.max_topics"}') > 1
+
+
+def test_limit_of_groups_changes(serve: Serve, tmp_path: Path) -> None:
+    broker = Configured(serve, tmp_path, "[limits]\nmax_groups = 16\n")
+    with Wire(broker.daemon.port) as wire:
+
+        def create(name: str) -> int:
+            return wire.call(200, {}, b'{"groupName":"%b"}' % name.encode()).code
+
+        codes = [create(f"g{number}") for number in range(17)]
+        assert (codes[0], codes[-1]) == (0, SYSTEM_ERROR)
+        pull = pull_of("invented", "*")
+        assert wire.call(11, pull).code == GROUP_NOT_EXIST
+        broker.change("[limits]\nmax_groups = 40\n")
+        assert create("g16") == 0
+        wire.send_message("T", b"x")
+        assert wire.call(11, pull).code == 0
+        broker.change("[limits]\nmax_groups = 16\n")
+        assert create("g17") == SYSTEM_ERROR
+        assert wire.call(11, pull_of("another", "*")).code == GROUP_NOT_EXIST
+
+
+def test_limits_of_pulls_that_wait_change(serve: Serve, tmp_path: Path) -> None:
+    low = "[limits]\nheld_pulls = 1\nheld_pull_bytes = 1048576\n"
+    broker = Configured(serve, tmp_path, low)
+    many_tags = "||".join(f"t{number}" for number in range(20_000))
+    with Wire(broker.daemon.port) as first, Wire(broker.daemon.port) as second:
+        second.send_message("T", b"x")
+        # Its tags take more than all pulls may.
+        assert second.call(11, pull_of("g", many_tags, offset=1)).code == PULL_NOT_FOUND
+        first.ask(11, pull_of("g", "*", offset=1))
+        held_pulls(broker.daemon, 1)
+        assert second.call(11, pull_of("g", "*", offset=1)).code == PULL_NOT_FOUND
+        broker.change(low.replace("held_pulls = 1", "held_pulls = 9"))
+        assert second.call(11, pull_of("g", many_tags, offset=1)).code == PULL_NOT_FOUND
+        second.ask(11, pull_of("g", "*", offset=1))
+        held_pulls(broker.daemon, 2)
+        broker.change("[limits]\nheld_pulls = 9\nheld_pull_bytes = 67108864\n")
+        with Wire(broker.daemon.port) as third:
+            third.ask(11, pull_of("g", many_tags, offset=1))
+            held_pulls(broker.daemon, 3)
+
+
+def test_limit_of_bytes_of_clients_changes(serve: Serve, tmp_path: Path) -> None:
+    broker = Configured(serve, tmp_path, "[limits]\nclient_bytes = 1048576\n")
+    tags = "||".join(f"t{number}" for number in range(20_000))
+    subscription = {"topic": "T", "subString": tags, "subVersion": 1}
+    consumer = {"groupName": "g", "subscriptionDataSet": [subscription]}
+    body = json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode()
+    used = 'aerobee_limit_used_ratio{limit="limits.client_bytes"}'
+    with Wire(broker.daemon.port) as wire:
+        refused = wire.call(34, {}, body)
+        assert refused.code == SYSTEM_ERROR
+        assert "limits.client_bytes" in (refused.remark or "")
+        assert metric(broker.daemon, used) == 0
+        broker.change("[limits]\nclient_bytes = 8388608\n")
+        wire.ask(34, {}, body)
+        assert [wire.answer().code, wire.answer().code] == [IDS_CHANGED, 0]
+        assert 0.1 < metric(broker.daemon, used) < 1
+    wait_until(lambda: metric(broker.daemon, used) == 0, "the client has left")
+
+
+def pull_of(group: str, tags: str, offset: int = 0) -> dict[str, str]:
+    """A pull of queue 0 of the topic T that may wait and brings its filter."""
+    return {
+        "consumerGroup": group, "topic": "T", "queueId": "0", "queueOffset": str(offset),
+        "maxMsgNums": "32", "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": "60000",
+        "subscription": tags, "subVersion": "0", "expressionType": "TAG",
+    }  # fmt: skip
+
+
+def held_pulls(daemon: Served, count: int) -> None:
+    wait_until(lambda: metric(daemon, "aerobee_held_pulls") == count, f"{count} pulls wait")
 
 
 def test_topics_that_sends_may_make_in_a_minute(serve: Serve, tmp_path: Path) -> None:

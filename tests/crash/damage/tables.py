@@ -61,7 +61,9 @@ def _topic_table(root: Path) -> TopicTable:
 
 def _group_table(root: Path) -> GroupTable:
     file = JsonStateFile(root / GROUPS)
-    return GroupTable(file, auto_create=True, limit=100, clock_ms=lambda: NOW_MS, loop=INLINE)
+    return GroupTable(
+        file, auto_create=True, limit=lambda: 100, clock_ms=lambda: NOW_MS, loop=INLINE
+    )
 
 
 def _topics(root: Path) -> Contents:

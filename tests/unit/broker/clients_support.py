@@ -149,14 +149,16 @@ class Tables:
         self.groups = GroupTable(
             JsonStateFile(folder / "subscriptionGroup.json"),
             auto_create=auto_create,
-            limit=100,
+            limit=lambda: 100,
             clock_ms=lambda: NOW_MS,
             loop=loop,
         )
         self.offsets = ConsumerOffsets(
             JsonStateFile(folder / "consumerOffset.json"), self.queues.max_offset
         )
-        self.clients = ClientTable(self.clock, 120.0, self.warnings.bump)
+        self.clients = ClientTable(
+            self.clock, 120.0, self.warnings.bump, limit_bytes=lambda: 64 << 20
+        )
 
 
 def heartbeat_body(

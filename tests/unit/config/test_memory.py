@@ -62,7 +62,7 @@ def test_every_metric_of_the_page_is_one_of_the_broker() -> None:
 
 def test_constants_are_those_of_their_modules() -> None:
     values = {fixed.name: fixed.value for fixed in FIXED}
-    table = ClientTable(lambda: 0.0, 1.0, lambda _warning: None)
+    table = ClientTable(lambda: 0.0, 1.0, lambda _warning: None, limit_bytes=lambda: 0)
     assert values["client groups"] == table._limit
     assert values["waiting sends"] == MAX_WAITING
     assert values["counters"] == BrokerStats()._limit

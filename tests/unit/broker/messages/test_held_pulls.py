@@ -37,7 +37,7 @@ class Held:
     ) -> None:
         self.clock = Clock()
         self.turns = turns or Endless()
-        self.table = HeldPulls(self.clock, limit, limit_bytes, self.turns)
+        self.table = HeldPulls(self.clock, lambda: limit, lambda: limit_bytes, self.turns)
         self.left: list[str] = []
         self.times: list[float] = []
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from aerobee.broker.requests.clients import ClientRequests
-from aerobee.broker.tables.clients import ClientTable, Heartbeat
+from aerobee.broker.tables.client_sizes import stated_bytes, subscription_bytes, texts_bytes
+from aerobee.broker.tables.clients import ClientTable, Heartbeat, Member
 from aerobee.broker.tables.groups import GroupConfig
 from aerobee.protocol.bodies.clients import HeartbeatData
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -292,7 +294,7 @@ def test_only_tag_filters_pass_the_client_check(broker: Broker, body: bytes, cod
 
 
 def test_the_table_is_bounded() -> None:
-    table = ClientTable(Clock(), 120.0, lambda _kind: None, limit=3)
+    table = ClientTable(Clock(), 120.0, lambda _kind: None, limit=3, limit_bytes=lambda: 1 << 20)
 
     def beat(port: int, *groups: str) -> None:
         body = heartbeat_body("c", {name: {"T": "*"} for name in groups})
@@ -307,3 +309,121 @@ def test_the_table_is_bounded() -> None:
         beat(3, "a")
     table.connection_closed(peers[2].connection)
     beat(3, "a")
+
+
+# --- bytes ----------------------------------------------------------------------------------------
+
+
+class Counted:
+    """A table with a limit of bytes, and its clients."""
+
+    def __init__(self, limit: int) -> None:
+        self.clock = Clock()
+        self.table = ClientTable(
+            self.clock, 120.0, lambda _kind: None, limit_bytes=lambda: self.limit
+        )
+        self.limit = limit
+        self.peers: dict[int, Peer] = {}
+
+    def beat(
+        self,
+        port: int,
+        groups: dict[str, dict[str, str]],
+        producers: tuple[str, ...] = (),
+        *,
+        client_id: str = "c",
+        version: int = 1,
+    ) -> None:
+        body = heartbeat_body(client_id, groups, producers, version)
+        peer = self.peers.setdefault(port, Peer(port))
+        data = HeartbeatData.parse(body)
+        self.table.heartbeat(Heartbeat(peer.connection, "JAVA", 409, data))
+
+    def close(self, port: int) -> None:
+        self.table.connection_closed(self.peers.pop(port).connection)
+
+    def held(self) -> int:
+        """What is held, counted anew."""
+        table, total = self.table, 0
+        for group in table.consumer_groups():
+            total += texts_bytes((group.name,))
+            total += sum(map(subscription_bytes, group.subscriptions.values()))
+            total += sum(self._own(group.name, member) for member in group.members.values())
+        for name, members in table.producer_groups():
+            total += sum(self._own(name, member) for member in members)
+        return total
+
+    def _own(self, name: str, member: Member) -> int:
+        texts = [texts_bytes((text,)) for text in (name, member.client_id, member.language)]
+        return sum(texts) + stated_bytes(member.subscriptions)
+
+
+def test_bytes_of_clients_are_counted_as_they_come_change_and_go() -> None:
+    random, world = Random(11), Counted(1 << 30)
+    most = 0
+    for turn in range(2_000):
+        port = random.randrange(6)
+        action = random.random()
+        world.clock.now += 1
+        if action < 0.7:
+            groups = {
+                f"g{number}": {
+                    f"T{random.randrange(9)}": random.choice(("*", "a||b", "\u4e2d||x", "a"))
+                    for _ in range(random.randrange(5))
+                }
+                for number in random.sample(range(8), 3)
+            }
+            producers = tuple(f"p{number}" for number in random.sample(range(4), 2))
+            client_id = f"c{random.choice((1, 22, 333))}"
+            world.beat(
+                port, groups, producers, client_id=client_id, version=random.randrange(turn + 1)
+            )
+        elif port in world.peers and action < 0.85:
+            peer = world.peers[port].connection
+            world.table.unregister(peer, f"p{random.randrange(4)}", f"g{random.randrange(8)}")
+        elif port in world.peers and action < 0.95:
+            world.close(port)
+        elif action > 0.98:
+            world.clock.now += 100
+            world.table.expire()
+        assert world.table.bytes == world.held()
+        most = max(most, world.table.bytes)
+    assert most > 10_000
+    for port in list(world.peers):
+        world.close(port)
+    assert world.table.bytes == world.held() == 0
+
+
+def test_what_clients_say_is_bounded_in_bytes() -> None:
+    world = Counted(1 << 20)
+    tags = "||".join(f"tag{number:09}" for number in range(1_500))
+    refused = most = 0
+    for port in range(10, 30):
+        if world.table.bytes + most > world.limit:
+            with pytest.raises(BadRequest, match=r"limits\.client_bytes") as caught:
+                world.beat(port, {f"g{port}": {"T": tags}})
+            assert caught.value.code == 1
+            assert world.table.consumer_group(f"g{port}") is None
+            refused += 1
+            continue
+        before = world.table.bytes
+        world.beat(port, {f"g{port}": {"T": tags}})
+        most = max(most, world.table.bytes - before)
+        assert world.table.bytes <= world.limit
+    assert 0 < refused < 20
+    taken = 20 - refused
+    assert len(world.table) == taken
+    world.limit = world.table.bytes
+    world.beat(10, {"g10": {"T": tags}})  # renewing is always possible
+    world.beat(10, {"g10": {"T": tags}}, version=2)
+    with pytest.raises(BadRequest, match=r"limits\.client_bytes"):
+        world.beat(10, {"g10": {"T": tags, "U": "*"}}, version=2)
+    world.beat(10, {"g10": {"U": "*"}}, version=2)
+    world.beat(10, {"g10": {"T": tags}}, version=3)
+    world.limit = 0  # lowered below what there is
+    world.beat(10, {"g10": {"U": "*"}}, version=4)
+    with pytest.raises(BadRequest, match=r"limits\.client_bytes"):
+        world.beat(99, {}, ("p",))
+    world.close(11)
+    world.limit = 1 << 20
+    world.beat(99, {"g99": {"T": tags}}, ("p",))

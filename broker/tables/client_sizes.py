@@ -1,0 +1,43 @@
+"""What the broker counts for what heartbeats make it hold: client ids, group names, subscriptions.
+
+An estimate of the interpreter's own sizes, the same at each look: what was counted when a text came
+has to be taken off when it goes, and a text takes more once it was encoded. Measured, it is above
+what they take, by a fifth to three times, because a text that two hold is counted for both.
+"""
+
+import sys
+from collections.abc import Collection, Mapping
+
+from aerobee.protocol.filters.subscription import TAG_TYPE, Subscription
+
+# The object of a text, besides its characters.
+_TEXT_BYTES = 56
+_WIDEST = 4
+# What a subscription takes in a group beside its texts and sets, and in a member: its objects, the
+# places in dictionaries.
+_SUBSCRIPTION_BYTES = 176
+_STATED_BYTES = 64
+# The hash of a tag: a number.
+_CODE_BYTES = 32
+
+
+def texts_bytes(texts: Collection[str]) -> int:
+    """What these texts take."""
+    width = 1 if all(map(str.isascii, texts)) else _WIDEST
+    return _TEXT_BYTES * len(texts) + width * sum(map(len, texts))
+
+
+def subscription_bytes(one: Subscription) -> int:
+    """What a group's subscription to a topic takes."""
+    taken = _SUBSCRIPTION_BYTES + texts_bytes((one.topic, one.expression))
+    if one.type != TAG_TYPE:  # that text is there once for all
+        taken += texts_bytes((one.type,))
+    if one.codes:
+        taken += sys.getsizeof(one.tags) + texts_bytes(one.tags)
+        taken += sys.getsizeof(one.codes) + _CODE_BYTES * len(one.codes)
+    return taken
+
+
+def stated_bytes(stated: Mapping[str, str]) -> int:
+    """What it takes to know what a member stated: an expression for each topic."""
+    return _STATED_BYTES * len(stated) + texts_bytes(stated) + texts_bytes(stated.values())
