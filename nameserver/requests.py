@@ -68,8 +68,9 @@ from aerobee.remoting.turns import Steps
 
 log = logging.getLogger("aerobee.nameserver")
 
-# Bodies above this are read by a worker; compressed, a hundred times as much may be in it.
+# Bodies above this are read by a worker. Compressed, a thousand times as much may be in it.
 _LARGE_REGISTRATION = 8 * 1024
+_LARGE_COMPRESSED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,11 @@ class _ReadBody(NamedTuple):
 
     body: RegistrationBody
     topics: dict[str, QueueData]
+
+
+def _is_large(command: Command) -> bool:
+    compressed = command.ext.get("compressed", "").lower() == "true"
+    return len(command.body) > (_LARGE_COMPRESSED if compressed else _LARGE_REGISTRATION)
 
 
 def _refused(command: Command, error: BadRequest | RouteLimitReached) -> bytes:
@@ -145,7 +151,7 @@ class Requests:
         """The encoded answer, None to a oneway request, steps to a large registration's. Bad input
         never raises."""
         handler = self._handlers.get(command.code)
-        if command.code == RequestCode.REGISTER_BROKER and len(command.body) > _LARGE_REGISTRATION:
+        if command.code == RequestCode.REGISTER_BROKER and _is_large(command):
             return self._register_large(owner, command)
         try:
             if handler is None:

@@ -96,6 +96,9 @@ SUITES: dict[str, Suite] = {
     "kill pool": Suite(2, 5, "kills", "with each number of buffers, and one on what another left"),
     "kill staging": Suite(3, 3, "kills", "in both modes: fewer would not show enough"),
     "slow disk": Suite(2, 6, "requests", "each length of a sync, and of each less of it"),
+    "largest inputs": Suite(
+        2, 0, "request codes", "two of all, others each time; the work of a turn is counted in each"
+    ),
     "resources": Suite(2, 0, "scenarios", "two of ten, others each time; a tenth of each"),
     "soak": Suite(8, 60, "seconds", "an hour by hand before a release: tests/crash/soak.py"),
     "flipped bits": Suite(

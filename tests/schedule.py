@@ -33,6 +33,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("tests/contract/test_delay.py::test_sends_go_on_while_a_level_is_far_behind", QUIET),
     # A campaign compares a client's rate with what it was; else staying up is enough.
     *((("tests/crash/test_resources.py", QUIET),) if campaign.is_full() else ()),
+    *((("tests/crash/test_largest_inputs.py", QUIET),) if campaign.is_full() else ()),
     # Each of these has Spark drivers of its own, of a gigabyte each, and takes minutes.
     (rf"tests/spark/.*\[.*spark-({'|'.join(map(re.escape, spark_versions()[1:]))})", "spark older"),
     ("tests/spark/test_sink.py", "spark writes"),

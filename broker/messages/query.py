@@ -11,6 +11,7 @@ from aerobee.broker.router import Handler
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response, encode_success
+from aerobee.protocol.frames.frame import MAX_ANSWER_BYTES
 from aerobee.protocol.headers.client import QueryMessageHeader, ViewMessageHeader
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.turns import Steps
@@ -18,8 +19,6 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import QueryResult
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
-# An answer must fit the frame the client accepts, header included.
-_MAX_ANSWER_BYTES = 16_777_212 - 65_536
 
 
 class QueryProcessor:
@@ -48,7 +47,7 @@ class QueryProcessor:
             max(0, min(limit, self._max_messages)),
             header.begin_timestamp,
             header.end_timestamp,
-            _MAX_ANSWER_BYTES,
+            MAX_ANSWER_BYTES,
         )
         while True:
             try:

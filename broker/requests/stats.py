@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
 
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
@@ -23,6 +23,7 @@ from aerobee.protocol.bodies.stats import (
     encode_broker_consume_stats,
     encode_consumer_connections,
     encode_group_list,
+    encode_group_stats,
     encode_producer_connections,
     encode_topic_stats,
 )
@@ -30,7 +31,8 @@ from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_success
-from aerobee.protocol.frames.fastjson import dumps
+from aerobee.protocol.frames.fastjson import dumps, dumps_in_steps
+from aerobee.protocol.frames.frame import MAX_ANSWER_BYTES
 from aerobee.protocol.headers.admin import (
     BrokerConsumeStatsHeader,
     ConsumeStatsHeader,
@@ -39,10 +41,16 @@ from aerobee.protocol.headers.admin import (
 )
 from aerobee.protocol.headers.client import ConsumerListHeader
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.turns import Steps
 from aerobee.store.message_store import MessageStore
 
 # Pairs of group and topic whose last rate is remembered; beyond it all are measured afresh.
 _MOST_RATES = 50_000
+# Of a long answer: queues that are looked up in one step, some 20 us each, and topics that may have
+# one queue, or none that counts.
+_STEP_QUEUES = 16
+_STEP_TOPICS = 16
+_STEP_MEMBERS = 32
 
 
 class StatsRequests:
@@ -80,7 +88,7 @@ class StatsRequests:
             RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
         }
 
-    def topic_stats(self, _connection: Connection, command: Command) -> bytes:
+    def topic_stats(self, _connection: Connection, command: Command) -> Steps:
         """Offsets and last store time of each write queue."""
         name = TopicHeader.from_ext(command.ext).topic
         topic = self._topics.get(name)
@@ -88,14 +96,17 @@ class StatsRequests:
             raise BadRequest(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
         queues = {}
         for queue_id in range(topic.write_queues):
+            if queue_id % _STEP_QUEUES == 0:
+                yield None
             least = max(self._store.min_offset(name, queue_id), 0)
             most = max(self._store.max_offset(name, queue_id), 0)
             last_ms = self._time_of(name, queue_id, most - 1) if most else 0
             queue = MessageQueue(name, self._broker_name, queue_id)
             queues[queue] = QueueOffsets(least, most, last_ms)
-        return encode_success(command, encode_topic_stats(queues))
+        body = yield from encode_topic_stats(queues)
+        return encode_success(command, body)
 
-    def consume_stats(self, _connection: Connection, command: Command) -> bytes:
+    def consume_stats(self, _connection: Connection, command: Command) -> Steps:
         """A group's progress in one topic, or in all that it has offsets in."""
         header = ConsumeStatsHeader.from_ext(command.ext)
         group = header.consumer_group
@@ -105,43 +116,59 @@ class StatsRequests:
             names = []
         queues: dict[MessageQueue, GroupProgress] = {}
         tps = 0.0
-        for topic in self._consumed(group, names):
-            queues.update(self._progress(group, topic, topic.read_queues))
-            tps += self._rates.messages_a_second(group, topic.name)
-        return encode_success(command, ConsumeStats(queues, tps).encode())
+        for number, name in enumerate(names):
+            if number % _STEP_TOPICS == 0:
+                yield None
+            topic = self._consumed(group, name)
+            if topic is not None:
+                queues.update((yield from self._progress(group, topic, topic.read_queues)))
+                tps += self._rates.messages_a_second(group, topic.name)
+        body = yield from ConsumeStats(queues, tps).encode()
+        return encode_success(command, body)
 
-    def broker_consume_stats(self, _connection: Connection, command: Command) -> bytes:
+    def broker_consume_stats(self, connection: Connection, command: Command) -> Steps:
         """The progress of every group in every topic it has offsets in."""
         only_ordered = BrokerConsumeStatsHeader.from_ext(command.ext).is_order
-        groups: dict[str, list[ConsumeStats]] = {}
+        parts: list[bytes] = []
+        size = lag = 0
         for group in self._groups.all():
-            entries = [
-                ConsumeStats(
-                    self._progress(group.name, topic, topic.write_queues),
-                    self._rates.messages_a_second(group.name, topic.name),
-                )
-                for topic in self._consumed(group.name, self._offsets.topics_of(group.name))
-                if topic.order or not only_ordered
-            ]
-            if entries:
-                groups[group.name] = entries
-        return encode_success(command, encode_broker_consume_stats(self._endpoint, groups))
+            yield None
+            topics: list[bytes] = []
+            for name in self._offsets.topics_of(group.name):
+                yield None
+                topic = self._consumed(group.name, name)
+                if topic is None or (only_ordered and not topic.order):
+                    continue
+                progress = yield from self._progress(group.name, topic, topic.write_queues)
+                rate = self._rates.messages_a_second(group.name, name)
+                stats = ConsumeStats(progress, rate)
+                lag += stats.lag
+                topics.append((yield from stats.encode()))
+                size += len(topics[-1])
+                if size > MAX_ANSWER_BYTES:
+                    raise BadRequest.system_error(
+                        "the statistics of all groups do not fit into one answer "
+                        f"({MAX_ANSWER_BYTES} bytes); ask for them group by group"
+                    )
+                if connection.closed:
+                    return None
+            if topics:
+                parts.append(encode_group_stats(group.name, topics))
+        body = encode_broker_consume_stats(self._endpoint, parts, lag)
+        return encode_success(command, body)
 
-    def _consumed(self, group: str, names: Iterable[str]) -> list[TopicConfig]:
-        """The topics among `names` that exist and that the group, if it is live, subscribes to."""
+    def _consumed(self, group: str, name: str) -> TopicConfig | None:
+        """The topic, if it exists and the group, if it is live, subscribes to it."""
         live = self._clients.consumer_group(group)
-        topics = []
-        for name in names:
-            topic = self._topics.get(name)
-            if topic is not None and (live is None or name in live.subscriptions):
-                topics.append(topic)
-        return topics
+        return self._topics.get(name) if live is None or name in live.subscriptions else None
 
     def _progress(
         self, group: str, topic: TopicConfig, queues: int
-    ) -> dict[MessageQueue, GroupProgress]:
+    ) -> Generator[None, None, dict[MessageQueue, GroupProgress]]:
         progress = {}
         for queue_id in range(queues):
+            if queue_id % _STEP_QUEUES == _STEP_QUEUES - 1:
+                yield None
             consumed = max(self._offsets.query(group, topic.name, queue_id), 0)
             last_ms = self._time_of(topic.name, queue_id, consumed - 1) if consumed else 0
             queue = MessageQueue(topic.name, self._broker_name, queue_id)
@@ -152,13 +179,14 @@ class StatsRequests:
     def _time_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
         return max(self._store.store_time(topic, queue_id, queue_offset), 0)
 
-    def groups_of_topic(self, _connection: Connection, command: Command) -> bytes:
+    def groups_of_topic(self, _connection: Connection, command: Command) -> Steps:
         """The groups that subscribe to a topic now or have offsets in it."""
         topic = TopicHeader.from_ext(command.ext).topic
         groups = {*self._clients.groups_subscribed(topic), *self._offsets.groups_of(topic)}
-        return encode_success(command, encode_group_list(sorted(groups)))
+        body = yield from encode_group_list(sorted(groups))
+        return encode_success(command, body)
 
-    def consumer_connections(self, _connection: Connection, command: Command) -> bytes:
+    def consumer_connections(self, _connection: Connection, command: Command) -> Steps:
         """The live members of a consumer group and what it subscribes to."""
         name = ConsumerListHeader.from_ext(command.ext).consumer_group
         group = self._clients.consumer_group(name)
@@ -166,8 +194,9 @@ class StatsRequests:
             raise BadRequest(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
             )
-        body = encode_consumer_connections(
-            map(_connection_data, group.members.values()),
+        connections = yield from _connection_data(list(group.members.values()))
+        body = yield from encode_consumer_connections(
+            connections,
             group.consume_type,
             group.message_model,
             group.consume_from_where,
@@ -175,31 +204,45 @@ class StatsRequests:
         )
         return encode_success(command, body)
 
-    def producer_connections(self, _connection: Connection, command: Command) -> bytes:
+    def producer_connections(self, _connection: Connection, command: Command) -> Steps:
         """The live members of a producer group."""
         name = ProducerGroupHeader.from_ext(command.ext).producer_group
         members = self._clients.producers(name)
         if not members:
             raise BadRequest.system_error(f"the producer group[{name}] not exist")
-        return encode_success(command, encode_producer_connections(map(_connection_data, members)))
+        connections = yield from _connection_data(members)
+        body = yield from encode_producer_connections(connections)
+        return encode_success(command, body)
 
-    def all_producers(self, _connection: Connection, command: Command) -> bytes:
+    def all_producers(self, _connection: Connection, command: Command) -> Steps:
         """All live producers by group; the address has Java's leading slash."""
         now_ms = time.time_ns() // 1_000_000
-        groups = {
-            name: [
-                {
-                    "clientId": member.client_id,
-                    "language": member.language,
-                    "lastUpdateTimestamp": now_ms - self._clients.silent_ms(member),
-                    "remoteIP": f"/{member.address}",
-                    "version": member.version,
-                }
-                for member in members
-            ]
-            for name, members in self._clients.producer_groups()
-        }
-        return encode_success(command, dumps({"data": groups}))
+        parts: list[bytes] = []
+        size = 0
+        for name in sorted(self._clients.producer_group_names()):
+            members: list[dict[str, Any]] = []
+            for number, member in enumerate(self._clients.producers(name)):
+                if number % _STEP_MEMBERS == 0:
+                    yield None
+                members.append(
+                    {
+                        "clientId": member.client_id,
+                        "language": member.language,
+                        "lastUpdateTimestamp": now_ms - self._clients.silent_ms(member),
+                        "remoteIP": f"/{member.address}",
+                        "version": member.version,
+                    }
+                )
+            if not members:
+                continue  # they have left meanwhile
+            parts.append(b"%b:%b" % (dumps(name), (yield from dumps_in_steps(members))))
+            size += len(parts[-1])
+            if size > MAX_ANSWER_BYTES:
+                raise BadRequest.system_error(
+                    f"the list of all producers does not fit into one answer ({MAX_ANSWER_BYTES} "
+                    "bytes); ask for them group by group"
+                )
+        return encode_success(command, b'{"data":{%b}}' % b",".join(parts))
 
 
 class _Measurement(NamedTuple):
@@ -238,5 +281,10 @@ class GroupRates:
         return last.rate
 
 
-def _connection_data(member: Member) -> ConnectionData:
-    return ConnectionData(member.client_id, member.address, member.language, member.version)
+def _connection_data(members: list[Member]) -> Generator[None, None, list[ConnectionData]]:
+    found: list[ConnectionData] = []
+    for number, one in enumerate(members):
+        if number % _STEP_MEMBERS == 0:
+            yield None
+        found.append(ConnectionData(one.client_id, one.address, one.language, one.version))
+    return found

@@ -244,7 +244,7 @@ class TopicRequests:
             saved.result()
             log.info("group deleted name=%s", name)
         if header.remove_offset:
-            self._offsets.remove_group(name)
+            yield from self._offsets.remove_group(name)
         self._stats.forget_group(name)
         return encode_success(command)
 

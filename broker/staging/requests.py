@@ -20,7 +20,6 @@ Loop thread only.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from time import perf_counter
@@ -234,7 +233,7 @@ class StageRequests:
 
     # --- chunks -----------------------------------------------------------------------------
 
-    def chunk(self, connection: Connection, command: Command) -> bytes | Steps:
+    def chunk(self, connection: Connection, command: Command) -> Steps:
         """Store a chunk. It is durable with the intent that names it, not before."""
         header = StageChunkHeader.from_ext(command.ext)
         key = (header.query, header.batch)
@@ -244,27 +243,30 @@ class StageRequests:
             raise BadRequest.system_error("partition, chunk or rows is negative")
         if chunk_crc(command.body) != header.crc:
             raise BadRequest.illegal_message("the chunk's checksum does not fit its bytes")
-        stage = self._table.stages.get(header.stage)
-        given_up = self._table.state(key) != NONE or header.stage in self._table.dropped
-        if not self._is_known(stage, header) and not given_up:
-            self._check_room(len(command.body))
-            creations = self._check.check(command.body, header.rows)
-            if creations:
-                return self._when_made(creations, connection, command)
-            born_ms = self._clock_ms()
-            self._log.chunk(header, command.body, born_ms, connection.packed_peer)
-            self._appended()
+        checked = False
+        while self._is_wanted(header, len(command.body)):
+            if checked:
+                born_ms = self._clock_ms()
+                self._log.chunk(header, command.body, born_ms, connection.packed_peer)
+                self._appended()
+                break
+            creations = yield from self._check.check(command.body, header.rows)
+            for creation in creations:
+                yield creation
+                creation.result()
+            # Begin again when topics were made: they may have changed meanwhile, as the stage may.
+            checked = not creations
         return encode_success(command)
 
-    def _when_made(
-        self, creations: list[asyncio.Future[None]], connection: Connection, command: Command
-    ) -> Steps:
-        """Begin again when the topics are on the disk: the stage may have changed meanwhile."""
-        for creation in creations:
-            yield creation
-            creation.result()
-        answer = self.chunk(connection, command)
-        return answer if isinstance(answer, bytes) else (yield from answer)
+    def _is_wanted(self, header: StageChunkHeader, size: int) -> bool:
+        """Whether the chunk is to be stored. Raises BadRequest if it cannot be."""
+        stage = self._table.stages.get(header.stage)
+        key = (header.query, header.batch)
+        given_up = self._table.state(key) != NONE or header.stage in self._table.dropped
+        if self._is_known(stage, header) or given_up:
+            return False
+        self._check_room(size)
+        return True
 
     def _is_known(self, stage: Stage | None, header: StageChunkHeader) -> bool:
         """Whether the chunk is there. Raises BadRequest if it cannot belong to its stage."""

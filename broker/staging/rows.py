@@ -7,16 +7,17 @@ would be refused for is looked at when the chunk arrives.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Iterator
+from itertools import islice
+from typing import NamedTuple, TypeVar
 
 from aerobee.broker.messages.properties import stored_properties
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.routes import PERM_WRITE
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.headers.stages import Run, decode_chunk
-from aerobee.protocol.message.batch import BatchItem, decode_batch
+from aerobee.protocol.headers.stages import Run, chunk_runs, decode_chunk
+from aerobee.protocol.message.batch import BatchItem, batch_items, decode_batch
 from aerobee.protocol.message.properties import (
     MAX_PROPERTIES_BYTES,
     PROPERTY_DELAY,
@@ -27,6 +28,10 @@ from aerobee.protocol.message.record_layout import pack_host
 from aerobee.protocol.message.record_seal import SEAL_BYTES
 from aerobee.protocol.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
 
+T = TypeVar("T")
+
+# Runs, or rows, that are looked at in one step: 2 us each.
+_STEP = 128
 # What the broker adds to a message's properties: its cluster's name and perhaps a seal.
 _ADDED_BYTES = 256 + SEAL_BYTES
 _TEMPLATE_QUEUES = 4
@@ -74,6 +79,15 @@ def publish_form(row: Row, chunk: Message, cluster: str, store_host: bytes) -> S
     )
 
 
+def _in_steps(parts: Iterator[T]) -> Generator[None, None, list[T]]:
+    """All of them, in a list."""
+    found: list[T] = []
+    while some := list(islice(parts, _STEP)):
+        found += some
+        yield None
+    return found
+
+
 class ChunkCheck:
     """Judges chunks as sends are judged. Loop thread only."""
 
@@ -90,22 +104,27 @@ class ChunkCheck:
         self._broker_writable = broker_writable
         self._delays = delays
 
-    def check(self, body: bytes, rows: int) -> list[asyncio.Future[None]]:
-        """Raises BadRequest for a chunk that could not be published as it is.
+    def check(self, body: bytes, rows: int) -> Generator[None, None, list[asyncio.Future[None]]]:
+        """In steps. Raises BadRequest for a chunk that could not be published as it is.
 
         Begins to make topics that do not exist yet, where a send would; returns what to wait for.
         """
         count = 0
         creations: dict[asyncio.Future[None], None] = {}
-        for run in decode_chunk(body):
+        # No topic is made for a chunk that is broken.
+        for run in (yield from _in_steps(chunk_runs(body))):
             self._check_queue(run, creations)
-            items = decode_batch(run.body)
+            items = yield from _in_steps(batch_items(run.body))
+            if not items:
+                raise BadRequest.illegal_message("the batch holds no message")
             if len(items) != run.rows:
                 raise BadRequest.illegal_message(
                     f"topic {run.topic}: {len(items)} rows where {run.rows} are announced"
                 )
             for number, item in enumerate(items, count):
                 self._check_row(number, run.topic, item)
+                if number % _STEP == 0:
+                    yield None
             count += len(items)
         if count != rows:
             raise BadRequest.illegal_message(f"{count} rows where {rows} are announced")

@@ -223,6 +223,10 @@ class ClientTable:
         for name, members in self._producers.items():
             yield name, list(members.values())
 
+    def producer_group_names(self) -> list[str]:
+        """Those groups' names alone."""
+        return list(self._producers)
+
     def silent_ms(self, member: Member) -> int:
         """Milliseconds since a member's last heartbeat."""
         return round((self._clock() - member.last_heartbeat) * 1000)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
 from aerobee.broker.tables.config_table import done
@@ -145,8 +145,8 @@ class LightConsumerOffsets(ConsumerOffsets):
     def groups_of(self, topic: str) -> list[str]:
         return super().groups_of(topic) + self._light_index.groups_of(topic)
 
-    def remove_group(self, group: str) -> None:
-        super().remove_group(group)
+    def remove_group(self, group: str) -> Generator[None, None, None]:
+        yield from super().remove_group(group)
         for topic in self._light_index.topics_of(group):
             self._forget_light((topic, group))
 

@@ -44,7 +44,8 @@ NO_OFFSET = -1
 # Two for each of the most offsets that the settings allow, with one in each table of a pair.
 MOST_VALUES = 20_000_100
 _BEYOND_LOGGED = 20
-# Pairs whose JSON is made in one step of a listing: some microseconds each.
+# Of one step: pairs that are forgotten, or pairs and queues whose JSON is made, counted together;
+# some microseconds each.
 _STEP = 64
 
 OffsetTable = dict[Pair, dict[int, int]]
@@ -268,10 +269,12 @@ class ConsumerOffsets:
     def groups_of(self, topic: str) -> list[str]:
         return self._index.groups_of(topic)
 
-    def remove_group(self, group: str) -> None:
-        """Forget all offsets of a group."""
-        for topic in self._index.topics_of(group):
+    def remove_group(self, group: str) -> Generator[None, None, None]:
+        """Forget all offsets of a group, in steps."""
+        for number, topic in enumerate(self._index.topics_of(group), 1):
             self._forget_pair((topic, group))
+            if number % _STEP == 0:
+                yield None
 
     def remove_topic(self, topic: str) -> None:
         """Forget the offsets of all groups in a topic: one made anew under its name has others."""
@@ -300,11 +303,15 @@ class ConsumerOffsets:
         """`all` as the wire has it (GET_ALL_CONSUMER_OFFSET), made in steps; what changes
         meanwhile may be in it or not."""
         texts: list[str] = []
-        for number, pair in enumerate(self.pairs(), 1):
-            if number % _STEP == 0:
+        written = 0
+        for pair in self.pairs():
+            if written > _STEP:
                 yield None
+                written = 0
             queues = self._table.get(pair)
+            written += 1
             if queues is not None:
+                written += len(queues)
                 offsets = ",".join([f'"{queue}":{queues[queue]}' for queue in sorted(queues)])
                 texts.append(f"{quote(offset_key(*pair))}:{{{offsets}}}")
         return f'{{"offsetTable":{{{",".join(texts)}}}}}'.encode()

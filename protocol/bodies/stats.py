@@ -4,7 +4,7 @@ read by the command line.
 Queues are map keys written as real objects: clients up to 4.7.0 read no other form.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,7 +21,7 @@ from aerobee.protocol.bodies.common import (
     text_member,
 )
 from aerobee.protocol.filters.subscription import Subscription
-from aerobee.protocol.frames.fastjson import dumps
+from aerobee.protocol.frames.fastjson import dumps, dumps_in_steps
 
 _MAX_VALUES = 2_000_000
 _NO_LIMIT = 1 << 31
@@ -43,9 +43,9 @@ class QueueOffsets(msgspec.Struct, frozen=True):
         }
 
 
-def encode_topic_stats(queues: Mapping[MessageQueue, QueueOffsets]) -> bytes:
-    """The answer to GET_TOPIC_STATS_INFO."""
-    return dumps({"offsetTable": queues})
+def encode_topic_stats(queues: Mapping[MessageQueue, QueueOffsets]) -> Generator[None, None, bytes]:
+    """The answer to GET_TOPIC_STATS_INFO, made in steps."""
+    return dumps_in_steps({"offsetTable": queues})
 
 
 def parse_topic_stats(body: bytes) -> dict[MessageQueue, QueueOffsets]:
@@ -93,9 +93,14 @@ class ConsumeStats(msgspec.Struct, frozen=True):
         """Its form alone and in broker consume statistics."""
         return {"consumeTps": float(self.tps), "offsetTable": self.queues}
 
-    def encode(self) -> bytes:
-        """The answer to GET_CONSUME_STATS."""
-        return dumps(self)
+    @property
+    def lag(self) -> int:
+        """Messages not consumed yet, in all queues."""
+        return sum([progress.lag for progress in self.queues.values()])
+
+    def encode(self) -> Generator[None, None, bytes]:
+        """The answer to GET_CONSUME_STATS, made in steps."""
+        return dumps_in_steps(self)
 
     @classmethod
     def parse(cls, body: bytes) -> "ConsumeStats":
@@ -114,23 +119,17 @@ class ConsumeStats(msgspec.Struct, frozen=True):
         return cls(queues, float(tps) if isinstance(tps, int | float) else 0.0)
 
 
-def encode_broker_consume_stats(
-    broker_address: str, groups: Mapping[str, Iterable[ConsumeStats]]
-) -> bytes:
-    """The answer to GET_BROKER_CONSUME_STATS: for each group one entry for each of its topics."""
-    lists = {group: list(stats) for group, stats in groups.items()}
-    total = sum(
-        progress.lag
-        for stats in lists.values()
-        for topic in stats
-        for progress in topic.queues.values()
-    )
-    return dumps(
-        {
-            "brokerAddr": broker_address,
-            "consumeStatsList": [{group: stats} for group, stats in lists.items()],
-            "totalDiff": total,
-        }
+def encode_group_stats(group: str, topics: Sequence[bytes]) -> bytes:
+    """A group's part of broker consume statistics: one encoded `ConsumeStats` for each topic."""
+    return b"{%b:[%b]}" % (dumps(group), b",".join(topics))
+
+
+def encode_broker_consume_stats(broker_address: str, groups: Iterable[bytes], lag: int) -> bytes:
+    """The answer to GET_BROKER_CONSUME_STATS, of the groups' parts."""
+    return b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d}' % (
+        dumps(broker_address),
+        b",".join(groups),
+        lag,
     )
 
 
@@ -163,20 +162,22 @@ class ConnectionData(msgspec.Struct, frozen=True):
         )
 
 
-def encode_producer_connections(connections: Iterable[ConnectionData]) -> bytes:
-    """The answer to GET_PRODUCER_CONNECTION_LIST."""
-    return dumps({"connectionSet": list(connections)})
+def encode_producer_connections(
+    connections: Sequence[ConnectionData],
+) -> Generator[None, None, bytes]:
+    """The answer to GET_PRODUCER_CONNECTION_LIST, made in steps."""
+    return dumps_in_steps({"connectionSet": list(connections)})
 
 
 def encode_consumer_connections(
-    connections: Iterable[ConnectionData],
+    connections: Sequence[ConnectionData],
     consume_type: str,
     message_model: str,
     consume_from_where: str,
     subscriptions: Iterable[Subscription],
-) -> bytes:
-    """The answer to GET_CONSUMER_CONNECTION_LIST."""
-    return dumps(
+) -> Generator[None, None, bytes]:
+    """The answer to GET_CONSUMER_CONNECTION_LIST, made in steps."""
+    return dumps_in_steps(
         {
             "connectionSet": list(connections),
             "consumeFromWhere": consume_from_where,
@@ -199,9 +200,9 @@ def parse_connections(body: bytes) -> list[ConnectionData]:
     ]
 
 
-def encode_group_list(groups: Iterable[str]) -> bytes:
-    """The answer to QUERY_TOPIC_CONSUME_BY_WHO."""
-    return dumps({"groupList": list(groups)})
+def encode_group_list(groups: Iterable[str]) -> Generator[None, None, bytes]:
+    """The answer to QUERY_TOPIC_CONSUME_BY_WHO, made in steps."""
+    return dumps_in_steps({"groupList": list(groups)})
 
 
 class StatsWindow(msgspec.Struct, frozen=True):

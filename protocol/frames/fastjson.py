@@ -21,7 +21,7 @@ What has a `json_members()` is written as the object it returns, as a value and 
 import base64
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from decimal import Decimal
 from json.encoder import encode_basestring
 from typing import Any
@@ -32,6 +32,8 @@ from aerobee.protocol.frames.java_text import decode_as_java, without_half_pairs
 
 MAX_DEPTH = 32
 MAX_VALUES = 1_000_000
+# Values that are written in one step: some microseconds each.
+_STEP = 64
 _I64_MIN, _I64_MAX = -(2**63), 2**63 - 1
 
 # Linear: each alternative starts with another character.
@@ -297,6 +299,46 @@ def dumps(value: Any) -> bytes:
     return _text(value).encode()
 
 
+def dumps_in_steps(value: Any) -> Generator[None, None, bytes]:
+    """As `dumps`, which it returns; it yields after each `_STEP` values or so."""
+    return (yield from _StepWriter().text(value)).encode()
+
+
+class _StepWriter:
+    """Writes one document; counts its values, at all levels together."""
+
+    def __init__(self) -> None:
+        self._values = 0
+
+    def text(self, value: Any) -> Generator[None, None, str]:
+        """As `_text`."""
+        self._values += 1
+        if self._values % _STEP == 0:
+            yield None
+        if not isinstance(value, Mapping | str) and hasattr(value, "json_members"):
+            value = value.json_members()
+        if isinstance(value, Mapping):
+            return (yield from self._object(value))
+        if isinstance(value, list):
+            texts: list[str] = []
+            for one in value:
+                texts.append((yield from self.text(one)))
+            return f"[{','.join(texts)}]"
+        return _text(value)
+
+    def _object(self, members: Mapping[Any, Any]) -> Generator[None, None, str]:
+        texts: list[tuple[Any, str]] = []
+        sort_key = _own_key if all(type(key) is int for key in members) else _sort_text
+        for member in members.items():
+            key, value = member
+            if value is not None:
+                text = yield from self.text(value)
+                texts.append((sort_key(member), f"{_key_text(key)}:{text}"))
+        # Of no two members the keys are equal.
+        texts.sort()
+        return "{" + ",".join([text for _, text in texts]) + "}"
+
+
 def text_of(value: Any) -> str:
     """A value as the text that Java would keep of it in a string field."""
     if type(value) is str:
@@ -348,6 +390,10 @@ def _object_text(members: Mapping[Any, Any]) -> str:
 def _sort_text(member: tuple[Any, Any]) -> str:
     key = member[0]
     return key if isinstance(key, str) else _key_text(key)
+
+
+def _own_key(member: tuple[Any, Any]) -> Any:
+    return member[0]
 
 
 def _key_text(key: Any) -> str:

@@ -19,6 +19,8 @@ from aerobee.protocol.frames.header_encode import MSGPACK
 
 # Including the 4 bytes of the length word; the reference's limit, which clients know too.
 MAX_FRAME_BYTES = 16_777_216
+# The body of an answer that fits the frame a client accepts, with its header.
+MAX_ANSWER_BYTES = MAX_FRAME_BYTES - 4 - 65_536
 # Properties may have 32,767 bytes and JSON escaping multiplies by up to six (reliability.md 8).
 MAX_HEADER_BYTES = 262_144
 

@@ -13,7 +13,7 @@ in the order of its chunks and of the runs in them.
 import re
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -137,25 +137,28 @@ def encode_chunk(runs: Sequence[Run]) -> bytes:
 
 def decode_chunk(body: bytes) -> list[Run]:
     """The runs of a chunk; raises BadRequest (MESSAGE_ILLEGAL, or code 1 for a topic's name)."""
+    return list(chunk_runs(body))
+
+
+def chunk_runs(body: bytes) -> Iterator[Run]:
+    """As `decode_chunk`, one after the other: a chunk may be broken behind those that have come."""
     try:
         (count,) = _COUNT.unpack_from(body)
         position = _COUNT.size
-        runs: list[Run] = []
-        for _ in range(count):
+        for number in range(count):
             start = position + 1
             position = start + body[position]
             topic = check_topic_name(body[start:position].decode("ascii", "replace"))
             queue_id, rows, size = _RUN.unpack_from(body, position)
             position += _RUN.size
             if size < 0 or rows <= 0 or position + size > len(body):
-                raise _broken(len(runs))
-            runs.append(Run(topic, queue_id, rows, body[position : position + size]))
+                raise _broken(number)
+            yield Run(topic, queue_id, rows, body[position : position + size])
             position += size
     except (struct.error, IndexError):
         raise _broken(0) from None
-    if not runs or position != len(body):
-        raise _broken(len(runs))
-    return runs
+    if not count or position != len(body):
+        raise _broken(count)
 
 
 def _broken(number: int) -> BadRequest:

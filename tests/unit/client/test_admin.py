@@ -15,6 +15,7 @@ from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import encode_response
 from aerobee.protocol.headers.admin import CreateTopicHeader
+from tests.inline_loop import drive
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ async def test_a_topic_is_deleted_on_brokers_first_and_then_at_every_name_server
 
 async def test_statistics_of_all_brokers_are_merged(two, admin) -> None:
     for name, broker in two.items():
-        body = encode_topic_stats({MessageQueue("T", name, 0): QueueOffsets(1, 2, 3)})
+        body = drive(encode_topic_stats({MessageQueue("T", name, 0): QueueOffsets(1, 2, 3)}))
         broker.answers[RequestCode.GET_TOPIC_STATS_INFO] = lambda _, command, body=body: (
             encode_response(command, 0, body=body)
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 import zlib
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from aerobee.nameserver.requests import RequestOptions, Requests
 from aerobee.nameserver.routes import RouteTable
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.frames.frame import FrameDecoder
+from aerobee.remoting.turns import Steps
 
 IDENTITY = {
     "brokerName": "b-a",
@@ -64,6 +67,16 @@ def compressed_body(*topics: str, count: int | None = None) -> bytes:
     return zlib.compress(data, 9)
 
 
+async def _read_by_a_worker(steps: Steps) -> bytes | None:
+    while True:
+        try:
+            waits_for = next(steps)
+        except StopIteration as end:
+            return end.value
+        if waits_for is not None:
+            await asyncio.wait([waits_for])
+
+
 class Desk:
     """Requests with a clock at hand, asked in one line."""
 
@@ -74,6 +87,8 @@ class Desk:
 
     def ask(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> Command:
         frame = self.requests.handle("connection", make_request(code, ext, body))
+        if isinstance(frame, Generator):
+            frame = asyncio.run(_read_by_a_worker(frame))
         assert isinstance(frame, bytes)
         (answer,) = FrameDecoder().feed(frame)
         return answer

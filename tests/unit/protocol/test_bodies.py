@@ -28,6 +28,7 @@ from aerobee.protocol.bodies.topics import (
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import Subscription, parse_tag_expression
+from tests.inline_loop import drive
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -162,21 +163,25 @@ def test_routes_name_what_is_missing() -> None:
 def test_statistics_of_the_whole_broker_sum_the_lag() -> None:
     queue = bodies.MessageQueue("T", "b", 0)
     stats = stats_bodies.ConsumeStats({queue: stats_bodies.GroupProgress(10, 4, 0)})
-    data = stats_bodies.encode_broker_consume_stats("1.1.1.1:1", {"g": [stats, stats]})
+    group = stats_bodies.encode_group_stats("g", [drive(stats.encode())] * 2)
+    data = stats_bodies.encode_broker_consume_stats("1.1.1.1:1", [group], 2 * stats.lag)
     assert data.startswith(b'{"brokerAddr":"1.1.1.1:1","consumeStatsList":[{"g":[{"consumeTps"')
     assert data.endswith(b'"totalDiff":12}')
 
 
 def test_connection_lists_survive() -> None:
     connection = stats_bodies.ConnectionData("c", "1.2.3.4:5", "JAVA", 409)
-    data = stats_bodies.encode_consumer_connections(
-        [connection], "CONSUME_PASSIVELY", "CLUSTERING", "X", [parse_tag_expression("T", "A")]
+    subscriptions = [parse_tag_expression("T", "A")]
+    data = drive(
+        stats_bodies.encode_consumer_connections(
+            [connection], "CONSUME_PASSIVELY", "CLUSTERING", "X", subscriptions
+        )
     )
     assert stats_bodies.parse_connections(data) == [connection]
     assert json.loads(data)["subscriptionTable"]["T"]["codeSet"] == [65]
-    data = stats_bodies.encode_producer_connections([connection])
+    data = drive(stats_bodies.encode_producer_connections([connection]))
     assert stats_bodies.parse_connections(data) == [connection]
-    assert json.loads(stats_bodies.encode_group_list(["a"])) == {"groupList": ["a"]}
+    assert json.loads(drive(stats_bodies.encode_group_list(["a"]))) == {"groupList": ["a"]}
 
 
 def test_numbers_may_come_as_text_and_are_bounded() -> None:

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.frames import fastjson
-from aerobee.protocol.frames.fastjson import MAX_DEPTH, JsonError, dumps, loads, text_of
+from aerobee.protocol.frames.fastjson import (
+    MAX_DEPTH,
+    JsonError,
+    dumps,
+    dumps_in_steps,
+    loads,
+    text_of,
+)
+from tests.inline_loop import drive
 
 characters = st.characters(exclude_categories=["Cs"])
 values = st.recursive(
@@ -215,6 +223,7 @@ def test_arbitrary_punctuation_is_json_or_refused(text: str) -> None:
     except JsonError:
         return
     assert loads(dumps(value)) == without_nulls(value)
+    assert drive(dumps_in_steps(value)) == dumps(value)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile, pretty
 from aerobee.protocol.frames.fastjson import dumps
 from tests import campaign
+from tests.inline_loop import drive
 
 
 def plain(folder: Path) -> ConsumerOffsets:
@@ -32,7 +33,7 @@ def test_the_bytes_are_those_of_the_plain_printer(kind: object, tmp_path: Path) 
     assert callable(kind)
     table: ConsumerOffsets = kind(tmp_path)
     table.commit("g", "T", 0, 1)
-    table.remove_group("g")
+    drive(table.remove_group("g"))
     table.flush()
     assert table._file.path.read_text() == pretty(table.document())
     for _ in range(300):
@@ -48,7 +49,7 @@ def test_the_bytes_are_those_of_the_plain_printer(kind: object, tmp_path: Path) 
 def _change(table: ConsumerOffsets, chance: random.Random) -> None:
     group = chance.choice(["g", "h", "i", "%LMQ%l", "%LMQ%m"])
     if chance.random() < 0.05:
-        table.remove_group(group)
+        drive(table.remove_group(group))
         # What comes back goes to the table's end, and in the file where it was: saved apart, it
         # is at the end of both.
         table.flush()
@@ -109,7 +110,7 @@ def test_a_save_that_failed_is_made_up_for(tmp_path: Path) -> None:
     table.commit("g", "T", 0, 1)
     table.flush()
     table.commit("g", "T", 0, 2)
-    table.remove_group("g")
+    drive(table.remove_group("g"))
     table.commit("g", "U", 0, 3)
     lost = table.take_changes()
     assert lost is not None

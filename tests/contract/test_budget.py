@@ -1,0 +1,388 @@
+"""No request takes more of the loop than its budget, and of memory than is stated, however large it
+is (docs/decisions/0014, docs/limits.md).
+
+The tests are made from the tables of handlers that the daemon and the name server build: a new
+code without an input in `largest_inputs.py` fails, one with an input is measured like all others.
+
+What is counted (`turn_meter.py`): the lines of Python that run between two looks at the clock of
+the turns, in which all visits of table entries, records and messages are; the same for a whole
+turn; the bytes that are held, worker threads included; the saves of tables. No time is measured.
+
+Limits of the real size would make this slow, so a broker and a name server are filled to a share of
+all limits, and so is each input; then once more to twice that share. What a step costs at the real
+limits follows from how it grows: not at all, if the work is cut; with the input, if it is done in
+one go. The same holds for memory. `EXCEPTIONS` has what cannot be cut, or is not yet, with the
+figure that it has at the real limits; one that has become better has to leave it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import pytest
+
+from aerobee.broker.router import Handler
+from aerobee.broker.scheduler import Scheduler
+from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.config.memory import worst_cases
+from aerobee.config.model import Settings
+from aerobee.nameserver.kv import KvFile
+from aerobee.protocol.codes import RequestCode as Code
+from aerobee.protocol.frames.command import Command, encode_success
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.connection_set import ConnectionSet
+from aerobee.remoting.turns import SLICE_S, TURN_S
+from tests.contract.largest_inputs import (
+    BROKER,
+    NAME_SERVER,
+    SETTINGS,
+    Full,
+    Inputs,
+    Request,
+    frames,
+)
+from tests.contract.turn_meter import Counted, Meter
+from tests.crash.recorded_disk import memory_folder
+from tests.fuzz.target import PIECE, Heard, Target
+from tests.inline_loop import drive
+
+#: Of the real limits. The larger is twice the smaller.
+SHARES = (1 / 64, 1 / 32)
+#: So many clients ask the same at a time.
+PEERS = 1
+# Two tables, and of each the save that is under way and the next one.
+SAVES = 4
+_WAIT_S = 30.0
+
+INPUTS: dict[str, dict[int, Inputs]] = {"broker": BROKER, "name server": NAME_SERVER}
+CODES = [(port, code) for port, table in INPUTS.items() for code in table]
+
+
+class Known(NamedTuple):
+    """A code with a step that is longer than a slice: at most so many milliseconds, and MiB held,
+    at the real limits."""
+
+    ms: float
+    why: str
+    held_mib: int = 0
+
+
+_DOCUMENT = "one JSON document, which limits.max_request_bytes and its number of values bound"
+_KEYS = "one message of 6,400 keys is one round of the dispatch to the index"
+_READ = "one read of the store: 32,768 empty messages, or as many entries passed over"
+_NAMES = "one look at each topic, of 50,000; asked by administrators"
+_LOCKED = "1,000 queues, the most that a request may name"
+_STAGES = "a name for each stage, some 35,000; sent once for a batch of a job"
+
+#: What is not cut into steps. Its figures are those of today and a tenth: none may grow.
+EXCEPTIONS: dict[tuple[str, int], Known] = {
+    ("broker", Code.HEART_BEAT): Known(142, _DOCUMENT),
+    ("broker", Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP): Known(55, _DOCUMENT),
+    ("broker", Code.SEND_MESSAGE): Known(28, _KEYS),
+    ("broker", Code.SEND_MESSAGE_V2): Known(28, _KEYS),
+    ("broker", Code.SEND_BATCH_MESSAGE): Known(
+        290, "a batch, of 190,000 empty messages here, is appended at once, or not at all", 113
+    ),
+    ("broker", Code.PULL_MESSAGE): Known(90, _READ),
+    ("broker", Code.LITE_PULL_MESSAGE): Known(90, _READ),
+    ("broker", Code.DELETE_TOPIC_IN_BROKER): Known(
+        50, "the offsets of 20,000 groups go in the step in which the topic's queues go"
+    ),
+    ("broker", Code.GET_CONSUMER_CONNECTION_LIST): Known(
+        11, "the tags of all subscriptions of a group, as many as a heartbeat has room for"
+    ),
+    ("broker", Code.GET_CONSUMER_LIST_BY_GROUP): Known(10, "10,000 client ids of one group"),
+    ("broker", Code.LOCK_BATCH_MQ): Known(16.5, _LOCKED),
+    ("broker", Code.UNLOCK_BATCH_MQ): Known(7.5, _LOCKED),
+    ("broker", Code.STAGE_INTENT): Known(63, _STAGES),
+    ("broker", Code.STAGE_STATUS): Known(66, _STAGES),
+    ("broker", Code.STAGE_ABORT): Known(86, _STAGES),
+    ("name server", Code.REGISTER_BROKER): Known(
+        50, "50,000 topics enter the table in one go, read by a worker before"
+    ),
+    ("name server", Code.UNREGISTER_BROKER): Known(84, _NAMES),
+    ("name server", Code.WIPE_WRITE_PERM_OF_BROKER): Known(76, _NAMES),
+    ("name server", Code.ADD_WRITE_PERM_OF_BROKER): Known(77, _NAMES),
+    ("name server", Code.GET_TOPICS_BY_CLUSTER): Known(5, _NAMES),
+    ("name server", Code.GET_UNIT_TOPIC_LIST): Known(22, _NAMES),
+    ("name server", Code.GET_HAS_UNIT_SUB_TOPIC_LIST): Known(22, _NAMES),
+    ("name server", Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST): Known(17, _NAMES),
+}
+
+
+class Answers(bytearray):
+    """Takes what is written, and keeps the codes of answers alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes: list[int] = []
+
+    def __iadd__(self, data: Any) -> Answers:  # type: ignore[misc]
+        place = 0
+        while place < len(data):
+            size = int.from_bytes(data[place : place + 4], "big")
+            head = int.from_bytes(data[place + 5 : place + 8], "big")
+            header = json.loads(bytes(data[place + 8 : place + 8 + head]))
+            if header["flag"] & 1:
+                self.codes.append(header["code"])
+            place += 4 + size
+        return self
+
+
+class Measured(NamedTuple):
+    """One input, asked by `PEERS` clients."""
+
+    counted: Counted
+    saves: int
+    wanted: list[int]
+    codes: list[int]
+
+
+class Rig:
+    """A full broker and name server, and what measures them."""
+
+    def __init__(self, target: Target, share: float) -> None:
+        self.target = target
+        core, server = target._daemon.core, target._name_server
+        self.full = Full(target, core, server, share)
+        self._meter = Meter(core.turns, server._turns)
+        self._core = core
+        self._saves = 0
+
+    @classmethod
+    async def measured(
+        cls, share: float, ports: Mapping[str, Mapping[int, Inputs]], change: Callable[[Rig], None]
+    ) -> dict[tuple[str, int], list[Measured]]:
+        """What was counted of each code's inputs at that share of the limits."""
+        settings: dict[str, Any] = {name: int(limit * share) for name, limit in SETTINGS.items()}
+        settings["commit_log_segment_bytes"] = 1 << 24
+        # The counted clock says nothing about how long somebody has waited.
+        settings["fast_failure"] = False
+        # Registrations list all topics, and keep the list for who asks for it next.
+        settings["nameserver_enabled"] = False
+        found: dict[tuple[str, int], list[Measured]] = {}
+        with memory_folder() as folder, _by_themselves():
+            async with Target(folder, **settings) as target:
+                rig = cls(target, share)
+                await rig.full.fill()
+                change(rig)
+                with rig._counted_saves():
+                    for port, table in ports.items():
+                        for code, inputs in table.items():
+                            found[port, code] = [
+                                await rig._measure(port, requests) for requests in inputs(rig.full)
+                            ]
+        return found
+
+    async def _measure(self, port: str, requests: list[Request]) -> Measured:
+        data = frames(requests)
+        peers: list[tuple[Heard, Answers]] = []
+        for _ in range(PEERS):
+            heard, answers = self.target.connect(port, data), Answers()
+            heard.transport.written = answers
+            peers.append((heard, answers))
+        saved, loop = self._saves, self.target.loop
+        deadline = loop.time() + _WAIT_S
+        with self._meter as meter:
+            for heard, _ in peers:
+                await self.target.feed(heard, (PIECE,))
+            turns = 0
+            while loop.time() < deadline and not (
+                all(len(answers.codes) >= len(requests) for _, answers in peers) and self._idle()
+            ):
+                # Workers, which save tables, get the interpreter while the loop sleeps.
+                turns += 1
+                await asyncio.sleep(0 if self._core.turns.waiting or turns < 5 else 0.001)
+        self.target.hang_up([heard for heard, _ in peers])
+        await asyncio.sleep(0)
+        return Measured(
+            meter.result,
+            self._saves - saved,
+            [one.answer for one in requests] * PEERS,
+            [code for _, answers in peers for code in answers.codes],
+        )
+
+    def _idle(self) -> bool:
+        store = self._core.store
+        return not self._core.turns.waiting and store.dispatched == store.written
+
+    @contextmanager
+    def _counted_saves(self) -> Iterator[None]:
+        def counting(save: Callable[..., None]) -> Callable[..., None]:
+            def counted(*arguments: Any) -> None:
+                self._saves += 1
+                save(*arguments)
+
+            return counted
+
+        with (
+            patch.object(JsonStateFile, "save", counting(JsonStateFile.save)),
+            patch.object(KvFile, "save", counting(KvFile.save)),
+        ):
+            yield
+
+
+@contextmanager
+def _by_themselves() -> Iterator[None]:
+    """What runs again and again by itself is of no request, and would be counted by chance. Events
+    are logged as in a daemon, but not once more for pytest."""
+    log = logging.getLogger("aerobee")
+    with (
+        patch.object(log, "propagate", False),
+        patch.object(log, "level", logging.INFO),
+        patch.object(Scheduler, "every", lambda *_arguments, **_options: None),
+        patch.object(ConnectionSet, "_sweep", lambda _connections: None),
+    ):
+        yield
+
+
+class Figures(NamedTuple):
+    """What one input costs at the real limits."""
+
+    step_ms: float
+    held: float
+    # As measured, at the larger share; what the longest step was doing.
+    turn_s: float
+    saves: int
+    most: str
+
+
+def at_real_limits(small: Measured, large: Measured) -> Figures:
+    """It goes on growing as it did when the limits were doubled."""
+    times = (1 - SHARES[1]) / (SHARES[1] - SHARES[0])
+    first, second = small.counted, large.counted
+    return Figures(
+        1_000 * (second.step_s + times * max(0.0, second.step_s - first.step_s)),
+        second.held + times * max(0, second.held - first.held),
+        second.turn_s,
+        large.saves,
+        second.most,
+    )
+
+
+def figures(
+    ports: Mapping[str, Mapping[int, Inputs]] = INPUTS,
+    change: Callable[[Rig], None] = lambda _: None,
+) -> dict[tuple[str, int], list[Figures]]:
+    """Of each input of each code. All inputs are legal ones: their answers are as they should."""
+    small, large = (asyncio.run(Rig.measured(share, ports, change)) for share in SHARES)
+    wrong = [
+        (key, one.codes, one.wanted)
+        for key, measured in (*small.items(), *large.items())
+        for one in measured
+        if one.codes != one.wanted
+    ]
+    assert wrong == []
+    return {
+        key: [at_real_limits(*both) for both in zip(small[key], large[key], strict=True)]
+        for key in large
+    }
+
+
+def stated_bytes() -> int:
+    """What docs/limits.md says of the requests that are being served."""
+    rows = {one.name: one.bytes for one in worst_cases(Settings())}
+    return PEERS * rows["limits.max_frame_bytes"]
+
+
+_BUDGET = Known(SLICE_S * 1_000, "a slice")
+
+
+def beyond_budget(of_inputs: list[Figures], budget: Known = _BUDGET) -> list[str]:
+    """What is wrong with the figures of one code."""
+    wrong = []
+    slice_ms, held = budget.ms, max(stated_bytes(), budget.held_mib << 20)
+    for number, one in enumerate(of_inputs):
+        if one.step_ms > slice_ms:
+            wrong.append(
+                f"input {number}: a step of {one.step_ms:.1f} ms, {slice_ms:g} allowed, most of it "
+                f"in {one.most}"
+            )
+        if one.turn_s > 2 * TURN_S + slice_ms / 1_000:
+            wrong.append(f"input {number}: a turn of {one.turn_s * 1_000:.1f} ms")
+        if one.held > held:
+            wrong.append(f"input {number}: {one.held / 2**20:.0f} MiB are held")
+        if one.saves > SAVES * PEERS:
+            wrong.append(f"input {number}: {one.saves} saves")
+    return wrong
+
+
+def without_input(codes: Mapping[str, set[int]]) -> list[str]:
+    """The codes that a daemon handles and nobody has said the largest input of."""
+    return [
+        f"code {code} of the {port} has no largest input in tests/contract/largest_inputs.py"
+        for port in INPUTS
+        for code in sorted(codes[port] - set(INPUTS[port]))
+    ]
+
+
+@pytest.fixture(scope="module")
+def counted() -> dict[tuple[str, int], list[Figures]]:
+    return figures()
+
+
+async def test_each_code_has_a_largest_input() -> None:
+    with memory_folder() as folder:
+        async with Target(folder) as target:
+            codes = target.codes
+            assert without_input(codes) == []
+            assert {port: set(table) for port, table in INPUTS.items()} == codes
+            codes["broker"].add(9_999)
+            assert "code 9999 of the broker has no largest input" in without_input(codes)[0]
+
+
+@pytest.mark.parametrize(("port", "code"), CODES, ids=str)
+def test_the_largest_request_keeps_to_the_budget(
+    port: str, code: int, counted: dict[tuple[str, int], list[Figures]]
+) -> None:
+    known = EXCEPTIONS.get((port, code))
+    found = counted[port, code]
+    for one in found:
+        print(f"{one.step_ms:.2f} ms, {one.held / 2**20:.1f} MiB, {one.saves} saves: {one.most}")
+    if known is None:
+        assert beyond_budget(found) == []
+    else:
+        assert beyond_budget(found), "it keeps to the budget: it is no exception any more"
+        assert beyond_budget(found, known) == [], known.why
+
+
+# --- controls -------------------------------------------------------------------------------------
+
+
+def _in_one_go(handler: Handler) -> Handler:
+    """As one that forgets to yield."""
+
+    def handle(connection: Connection, command: Command) -> bytes | None:
+        return drive(handler(connection, command))
+
+    return handle
+
+
+@pytest.mark.parametrize("code", [Code.GET_ALL_CONSUMER_OFFSET, Code.GET_CONSUME_STATS])
+def test_a_handler_that_does_its_work_in_one_go_is_caught(code: int) -> None:
+    def change(rig: Rig) -> None:
+        handlers = rig.target._daemon.core.main_router._handlers
+        rig.target.break_router(code, _in_one_go(handlers[code]))
+
+    found = figures({"broker": {code: BROKER[code]}}, change)
+    assert "a step of" in beyond_budget(found["broker", code])[0]
+
+
+def test_a_handler_that_holds_more_than_is_stated_is_caught() -> None:
+    def change(rig: Rig) -> None:
+        size = rig.full.most(stated_bytes())
+
+        def holds(_connection: Connection, command: Command) -> bytes:
+            held = [bytearray(size), bytearray(size)]
+            return encode_success(command, ext={"offset": str(len(held))})
+
+        rig.target.break_router(Code.GET_MAX_OFFSET, holds)
+
+    found = figures({"broker": {Code.GET_MAX_OFFSET: BROKER[Code.GET_MAX_OFFSET]}}, change)
+    assert "are held" in beyond_budget(found["broker", Code.GET_MAX_OFFSET])[0]
