@@ -239,7 +239,12 @@ def log_flusher(settings: Settings, sync: CommitLogSync, clock: Clock) -> FlushR
 
 
 class ConsumeQueueFlushService(FlushService):
-    """Syncs consume queues and index, keeps checkpoint and offsets file, looks at the disk."""
+    """Syncs consume queues and index, keeps checkpoint and offsets file, looks at the disk.
+
+    One round at a time, whoever asks for it: a round takes its marks, and everything that is not
+    yet synced, out of the hands of any other. One that ran beside it would find nothing left to
+    sync, and call its own, newer marks synced while the first still waits for the disk.
+    """
 
     name = "aerobee-flush-queues"
 
@@ -270,6 +275,7 @@ class ConsumeQueueFlushService(FlushService):
         self._dispatched_ms = dispatched_ms
         self._watch_disk = watch_disk
         self._least_pages = settings.consume_queue_flush_least_pages
+        self._round = threading.Lock()
 
     def _tick(self) -> bool:
         if self._wait():
@@ -305,7 +311,14 @@ class ConsumeQueueFlushService(FlushService):
         return True
 
     def flush(self, least_pages: int) -> bool:
-        """Sync files with that many new pages; with 0 all, and the checkpoint follows."""
+        """Sync files with that many new pages; with 0 all, and the checkpoint follows.
+
+        False when the store is broken. Any thread.
+        """
+        with self._round:
+            return self._flush(least_pages)
+
+    def _flush(self, least_pages: int) -> bool:
         if self._health.broken is not None:
             return False
         store_ms = self._dispatched_ms()

@@ -238,6 +238,7 @@ class ConsumeQueueTable:
             pages = (file.high >> 12) - (file.synced_high >> 12)
             if least_pages == 0 or pages >= least_pages or file.high == self._segment_bytes:
                 synced += self.cache.sync(file)
+        self.cache.wait_evicted()
         return synced
 
     def _sync_directories(self) -> None:
