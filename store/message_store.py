@@ -274,6 +274,7 @@ class MessageStore:
             lambda: self._offsets.gaps,
             self._scrub_segment,
             self._scrub_all,
+            lambda: self._queue_flusher.hurry(),
         )
         # Closing and repairing may come from two threads.
         self._repair_lock = threading.Lock()

@@ -75,6 +75,8 @@ class DescriptorCache:
         self._lock = threading.Lock()
         # Files with writes the flush thread has not picked up yet.
         self.dirty: dict[QueueFile, None] = {}
+        # Those among them in which something else stood before.
+        self.rewritten: dict[QueueFile, None] = {}
         # The file that the store's caller is syncing to close it, and why such a sync failed.
         self._evicted: QueueFile | None = None
         self._eviction_ended = threading.Condition(self._lock)
@@ -93,17 +95,20 @@ class DescriptorCache:
         self._reopen(file, size)
         self.wrote(file, 0)
 
-    def wrote(self, file: QueueFile, high: int) -> None:
+    def wrote(self, file: QueueFile, high: int, *, rewritten: bool = False) -> None:
         """Note a write that reached up to byte `high` of the file."""
         file.writes += 1
         if high > file.high:
             file.high = high
+        if rewritten:
+            self.rewritten[file] = None
         self.dirty[file] = None
 
     def sync(self, file: QueueFile) -> bool:
         """Flush thread: sync the file; False if there was nothing to do. Raises OSError."""
         with self._lock:
             self.dirty.pop(file, None)
+            self.rewritten.pop(file, None)
             if file.fd < 0 or file.writes == file.synced_writes:
                 return False
             file.syncing = True
@@ -133,6 +138,7 @@ class DescriptorCache:
         """The file is about to be removed: close it, unsynced."""
         with self._lock:
             self.dirty.pop(file, None)
+            self.rewritten.pop(file, None)
             file.unlinked = True
             if not file.syncing:
                 self._close(file)

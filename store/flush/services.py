@@ -277,6 +277,10 @@ class ConsumeQueueFlushService(FlushService):
         self._least_pages = settings.consume_queue_flush_least_pages
         self._round = threading.Lock()
 
+    def hurry(self) -> None:
+        """Entries of long ago were mended: have their files synced now. Any thread."""
+        self._wake.set()
+
     def _tick(self) -> bool:
         if self._wait():
             return True  # stopping
@@ -290,13 +294,13 @@ class ConsumeQueueFlushService(FlushService):
         self.flush(0)
 
     def _wait(self) -> bool:
-        """Wait for the interval, True if stopping. Under load the offsets file is saved more often:
-        what was stored since is read again after a crash."""
+        """Wait for the interval, or until `hurry`; True if stopping. Under load the offsets file is
+        saved more often: what was stored since is read again after a crash."""
         left_s = self._interval_s
         while left_s > 0:
             slice_s = min(left_s, _LOOK_S)
-            if self._wake.wait(slice_s):
-                return True
+            if self._pause(slice_s):
+                return self._stopping
             left_s -= slice_s
             if self._offsets.behind_bytes >= _BEHIND_BYTES and not self._save():
                 break

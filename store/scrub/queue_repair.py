@@ -73,6 +73,7 @@ class QueueRepair:
         known_gaps: Callable[[], tuple[tuple[int, int], ...]],
         ask_scrub: Callable[[int], None],
         ask_pass: Callable[[], None],
+        sync_soon: Callable[[], None],
     ) -> None:
         self._segments = segments
         self._queues = queues
@@ -91,6 +92,8 @@ class QueueRepair:
         # Has the scrub read the segment of a log offset; has it begin a whole pass.
         self._ask_scrub = ask_scrub
         self._ask_pass = ask_pass
+        # Has the files of repaired entries synced: no start after a kill would do that.
+        self._sync_soon = sync_soon
 
     def take(self, findings: Findings | None) -> None:
         """Any thread: resolve this at one of the next turns; None when a whole pass has ended."""
@@ -138,6 +141,7 @@ class QueueRepair:
             yield
         repaired = self._stats.repaired_entries - repaired
         if repaired:
+            self._sync_soon()
             log.warning("queue units mended segment=%s units=%d", segment.path, repaired)
         if resolved and segment.unchecked_below == findings.unchecked_below:
             segment.unchecked_below = 0
@@ -282,6 +286,7 @@ class QueueRepair:
                 and (after is None or claim.log_offset < after)
             ):
                 self._repair_slot(queue, claim)
+                self._sync_soon()
                 self._ask_scrub(claim.log_offset)
             yield
 
