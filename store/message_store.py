@@ -267,6 +267,7 @@ class MessageStore:
         self._queue_repair = QueueRepair(
             parts.segments,
             parts.queues,
+            parts.index,
             self._damage,
             self._health,
             parts.stats,

@@ -30,6 +30,9 @@ from aerobee.store.index.file import (
     I32_MAX,
     IndexFile,
     IndexKey,
+    WrongEntry,
+    WrongLink,
+    WrongSlot,
     index_file_bytes,
     slot_hash,
 )
@@ -129,6 +132,8 @@ class IndexService:
         self._sealed: list[IndexFile] = []
         # Held by a flush: two at once would sync a file twice, and each take another one out.
         self._flushing = threading.Lock()
+        # Files with repaired entries that are not synced yet. The same.
+        self._repaired: list[IndexFile] = []
         self._prefixes: dict[str, int] = {}
         self._new_names = False
         self._names = IndexNames(clock)
@@ -291,7 +296,7 @@ class IndexService:
         """
         count = 0
         for file in self.files[:-1]:
-            if file.end_offset >= log_offset or file in self._sealed:
+            if file.end_offset >= log_offset or file in self._sealed or file in self._repaired:
                 break
             count += 1
         taken, self.files = self.files[:count], self.files[count:]
@@ -357,6 +362,20 @@ class IndexService:
             part = found[done : done + file.room]
             file.put_all(part)
             done += len(part)
+
+    def repair(self, file: IndexFile, wrong: WrongEntry | WrongLink | WrongSlot) -> bool:
+        """Put right what was found wrong in a file in use; False if it is not any more."""
+        if file not in self.files:
+            return False
+        if isinstance(wrong, WrongEntry):
+            repaired = file.repair_entry(wrong)
+        elif isinstance(wrong, WrongLink):
+            repaired = file.repair_link(wrong.number, wrong.found, wrong.expected)
+        else:
+            repaired = file.repair_slot(wrong.slot, wrong.expected, wrong.below)
+        if repaired and file not in self._repaired:
+            self._repaired.append(file)
+        return repaired
 
     @property
     def end_offset(self) -> int:
@@ -460,6 +479,11 @@ class IndexService:
                 file.sync()
                 self._checkpoint.index_ms = end_ms
                 self._sealed.pop(0)
+            for file in list(self._repaired):
+                file.sync()
+                self._repaired.remove(file)
+                if file.dirty:  # more was repaired meanwhile: the next flush's
+                    self._repaired.append(file)
             files = self.files
             if all_files and files and files[-1].dirty:
                 files[-1].sync()
