@@ -267,6 +267,7 @@ class MessageStore:
         self._queue_repair = QueueRepair(
             parts.segments,
             parts.queues,
+            parts.index,
             self._damage,
             self._health,
             parts.stats,
@@ -274,6 +275,7 @@ class MessageStore:
             lambda: self._offsets.gaps,
             self._scrub_segment,
             self._scrub_all,
+            lambda: self._queue_flusher.hurry(),
         )
         # Closing and repairing may come from two threads.
         self._repair_lock = threading.Lock()

@@ -113,7 +113,7 @@ class StoreStats:
     # Reads that came to something they could not send, and what it was, each place once.
     damaged_reads: int = 0
     damage_found: dict[str, int] = field(
-        default_factory=lambda: {"record": 0, "unit": 0, "unclear": 0}
+        default_factory=lambda: {"record": 0, "unit": 0, "unclear": 0, "index": 0}
     )
     repaired_entries: int = 0
     # Of the log, looked through for messages of wrong entries that a read came to.

@@ -6,7 +6,9 @@ kernel reports a failed write back once per open descriptor, docs/reliability.md
 files are in that state, the one chosen to go is synced on the spot.
 
 Threads: the store's caller opens, writes and evicts; the flush thread syncs. `_lock` guards the
-open list and closing; a file being synced is never closed under the flush thread's feet.
+open list and closing; a file being synced is never closed under the flush thread's feet. A file
+that is on its way out and being synced is no longer `dirty` and not yet synced: a flush that is to
+leave nothing unsynced waits for it (`wait_evicted`).
 """
 
 import os
@@ -73,6 +75,12 @@ class DescriptorCache:
         self._lock = threading.Lock()
         # Files with writes the flush thread has not picked up yet.
         self.dirty: dict[QueueFile, None] = {}
+        # Those among them in which something else stood before.
+        self.rewritten: dict[QueueFile, None] = {}
+        # The file that the store's caller is syncing to close it, and why such a sync failed.
+        self._evicted: QueueFile | None = None
+        self._eviction_ended = threading.Condition(self._lock)
+        self._failed: OSError | None = None
 
     def __len__(self) -> int:
         return len(self._open)
@@ -87,17 +95,20 @@ class DescriptorCache:
         self._reopen(file, size)
         self.wrote(file, 0)
 
-    def wrote(self, file: QueueFile, high: int) -> None:
+    def wrote(self, file: QueueFile, high: int, *, rewritten: bool = False) -> None:
         """Note a write that reached up to byte `high` of the file."""
         file.writes += 1
         if high > file.high:
             file.high = high
+        if rewritten:
+            self.rewritten[file] = None
         self.dirty[file] = None
 
     def sync(self, file: QueueFile) -> bool:
         """Flush thread: sync the file; False if there was nothing to do. Raises OSError."""
         with self._lock:
             self.dirty.pop(file, None)
+            self.rewritten.pop(file, None)
             if file.fd < 0 or file.writes == file.synced_writes:
                 return False
             file.syncing = True
@@ -112,10 +123,22 @@ class DescriptorCache:
         file.synced_writes, file.synced_high = writes, high
         return True
 
+    def wait_evicted(self) -> None:
+        """Flush thread: wait until a file that is being synced to be closed is synced.
+
+        Raises the OSError of one that could not be: nobody tries that again.
+        """
+        with self._eviction_ended:
+            evicted = self._evicted
+            self._eviction_ended.wait_for(lambda: evicted is None or self._evicted is not evicted)
+            if self._failed is not None:
+                raise self._failed
+
     def discard(self, file: QueueFile) -> None:
         """The file is about to be removed: close it, unsynced."""
         with self._lock:
             self.dirty.pop(file, None)
+            self.rewritten.pop(file, None)
             file.unlinked = True
             if not file.syncing:
                 self._close(file)
@@ -147,11 +170,24 @@ class DescriptorCache:
         if victim is None:
             return False
         if victim.writes != victim.synced_writes:
-            self.sync(victim)
+            self._sync_evicted(victim)
         with self._lock:
             if not victim.syncing:
                 self._close(victim)
         return True
+
+    def _sync_evicted(self, victim: QueueFile) -> None:
+        with self._lock:
+            self._evicted = victim
+        try:
+            self.sync(victim)
+        except OSError as error:
+            self._failed = error
+            raise
+        finally:
+            with self._eviction_ended:
+                self._evicted = None
+                self._eviction_ended.notify_all()
 
     def _victim(self) -> QueueFile | None:
         with self._lock:

@@ -91,6 +91,13 @@ class Derivation(Generic[Q]):
         return found
 
 
+def keys_of(sys_flag: int, properties: bytes) -> tuple[str, ...]:
+    """The keys that a sound record is indexed under, by its sysFlag and its stored properties."""
+    if sys_flag & SYS_TRANSACTION_MASK == SYS_TRANSACTION_ROLLBACK:
+        return ()
+    return tags_and_keys(properties)[1]
+
+
 def by_queue(entries: Iterable[Entry[Q]]) -> dict[Q, tuple[list[int], list[bytes]]]:
     """Queue offsets, and the bytes of the entries there, of each queue in the order of the log."""
     found: dict[Q, tuple[list[int], list[bytes]]] = {}

@@ -239,7 +239,12 @@ def log_flusher(settings: Settings, sync: CommitLogSync, clock: Clock) -> FlushR
 
 
 class ConsumeQueueFlushService(FlushService):
-    """Syncs consume queues and index, keeps checkpoint and offsets file, looks at the disk."""
+    """Syncs consume queues and index, keeps checkpoint and offsets file, looks at the disk.
+
+    One round at a time, whoever asks for it: a round takes its marks, and everything that is not
+    yet synced, out of the hands of any other. One that ran beside it would find nothing left to
+    sync, and call its own, newer marks synced while the first still waits for the disk.
+    """
 
     name = "aerobee-flush-queues"
 
@@ -270,6 +275,11 @@ class ConsumeQueueFlushService(FlushService):
         self._dispatched_ms = dispatched_ms
         self._watch_disk = watch_disk
         self._least_pages = settings.consume_queue_flush_least_pages
+        self._round = threading.Lock()
+
+    def hurry(self) -> None:
+        """Entries of long ago were mended: have their files synced now. Any thread."""
+        self._wake.set()
 
     def _tick(self) -> bool:
         if self._wait():
@@ -284,13 +294,13 @@ class ConsumeQueueFlushService(FlushService):
         self.flush(0)
 
     def _wait(self) -> bool:
-        """Wait for the interval, True if stopping. Under load the offsets file is saved more often:
-        what was stored since is read again after a crash."""
+        """Wait for the interval, or until `hurry`; True if stopping. Under load the offsets file is
+        saved more often: what was stored since is read again after a crash."""
         left_s = self._interval_s
         while left_s > 0:
             slice_s = min(left_s, _LOOK_S)
-            if self._wake.wait(slice_s):
-                return True
+            if self._pause(slice_s):
+                return self._stopping
             left_s -= slice_s
             if self._offsets.behind_bytes >= _BEHIND_BYTES and not self._save():
                 break
@@ -305,7 +315,14 @@ class ConsumeQueueFlushService(FlushService):
         return True
 
     def flush(self, least_pages: int) -> bool:
-        """Sync files with that many new pages; with 0 all, and the checkpoint follows."""
+        """Sync files with that many new pages; with 0 all, and the checkpoint follows.
+
+        False when the store is broken. Any thread.
+        """
+        with self._round:
+            return self._flush(least_pages)
+
+    def _flush(self, least_pages: int) -> bool:
         if self._health.broken is not None:
             return False
         store_ms = self._dispatched_ms()

@@ -20,7 +20,7 @@ Threads: the store's caller puts and reads; `sync` may run on the flush thread.
 import mmap
 import struct
 from collections.abc import Generator, Iterator
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreLayoutError
@@ -34,6 +34,7 @@ I32_MAX = 0x7FFFFFFF
 _SLOT = struct.Struct(">i")
 _ENTRY = struct.Struct(">iqii")
 _SECONDS_POSITION = 12
+_PREVIOUS_POSITION = 16
 # Entries of a slot that one step of a search looks at: a tenth of a millisecond.
 _STEP_ENTRIES = 256
 _AHEAD_ENTRIES = (1 << 20) // INDEX_ENTRY_BYTES
@@ -41,6 +42,8 @@ _AHEAD_ENTRIES = (1 << 20) // INDEX_ENTRY_BYTES
 
 #: Stored hash (`slot_hash`), log offset and store time (ms) of one key of a record.
 IndexKey: TypeAlias = tuple[int, int, int]
+#: The first two of them.
+EntryKey: TypeAlias = tuple[int, int]
 
 
 def index_file_bytes(slots: int, entries: int) -> int:
@@ -158,7 +161,7 @@ class IndexFile:
         if previous <= 0 or previous > count:
             previous = 0
             self.used_slots += 1
-        seconds = self._seconds(store_ms)
+        seconds = self.seconds_of(store_ms)
         _ENTRY.pack_into(
             memory,
             self._entries_at + INDEX_ENTRY_BYTES * count,
@@ -175,7 +178,8 @@ class IndexFile:
         self.end_offset = log_offset
         self.end_ms = store_ms
 
-    def _seconds(self, store_ms: int) -> int:
+    def seconds_of(self, store_ms: int) -> int:
+        """What an entry of a record of that time has, but for the very first."""
         begin_ms = self.begin_ms
         if begin_ms > 0 and store_ms > begin_ms:
             return min((store_ms - begin_ms) // 1000, I32_MAX)
@@ -203,7 +207,7 @@ class IndexFile:
                 used += 1
             if store_ms != last_ms:
                 last_ms = store_ms
-                seconds = self._seconds(store_ms)
+                seconds = self.seconds_of(store_ms)
             write_entry(memory, entry_at, key_hash, log_offset, seconds, previous)
             write_slot(memory, slot_at, count)
             count += 1
@@ -277,7 +281,7 @@ class IndexFile:
 
         Their seconds are put right: a power cut may have torn them off, and nothing else shows it.
         """
-        expected = self._seconds(store_ms)
+        expected = self.seconds_of(store_ms)
         found = False
         for number, entry_hash, entry_offset, seconds in self.chain(key_hash):
             if entry_offset < log_offset:
@@ -293,6 +297,49 @@ class IndexFile:
         assert self._map is not None
         _SLOT.pack_into(self._map, self.entry_position(number) + _SECONDS_POSITION, seconds)
         self.dirty = True
+
+    # --- repair of a file in use ----------------------------------------------------------------
+
+    def repair_entry(self, wrong: "WrongEntry") -> bool:
+        """Give an entry the hash, log offset and time of its key; False if it is no longer what
+        was found. What it names as the one before it stays."""
+        assert self._map is not None
+        number = wrong.number
+        key_hash, log_offset, seconds, previous = self.entry(number)
+        if ((key_hash, log_offset), seconds) != (wrong.found, wrong.seconds):
+            return False
+        key_hash, log_offset, store_ms = wrong.key
+        # The very first one's are relative to the file before (store/FORMAT.md 6.2).
+        if number > 1:
+            seconds = self.seconds_of(store_ms)
+        at = self.entry_position(number)
+        _ENTRY.pack_into(self._map, at, key_hash, log_offset, seconds, previous)
+        self.dirty = True
+        return True
+
+    def repair_link(self, number: int, found: int, expected: int) -> bool:
+        """Have an entry lead to `expected`; False if it does not lead to `found` now."""
+        assert self._map is not None
+        if self.entry(number)[3] != found:
+            return False
+        _SLOT.pack_into(self._map, self.entry_position(number) + _PREVIOUS_POSITION, expected)
+        self.dirty = True
+        return True
+
+    def repair_slot(self, slot: int, expected: int, below: int) -> bool:
+        """Have a slot lead to `expected`, its newest entry below `below`. Those that were added
+        since lead there: the oldest of them took over what was wrong. False if all is in order."""
+        oldest, number = 0, self.slot(slot)
+        while below <= number < self.count:
+            oldest, number = number, self.entry(number)[3]
+            if number >= oldest:
+                break
+        if number == expected:
+            return False
+        if oldest:
+            return self.repair_link(oldest, number, expected)
+        self.set_slot(slot, expected)
+        return True
 
     # --- for the check after a crash (index/check.py) ----------------------------------------
 
@@ -368,3 +415,29 @@ class IndexFile:
         """Close and delete."""
         self.close()
         self._files.remove(self.path)
+
+
+class WrongEntry(NamedTuple):
+    """An entry of a file: what was found in it, and the key that it should be the entry of."""
+
+    file: IndexFile
+    number: int
+    found: EntryKey
+    seconds: int
+    key: IndexKey
+
+
+class WrongLink(NamedTuple):
+    """An entry of a file that leads to another one than the one before it in its slot."""
+
+    number: int
+    found: int
+    expected: int
+
+
+class WrongSlot(NamedTuple):
+    """A slot that leads to another entry than its newest one of those below `below`."""
+
+    slot: int
+    expected: int
+    below: int

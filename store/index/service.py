@@ -4,15 +4,18 @@ A dispatch first calls `reserve` with the number of keys it brings, which makes 
 asks the disk for blocks as needed and may fail with nothing stored; then `put_keys` for each
 message, which cannot fail; then `finish`.
 
-A file that has become full is handed to the flush thread (`flush`), which syncs it and only then
-lets the checkpoint know. Unlike the reference's, the newest file is synced too, also at close.
+A file that has become full is handed to `flush`, which syncs it and only then lets the checkpoint
+know. Unlike the reference's, the newest file is synced too, also at close.
 
-Threads: the store's caller, except `flush`.
+Threads: the store's caller, except `flush`. In a broker that is the flush thread's, but whoever
+calls it may: one flush at a time goes through the full files, and the next one begins with what the
+one before has left.
 """
 
 import logging
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -27,6 +30,9 @@ from aerobee.store.index.file import (
     I32_MAX,
     IndexFile,
     IndexKey,
+    WrongEntry,
+    WrongLink,
+    WrongSlot,
     index_file_bytes,
     slot_hash,
 )
@@ -122,8 +128,12 @@ class IndexService:
         self.files: tuple[IndexFile, ...] = ()
         # Made ahead by `reserve` for the dispatch that is going on.
         self._spare: list[IndexFile] = []
-        # Full files the flush thread has not synced yet.
+        # Full files that are not synced yet. The store's caller adds to them, a flush takes out.
         self._sealed: list[IndexFile] = []
+        # Held by a flush: two at once would sync a file twice, and each take another one out.
+        self._flushing = threading.Lock()
+        # Files with repaired entries that are not synced yet. The same.
+        self._repaired: list[IndexFile] = []
         self._prefixes: dict[str, int] = {}
         self._new_names = False
         self._names = IndexNames(clock)
@@ -286,7 +296,7 @@ class IndexService:
         """
         count = 0
         for file in self.files[:-1]:
-            if file.end_offset >= log_offset or file in self._sealed:
+            if file.end_offset >= log_offset or file in self._sealed or file in self._repaired:
                 break
             count += 1
         taken, self.files = self.files[:count], self.files[count:]
@@ -352,6 +362,20 @@ class IndexService:
             part = found[done : done + file.room]
             file.put_all(part)
             done += len(part)
+
+    def repair(self, file: IndexFile, wrong: WrongEntry | WrongLink | WrongSlot) -> bool:
+        """Put right what was found wrong in a file in use; False if it is not any more."""
+        if file not in self.files:
+            return False
+        if isinstance(wrong, WrongEntry):
+            repaired = file.repair_entry(wrong)
+        elif isinstance(wrong, WrongLink):
+            repaired = file.repair_link(wrong.number, wrong.found, wrong.expected)
+        else:
+            repaired = file.repair_slot(wrong.slot, wrong.expected, wrong.below)
+        if repaired and file not in self._repaired:
+            self._repaired.append(file)
+        return repaired
 
     @property
     def end_offset(self) -> int:
@@ -437,23 +461,32 @@ class IndexService:
     # --- the flush thread -------------------------------------------------------------------
 
     def flush(self, *, all_files: bool) -> None:
-        """Sync the full files, and the newest one too with `all_files`. Raises OSError."""
-        if self._new_names:
-            self._new_names = False
-            try:
-                self._files.sync_directory(self.directory)
-            except OSError:
-                self._new_names = True
-                raise
-        while self._sealed:
-            file = self._sealed[0]
-            end_ms = file.end_ms
-            file.sync()
-            self._checkpoint.index_ms = end_ms
-            self._sealed.pop(0)
-        files = self.files
-        if all_files and files and files[-1].dirty:
-            files[-1].sync()
+        """Sync the full files, and the newest one too with `all_files`. Raises OSError.
+
+        Any thread; what another one is syncing is synced when this returns.
+        """
+        with self._flushing:
+            if self._new_names:
+                self._new_names = False
+                try:
+                    self._files.sync_directory(self.directory)
+                except OSError:
+                    self._new_names = True
+                    raise
+            while self._sealed:
+                file = self._sealed[0]
+                end_ms = file.end_ms
+                file.sync()
+                self._checkpoint.index_ms = end_ms
+                self._sealed.pop(0)
+            for file in list(self._repaired):
+                file.sync()
+                self._repaired.remove(file)
+                if file.dirty:  # more was repaired meanwhile: the next flush's
+                    self._repaired.append(file)
+            files = self.files
+            if all_files and files and files[-1].dirty:
+                files[-1].sync()
 
     def seal(self) -> None:
         """At close, all dispatched and the owner alone: sync all, and let the checkpoint say so."""

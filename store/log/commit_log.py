@@ -183,7 +183,7 @@ class CommitLog:
 
     def prepare_batch(self) -> PreparedBatch:
         """An empty one, to which messages are added before `put_prepared`."""
-        return PreparedBatch(self._max_message_bytes, self._encoding)
+        return PreparedBatch(self._max_message_bytes, self._encoding, self._counted)
 
     def put_prepared(self, batch: PreparedBatch) -> PutResult:
         """As `put_batch`, of a batch whose records are ready but for their places."""

@@ -7,9 +7,11 @@ with nobody waiting; what is left for the moment of the append is two numbers an
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.protocol.message.record_layout import BORN_HOST_POSITION
+from aerobee.store.errors import StoreError
 from aerobee.store.log.encoding import BatchCheck, Encoding
 
 # Where a record has queue offset and log offset, and behind born timestamp and born host the store
@@ -21,18 +23,30 @@ _TIME_AT_BEHIND_HOST = BORN_HOST_POSITION
 
 
 class PreparedBatch:
-    """Messages of one queue, encoded one after the other; `CommitLog.put_prepared` stores them."""
+    """Messages of one queue, encoded one after the other; `CommitLog.put_prepared` stores them.
 
-    def __init__(self, max_message_bytes: int, encoding: Encoding) -> None:
+    `counted` counts a refusal, as of any other put, and gives it back.
+    """
+
+    def __init__(
+        self,
+        max_message_bytes: int,
+        encoding: Encoding,
+        counted: Callable[[StoreError], StoreError],
+    ) -> None:
         self.messages: list[StoreMessage] = []
         self._records: list[bytearray] = []
         self._encoding = encoding
         self._check = BatchCheck(max_message_bytes, encoding)
+        self._counted = counted
 
     def add(self, message: StoreMessage) -> None:
         """Check and encode one more. Raises StoreError: then the batch cannot be stored."""
-        self._check.add(message)
-        self._check.check_total()
+        try:
+            self._check.add(message)
+            self._check.check_total()
+        except StoreError as error:
+            raise self._counted(error) from None
         self.messages.append(message)
         self._records.append(bytearray(self._encoding.encode(message, 0, 0, 0)))
 

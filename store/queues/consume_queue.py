@@ -128,15 +128,16 @@ class ConsumeQueue(QueueView):
         while self.max_offset < first:
             blanks = min(first - self.max_offset, CHUNK_ENTRIES)
             self._write_split(self.max_offset, BLANK_CHUNK[: blanks * ENTRY_BYTES])
-        self._write_split(first, data)
+        self._write_split(first, data, rewritten=first < self.max_offset)
 
-    def _write_split(self, first: int, data: bytes) -> None:
+    def _write_split(self, first: int, data: bytes, *, rewritten: bool = False) -> None:
         position = first * ENTRY_BYTES
         while data:
             file = self._segment_at(position) or self._create(self.segments[-1].end)
             part = data[: file.end - position]
             self._files.write(self._cache.fd(file), position - file.start, part)
-            self._cache.wrote(file, position - file.start + len(part))
+            high = position - file.start + len(part)
+            self._cache.wrote(file, high, rewritten=rewritten)
             self._tail = file
             position += len(part)
             data = data[len(part) :]

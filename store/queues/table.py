@@ -230,14 +230,22 @@ class ConsumeQueueTable:
     def flush(self, least_pages: int) -> int:
         """Flush thread: sync the files with that many new pages (0: all); how many were synced.
 
-        Names of new files are made durable first. Raises OSError.
+        Names of new files are made durable first. A file with a mended entry does not wait for
+        pages: a start looks for what was not synced among the newest entries, not among those of
+        long ago. Raises OSError.
         """
         self._sync_directories()
         synced = 0
         for file in list(self.cache.dirty):
             pages = (file.high >> 12) - (file.synced_high >> 12)
-            if least_pages == 0 or pages >= least_pages or file.high == self._segment_bytes:
+            if (
+                least_pages == 0
+                or pages >= least_pages
+                or file.high == self._segment_bytes
+                or file in self.cache.rewritten
+            ):
                 synced += self.cache.sync(file)
+        self.cache.wait_evicted()
         return synced
 
     def _sync_directories(self) -> None:

@@ -1,7 +1,11 @@
 """Searching: messages by their time in a queue, and by key through the index.
 
 Both look at the records themselves before they answer: the index knows hashes and seconds only, and
-a queue's entries do not know times at all.
+a queue's entries do not know times at all. A record is an answer to a key if it has that key by its
+own properties (UNIQ_KEY, or a word of KEYS, as they are indexed), whatever an entry of the index
+says: another key may have the same hash, and a flipped bit makes an entry name somebody else's
+record. The reference answers with those as well; its clients and tools compare the keys again, by
+the unique key or by the words of KEYS, so what they keep is what is found here.
 
 Threads: the store's caller only.
 """
@@ -14,6 +18,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from aerobee.protocol.message.record_check import RecordHead
+from aerobee.store.dispatch.derived import keys_of
 from aerobee.store.index.service import IndexService, candidates
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.table import ConsumeQueueTable
@@ -145,9 +150,8 @@ class Search:
         """Records of the topic indexed under the key and stored in [begin_ms, end_ms], the first
         ones in log order that have `max_bytes` together, and one at least.
 
-        The index knows hashes only, so a record with another key of the same hash may be among
-        them. The newest `max_messages` hits are looked at; up to three times, going back in time,
-        while none of them can be read.
+        Each has the key, not its hash only. The newest `max_messages` hits are looked at; up to
+        three times, going back in time, while none of them is an answer.
         """
         steps = self.query_steps(topic, key, max_messages, begin_ms, end_ms, max_bytes)
         while True:
@@ -184,7 +188,8 @@ class Search:
                 head = found[1]
                 if oldest_ms < 0:
                     oldest_ms = head.store_timestamp_ms
-                if head.topic == topic and begin_ms <= head.store_timestamp_ms <= end_ms:
+                in_time = begin_ms <= head.store_timestamp_ms <= end_ms
+                if in_time and head.topic == topic and key in _keys_of(found, log_offset):
                     records.add(found, log_offset)
                     if records.full:
                         break
@@ -213,7 +218,15 @@ class Search:
             record = self._reader.head_at(log_offset, check_crc=True)
             if record is None or record[1].topic != topic:
                 continue
-            if begin_ms <= record[1].store_timestamp_ms <= end_ms:
+            in_time = begin_ms <= record[1].store_timestamp_ms <= end_ms
+            if in_time and key in _keys_of(record, log_offset):
                 records.add(record, log_offset)
                 if len(records.taken) >= most or records.full:
                     break
+
+
+def _keys_of(found: tuple[MappedFile, RecordHead], log_offset: int) -> tuple[str, ...]:
+    """The keys that a record is indexed under."""
+    segment, head = found
+    at = log_offset - segment.start + head.properties_position
+    return keys_of(head.sys_flag, bytes(segment.view[at : at + head.properties_length]))

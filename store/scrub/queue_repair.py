@@ -7,6 +7,9 @@ bit has changed. Where a queue begins there is no neighbour before, and an old n
 well: a claim there waits until a whole pass has shown who else claims the slot. The last in the log
 wins.
 
+What the index says wrongly is repaired here too: its entries, links and slots follow from the log
+and from each other, and each is written only while it is what was found.
+
 When all that differed in a segment is repaired, or turned out to be in order, and no record in it
 was damaged, its reads need no check any more.
 
@@ -16,11 +19,14 @@ time.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from aerobee.store.disk.files import Clock, is_full
 from aerobee.store.disk.health import Health
+from aerobee.store.index.file import IndexFile, WrongEntry, WrongLink, WrongSlot
+from aerobee.store.index.service import IndexService
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.queue_view import ENTRY, PRE_BLANK, PRE_BLANK_SIZE, QueueEntry
 from aerobee.store.queues.table import ConsumeQueueTable
@@ -56,6 +62,13 @@ class Findings:
     in_pass: bool
 
 
+class IndexFindings(NamedTuple):
+    """What is wrong in an index file."""
+
+    file: IndexFile
+    wrong: Sequence[WrongEntry | WrongLink | WrongSlot]
+
+
 class QueueRepair:
     """Repairs the entries that findings show to be wrong, and reports those that it may not repair.
 
@@ -66,6 +79,7 @@ class QueueRepair:
         self,
         segments: MappedFileQueue,
         queues: ConsumeQueueTable,
+        index: IndexService | None,
         damage: DamageReports,
         health: Health,
         stats: StoreStats,
@@ -73,9 +87,11 @@ class QueueRepair:
         known_gaps: Callable[[], tuple[tuple[int, int], ...]],
         ask_scrub: Callable[[int], None],
         ask_pass: Callable[[], None],
+        sync_soon: Callable[[], None],
     ) -> None:
         self._segments = segments
         self._queues = queues
+        self._index = index
         self._damage = damage
         self._health = health
         self._stats = stats
@@ -83,7 +99,7 @@ class QueueRepair:
         self._known_gaps = known_gaps
         self._is_sound = damage.judge.is_sound
         # None: a pass over the whole log has ended.
-        self._findings: deque[Findings | None] = deque()
+        self._findings: deque[Findings | IndexFindings | None] = deque()
         self._work: Iterator[None] | None = None
         self._held: dict[tuple[ConsumeQueue, int], Run] = {}
         # What `_after` found last: for slots of a queue from one up to another.
@@ -91,8 +107,10 @@ class QueueRepair:
         # Has the scrub read the segment of a log offset; has it begin a whole pass.
         self._ask_scrub = ask_scrub
         self._ask_pass = ask_pass
+        # Has the files of repaired entries synced: no start after a kill would do that.
+        self._sync_soon = sync_soon
 
-    def take(self, findings: Findings | None) -> None:
+    def take(self, findings: Findings | IndexFindings | None) -> None:
         """Any thread: resolve this at one of the next turns; None when a whole pass has ended."""
         self._findings.append(findings)
 
@@ -120,10 +138,23 @@ class QueueRepair:
             if not self._findings or self._health.broken is not None:
                 return False
             findings = self._findings.popleft()
-            self._work = self._resolve_held() if findings is None else self._resolve(findings)
+            if isinstance(findings, IndexFindings):
+                self._work = self._repair_index(findings)
+            else:
+                self._work = self._resolve_held() if findings is None else self._resolve(findings)
         if next(self._work, self) is self:
             self._work = None
         return True
+
+    def _repair_index(self, findings: IndexFindings) -> Iterator[None]:
+        repaired = 0
+        for wrong in findings.wrong:
+            assert self._index is not None
+            repaired += self._index.repair(findings.file, wrong)
+            yield
+        if repaired:
+            self._sync_soon()
+            log.warning("index entries mended path=%s places=%d", findings.file.path, repaired)
 
     # --- one segment ------------------------------------------------------------------------
 
@@ -138,6 +169,7 @@ class QueueRepair:
             yield
         repaired = self._stats.repaired_entries - repaired
         if repaired:
+            self._sync_soon()
             log.warning("queue units mended segment=%s units=%d", segment.path, repaired)
         if resolved and segment.unchecked_below == findings.unchecked_below:
             segment.unchecked_below = 0
@@ -282,6 +314,7 @@ class QueueRepair:
                 and (after is None or claim.log_offset < after)
             ):
                 self._repair_slot(queue, claim)
+                self._sync_soon()
                 self._ask_scrub(claim.log_offset)
             yield
 

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from aerobee.config.model import Settings
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.health import Health
+from aerobee.store.index.file import EntryKey, IndexFile, WrongEntry, WrongLink, WrongSlot
 from aerobee.store.index.service import IndexService
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.table import ConsumeQueueTable
@@ -35,7 +36,8 @@ from aerobee.store.scan.sequence import Gap
 from aerobee.store.scan.sources import Source, Window, ranges_of
 from aerobee.store.scrub.entries import EntryCheck
 from aerobee.store.scrub.index import IndexFileCheck
-from aerobee.store.scrub.queue_repair import Findings, QueueRepair
+from aerobee.store.scrub.index_entries import IndexEntryCheck
+from aerobee.store.scrub.queue_repair import Findings, IndexFindings, QueueRepair
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.mapped_file_queue import MappedFileQueue
 from aerobee.store.stats import StoreStats
@@ -56,6 +58,10 @@ _PIECE_BYTES = 64 << 10
 _STEP_BYTES = 32 << 10
 # Pages of segments that old are given back as they are read: they were not in memory before.
 _FORGET_BYTES = 16 << 20
+# Wrong links and slots of an index file that are repaired: one with more has to be made again.
+_MOST_REPAIRED = 4096
+# Wrong index entries of a segment that are named one by one.
+_MOST_NAMED = 100
 
 
 class Scrub:
@@ -103,8 +109,11 @@ class Scrub:
         self._pass_damaged = 0
         # What was said of segments, by their beginnings.
         self._reported: dict[int, list[tuple[int, int]]] = {}
-        # Index files that were found wrong, by path.
+        # Index files whose links and slots were found wrong, by path, and their wrong entries: all
+        # that were counted, and those of the pass under way with what they should be.
         self._wrong_index: dict[str, int] = {}
+        self._counted_entries: set[tuple[str, int]] = set()
+        self._known_entries: dict[str, dict[int, EntryKey]] = {}
         # The first pass covers what the start found and did not read.
         self._next_pass_at = clock.monotonic() + FIRST_AFTER_S
         self._first = True
@@ -195,8 +204,9 @@ class Scrub:
 
     def _end_pass(self) -> None:
         for file in () if self._index is None else self._index.files:
-            if not self._scrub_index(file.path, file.slots):
+            if not self._scrub_index(file):
                 return
+        self._known_entries = {}
         self._pass = None
         self._next_pass_at = (
             self._clock.monotonic() + self._interval_s if self._interval_s else float("inf")
@@ -211,10 +221,12 @@ class Scrub:
             self._stats.scrub_steps.max_ns / 1e6,
         )
 
-    def _scrub_index(self, path: str, slots: int) -> bool:
+    def _scrub_index(self, file: IndexFile) -> bool:
         """Compare an index file's entries with its slots; False when the store is being closed."""
+        path = file.path
         try:
-            check = IndexFileCheck(self._files, path, slots)
+            known = self._known_entries.get(path, {})
+            check = IndexFileCheck(self._files, path, file.slots, known)
         except OSError as error:
             if not isinstance(error, FileNotFoundError):  # deleted
                 log.warning("index file not scrubbed path=%s %s", path, error)
@@ -235,15 +247,46 @@ class Scrub:
             return True
         finally:
             check.close()
+        places: list[WrongLink | WrongSlot] = [*check.links, *check.slots]
+        repairs = check.wrong <= len(places) <= _MOST_REPAIRED
         if check.wrong and self._wrong_index.get(path) != check.wrong:
+            fresh = max(0, check.wrong - self._wrong_index.get(path, 0))
             self._wrong_index[path] = check.wrong
-            log.error(
-                "damage in an index file path=%s places=%d advice=%s",
-                path,
-                check.wrong,
-                "some keys find nothing; stop, 'aerobee store rebuild --index', start",
-            )
+            self._say_index_damage(path, check.wrong, fresh, repairs=repairs)
+        if places and repairs:
+            self._wrong_index.pop(path, None)
+            self._queue_repair.take(IndexFindings(file, places))
         return True
+
+    def _take_wrong_entries(self, wrong: Sequence[WrongEntry]) -> None:
+        """Say which entries of index files are wrong, and have them repaired."""
+        for file in dict.fromkeys([one.file for one in wrong]):
+            of_file = [one for one in wrong if one.file is file]
+            known = self._known_entries.setdefault(file.path, {})
+            known.update((one.number, one.key[:2]) for one in of_file)
+            places = {(file.path, one.number) for one in of_file}
+            fresh = len(places - self._counted_entries)
+            self._counted_entries |= places
+            if fresh:
+                self._say_index_damage(file.path, len(places), fresh, repairs=True)
+            for one in of_file[:_MOST_NAMED] if fresh else ():
+                log.error(
+                    "wrong index entry path=%s entry=%d hash=%d log_offset=%d seconds=%d "
+                    "expected_hash=%d expected_log_offset=%d",
+                    file.path, one.number, *one.found, one.seconds, *one.key[:2],
+                )  # fmt: skip
+            self._queue_repair.take(IndexFindings(file, of_file))
+
+    def _say_index_damage(self, path: str, places: int, fresh: int, *, repairs: bool) -> None:
+        self._stats.damage_found["index"] += fresh
+        log.error(
+            "damage in an index file path=%s places=%d advice=%s",
+            path,
+            places,
+            "some keys find nothing until the scrub has mended it; look at the disk and the memory"
+            if repairs
+            else "some keys find nothing; stop, 'aerobee store rebuild --index', start",
+        )
 
     # --- one segment ------------------------------------------------------------------------
 
@@ -267,16 +310,23 @@ class Scrub:
         reader = FileReader(
             segment.path, segment.start, segment.size, segment.size, window, _STEP_BYTES
         )
+        keys = (
+            None
+            if self._index is None
+            else IndexEntryCheck(self._files, self._index, segment.start)
+        )
         boundaries = entries.boundaries(reader)
         end = segment.start + limit
         scan = LogScanner(
             OneSegment(reader), end, boundaries, self._crc_check, until=end, step_bytes=_STEP_BYTES
         )
         try:
-            done = self._paced(segment, self._work(scan, entries), source)
+            done = self._paced(segment, self._work(scan, entries, keys), source)
         finally:
             source.close()
             entries.close()
+            if keys is not None:
+                keys.close()
         self._stats.scrub_left_bytes = sum([waiting.size for waiting in self._pass or ()])
         if done:
             findings = Findings(
@@ -289,8 +339,15 @@ class Scrub:
                 in_pass,
             )
             self._conclude(findings, source)
+            if keys is not None and entries.complete:
+                # Nothing guards a record's topic and keys. One that its own queue does not know is
+                # damaged itself, and says nothing of the index.
+                doubtful = {orphan.entry.log_offset for orphan in entries.orphans}
+                self._take_wrong_entries([one for one in keys.wrong if one.key[1] not in doubtful])
 
-    def _work(self, scan: LogScanner, entries: EntryCheck) -> Iterator[None]:
+    def _work(
+        self, scan: LogScanner, entries: EntryCheck, keys: IndexEntryCheck | None
+    ) -> Iterator[None]:
         """All that is to be done for one segment, in steps."""
         for batch in scan.steps(scan.end):
             yield
@@ -299,8 +356,14 @@ class Scrub:
             entries.feed(batch.records)
             yield
             yield from entries.compare()
+            if keys is not None:
+                keys.feed(batch.records)
+                yield
+                yield from keys.compare()
         yield from entries.compare(all_of_them=True)
         yield from entries.look_for_orphans()
+        if keys is not None:
+            yield from keys.compare(all_of_them=True)
 
     def _paced(self, segment: MappedFile, work: Iterator[None], source: Source) -> bool:
         """Do the work at the rate; False when the segment is gone, or the store is closed."""

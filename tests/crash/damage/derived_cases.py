@@ -143,7 +143,7 @@ def _others_content(original: Original, names: list[str]) -> Iterator[Case]:
 
 
 def _index_bits(original: Original, rng: random.Random) -> Iterator[Case]:
-    image, kind = original.name, "index: wrong entry, slot or header"
+    image, kind = original.name, "index: wrong header, zeroed range"
     for name in _names(original, "index"):
         count = int.from_bytes(original.files[name][36:40], "big")
         spans = [(f"header {field}", start, end) for field, start, end in _HEADER_FIELDS]
@@ -164,7 +164,9 @@ def _index_bits(original: Original, rng: random.Random) -> Iterator[Case]:
         for what, start, end in spans:
             position, mask = rng.randrange(start, end), 1 << rng.randrange(8)
             apply = partial(do.flip_bits, name=name, bits=[(position, mask)])
-            yield Case(image, kind, f"{name} {what} {position} bit {mask:#04x}", apply)
+            is_header = what.startswith("header")
+            of_bit = kind if is_header else "index: wrong entry or slot"
+            yield Case(image, of_bit, f"{name} {what} {position} bit {mask:#04x}", apply)
         size = len(original.files[name])
         for start, end in ((0, 40), (40, 240), (240, 512), (512, size), (0, size)):
             apply = partial(do.patch, name=name, position=start, data=bytes(end - start))

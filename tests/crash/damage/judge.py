@@ -295,14 +295,12 @@ class StoreJudge:
         ]
 
     def _check_fewer(self, root: Path, found: Found) -> list[str]:
-        """A key may find nothing, or another message as keys of one hash do, nothing else; `verify`
-        tells that something is wrong."""
-        stored = {one.data for one in self.original.records}
+        """A key may find nothing, never another message; `verify` tells that something is wrong."""
         missed = False
         for one in self.original.records:
             for key in one.message.keys:
-                if not stored.issuperset(found.keys[key]):
-                    return [f"key {key} finds what was never stored"]
+                if not {one.data}.issuperset(found.keys[key]):
+                    return [f"key {key} finds a message without that key"]
                 missed = missed or one.data not in found.keys[key]
         return self._check_noticed(root) if missed else []
 

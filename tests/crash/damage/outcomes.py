@@ -10,8 +10,8 @@ class Outcome(enum.Enum):
     HEALED = "starts; everything is served, and made again as it was, by the start or the scrub"
     STAYS = "starts; everything is served; what is wrong stays until `aerobee store rebuild`"
     FEWER = (
-        "starts; consumers miss nothing; until `aerobee store rebuild` a key may find nothing, or "
-        "another message as well, as keys of one hash do; `aerobee store verify` names it"
+        "starts; consumers miss nothing; until `aerobee store rebuild` a key may find nothing, "
+        "but no other message; `aerobee store verify` names it"
     )
     LOST = "starts; the damaged records are lost, no other, and each is named by its log offset"
     CUT = (
@@ -75,7 +75,8 @@ TABLE: dict[str, Outcome] = {
     "ext: no file in its place": R,
     "ext: file behind a link": S,
     "ext: foreign name": S,
-    "index: wrong entry, slot or header": F,
+    "index: wrong entry or slot": H,
+    "index: wrong header, zeroed range": F,
     "index: file missing": H,
     "index: file missing, no offsets file": F,
     "index: older copy": H,

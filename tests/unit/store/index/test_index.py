@@ -129,6 +129,45 @@ def test_query_gives_the_newest_in_log_order(tmp_path: Path) -> None:
     store.close()
 
 
+def test_another_key_of_the_same_hash_is_no_answer(tmp_path: Path) -> None:
+    assert java_hash("Orders#Aa") == java_hash("Orders#BB")
+    clock = ManualClock()
+    store = MessageStore.open(small_settings(tmp_path), clock=clock)
+    store.put(message(b"asked for", keys="x Aa"))
+    store.put(message(b"unique", unique="Aa"))
+    for number in range(5):
+        clock.time_ms += 300
+        store.put(message(b"%d" % number, keys="BB"))
+    store.dispatch()
+    assert found(store, "Aa") == [b"asked for", b"unique"]
+    # Those of the other key are newer, and all that one look at the index gives.
+    [record] = store.query("Orders", "Aa", 1, *ALL).records
+    assert decode_record(record).body == b"unique"
+    assert len(found(store, "BB")) == 5
+    store.close()
+
+
+@pytest.mark.parametrize(("byte", "bits"), [(0, 0x80), (3, 1), (4, 1), (11, 0xFF)])
+def test_no_flipped_bit_of_an_entry_serves_a_message_without_the_key(
+    tmp_path: Path, byte: int, bits: int
+) -> None:
+    """Of the hash (0 to 3) and the log offset (4 to 11), which is made that of another record."""
+    store = MessageStore.open(small_settings(tmp_path))
+    made = fill(store, 10)
+    assert store.close()
+    [path] = (tmp_path / "index").iterdir()
+    data = bytearray(path.read_bytes())
+    at = 40 + 4 * 50 + 20 * 5  # the fifth message's
+    data[at + byte] ^= bits
+    if byte == 11:  # names the sixth message
+        data[at + 4 : at + 12] = data[at + 24 : at + 32]
+    path.write_bytes(data)
+    store = MessageStore.open(small_settings(tmp_path))
+    for number, body in enumerate(made):
+        assert found(store, f"U{number}") in ([body], []), number
+    store.close()
+
+
 def test_index_can_be_turned_off(tmp_path: Path) -> None:
     store = MessageStore.open(small_settings(tmp_path, index_enabled=False))
     fill(store, 5)

@@ -76,6 +76,16 @@ def test_a_batch_beyond_a_limit_is_refused_and_changes_nothing(tmp_path: Path) -
     assert store.close()
 
 
+def test_a_refusal_is_counted_whichever_way_a_batch_comes(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    two_queues = [message(), message(queue_id=1)]
+    for put, count in ((store.put_batch, 1), (partial(put_prepared, store), 2)):
+        with pytest.raises(MessageIllegal, match="one queue"):
+            put(two_queues)
+        assert store.stats.put_failures == {"MessageIllegal": count}
+    assert store.close()
+
+
 def test_dispatch_goes_in_rounds_and_loses_nothing(tmp_path: Path) -> None:
     store = opened(tmp_path)
     put_prepared(store, [message(b"%d" % n) for n in range(3 * ROUND_MOST)])

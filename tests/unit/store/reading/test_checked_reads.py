@@ -124,7 +124,7 @@ def test_record_with_a_flipped_bit_is_not_sent_and_is_named(
         assert store.recovery.records_read == 0
         assert all_bodies(store) == [b for b in stopped.bodies if b != victim.body]
         assert store.stats.damaged_reads == 1
-        assert store.stats.damage_found == {"record": 1, "unit": 0, "unclear": 0}
+        assert store.stats.damage_found == {"record": 1, "unit": 0, "unclear": 0, "index": 0}
         assert store.known_gaps == ((victim.log_offset, victim.log_offset + victim.size),)
         (line,) = errors(caplog)
         for part in (
@@ -193,7 +193,7 @@ def test_zeroed_page_of_records_costs_those_records_only(stopped: Stopped) -> No
         lost = {record.body for record in victims}
         assert all_bodies(store) == [body for body in stopped.bodies if body not in lost]
         # What a sound record follows is known to have been a record.
-        assert store.stats.damage_found == {"record": 1, "unit": 0, "unclear": 2}
+        assert store.stats.damage_found == {"record": 1, "unit": 0, "unclear": 2, "index": 0}
 
 
 # --- wrong units ------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_swapped_queue_files_give_nobody_the_messages_of_another_topic(
         assert bodies(store, "Orders") == [b"orders %d" % n for n in range(8)]
         assert bodies(store, "Letters") == [b"letters %d" % n for n in range(8)]
         assert store.stats.repaired_entries == 14
-        assert store.stats.damage_found == {"record": 0, "unit": 2, "unclear": 0}
+        assert store.stats.damage_found == {"record": 0, "unit": 2, "unclear": 0, "index": 0}
         assert store.known_gaps == ()
         assert all("wrong queue unit" in line for line in errors(caplog))
 
@@ -244,7 +244,7 @@ def test_wrong_unit_of_a_sound_record_is_told_from_a_damaged_record(
     stopped.set_unit(victim.queue_id, victim.queue_offset, unit)
     with stopped.open() as store:
         assert all_bodies(store) == stopped.bodies
-        assert store.stats.damage_found == {"record": 0, "unit": 1, "unclear": 0}
+        assert store.stats.damage_found == {"record": 0, "unit": 1, "unclear": 0, "index": 0}
         assert store.known_gaps == ()
 
 
@@ -254,7 +254,7 @@ def test_empty_slot_between_others_is_damage(stopped: Stopped, unit: tuple[int, 
     stopped.set_unit(victim.queue_id, victim.queue_offset, unit)
     with stopped.open() as store:
         assert all_bodies(store) == stopped.bodies
-        assert store.stats.damage_found == {"record": 0, "unit": 1, "unclear": 0}
+        assert store.stats.damage_found == {"record": 0, "unit": 1, "unclear": 0, "index": 0}
 
 
 def test_unit_into_the_middle_of_a_record_is_not_taken_for_a_damaged_record(
@@ -266,7 +266,7 @@ def test_unit_into_the_middle_of_a_record_is_not_taken_for_a_damaged_record(
     with stopped.open() as store:
         assert all_bodies(store) == stopped.bodies
         # Its message was found elsewhere, so it was the unit that was wrong.
-        assert store.stats.damage_found == {"record": 0, "unit": 1, "unclear": 0}
+        assert store.stats.damage_found == {"record": 0, "unit": 1, "unclear": 0, "index": 0}
         assert store.known_gaps == ()
 
 

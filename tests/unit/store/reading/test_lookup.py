@@ -96,7 +96,7 @@ def test_message_of_a_wrong_unit_is_served_at_its_offset_once(
         assert [one.body for one in found] == made[(SLOT - 2) * QUEUES :: QUEUES]
         assert unit_of(tmp_path, SLOT) == right
         assert (store.stats.repaired_entries, store.stats.damaged_reads) == (1, 0)
-        assert store.stats.damage_found == {"record": 0, "unit": 1, "unclear": 0}
+        assert store.stats.damage_found == {"record": 0, "unit": 1, "unclear": 0, "index": 0}
         for queue_id in range(QUEUES):
             assert bodies(store, queue_id=queue_id) == made[queue_id::QUEUES]
 

@@ -150,7 +150,7 @@ def test_sound_segments_need_no_checks_any_more(stopped: Stopped) -> None:
         assert unchecked(store) == [0, 0, 0]
         assert store.unchecked_bytes == store.stats.scrub_left_bytes == 0
         assert store.stats.scrub_bytes >= stopped.records[-1].log_offset
-        assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": 0}
+        assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": 0, "index": 0}
         assert all_bodies(store) == stopped.bodies
 
 
@@ -178,7 +178,7 @@ def test_all_kinds_of_records_and_queues_are_in_order(tmp_path: Path) -> None:
     store.close()
     with opened(tmp_path, **settings) as store:
         assert store.unchecked_bytes == 0
-        assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": 0}
+        assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": 0, "index": 0}
         assert store.stats.repaired_entries == 0
 
 
@@ -225,7 +225,7 @@ def test_damaged_record_is_found_and_named_without_a_read(
 ) -> None:
     victim = stopped.flip_record(VICTIM, FIELDS[field](len(stopped.victim.body)))
     with opened(stopped.root) as store:
-        assert store.stats.damage_found == {"record": 1, "unit": 0, "unclear": 0}
+        assert store.stats.damage_found == {"record": 1, "unit": 0, "unclear": 0, "index": 0}
         assert store.known_gaps == (stopped.gap(VICTIM),)
         assert unchecked(store) == [0, SEGMENT, 0]
         (line,) = [m for m in caplog.messages if m.startswith("damaged record")]
@@ -365,7 +365,7 @@ def test_wrong_unit_is_mended(stopped: Stopped, change: str) -> None:
     stopped.set_unit(stopped.victim.queue_id, stopped.victim.queue_offset, wrong)
     with opened(stopped.root) as store:
         assert store.stats.repaired_entries == 1
-        assert store.stats.damage_found == {"record": 0, "unit": 1, "unclear": 0}
+        assert store.stats.damage_found == {"record": 0, "unit": 1, "unclear": 0, "index": 0}
         assert store.known_gaps == ()
         assert all_bodies(store) == stopped.bodies
         assert unchecked(store) == [0, 0, 0]
@@ -383,7 +383,12 @@ def test_wrong_unit_met_by_a_read_is_mended_and_its_segment_scrubbed(stopped: St
             settle(store)
             assert store.stats.repaired_entries == times
             # The read could tell which of the two it was: the message was found elsewhere.
-            assert store.stats.damage_found == {"record": 0, "unit": times, "unclear": 0}
+            assert store.stats.damage_found == {
+                "record": 0,
+                "unit": times,
+                "unclear": 0,
+                "index": 0,
+            }
 
 
 @pytest.mark.parametrize("slot", [0, 1])
@@ -607,12 +612,12 @@ def test_puts_and_reads_go_on_while_it_scrubs(tmp_path: Path) -> None:
             store.dispatch()
             n += 1
         settle(store)
-        assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": 0}
+        assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": 0, "index": 0}
         assert bodies(store) == made
         store._sync.sync()
         store._scrub.ask_pass()  # type: ignore[union-attr]
         scrubbed(store, 2)
-        assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": 0}
+        assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": 0, "index": 0}
         assert store.unchecked_bytes == 0
     with opened(tmp_path) as store:
         assert bodies(store) == made
@@ -649,7 +654,7 @@ def test_deleted_segments_and_topics_of_a_pass_are_passed_by(
         store.delete_topic("Orders")
         held.go.set()
         scrubbed(store, 1)
-        assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": 0}
+        assert store.stats.damage_found == {"record": 0, "unit": 0, "unclear": 0, "index": 0}
         assert unchecked(store) == [0]
         assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
 
