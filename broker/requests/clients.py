@@ -75,10 +75,8 @@ class ClientRequests:
         data = HeartbeatData.parse(command.body)
         yield from _check_names(data)
         yield from self._prepare(data.consumers)
-        parts = _parts(data)
-        for number, part in enumerate(parts):
-            if number:
-                yield None
+        for part in _parts(data):
+            yield None
             if connection.closed:
                 # It has left its groups already, and would stay in these.
                 return None

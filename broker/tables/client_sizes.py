@@ -8,14 +8,14 @@ what they take, by a fifth to three times, because a text that two hold is count
 import sys
 from collections.abc import Collection, Mapping
 
-from aerobee.protocol.filters.subscription import TAG_TYPE, Subscription
+from aerobee.protocol.filters.subscription import Subscription
 
 # The object of a text, besides its characters.
 _TEXT_BYTES = 56
 _WIDEST = 4
 # What a subscription takes in a group beside its texts and sets, and in a member: its objects, the
-# places in dictionaries.
-_SUBSCRIPTION_BYTES = 176
+# places in dictionaries, the name of its language if it is not the usual one.
+_SUBSCRIPTION_BYTES = 240
 _STATED_BYTES = 64
 # The hash of a tag: a number.
 _CODE_BYTES = 32
@@ -29,12 +29,9 @@ def texts_bytes(texts: Collection[str]) -> int:
 
 def subscription_bytes(one: Subscription) -> int:
     """What a group's subscription to a topic takes."""
-    taken = _SUBSCRIPTION_BYTES + texts_bytes((one.topic, one.expression))
-    if one.type != TAG_TYPE:  # that text is there once for all
-        taken += texts_bytes((one.type,))
+    taken = _SUBSCRIPTION_BYTES + texts_bytes((one.topic, one.expression, *one.tags))
     if one.codes:
-        taken += sys.getsizeof(one.tags) + texts_bytes(one.tags)
-        taken += sys.getsizeof(one.codes) + _CODE_BYTES * len(one.codes)
+        taken += sys.getsizeof(one.tags) + sys.getsizeof(one.codes) + _CODE_BYTES * len(one.codes)
     return taken
 
 
