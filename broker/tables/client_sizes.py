@@ -29,10 +29,9 @@ def texts_bytes(texts: Collection[str]) -> int:
 
 def subscription_bytes(one: Subscription) -> int:
     """What a group's subscription to a topic takes."""
-    taken = _SUBSCRIPTION_BYTES + texts_bytes((one.topic, one.expression, *one.tags))
-    if one.codes:
-        taken += sys.getsizeof(one.tags) + sys.getsizeof(one.codes) + _CODE_BYTES * len(one.codes)
-    return taken
+    # The hashes are in a set as large as that of the tags.
+    codes = 2 * sys.getsizeof(one.tags) + _CODE_BYTES * len(one.codes) if one.codes else 0
+    return _SUBSCRIPTION_BYTES + codes + texts_bytes((one.topic, one.expression, *one.tags))
 
 
 def stated_bytes(stated: Mapping[str, str]) -> int:
