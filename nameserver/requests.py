@@ -181,9 +181,10 @@ class Requests:
             known = self._known_version(header)
             reading = loop.run_in_executor(None, self._read_registration, command, header, known)
             yield reading
+            read = reading.result()
             if isinstance(owner, Connection) and owner.closed:
                 return None  # the broker has gone, and nobody would notice any more
-            answer = self._registered(owner, command, header, reading.result())
+            answer = self._registered(owner, command, header, read)
         except (BadRequest, RouteLimitReached) as error:
             answer = _refused(command, error)
         return None if command.is_oneway else answer

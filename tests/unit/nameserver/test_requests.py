@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import struct
 import zlib
@@ -16,7 +17,10 @@ from aerobee.nameserver.requests import RequestOptions, Requests
 from aerobee.nameserver.routes import RouteTable
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.frames.frame import FrameDecoder
+from aerobee.remoting.caller import caller_set
+from aerobee.remoting.connection import Connection
 from aerobee.remoting.turns import Steps
+from tests.unit.remoting.conftest import ScriptedHandler
 
 IDENTITY = {
     "brokerName": "b-a",
@@ -369,3 +373,15 @@ def test_too_many_topics_are_code_1_with_the_limit(desk):
     answer = desk.register(plain_body("T1", "T2"))
     assert answer.code == 1
     assert "limit" in answer.remark
+
+
+async def test_a_broken_large_registration_of_a_broker_that_has_gone_is_nobody_s_error(desk):
+    gone = Connection(caller_set(), ScriptedHandler())
+    gone.closed = True
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
+    steps = desk.requests.handle(gone, make_request(103, REGISTRATION, b"{" * 10_000))
+    assert await _read_by_a_worker(steps) is not None
+    del steps
+    gc.collect()
+    assert errors == []
