@@ -180,6 +180,12 @@ class StoreSettings:
         within=(1, I32_MAX),
         why="""Largest message body. It has to fit a frame and a segment, with its properties; the
         default shrinks to fit small segments.""",
+        limit=Limit(
+            "the large batch that is being stored, one at a time: its messages and their records",
+            "code 13 with the reason",
+            'aerobee_refused_requests_total{reason="message_illegal"}',
+            bytes_each=26,
+        ),
     )
     page_cache_busy_timeout_ms: int = setting(
         1000,
