@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 from aerobee.broker.requests.notifications import Notifications
 from aerobee.broker.router import Handler
@@ -33,7 +33,7 @@ from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.headers.client import ConsumerListHeader, UnregisterClientHeader
 from aerobee.protocol.names import check_group_name, check_topic_name, is_light, retry_topic
 from aerobee.remoting.connection import Connection
-from aerobee.remoting.turns import Steps, Turns
+from aerobee.remoting.turns import Spread, Steps, Turns
 
 log = logging.getLogger("aerobee.broker.clients")
 
@@ -59,6 +59,9 @@ class ClientRequests:
         self._topics = topics
         self._groups = groups
         self._notifications = Notifications(clients, turns)
+        # A look at all connections that goes on; None: the next one begins anew.
+        self._expiring: Iterator[ConsumerGroup | None] | None = None
+        self._expiry = Spread(turns, self._expire_one)
 
     def handlers(self) -> dict[int, Handler]:
         """The handlers by request code."""
@@ -146,9 +149,20 @@ class ClientRequests:
             self._notify(group, force=True)
 
     def expire(self) -> None:
-        """Clients that were silent too long have left. Called by a timer."""
-        for group in self._clients.expire():
+        """Clients that were silent too long have left. Called by a timer; it may go on in later
+        turns."""
+        self._expiry.go_on()
+
+    def _expire_one(self) -> bool:
+        """Look at one connection; False when all were looked at."""
+        if self._expiring is None:
+            self._expiring = self._clients.expire()
+        for group in self._expiring:
+            if group is None:
+                return True
             self._notify(group, force=True)
+        self._expiring = None
+        return False
 
     def _notify(self, group: ConsumerGroup, *, force: bool) -> None:
         """Tell all members that the group changed, unless it or the broker is set not to.

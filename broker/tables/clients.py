@@ -160,22 +160,26 @@ class ClientTable:
             group for name in list(consumers) if (group := self._drop_consumer(connection, name))
         ]
 
-    def expire(self) -> list[ConsumerGroup]:
-        """Drop members that were silent too long, and connections that are in no group then;
-        returns the consumer groups that have lost a member."""
-        changed: list[ConsumerGroup] = []
+    def expire(self) -> Iterator[ConsumerGroup | None]:
+        """Drop members that were silent too long, and connections that are in no group then.
+
+        In steps of a connection each; yields the consumer groups that have lost a member.
+        """
         oldest = self._clock() - self._expiry_s
         for connection, (producers, consumers) in list(self._groups_of.items()):
-            for name in self._silent(producers, self._producers.get, connection, oldest):
+            produced = self._silent(producers, self._producers.get, connection, oldest)
+            consumed = self._silent(consumers, self._consumer_members, connection, oldest)
+            for name in produced:
                 self._drop_producer(connection, name)
-            for name in self._silent(consumers, self._consumer_members, connection, oldest):
+            for name in consumed:
                 if group := self._drop_consumer(connection, name):
-                    changed.append(group)
-            if connection not in self._groups_of:
+                    yield group
+            # In a later step it may have left by itself, and go on with something else.
+            if (produced or consumed) and connection not in self._groups_of:
                 host, port = connection.peer
                 log.info("client silent peer=%s:%d limit_s=%g", host, port, self._expiry_s)
                 connection.close("silent client")
-        return changed
+            yield None
 
     def _silent(
         self,

@@ -188,6 +188,24 @@ def test_silent_members_are_dropped_and_their_connection_closed(broker: Broker) 
     assert lively.notified() == ["g"]
 
 
+def test_silence_is_looked_for_a_connection_a_step(broker: Broker) -> None:
+    peers = [Peer(port) for port in range(1, 6)]
+    for peer in peers:
+        broker.beat(peer, f"c{peer.connection.peer[1]}", g={"T": "*"})
+    broker.tables.clock.now += 130
+    steps = broker.clients.expire()
+    for left in (4, 3):
+        group = next(steps)
+        assert group is not None
+        assert group.name == "g"
+        assert next(steps) is None
+        assert len(broker.clients) == left
+    # One leaves by itself meanwhile: it is not silent, and may go on with something else.
+    broker.clients.unregister(peers[2].connection, None, "g")
+    assert [step.name for step in steps if step is not None] == ["g", "g"]
+    assert [peer.closed for peer in peers] == [True, True, False, True, True]
+
+
 def test_a_group_left_silent_goes_without_its_connection(broker: Broker) -> None:
     peer = Peer(1)
     broker.beat(peer, "c1", g={"T": "*"}, h={"T": "*"})
@@ -385,7 +403,7 @@ def test_bytes_of_clients_are_counted_as_they_come_change_and_go() -> None:
             world.close(port)
         elif action > 0.98:
             world.clock.now += 100
-            world.table.expire()
+            list(world.table.expire())
         assert world.table.bytes == world.held()
         most = max(most, world.table.bytes)
     assert most > 10_000
