@@ -221,7 +221,7 @@ class Reader:
     ) -> bool:
         """Fill `result` from the entries of `data`; whether it ended before one that was wrong and
         is repaired now."""
-        frozen_at, find = self._frozen_at, self._log.segments.find
+        frozen_at, find, unpack = self._frozen_at, self._log.segments.find, SLOT_FIELDS.unpack_from
         memory_from = self._log.written - self._limits.memory_bytes
         # Full when another message would exceed one of these (old messages: the second pair).
         recent, old = room
@@ -260,12 +260,10 @@ class Reader:
                     base, written_end = segment.start, segment.start + segment.wrote
             is_good = False
             if checked_below <= log_offset and MIN_RECORD_BYTES <= size <= written_end - log_offset:
-                fields = SLOT_FIELDS.unpack_from(view, log_offset - base)
+                found, magic, found_id, number = unpack(view, log_offset - base)
                 # Half messages, rollbacks and fillers have number 0; so 0 is looked at closely.
-                is_good = fields[3] > 0 and (
-                    fields == (size, MESSAGE_MAGIC, queue_id, slot)
-                    or (is_listed and fields[:2] == (size, MESSAGE_MAGIC))
-                )
+                if number > 0 and found == size and magic == MESSAGE_MAGIC:
+                    is_good = (number == slot and found_id == queue_id) or is_listed
             if segment is None or not (
                 is_good or self._stands(queue, slot, log_offset, size, tags_code)
             ):
