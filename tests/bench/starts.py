@@ -29,12 +29,13 @@ from aerobee.protocol.message.record import StoreMessage
 from aerobee.protocol.message.record_layout import pack_host
 from aerobee.store.message_store import MessageStore
 
-from ..interop.brokers import Broker, StoreShape
+from ..interop.brokers import Broker
 from ..interop.kit import missing
 from ..interop.wire import Wire
 from .__main__ import KINDS, first_send
 from .loads import CACHE
 from .report import machine, middle, ratio, replace_table
+from .restart import shape
 
 _WAIT_S = 300.0
 _BATCH = 10
@@ -68,17 +69,6 @@ PARTS = (
     Contents("tables", "10,000 topics, 100,000 offsets", 10_000, 1, 10_000, 10),
 )
 ENDS = (("clean", "a clean stop"), ("idle", "kill -9, idle"), ("load", "kill -9 under sends"))
-
-
-def shape() -> StoreShape:
-    """Production sizes, and no retention."""
-    return StoreShape(
-        segment_bytes=1 << 30,
-        queue_segment_bytes=6_000_000,
-        index_slots=5_000_000,
-        index_entries=20_000_000,
-        extra={"fileReservedTime": "720", "diskSpaceCleanForciblyRatio": "0.97"},
-    )
 
 
 # --- making the stores ------------------------------------------------------------------------

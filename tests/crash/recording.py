@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import random
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.crash.aside import Aside
 from tests.crash.block_log import BlockLog, CrashState, Disk, choose_states
 from tests.crash.daemons import start_daemon
 from tests.crash.history import History, Promise
@@ -124,23 +124,14 @@ def record(folder: Path, plan: Plan) -> Recording:
     return Recording(plan, disk.block_log(), history, image, disk.log_path, lateness.worst_s)
 
 
-class Lateness:
+class Lateness(Aside):
     """Measures within its block how late the machine wakes a thread."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.worst_s = 0.0
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Lateness:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def work(self) -> None:
         while not self._done.is_set():
             asleep = time.monotonic()
             time.sleep(_NAP_S)

@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.crash.aside import Aside
 from tests.crash.daemons import start_daemon
 from tests.crash.history import History, Seen
 from tests.crash.link import CREATE_TOPIC, PULL, SEND, SUCCESS, Link, pull_fields, send_fields
@@ -62,43 +62,30 @@ def syncs_ended(trace: Path) -> int:
     return sum(1 for line in trace.read_text().splitlines() if ") = " in line or "resumed>" in line)
 
 
-class Bystander:
+class Bystander(Aside):
     """Somebody who asks for nothing that needs the disk. `answers` counts."""
 
     def __init__(self, port: int, history: History) -> None:
+        super().__init__()
         self.answers = 0
-        self.failure: BaseException | None = None
         self._port = port
         self._history = history
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Bystander:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            with Link(self._port) as link:
-                positions = dict.fromkeys(range(QUEUES), 0)
-                while not self._done.wait(0.005):
-                    assert link.call(HEART_BEAT, {}, _HEARTBEAT).code == SUCCESS
-                    queue_id = self.answers % QUEUES
-                    fields = pull_fields(TOPIC, queue_id, positions[queue_id], 0)
-                    answer = link.call(PULL, fields)
-                    positions[queue_id] = int(answer.ext["nextBeginOffset"])
-                    if answer.code == SUCCESS:
-                        self._history.seen += [
-                            Seen(TOPIC, queue_id, one.queue_offset, one.body)
-                            for one in records_of(answer.body)
-                        ]
-                    self.answers += 1
-        except BaseException as error:  # noqa: BLE001 - the judge reports it
-            self.failure = error
+    def work(self) -> None:
+        with Link(self._port) as link:
+            positions = dict.fromkeys(range(QUEUES), 0)
+            while not self._done.wait(0.005):
+                assert link.call(HEART_BEAT, {}, _HEARTBEAT).code == SUCCESS
+                queue_id = self.answers % QUEUES
+                fields = pull_fields(TOPIC, queue_id, positions[queue_id], 0)
+                answer = link.call(PULL, fields)
+                positions[queue_id] = int(answer.ext["nextBeginOffset"])
+                if answer.code == SUCCESS:
+                    self._history.seen += [
+                        Seen(TOPIC, queue_id, one.queue_offset, one.body)
+                        for one in records_of(answer.body)
+                    ]
+                self.answers += 1
 
 
 @dataclass

@@ -13,7 +13,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from tests import campaign
+from tests.crash.aside import Aside
 from tests.crash.attacks import LARGE, LARGE_KEY, LARGE_QUEUES
 from tests.crash.link import PULL, SEND, SUCCESS, SYSTEM_BUSY, Link, pull_fields, send_fields
 from tests.crash.memory_group import MemoryGroup
@@ -46,46 +46,33 @@ def _tools() -> None:
     need("memory cgroup")
 
 
-class GoodClient:
+class GoodClient(Aside):
     """Sends a message and reads it back, in steps of a hundredth of a second."""
 
     def __init__(self, port: int) -> None:
+        super().__init__()
         self.rounds = 0
         #: Sends that were refused because they had waited too long.
         self.busy = 0
-        self.failure: BaseException | None = None
         self._port = port
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> GoodClient:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            with Link(self._port) as link:
-                following = time.monotonic()
-                while not self._done.wait(max(0.0, following - time.monotonic())):
-                    # What was missed is not made up for: it would hide that somebody stood still.
-                    following = max(following + 1 / _RATE, time.monotonic())
-                    body = b"good %d" % self.rounds
-                    sent = link.call(SEND, send_fields("Good", 0, {"KEYS": "k"}), body)
-                    if sent.code == SYSTEM_BUSY:
-                        # Refused because it waited: nothing was stored, and it is not a round.
-                        self.busy += 1
-                        continue
-                    assert sent.code == SUCCESS, sent.remark
-                    at = int(sent.ext["queueOffset"])
-                    answer = link.call(PULL, pull_fields("Good", 0, at, 5_000))
-                    assert [one.body for one in records_of(answer.body)] == [body]
-                    self.rounds += 1
-        except BaseException as error:  # noqa: BLE001 - the judge reports it
-            self.failure = error
+    def work(self) -> None:
+        with Link(self._port) as link:
+            following = time.monotonic()
+            while not self._done.wait(max(0.0, following - time.monotonic())):
+                # What was missed is not made up for: it would hide that somebody stood still.
+                following = max(following + 1 / _RATE, time.monotonic())
+                body = b"good %d" % self.rounds
+                sent = link.call(SEND, send_fields("Good", 0, {"KEYS": "k"}), body)
+                if sent.code == SYSTEM_BUSY:
+                    # Refused because it waited: nothing was stored, and it is not a round.
+                    self.busy += 1
+                    continue
+                assert sent.code == SUCCESS, sent.remark
+                at = int(sent.ext["queueOffset"])
+                answer = link.call(PULL, pull_fields("Good", 0, at, 5_000))
+                assert [one.body for one in records_of(answer.body)] == [body]
+                self.rounds += 1
 
     def in_window(self, seconds: float) -> int:
         """Rounds in so many seconds."""
