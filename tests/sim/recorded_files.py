@@ -152,9 +152,14 @@ class RecordedFiles(MemoryFiles):
         self.fail_sync = ""
 
     def go_on_from(self, start: Start, journal: list[Event]) -> None:
-        """Take over another disk's past, which led to this one's image."""
+        """Take over another disk's past, which led to this one's image.
+
+        What was removed in it has a number of its own still: a crash may undo the removal.
+        """
         self.start = start
         self.journal = list(journal)
+        made = [event.node for event in journal if isinstance(event, Linked)]
+        self._next_number = max([self._next_number, *start.files, *start.directories, *made])
 
     def note(self, what: object) -> None:
         """Put a mark of the test's own into the journal."""

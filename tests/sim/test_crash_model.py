@@ -196,6 +196,25 @@ def test_a_disk_goes_on_from_an_earlier_place() -> None:
     later.close(fd)
 
 
+def test_what_was_removed_before_an_earlier_place_is_no_new_file() -> None:
+    """Its name may come back, and then with its own content."""
+    files = durable({"a": b"0"})
+    fd = files.open(f"{ROOT}/b", create=True)
+    files.write(fd, 0, b"1")
+    files.data_sync(fd)
+    files.close(fd)
+    files.remove(f"{ROOT}/b")
+    image, numbers = CrashModel.at(files.start, files.journal).newest()
+    later = RecordedFiles(ROOT, image, numbers=numbers)
+    later.go_on_from(files.start, files.journal)
+    fd = later.open(f"{ROOT}/c", create=True)
+    later.write(fd, 0, b"2")
+    later.data_sync(fd)
+    later.close(fd)
+    assert contents(later, "b") == {None, b"1"}
+    assert contents(later, "c") == {None, b"2"}
+
+
 # --- choices --------------------------------------------------------------------------------------
 
 
