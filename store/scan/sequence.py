@@ -4,9 +4,10 @@ The CRC covers a record's body only. A flipped bit in its topic, queue id or que
 record that looks sound and claims a slot that is not its own; believing it would displace a good
 message, or fill a disk with slots up to a number that never was. But numbers of a queue follow each
 other in the log, so a claim is believed when it is in sequence, when the queue's own entry agrees
-with it, when the records known to be lost explain what is missing, or when the next record of the
-queue follows on from it. A single claim that none of this supports is set aside: reported as
-damage, its slot kept free.
+with it, when it goes on from entries that name records behind those it displaces (a new numbering
+whose first records are damaged), when the records known to be lost explain what is missing, or when
+the next record of the queue follows on from it. A single claim that none of this supports is set
+aside: reported as damage, its slot kept free.
 
 Numbers that begin anew, as they do when a topic was deleted and used again, come in sequence too,
 and the old numbering gives way to them.
@@ -135,12 +136,14 @@ def nothing_is_sound(_queue: ConsumeQueue, _offset: int, _entry: QueueEntry) -> 
 
 @dataclass(slots=True)
 class _State:
-    """One queue in one walk: whether it had nothing before the walk, the number expected next, and
-    a claim waiting for its successor."""
+    """One queue in one walk: whether it had nothing before the walk, the number expected next, a
+    claim waiting for its successor, and the slot and log offset of the last entry that was met with
+    a later record than the one that claims its slot."""
 
     rebuilt: bool
     expected: int | None = None
     suspect: Run | None = None
+    later: tuple[int, int] | None = None
 
 
 class Sequences:
@@ -278,6 +281,11 @@ class Sequences:
         expected = queue.max_offset if state.expected is None else state.expected
         if 0 <= claim.first - expected <= self.lost:
             return claim.first == expected or state.expected is not None
+        if state.later is not None:
+            # The numbering began anew, and its first records are damaged: their entries say so.
+            slot, log_offset = state.later
+            if claim.first == slot + 1 and claim.log_offset > log_offset:
+                return True
         entry = queue.entry(claim.first)
         return entry is not None and entry.log_offset == claim.log_offset
 
@@ -354,7 +362,9 @@ class Sequences:
         if 0 < entry.size < PRE_BLANK_SIZE:
             self.conflicts += 1
             log_offset = ENTRY.unpack(wanted)[0]
-            if entry.log_offset > log_offset and self._sound(queue, offset, entry):
-                return
+            if entry.log_offset > log_offset:
+                self._states[queue].later = offset, entry.log_offset
+                if self._sound(queue, offset, entry):
+                    return
         queue.write_entries(offset, wanted)
         self.written += 1

@@ -104,6 +104,43 @@ def test_neighbours_damaged_alike_displace_no_others(
     store.close()
 
 
+@pytest.mark.parametrize("lost", [1, 2])
+def test_new_numbering_is_believed_though_its_first_records_are_damaged(
+    tmp_path: Path, lost: int
+) -> None:
+    """Only their entries say that they were there: the records can say nothing any more."""
+    running = tmp_path / "running"
+    store = MessageStore.open(small_settings(running))
+    store.put(message(b"of another topic", topic="Others"))
+    fill(store, 5)
+    assert store.delete_topic("Orders") == 1
+    for number in range(lost):
+        store.put(message(b"lost %d" % number))
+    store.put(message(b"kept"))
+    store.dispatch()
+    store._queue_flusher.flush(0)
+    damaged = read_all(store)[:lost]
+    root = adopt(kill_image(running, tmp_path / "killed"))
+    store.close()
+    for one in damaged:
+        flip(log_segment(root), one.log_offset + 90)
+    zero_entry(queue_file(root), lost)  # its dispatch was not on the disk yet
+    shutil.rmtree(root / "consumequeue" / "Others")  # so that the log is read from its beginning
+    store = MessageStore.open(small_settings(root))
+    assert {(gap.start, gap.end) for gap in store.recovery.gaps} == {
+        (one.log_offset, one.log_offset + one.size) for one in damaged
+    }
+    assert [body for body in bodies(store) if b"." not in body] == [b"kept"]
+    assert store.max_offset("Orders", 0) == lost + 1
+    assert store.close()
+
+
+def zero_entry(path: Path, slot: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[slot * 20 : slot * 20 + 20] = bytes(20)
+    path.write_bytes(data)
+
+
 @pytest.mark.parametrize("with_queues", [True, False])
 @pytest.mark.parametrize(("at", "bit"), [(2, 0x04), (86, 0x04)], ids=["size", "body length"])
 def test_a_length_that_leads_to_a_later_record_by_chance_costs_none_in_between(
