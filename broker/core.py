@@ -40,7 +40,7 @@ from aerobee.broker.tables.light_queues import LightGroupTable, LightTopicTable,
 from aerobee.broker.tables.offsets import Admission, committed_by_queue
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
-from aerobee.broker.workers import LoopCalls, WorkerAnswers
+from aerobee.broker.workers import BodyReader, LoopCalls, WorkerAnswers
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.headers.send import SendReply
@@ -78,6 +78,7 @@ class BrokerCore:
         self._loop = loop
         self.turns = Turns()
         self._on_loop = LoopCalls(loop)
+        self._bodies = BodyReader(loop)
         self._build_tables()
         self._build_appending()
         self._build_messages()
@@ -228,7 +229,7 @@ class BrokerCore:
     def _build_routers(self) -> None:
         settings, store = self.settings, self.store
         self._client_requests = ClientRequests(
-            settings, self.clients, self.topics, self.groups, self.turns
+            settings, self.clients, self.topics, self.groups, self.turns, self._bodies
         )
         query = QueryProcessor(
             store, settings.query_max_messages, settings.unique_query_max_messages
@@ -239,7 +240,7 @@ class BrokerCore:
             **query.handlers(),
             **self._client_requests.handlers(),
             **OffsetRequests(self.offsets, store).handlers(),
-            **LockRequests(self._locks).handlers(),
+            **LockRequests(self._locks, self._bodies).handlers(),
             **self._admin_handlers(),
         }
         pulls: dict[int, Handler] = {
@@ -302,7 +303,7 @@ class BrokerCore:
         later = WorkerAnswers(self._loop, stats)
         return {
             **TopicRequests(
-                settings, topics, groups, offsets, stats, store, self._on_loop, later
+                settings, topics, groups, offsets, stats, store, self._on_loop, later, self._bodies
             ).handlers(),
             **statistics.handlers(),
             **RuntimeRequests(settings, topics, store, stats, self.delays.level_stats).handlers(),
@@ -367,6 +368,7 @@ class BrokerCore:
         finally:
             await self._offsets_saver.close()
             self._state_pool.shutdown()
+            self._bodies.close()
 
 
 def _patience_s(settings: Settings) -> dict[int, float]:

@@ -32,6 +32,8 @@ _MAX_QUEUES = 65_536
 _PERM_ALL = 15
 # Eight values a topic; the table of topics is bounded by RouteLimits afterwards.
 _MAX_VALUES = 4_000_000
+# A version has three numbers.
+_MAX_VERSION_BYTES = 1024
 _LENGTH = struct.Struct(">i")
 
 
@@ -62,6 +64,10 @@ def read_registration(
 
 def read_data_version(body: bytes) -> DataVersion:
     """The body of QUERY_DATA_VERSION. Raises `BadRequest` (code 1)."""
+    if len(body) > _MAX_VERSION_BYTES:
+        raise BadRequest.system_error(
+            f"the data version has {len(body)} bytes, limit {_MAX_VERSION_BYTES}"
+        )
     try:
         return _version(loads(body)) if body else DataVersion()
     except (JsonError, ValueError) as error:

@@ -69,7 +69,7 @@ from aerobee.remoting.turns import Steps
 log = logging.getLogger("aerobee.nameserver")
 
 # Bodies above this are read by a worker. Compressed, a thousand times as much may be in it.
-_LARGE_REGISTRATION = 8 * 1024
+_LARGE_REGISTRATION = 2 * 1024
 _LARGE_COMPRESSED = 256
 
 

@@ -18,6 +18,7 @@ from aerobee.broker.router import Handler
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Heartbeat
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.topics import TopicTable
+from aerobee.broker.workers import BodyReader
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.clients import (
     CheckClientConfig,
@@ -53,11 +54,13 @@ class ClientRequests:
         topics: TopicTable,
         groups: GroupTable,
         turns: Turns,
+        bodies: BodyReader,
     ) -> None:
         self._settings = settings
         self._clients = clients
         self._topics = topics
         self._groups = groups
+        self._bodies = bodies
         self._notifications = Notifications(clients, turns)
         # A look at all connections that goes on; None: the next one begins anew.
         self._expiring: Iterator[ConsumerGroup | None] | None = None
@@ -75,7 +78,7 @@ class ClientRequests:
     def heartbeat(self, connection: Connection, command: Command) -> Steps:
         """Record what the client does. Members of a changed group, the sender too, are notified
         before the answer."""
-        data = HeartbeatData.parse(command.body)
+        data = yield from self._bodies.read(HeartbeatData.parse, command.body)
         yield from _check_names(data)
         yield from self._prepare(data.consumers)
         for part in _parts(data):
@@ -123,10 +126,11 @@ class ClientRequests:
             self._notify(left, force=False)
         return encode_success(command, ext={})
 
-    def check_config(self, _connection: Connection, command: Command) -> bytes:
+    def check_config(self, _connection: Connection, command: Command) -> Steps:
         """Whether this broker can filter as a consumer asks; consumers ask before they start."""
         if command.body:
-            subscription = CheckClientConfig.parse(command.body).subscription
+            check = yield from self._bodies.read(CheckClientConfig.parse, command.body)
+            subscription = check.subscription
             if subscription is not None and subscription.type != TAG_TYPE:
                 raise BadRequest.system_error(
                     "The broker does not support consumer to filter message by "
@@ -134,13 +138,13 @@ class ClientRequests:
                 )
         return encode_success(command)
 
-    def consumer_list(self, _connection: Connection, command: Command) -> bytes:
+    def consumer_list(self, _connection: Connection, command: Command) -> Steps:
         """The client ids of a group; none is code 1, not an empty list (protocol/WIRE.md 3.3)."""
         group = ConsumerListHeader.from_ext(command.ext).consumer_group
         client_ids = self._clients.consumer_ids(group)
         if not client_ids:
             raise BadRequest.system_error(f"no consumer for this group, {group}")
-        body = encode_consumer_list(client_ids)
+        body = yield from encode_consumer_list(client_ids)
         return encode_success(command, body)
 
     def connection_closed(self, connection: Connection) -> None:
@@ -193,8 +197,11 @@ def _check_names(data: HeartbeatData) -> Generator[None, None, None]:
 def _parts(data: HeartbeatData) -> list[HeartbeatData]:
     """A heartbeat as several that say together what it says."""
     producers, consumers = data.producer_groups, data.consumers
-    parts = [
-        HeartbeatData(data.client_id, (), consumers[start : start + _STEP])
-        for start in range(_STEP, len(consumers), _STEP)
+    return [
+        HeartbeatData(
+            data.client_id,
+            producers[start * _STEP : (start + 1) * _STEP],
+            consumers[start * _STEP : (start + 1) * _STEP],
+        )
+        for start in range(max(1, -(-max(len(producers), len(consumers)) // _STEP)))
     ]
-    return [HeartbeatData(data.client_id, producers, consumers[:_STEP]), *parts]

@@ -25,7 +25,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.topics import TopicTable, queues_of
-from aerobee.broker.workers import AnswerLater
+from aerobee.broker.workers import AnswerLater, BodyReader
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.common import encode_topic_list, parse_body
 from aerobee.protocol.bodies.topics import MULTI_TAG, SINGLE_TAG, TopicConfig
@@ -68,6 +68,7 @@ class TopicRequests:
         store: MessageStore,
         on_loop: OnOwner,
         later: AnswerLater,
+        bodies: BodyReader,
     ) -> None:
         self._limits = limits
         self._topics = topics
@@ -77,6 +78,7 @@ class TopicRequests:
         self._store = store
         self._on_loop = on_loop
         self._later = later
+        self._bodies = bodies
 
     def handlers(self) -> dict[int, Handler]:
         """The handlers by request code."""
@@ -206,7 +208,7 @@ class TopicRequests:
     def update_group(self, _connection: Connection, command: Command) -> Steps:
         """Create or change a group."""
         try:
-            group = GroupConfig.from_json(parse_body(command.body, "group configuration"))
+            group = yield from self._bodies.read(_read_group, command.body)
         except (ValueError, TypeError) as error:
             raise BadRequest.system_error(f"the group configuration is wrong: {error}") from error
         self._check_group(group)
@@ -290,3 +292,7 @@ class TopicRequests:
         if config is None:
             return not self._is_unused(topic)
         return queue_id < max(config.read_queues, config.write_queues)
+
+
+def _read_group(body: bytes) -> GroupConfig:
+    return GroupConfig.from_json(parse_body(body, "group configuration"))

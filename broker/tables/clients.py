@@ -79,7 +79,7 @@ class ConsumerGroup:
 
     def client_ids(self) -> list[str]:
         """Each client once, in the order they came."""
-        return list(dict.fromkeys(member.client_id for member in self.members.values()))
+        return list(dict.fromkeys([member.client_id for member in self.members.values()]))
 
     def find(self, client_id: str) -> Member | None:
         """The member with this client id."""

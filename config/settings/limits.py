@@ -249,13 +249,13 @@ class LimitSettings:
     max_request_bytes: int = setting(
         2 * _MIB,
         within=(64 * _KIB, 256 * _MIB),
-        why="""Largest body of a request that carries no messages (heartbeats, locks, settings): one
-        JSON document is read in one go, and holds everybody else up meanwhile.""",
+        why="""Largest body of a request that carries no messages (heartbeats, locks, settings): a
+        large JSON document takes up to a second of a thread that reads one after the other.""",
         limit=Limit(
             "the body of a request without messages, and what is made of it",
             "code 1 with the reason",
             'aerobee_refused_requests_total{reason="system_error"}',
-            bytes_each=10,
+            bytes_each=28,
         ),
     )
     max_topics: int = setting(

@@ -7,7 +7,7 @@ client did not send them (protocol/WIRE.md 8). Lists are bounded by LIMIT: one c
 groups is a mistake or an attack.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -26,15 +26,18 @@ from aerobee.protocol.bodies.common import (
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.subscription import (
     ALL_MESSAGES,
+    TAG_SEPARATOR,
     TAG_TYPE,
     Subscription,
     parse_tag_expression,
     tag_subscription,
 )
-from aerobee.protocol.frames.fastjson import dumps
+from aerobee.protocol.frames.fastjson import dumps, dumps_in_steps
 
-# Groups and subscriptions of one client, tags of one subscription, queues of one lock request.
+# Groups and subscriptions of one client, tags of one subscription.
 LIMIT = 1_000
+# Queues of one lock request: a group has those of all its topics there.
+LIMIT_LOCKS = 20 * LIMIT
 # Client ids are `ip@pid#nanos@unit`; this leaves room for long instance names.
 MAX_CLIENT_ID_CHARS = 512
 
@@ -154,6 +157,11 @@ def parse_subscription(value: Any) -> Subscription:
     if bool_member(members, "classFilterMode", False):
         return Subscription(topic, expression, kind, version, class_filter=True)
     tags = text_list(list_member(members, "tagsSet", LIMIT), "tagsSet")
+    named = expression.count(TAG_SEPARATOR) + 1
+    if named > LIMIT:
+        raise BadRequest.system_error(
+            f"the expression for topic {topic[:255]} names {named} tags, limit {LIMIT}"
+        )
     if tags and expression != ALL_MESSAGES:
         return tag_subscription(topic, expression, tags, version)
     return parse_tag_expression(topic, expression, version)
@@ -204,8 +212,7 @@ class LockBatch(msgspec.Struct, frozen=True):
     def parse(cls, body: bytes) -> "LockBatch":
         """BadRequest (code 1) names what is missing, broken or too much."""
         members = parse_body(body, "lock request")
-        # A group has the queues of all its topics here: more than LIMIT is possible.
-        queues = list_member(members, "mqSet", LIMIT * 20)
+        queues = list_member(members, "mqSet", LIMIT_LOCKS)
         return cls(
             _client_id(members, "clientId"),
             text_member(members, "consumerGroup"),
@@ -218,9 +225,9 @@ class LockBatch(msgspec.Struct, frozen=True):
         return dumps(members)
 
 
-def encode_locked_queues(queues: Iterable[MessageQueue]) -> bytes:
-    """The answer to LOCK_BATCH_MQ: the queues that are held now."""
-    return dumps({"lockOKMQSet": list(queues)})
+def encode_locked_queues(queues: Iterable[MessageQueue]) -> Generator[None, None, bytes]:
+    """The answer to LOCK_BATCH_MQ, in steps: the queues that are held now."""
+    return dumps_in_steps({"lockOKMQSet": list(queues)})
 
 
 def parse_locked_queues(body: bytes) -> list[MessageQueue]:
@@ -229,9 +236,9 @@ def parse_locked_queues(body: bytes) -> list[MessageQueue]:
     return [MessageQueue.from_json(queue) for queue in list_member(members, "lockOKMQSet", 1 << 31)]
 
 
-def encode_consumer_list(client_ids: Iterable[str]) -> bytes:
-    """The answer to GET_CONSUMER_LIST_BY_GROUP."""
-    return dumps({"consumerIdList": list(client_ids)})
+def encode_consumer_list(client_ids: Iterable[str]) -> Generator[None, None, bytes]:
+    """The answer to GET_CONSUMER_LIST_BY_GROUP, in steps."""
+    return dumps_in_steps({"consumerIdList": list(client_ids)})
 
 
 def parse_consumer_list(body: bytes) -> list[str]:

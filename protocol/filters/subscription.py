@@ -17,6 +17,7 @@ from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.hashing import java_hash, tag_code
 
 ALL_MESSAGES = "*"
+TAG_SEPARATOR = "||"
 TAG_TYPE = "TAG"
 SQL_TYPE = "SQL92"
 
@@ -56,7 +57,7 @@ def parse_tag_expression(topic: str, expression: str | None, version: int = 0) -
 
 
 def _parts(expression: str) -> list[str]:
-    parts = expression.split("||")
+    parts = expression.split(TAG_SEPARATOR)
     if not any(parts):
         raise BadRequest(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,

@@ -60,8 +60,9 @@ SETTINGS: dict[str, int] = {
 # entries of clients, 500,000 offsets.
 CLIENT_ENTRIES = 140_000
 WIDE_GROUPS = 20
-# Groups and subscriptions of a client, tags of a subscription, queues of a lock request.
+# Groups and subscriptions of a client, tags of a subscription.
 LIST = 1_000
+LOCKS = 20_000
 PROPERTIES = 32_000
 HEADER = 200 * KIB
 KV_ENTRIES = 20_000
@@ -312,7 +313,13 @@ def _heartbeats(full: Full) -> list[list[Request]]:
         {"clientID": "c2", "producerDataSet": [], "consumerDataSet": _cut(full, groups)},
         {"clientID": "c3", "producerDataSet": [], "consumerDataSet": tags},
     ]
-    return [[Request(Code.HEART_BEAT, {}, _json(body))] for body in bodies]
+    return [[Request(Code.HEART_BEAT, {}, body)] for body in (*map(_json, bodies), _odd(full))]
+
+
+def _odd(full: Full) -> bytes:
+    """What is no standard JSON is read by Python: escapes, of which there may be a million."""
+    text = b"\\n" * (full.most(SETTINGS["max_request_bytes"]) // 2 - KIB)
+    return b"{'clientID':'c4','producerDataSet':[],'others':'" + text + b"'}"
 
 
 def _unregistered(full: Full) -> list[list[Request]]:
@@ -334,8 +341,8 @@ def _checked_config(full: Full) -> list[list[Request]]:
 def _locks(code: int) -> Inputs:
     def inputs(full: Full) -> list[list[Request]]:
         queues = [
-            {"topic": name, "brokerName": "b", "queueId": 0}
-            for name in full.topics[: full.most(LIST)]
+            {"topic": "T", "brokerName": "b", "queueId": number}
+            for number in range(full.most(LOCKS))
         ]
         body = {"clientId": "c1", "consumerGroup": GROUP, "mqSet": _cut(full, queues)}
         return [[Request(code, {}, _json(body))]]

@@ -21,12 +21,13 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
 
+from aerobee.broker import workers
 from aerobee.broker.router import Handler
 from aerobee.broker.scheduler import Scheduler
 from aerobee.broker.tables.state_file import JsonStateFile
@@ -72,17 +73,14 @@ class Known(NamedTuple):
     why: str
 
 
-_DOCUMENT = "one JSON document, which limits.max_request_bytes and its number of values bound"
 _KEYS = "one message of 6,400 keys is one round of the dispatch to the index"
 _READ = "one read of the store: 32,768 empty messages, or as many entries passed over"
 _NAMES = "one look at each topic, of 50,000; asked by administrators"
-_LOCKED = "1,000 queues, the most that a request may name"
 _STAGES = "a name for each stage, some 35,000; sent once for a batch of a job"
 
 #: What is not cut into steps. Its figures are those of today and a tenth: none may grow.
 EXCEPTIONS: dict[tuple[str, int], Known] = {
-    ("broker", Code.HEART_BEAT): Known(142, _DOCUMENT),
-    ("broker", Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP): Known(55, _DOCUMENT),
+    ("broker", Code.HEART_BEAT): Known(3, "a group's subscriptions, 1,000 here, are noted at once"),
     ("broker", Code.SEND_MESSAGE): Known(28, _KEYS),
     ("broker", Code.SEND_MESSAGE_V2): Known(28, _KEYS),
     ("broker", Code.SEND_BATCH_MESSAGE): Known(
@@ -96,9 +94,6 @@ EXCEPTIONS: dict[tuple[str, int], Known] = {
     ("broker", Code.GET_CONSUMER_CONNECTION_LIST): Known(
         11, "the tags of all subscriptions of a group, as many as a heartbeat has room for"
     ),
-    ("broker", Code.GET_CONSUMER_LIST_BY_GROUP): Known(10, "10,000 client ids of one group"),
-    ("broker", Code.LOCK_BATCH_MQ): Known(16.5, _LOCKED),
-    ("broker", Code.UNLOCK_BATCH_MQ): Known(7.5, _LOCKED),
     ("broker", Code.STAGE_INTENT): Known(63, _STAGES),
     ("broker", Code.STAGE_STATUS): Known(66, _STAGES),
     ("broker", Code.STAGE_ABORT): Known(86, _STAGES),
@@ -169,7 +164,7 @@ class Rig:
         # Registrations list all topics, and keep the list for who asks for it next.
         settings["nameserver_enabled"] = False
         found: dict[tuple[str, int], list[Measured]] = {}
-        with memory_folder() as folder, _by_themselves():
+        with memory_folder() as folder, _by_themselves(), _large_bodies_from(share):
             async with Target(folder, **settings) as target:
                 rig = cls(target, share)
                 await rig.full.fill()
@@ -228,6 +223,11 @@ class Rig:
             patch.object(KvFile, "save", counting(KvFile.save)),
         ):
             yield
+
+
+def _large_bodies_from(share: float) -> AbstractContextManager[object]:
+    """What is a large body to a worker is one at that share too."""
+    return patch("aerobee.broker.workers._SMALL_BODY", int(workers._SMALL_BODY * share))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
+from aerobee.broker.workers import BodyReader
 from aerobee.config.model import Settings
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.frames.frame import FrameDecoder
@@ -24,6 +25,7 @@ from aerobee.store.disk.owner import OnOwner
 from tests.inline_loop import INLINE, drive
 
 NOW_MS = 1_700_000_000_000
+BODIES = BodyReader(INLINE)
 
 
 class Peer:

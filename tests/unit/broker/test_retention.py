@@ -22,7 +22,7 @@ from aerobee.protocol.frames.command import Command
 from aerobee.store.errors import StoreClosed
 from aerobee.store.message_store import MessageStore
 from tests.inline_loop import drive, made
-from tests.unit.broker.clients_support import Peer, Tables, request
+from tests.unit.broker.clients_support import BODIES, Peer, Tables, request
 from tests.unit.store.retention_support import (
     HOUR_MS,
     Hours,
@@ -188,6 +188,7 @@ def requests_of(store: MessageStore, tmp_path: Path, stats: BrokerStats) -> tupl
             store,
             on_loop,
             later,
+            BODIES,
         ).handlers(),
     }
 

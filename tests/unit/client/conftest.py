@@ -34,6 +34,7 @@ from aerobee.protocol.message.record import StoreMessage, encode_record
 from aerobee.protocol.message.record_layout import pack_host
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.server import RemotingServer
+from tests.inline_loop import drive
 
 Answer = Callable[[Connection, Command], bytes | None]
 
@@ -181,7 +182,7 @@ class FakeBroker(Peer):
         members = sorted(self.members[command.ext["consumerGroup"]])
         if not members:
             return encode_response(command, 1, "no consumer for this group")
-        return encode_response(command, 0, body=encode_consumer_list(members))
+        return encode_response(command, 0, body=drive(encode_consumer_list(members)))
 
     def on_310(self, connection: Connection, command: Command) -> bytes:
         header = SendMessageHeader.from_command(command)
@@ -265,7 +266,7 @@ class FakeBroker(Peer):
         for queue in request.queues:
             self.locks.setdefault(queue, request.client_id)
         held = [queue for queue in request.queues if self.locks[queue] == request.client_id]
-        return encode_response(command, 0, body=encode_locked_queues(held))
+        return encode_response(command, 0, body=drive(encode_locked_queues(held)))
 
     def on_42(self, connection: Connection, command: Command) -> bytes:
         request = LockBatch.parse(command.body)

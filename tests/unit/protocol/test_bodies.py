@@ -71,6 +71,16 @@ def test_wrong_hashes_are_not_believed() -> None:
     assert subscription.codes == {65}
 
 
+@pytest.mark.parametrize("tags", [[], ["a"]])
+def test_an_expression_has_as_many_tags_as_the_list_may_have(tags: list[str]) -> None:
+    named = [f"t{number}" for number in range(LIMIT + 1)]
+    expression = "||".join(named[:LIMIT])
+    value = {"topic": "T", "subString": expression, "tagsSet": tags}
+    assert len(parse_subscription(value).tags) == (1 if tags else LIMIT)
+    value["subString"] = "||".join(named)
+    assert "names 1001 tags, limit 1000" in refusal(lambda: parse_subscription(value))
+
+
 def test_sql_and_class_filters_carry_no_tags() -> None:
     sql = parse_subscription({"topic": "T", "subString": "a > 1", "expressionType": "SQL92"})
     assert (sql.type, sql.expression, len(sql.codes)) == ("SQL92", "a > 1", 0)

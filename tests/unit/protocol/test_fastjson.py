@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -282,3 +283,19 @@ def test_a_key_as_object_or_as_text_is_the_same_queue() -> None:
     assert as_object == as_text
     [key] = as_object
     assert MessageQueue.from_key(key) == MessageQueue("T", "b", 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{'a':'" + "\\n" * 100_000 + "'}", '{a:"' + "\\t" * 100_000 + '"}', "//\n" * 70_000 + "{}"],
+    ids=["single quotes", "double quotes", "comments"],
+)
+def test_escapes_and_comments_cost_few_bytes_on_the_way(text: str) -> None:
+    """A repeated group of a regular expression keeps its places, unless it is possessive."""
+    tracemalloc.start()
+    try:
+        loads(text)
+        held = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert held < 10 * len(text)

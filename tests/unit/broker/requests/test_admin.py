@@ -32,6 +32,7 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.stats import StoreStats, StoreStatsService
 from tests.unit.broker.clients_support import (
+    BODIES,
     Endless,
     Peer,
     Queues,
@@ -103,7 +104,7 @@ class Admin:
             **changes,
         )
         requests = ClientRequests(
-            self.settings, tables.clients, tables.topics, tables.groups, Endless()
+            self.settings, tables.clients, tables.topics, tables.groups, Endless(), BODIES
         )
         self.handlers = {
             **TopicRequests(
@@ -115,6 +116,7 @@ class Admin:
                 cast("MessageStore", QueueStore(tables.queues, self)),
                 here,
                 at_once,
+                BODIES,
             ).handlers(),
             **StatsRequests(
                 "b-a",

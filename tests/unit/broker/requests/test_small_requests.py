@@ -11,7 +11,8 @@ from aerobee.broker.requests.locks import LockRequests, OrderLocks
 from aerobee.broker.requests.offsets import OffsetRequests
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
-from tests.unit.broker.clients_support import Clock, Peer, Tables, answer, request
+from tests.inline_loop import drive
+from tests.unit.broker.clients_support import BODIES, Clock, Peer, Tables, answer, request
 
 PEER = Peer(1).connection
 
@@ -101,7 +102,7 @@ def lock_body(client_id: str, *queue_ids: int, topic: str = "T") -> bytes:
 
 def test_only_queues_now_held_are_answered() -> None:
     clock = Clock()
-    requests = LockRequests(OrderLocks(60.0, clock))
+    requests = LockRequests(OrderLocks(60.0, clock), BODIES)
 
     def lock(client_id: str, *queue_ids: int) -> list[int]:
         reply = answer(requests.lock(PEER, request(41, body=lock_body(client_id, *queue_ids))))
@@ -117,8 +118,8 @@ def test_only_queues_now_held_are_answered() -> None:
 
 
 def test_locks_take_only_names_that_can_be() -> None:
-    requests = LockRequests(OrderLocks(60.0, Clock()))
+    requests = LockRequests(OrderLocks(60.0, Clock()), BODIES)
     with pytest.raises(BadRequest, match="topic"):
-        requests.lock(PEER, request(41, body=lock_body("c1", 0, topic="../T")))
+        drive(requests.lock(PEER, request(41, body=lock_body("c1", 0, topic="../T"))))
     with pytest.raises(BadRequest, match="no body"):
-        requests.unlock(PEER, request(42))
+        drive(requests.unlock(PEER, request(42)))

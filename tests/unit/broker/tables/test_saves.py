@@ -35,7 +35,15 @@ from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.remoting.turns import Steps
 from aerobee.store.errors import StoreNotWritable
 from tests.inline_loop import INLINE, drive
-from tests.unit.broker.clients_support import NOW_MS, Endless, Peer, Tables, heartbeat_body, request
+from tests.unit.broker.clients_support import (
+    BODIES,
+    NOW_MS,
+    Endless,
+    Peer,
+    Tables,
+    heartbeat_body,
+    request,
+)
 
 
 class CountedFile(JsonStateFile):
@@ -239,6 +247,7 @@ async def test_limits_count_what_is_being_made(tmp_path: Path) -> None:
         *(None,) * 3,
         lambda call: call(),
         None,  # type: ignore[arg-type]
+        BODIES,
     )
 
     def create(name: str, queues: int) -> Steps:
@@ -312,7 +321,9 @@ async def test_a_group_that_is_being_configured_is_not_made_by_its_consumers(
 async def test_a_heartbeat_with_500_groups_costs_two_saves_of_each_table(tmp_path: Path) -> None:
     world = World(tmp_path)
     tables = Tables(tmp_path / "clients")
-    requests = ClientRequests(world.settings, tables.clients, world.topics, world.groups, Endless())
+    requests = ClientRequests(
+        world.settings, tables.clients, world.topics, world.groups, Endless(), BODIES
+    )
     body = heartbeat_body("c1", {f"g{n}": {"T": "*"} for n in range(500)})
     peer = Peer(1)
     answer = await serve(requests.heartbeat(peer.connection, request(34, body=body)))
@@ -334,7 +345,9 @@ async def test_a_heartbeat_with_500_groups_costs_two_saves_of_each_table(tmp_pat
 async def test_a_heartbeat_of_many_groups_is_served_in_steps(tmp_path: Path) -> None:
     tables = Tables(tmp_path)
     settings = Settings.for_tests()
-    requests = ClientRequests(settings, tables.clients, tables.topics, tables.groups, Endless())
+    requests = ClientRequests(
+        settings, tables.clients, tables.topics, tables.groups, Endless(), BODIES
+    )
     body = heartbeat_body("c1", {f"g{n}": {"T": "*"} for n in range(80)})
     members: list[int] = []
     for step in requests.heartbeat(Peer(1).connection, request(34, body=body)):
@@ -346,7 +359,9 @@ async def test_a_heartbeat_of_many_groups_is_served_in_steps(tmp_path: Path) -> 
 
 async def test_a_client_that_leaves_during_its_heartbeat_is_in_no_group(world: World) -> None:
     tables_clients = Tables(world.topics_file.path.parent / "c").clients
-    requests = ClientRequests(world.settings, tables_clients, world.topics, world.groups, Endless())
+    requests = ClientRequests(
+        world.settings, tables_clients, world.topics, world.groups, Endless(), BODIES
+    )
     peer = Peer(1)
     steps = requests.heartbeat(
         peer.connection, request(34, body=heartbeat_body("c1", {"g": {"T": "*"}}))
@@ -487,6 +502,7 @@ async def test_a_change_of_a_topic_waits_for_its_deletion(world: World) -> None:
         None,  # type: ignore[arg-type]
         lambda call: call(),
         None,  # type: ignore[arg-type]
+        BODIES,
     )
     await world.topics.update(TopicConfig("T", 4, 4))
     await world.topics.withdraw("T")

@@ -20,6 +20,7 @@ from aerobee.protocol.headers.client import PullMessageHeader, SendBackHeader
 from aerobee.protocol.headers.send import SendMessageHeader
 from aerobee.protocol.message.properties import decode_properties
 from aerobee.remoting.connection import Connection
+from tests.inline_loop import drive
 
 RETRY = "%RETRY%g"
 FAST = {
@@ -229,7 +230,7 @@ async def test_a_member_list_without_us_changes_nothing(broker, start, seen, unt
 
     def strangers(_, command):
         asked.append(command)
-        return encode_response(command, 0, body=encode_consumer_list(["stranger"]))
+        return encode_response(command, 0, body=drive(encode_consumer_list(["stranger"])))
 
     broker.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = strangers
     heartbeats = len(broker.of(RequestCode.HEART_BEAT))
