@@ -42,6 +42,8 @@ test: bring
 # Before a change to store/, remoting/ or a recovery is done: all suites in full. The figures of those
 # that ran go into docs/reliability.md; ARGS="-k NAME" runs some.
 campaign: bring
+	@$(PYTHON_IN_VENV) -m pip install --quiet --constraint requirements/dev.txt atheris || \
+	  echo 'campaign: atheris does not install here, so no inputs led by coverage'
 	@mkdir -p .run && rm -f $(FIGURES)
 	AEROBEE_CAMPAIGN=full AEROBEE_FIGURES="$(CURDIR)/$(FIGURES)" \
 	  $(PYTEST) tests $(PARALLEL) -o faulthandler_timeout=3600 --durations=20 $(ARGS)

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -153,6 +154,7 @@ class Wire:
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), WAIT_S)
         self._decoder = FrameDecoder()
+        self._answers: deque[Command] = deque()
 
     def __enter__(self) -> Wire:
         return self
@@ -170,12 +172,12 @@ class Wire:
         self._socket.sendall(make_request(code, dict(ext), body).encode())
 
     def answer(self) -> Command:
-        """The next answer."""
-        while True:
+        """The next answer, or the next request of the broker's; several may come at once."""
+        while not self._answers:
             data = self._socket.recv(65536)
             assert data, "the broker closed the connection"
-            for answer in self._decoder.feed(data):
-                return answer
+            self._answers.extend(self._decoder.feed(data))
+        return self._answers.popleft()
 
     def send_message(self, topic: str, body: bytes) -> Command:
         """SEND_MESSAGE_V2 into queue 0, creating the topic (protocol/WIRE.md 3.1)."""

@@ -134,9 +134,11 @@ def test_limits_of_pulls_that_wait_change(serve: Serve, tmp_path: Path) -> None:
 
 def test_limit_of_bytes_of_clients_changes(serve: Serve, tmp_path: Path) -> None:
     broker = Configured(serve, tmp_path, "[limits]\nclient_bytes = 1048576\n")
-    tags = "||".join(f"t{number}" for number in range(20_000))
-    subscription = {"topic": "T", "subString": tags, "subVersion": 1}
-    consumer = {"groupName": "g", "subscriptionDataSet": [subscription]}
+    tags = "||".join(f"t{number}" for number in range(1_000))
+    subscriptions = [
+        {"topic": f"T{number}", "subString": tags, "subVersion": 1} for number in range(20)
+    ]
+    consumer = {"groupName": "g", "subscriptionDataSet": subscriptions}
     body = json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode()
     used = 'aerobee_limit_used_ratio{limit="limits.client_bytes"}'
     with Wire(broker.daemon.port) as wire:
