@@ -89,7 +89,21 @@ def pytest_terminal_summary(
         for suite, seconds in times.most_common():
             minutes, rest = divmod(round(seconds), 60)
             terminalreporter.write_line(f"{minutes:3}:{rest:02} {suite}")
+    _show_measured(terminalreporter)
     terminalreporter.write_line(_headline(config))
+
+
+def _show_measured(terminalreporter: pytest.TerminalReporter) -> None:
+    """What campaigns have to print: lines that tests recorded as `measured`."""
+    lines = [
+        str(value)
+        for one in terminalreporter.stats.get("passed", [])
+        for name, value in one.user_properties
+        if name == "measured"
+    ]
+    if campaign.is_full() and lines:
+        terminalreporter.section("measured")
+        terminalreporter.write_line("\n".join(lines))
 
 
 @pytest.fixture(scope="session")
