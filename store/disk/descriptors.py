@@ -5,8 +5,9 @@ touched and closed when others need the room. A file with unsynced writes keeps 
 kernel reports a failed write back once per open descriptor, docs/reliability.md 3.2); if all open
 files are in that state, the one chosen to go is synced on the spot.
 
-Threads: the store's caller opens, writes and evicts; the flush thread syncs. `_lock` guards the
-open list and closing; a file being synced is never closed under the flush thread's feet. A file
+Threads: the store's caller opens, writes and evicts; the flush thread syncs, and so does the caller
+what it evicts. `_lock` guards the open list and closing; a file is closed when nobody is syncing it
+any more, or a sync of its descriptor's number could be that of another file by then. A file
 that is on its way out and being synced is no longer `dirty` and not yet synced: a flush that is to
 leave nothing unsynced waits for it (`wait_evicted`).
 """
@@ -58,7 +59,8 @@ class QueueFile:
         self.high = 0
         self.synced_high = 0
         self.used = False
-        self.syncing = False
+        # By how many threads.
+        self.syncing = 0
         self.unlinked = False
 
 
@@ -105,22 +107,25 @@ class DescriptorCache:
         self.dirty[file] = None
 
     def sync(self, file: QueueFile) -> bool:
-        """Flush thread: sync the file; False if there was nothing to do. Raises OSError."""
+        """Sync the file; False if there was nothing to do. Raises OSError."""
         with self._lock:
             self.dirty.pop(file, None)
             self.rewritten.pop(file, None)
             if file.fd < 0 or file.writes == file.synced_writes:
                 return False
-            file.syncing = True
+            file.syncing += 1
             fd, writes, high = file.fd, file.writes, file.high
         try:
             self._files.data_sync(fd)
         finally:
             with self._lock:
-                file.syncing = False
-                if file.unlinked:
+                file.syncing -= 1
+                if file.unlinked and not file.syncing:
                     self._close(file)
-        file.synced_writes, file.synced_high = writes, high
+        with self._lock:
+            # Of two that sync it the one that began first may end last.
+            file.synced_writes = max(file.synced_writes, writes)
+            file.synced_high = max(file.synced_high, high)
         return True
 
     def wait_evicted(self) -> None:

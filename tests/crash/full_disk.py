@@ -164,11 +164,12 @@ class Story:
         """What the daemon does not serve as it promised. While segments go, a look that began
         before may end after: it is repeated."""
         promise = promise or Promise()
-        for _ in range(10 if promise.expiry else 1):
+        deadline = time.monotonic() + (WAIT_S if promise.expiry else 0.0)
+        while True:
             wrong = check(self.history, served(daemon.port, self.store), promise)
-            if not wrong:
-                break
-        return wrong
+            if not wrong or time.monotonic() >= deadline:
+                return wrong
+            time.sleep(0.1)
 
 
 def starts(daemon: Served) -> bool:
