@@ -319,7 +319,8 @@ class SendProcessor:
             self._count_failure(command)
             raise
         self._stats.stored(self._stats.topic(header.topic), result.count, result.size)
-        queue_id = batch.messages[0].queue_id
+        assert batch.first is not None
+        queue_id = batch.first.queue_id
         del batch
         msg_ids: list[str] = []
         prefix, offsets = self._msg_id_prefix, result.log_offsets

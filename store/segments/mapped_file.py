@@ -132,7 +132,7 @@ class MappedFile:
         assert self._map is not None
         return self._map.find(pattern, position, end)
 
-    def append(self, records: Iterable[bytes | bytearray], store_ms: int) -> None:
+    def append(self, records: Iterable[bytes | memoryview], store_ms: int) -> None:
         """Copy `records`, for which there is room, behind what is written; the mark moves last.
 
         The writer's. `store_ms` is the store time of the last record. Records are copied one after

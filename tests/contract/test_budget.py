@@ -84,7 +84,7 @@ EXCEPTIONS: dict[tuple[str, int], Known] = {
     ("broker", Code.SEND_MESSAGE): Known(28, _KEYS),
     ("broker", Code.SEND_MESSAGE_V2): Known(28, _KEYS),
     ("broker", Code.SEND_BATCH_MESSAGE): Known(
-        290, "a batch, of 190,000 empty messages here, is appended at once, or not at all"
+        60, "a batch, of 190,000 empty messages here, is appended at once, or not at all"
     ),
     ("broker", Code.PULL_MESSAGE): Known(90, _READ),
     ("broker", Code.LITE_PULL_MESSAGE): Known(90, _READ),

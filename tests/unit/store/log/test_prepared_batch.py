@@ -35,8 +35,11 @@ def test_the_bytes_are_those_of_a_batch_encoded_at_once(
     tmp_path: Path, sealed: bool, host: str
 ) -> None:
     born = pack_host(host, 5000)
+    # Many of one size, a few, and each another one.
+    sizes = [10] * 300 + [11] * 15 + [12] * 16 + [10 + n % 3 for n in range(200)] + [10] * 20
     batch = [
-        message(b"b%d" % n, unique=f"U{n}", tags=f"T{n % 3}", born_host=born) for n in range(500)
+        message(b"%03d" % n + bytes(size), unique=f"U{n:03}", tags=f"T{n % 3}", born_host=born)
+        for n, size in enumerate(sizes)
     ]
     logs, results = [], []
     for name in ("once", "prepared"):
