@@ -49,8 +49,10 @@ class _Parser(argparse.ArgumentParser):
         parsed, rest = super().parse_known_args(args, namespace)
         unknown = [one.partition("=")[0] for one in rest if one.startswith("-")]
         if unknown and self._subparsers is None:
-            near = nearest_name(unknown[0], self._option_string_actions)
-            hint = f"; did you mean {near}?" if near else ""
+            # What all have in front makes none nearer.
+            known = {name.lstrip("-"): name for name in self._option_string_actions}
+            near = nearest_name(unknown[0].lstrip("-"), known)
+            hint = f"; did you mean {known[near]}?" if near else ""
             self.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
         return parsed, rest
 

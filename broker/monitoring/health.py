@@ -37,8 +37,10 @@ _JSON = "application/json"
 # Often enough that no stall hides between two looks; twenty calls a second cost nothing.
 _INTERVAL_S = 0.05
 _STALL_S = 0.1
-# A line about stalls comes at most so often, and counts those in between.
+# A line about stalls comes at most so often, and counts those in between; where the loop was not
+# running for most of them, which others on the machine may keep up for hours, more seldom.
 _REPORT_S = 1.0
+_WAITING_REPORT_S = 30.0
 
 LastLong: TypeAlias = Callable[[], str | None]
 
@@ -78,12 +80,15 @@ class LoopMonitor:
         interval_s: float = _INTERVAL_S,
         stall_s: float = _STALL_S,
         clock: Callable[[], float] = time.monotonic,
+        processor_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         # The clock is not the loop's: uvloop's stands still while a turn lasts.
         self._loop = loop
         self._interval_s = interval_s
         self._stall_s = stall_s
         self._clock = clock
+        self._processor_clock = processor_clock
+        self._ran_s = processor_clock()
         self._timer: asyncio.TimerHandle | None = None
         self._last_turn = clock()
         self._last_long: LastLong = _nobody_knows
@@ -99,6 +104,7 @@ class LoopMonitor:
 
     def start(self) -> None:
         self._last_turn = self._clock()
+        self._ran_s = self._processor_clock()
         self._arm()
 
     def stop(self) -> None:
@@ -117,40 +123,47 @@ class LoopMonitor:
         now = self._clock()
         # From now, not from when it was due: after a stall the missed turns are not made up for.
         late_s = max(0.0, now - self._last_turn - self._interval_s)
-        self._last_turn = now
+        ran_s, before_s = self._processor_clock(), self._ran_s
+        self._last_turn, self._ran_s = now, ran_s
         self._arm()
         self.lag.add(late_s)
         served = self._last_long()
         if late_s >= self._stall_s:
             self.stalls += 1
-            self._unreported.add(late_s, served)
-        if self._unreported.count and now - self._reported_at >= _REPORT_S:
+            self._unreported.add(late_s, ran_s - before_s, served)
+        pause_s = _WAITING_REPORT_S if self._unreported.waiting else _REPORT_S
+        if self._unreported.count and now - self._reported_at >= pause_s:
             self._reported_at = now
             self._unreported.report()
 
 
 class _Unreported:
-    """Stalls since the last line about them: how many, and the longest."""
+    """Stalls since the last line about them: how many, and the longest. `waiting`: the loop's
+    thread did not run for most of each, because of the disk or of others on the machine."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._longest_s = 0.0
+        self.waiting = False
+        self._longest_s = self._ran_s = 0.0
         self._served: str | None = None
 
-    def add(self, late_s: float, served: str | None) -> None:
+    def add(self, late_s: float, ran_s: float, served: str | None) -> None:
+        self.waiting = ran_s < late_s / 2 and (self.waiting or not self.count)
         self.count += 1
         if late_s > self._longest_s:
-            self._longest_s, self._served = late_s, served
+            self._longest_s, self._ran_s, self._served = late_s, ran_s, served
 
     def report(self) -> None:
         log.warning(
-            "event loop stalled ms=%.0f stalls=%d longest=%s",
+            "event loop stalled ms=%.0f processor_ms=%.0f stalls=%d longest=%s",
             self._longest_s * 1000,
+            self._ran_s * 1000,
             self.count,
             self._served or "no request; a task of the broker or the machine",
             extra={"each": True},  # one a second at most
         )
-        self.count, self._longest_s, self._served = 0, 0.0, None
+        self.count, self.waiting, self._served = 0, False, None
+        self._longest_s = self._ran_s = 0.0
 
 
 def _nobody_knows() -> None:

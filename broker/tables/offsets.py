@@ -344,6 +344,8 @@ class ConsumerOffsets:
 
     def _refuse_beyond(self, group: str, topic: str, queue_id: int, offset: int) -> str:
         why = f"it is negative or beyond the end of queue {queue_id} of {topic}"
+        if offset > 0 and not self._max_offset(topic, queue_id):
+            why = f"queue {queue_id} of {topic} has no message, if it is there at all"
         return self._refuse(group, topic, queue_id, offset, why)
 
     def _refuse(self, group: str, topic: str, queue_id: int, offset: int, why: str) -> str:

@@ -664,7 +664,7 @@ async def test_a_stall_is_logged_with_what_was_served_in_it(
     own; what was served before a stall is not blamed for it."""
     now = 100.0
     served: list[str] = []
-    monitor = LoopMonitor(asyncio.get_running_loop(), 0.001, 0.1, lambda: now)
+    monitor = LoopMonitor(asyncio.get_running_loop(), 0.001, 0.1, lambda: now, lambda: now)
     monitor.watch(lambda: served.pop() if served else None)
     monitor.start()
     served.append("code=34 peer=192.0.2.1:1 ms=90")
@@ -676,7 +676,8 @@ async def test_a_stall_is_logged_with_what_was_served_in_it(
         await turned(monitor, 2)
     assert monitor.stalls == 3
     assert caplog.messages == [
-        "event loop stalled ms=249 stalls=1 longest=code=12 peer=192.0.2.1:1 ms=250"
+        "event loop stalled ms=249 processor_ms=250 stalls=1 "
+        "longest=code=12 peer=192.0.2.1:1 ms=250"
     ]
     now += 0.09
     await turned(monitor, 2)
@@ -684,8 +685,25 @@ async def test_a_stall_is_logged_with_what_was_served_in_it(
     await turned(monitor, 2)
     assert monitor.stalls == 4
     assert caplog.messages[1:] == [
-        "event loop stalled ms=999 stalls=3 longest=no request; a task of the broker or the machine"
+        "event loop stalled ms=999 processor_ms=1000 stalls=3 "
+        "longest=no request; a task of the broker or the machine"
     ]
+    monitor.stop()
+
+
+async def test_a_loop_that_was_not_running_says_so_and_seldom(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = 100.0
+    monitor = LoopMonitor(asyncio.get_running_loop(), 0.001, 0.1, lambda: now, lambda: now / 10)
+    monitor.start()
+    for _ in range(40):
+        now += 1.001
+        await turned(monitor, 2)
+    assert monitor.stalls == 40
+    first, second = caplog.messages
+    assert first.startswith("event loop stalled ms=1000 processor_ms=100 stalls=1 ")
+    assert "stalls=30 " in second
     monitor.stop()
 
 
