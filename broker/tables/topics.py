@@ -195,15 +195,15 @@ class TopicTable(ConfigTable[TopicConfig]):
         """Compare with the `queues` (topic, queue id) of the store, and log topics that are not
         here.
 
-        Beside a backup, which is older than the file was, they are added, and topics get the read
-        queues that they lack: otherwise those messages could not be reached. A crash before that is
-        saved finds the backup again. Without any file it is for the user to decide; beside a whole
-        file they are most likely remains of topics that RocketMQ deleted.
+        Beside a backup, which is older than the file was, and without any file they are added, and
+        topics get the read queues that they lack: otherwise those messages could not be reached. A
+        crash before that is saved finds the backup again, or no file. Beside a whole file they are
+        most likely remains of topics that RocketMQ deleted.
         """
         stored: dict[str, int] = {}
         for name, queue_id in queues:
             stored[name] = max(stored.get(name, 0), queue_id + 1)
-        if self._file.loaded_from == self._file.backup:
+        if self._file.loaded_from != self._file.path:
             self._complete(stored)
         lost = {
             name: count
@@ -228,9 +228,10 @@ class TopicTable(ConfigTable[TopicConfig]):
             added[name] = count
         if added:
             log.warning(
-                "topics made again from the queues in the store, because the table is that of its "
-                "backup path=%s topics=%s; queues without messages, rights and other settings may "
-                "be older ones: aerobee topic list, aerobee topic create NAME --queues N",
+                "topics made again from the queues in the store, because the table %s path=%s "
+                "topics=%s; queues without messages, rights and other settings may be other ones: "
+                "aerobee topic list, aerobee topic create NAME --queues N",
+                "is that of its backup" if self._file.loaded_from else "was not there",
                 self._file.path,
                 _names_of(added),
             )

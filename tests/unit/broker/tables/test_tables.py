@@ -136,7 +136,7 @@ def test_a_topics_file_of_the_java_broker_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("loss", ["damaged", "missing", "both missing"])
-def test_topics_lost_with_their_file_are_named(
+def test_topics_lost_with_their_file_are_made_again_and_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, loss: str
 ) -> None:
     first = topic_table(tmp_path)
@@ -148,7 +148,9 @@ def test_topics_lost_with_their_file_are_named(
         (tmp_path / "topics.json.bak").unlink()
     queues = [("Lost", 3), ("Lost", 0), ("SCHEDULE_TOPIC_XXXX", 2)]
     caplog.clear()
-    topic_table(tmp_path).complete(queues)
+    table = topic_table(tmp_path)
+    table.complete(queues)
+    assert table.get("Lost") == TopicConfig("Lost", 4, 4)
     record = caplog.records[-1]
     assert record.levelname == "WARNING"
     assert "Lost (--queues 4);" in record.getMessage()
