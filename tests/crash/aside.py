@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import Self
+
+_NAP_S = 0.01
 
 
 class Aside(ABC):
@@ -33,3 +38,24 @@ class Aside(ABC):
             self.work()
         except BaseException as error:  # noqa: BLE001 - the judge reports it
             self.failure = error
+
+
+class Lateness(Aside):
+    """Measures within its block how late the machine wakes a thread, which then syncs `file`, if
+    there is to be one."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        super().__init__()
+        self._file = file
+        self.worst_s = 0.0
+
+    def work(self) -> None:
+        while not self._done.is_set():
+            asleep = time.monotonic()
+            time.sleep(_NAP_S)
+            if self._file is not None:
+                with self._file.open("wb") as file:
+                    file.write(b"x")
+                    file.flush()
+                    os.fsync(file.fileno())
+            self.worst_s = max(self.worst_s, time.monotonic() - asleep - _NAP_S)

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.crash.aside import Aside
+from tests.crash.aside import Lateness
 from tests.crash.block_log import BlockLog, CrashState, Disk, choose_states
 from tests.crash.daemons import start_daemon
 from tests.crash.history import History, Promise
@@ -28,7 +27,6 @@ STORE = "store"
 # Flush intervals of daemons.SMALL, one sync, and what a busy machine of two cores adds; a run in
 # which the machine was seen to be later than that gets twice what was seen (a wake and a sync).
 _LOSS_S, _TAIL_S = 0.05 + 1.5, 0.3 + 1.5
-_NAP_S = 0.01
 
 #: Share of the disk in use before the daemon starts, and the share above which the oldest segments
 #: go: half a megabyte more, seven segments.
@@ -122,20 +120,6 @@ def record(folder: Path, plan: Plan) -> Recording:
             _daemon_turn(folder, disk.root / STORE, plan, traffic, signal.SIGKILL)
         _daemon_turn(folder, disk.root / STORE, plan, traffic, signal.SIGTERM)
     return Recording(plan, disk.block_log(), history, image, disk.log_path, lateness.worst_s)
-
-
-class Lateness(Aside):
-    """Measures within its block how late the machine wakes a thread."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.worst_s = 0.0
-
-    def work(self) -> None:
-        while not self._done.is_set():
-            asleep = time.monotonic()
-            time.sleep(_NAP_S)
-            self.worst_s = max(self.worst_s, time.monotonic() - asleep - _NAP_S)
 
 
 def use_up(directory: Path, share: float) -> Path:

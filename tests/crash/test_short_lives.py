@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests import campaign
+from tests.crash.aside import Lateness
 from tests.crash.link import COMMIT, SEND, SUCCESS, Link, send_fields
 from tests.service.kit import Served, wait_until
 
@@ -25,8 +26,9 @@ QUERY, SYSTEM_BUSY = 14, 2
 LIFE_S = 1.0
 COMMITS_A_LIFE = 80
 PAUSE_S = 0.01
-#: In a campaign, what was committed so long before the end is kept. In `make test`, which runs on
-#: busy machines, all but so many of the last commits.
+#: In a campaign, what was committed so long before the end is kept; of `make test`, which runs on
+#: busy machines, all but so many of the last commits. A machine that is late with a thread and a
+#: sync of this test's gets twice that time more: the broker needs one of each for a save.
 KEPT_AFTER_S = 0.2
 LOST_COMMITS = 60
 #: More than a life commits: a pause and an answer for each.
@@ -42,12 +44,13 @@ class Life(NamedTuple):
     kept: int  # the offset that the life before left
     commits: list[Commit]
     killed_at: float
+    late_s: float  # the machine, meanwhile
 
 
-def live(daemon: Served, number: int) -> Life:
+def live(daemon: Served, number: int, synced: Path) -> Life:
     """One life: some delayed messages are sent and older ones come, and offsets are committed until
-    the broker is killed."""
-    with Link(daemon.port) as link:
+    the broker is killed. `synced`: a file beside the store."""
+    with Lateness(synced) as lateness, Link(daemon.port) as link:
         for _ in range(SENT_A_LIFE):
             send(link, TOPIC, b"x")
         for body in bodies(number):
@@ -65,7 +68,7 @@ def live(daemon: Served, number: int) -> Life:
         killed_at = time.monotonic()
     daemon.wait()
     daemon.close()
-    return Life(kept, commits, killed_at)
+    return Life(kept, commits, killed_at, lateness.worst_s)
 
 
 def send(link: Link, topic: str, body: bytes, properties: Mapping[str, str] | None = None) -> None:
@@ -88,7 +91,7 @@ def test_what_short_lives_do_is_kept(tmp_path: Path) -> None:
     count = campaign.size("short lives")
     store = tmp_path / "store"
     lives = [
-        live(Served(tmp_path / f"life-{number}", store=store).ready(), number)
+        live(Served(tmp_path / f"life-{number}", store=store).ready(), number, tmp_path / "synced")
         for number in range(count)
     ]
     daemon = Served(tmp_path / "last", store=store).ready()
@@ -106,6 +109,7 @@ def test_what_short_lives_do_is_kept(tmp_path: Path) -> None:
     assert daemon.wait() == 0
     daemon.close()
     lost = [lost_of(life, after.kept) for life, after in itertools.pairwise(lives)]
+    late_s = max(life.late_s for life in lives)
     lost_s = max(
         (life.killed_at - one.at for life, some in zip(lives, lost, strict=False) for one in some),
         default=0.0,
@@ -116,9 +120,12 @@ def test_what_short_lives_do_is_kept(tmp_path: Path) -> None:
         messages=len(sent),
         came_twice=copies.total() - len(sent),
         oldest_lost_ms=round(1000 * lost_s),
+        machine_late_ms=round(1000 * late_s),
     )
-    print(f"{count} lives, oldest offset lost {lost_s:.3f} s, copies {copies}")
+    print(f"{count} lives, oldest offset lost {lost_s:.3f} s, late {late_s:.3f} s, copies {copies}")
     assert copies.keys() == sent
     assert max(copies.values()) <= 2
-    assert max(map(len, lost)) <= LOST_COMMITS
-    assert lost_s <= KEPT_AFTER_S or not campaign.is_full()
+    for life, some in zip(lives, lost, strict=False):
+        assert len(some) <= LOST_COMMITS + 2 * life.late_s / PAUSE_S
+        if some and campaign.is_full():
+            assert life.killed_at - some[0].at <= KEPT_AFTER_S + 2 * life.late_s
