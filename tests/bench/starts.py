@@ -16,6 +16,7 @@ import argparse
 import datetime
 import os
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -234,7 +235,8 @@ def measure(contents: Contents, kinds: list[str], runs: int, directory: Path) ->
         if kind != "our":
             store = directory / f"{contents.name}-{kind}"
             shutil.rmtree(store, ignore_errors=True)
-            shutil.copytree(made, store)
+            # Queue files are sparse: 6 MB each, of which a few kilobytes have blocks.
+            subprocess.run(["cp", "-a", "--sparse=always", made, store], check=True)
         for _ in range(runs):
             for end, what in ENDS:
                 root = directory / f"run-{kind}"
