@@ -171,7 +171,8 @@ class Requests:
     def _register(self, owner: object, command: Command) -> bytes:
         header = self._registration_header(command)
         read = self._read_registration(command, header, self._known_version(header))
-        return self._registered(owner, command, header, read)
+        master = self._routes.register(_registration(owner, header, read))
+        return self._registered(command, master)
 
     def _register_large(self, owner: object, command: Command) -> Steps:
         """As `_register`, the body read by a worker: it may hold many thousand topics."""
@@ -184,7 +185,8 @@ class Requests:
             read = reading.result()
             if isinstance(owner, Connection) and owner.closed:
                 return None  # the broker has gone, and nobody would notice any more
-            answer = self._registered(owner, command, header, read)
+            steps = self._routes.register_in_steps(_registration(owner, header, read))
+            answer = self._registered(command, (yield from steps))
         except (BadRequest, RouteLimitReached) as error:
             answer = _refused(command, error)
         return None if command.is_oneway else answer
@@ -213,23 +215,7 @@ class Requests:
         # An unchanged table is not even read: this comes every 30 s with every topic.
         return _ReadBody(body, {} if known == body.data_version else read_topics(body.topics))
 
-    def _registered(
-        self, owner: object, command: Command, header: RegisterBrokerHeader, read: _ReadBody
-    ) -> bytes:
-        body, topics = read
-        master = self._routes.register(
-            Registration(
-                cluster=header.cluster_name,
-                name=header.broker_name,
-                broker_id=header.broker_id,
-                address=header.broker_addr,
-                ha_address=header.ha_server_addr,
-                data_version=body.data_version,
-                topics=topics,
-                filter_servers=body.filter_servers,
-                owner=owner,
-            )
-        )
+    def _registered(self, command: Command, master: Registration | None) -> bytes:
         answer = RegisterBrokerResponse()
         if master is not None:
             answer = RegisterBrokerResponse(master.ha_address, master.address)
@@ -369,3 +355,18 @@ def _check_names(**names: str) -> None:
             raise BadRequest.system_error(
                 f"the field {field} must be 1 to 255 printable characters"
             )
+
+
+def _registration(owner: object, header: RegisterBrokerHeader, read: _ReadBody) -> Registration:
+    body, topics = read
+    return Registration(
+        cluster=header.cluster_name,
+        name=header.broker_name,
+        broker_id=header.broker_id,
+        address=header.broker_addr,
+        ha_address=header.ha_server_addr,
+        data_version=body.data_version,
+        topics=topics,
+        filter_servers=body.filter_servers,
+        owner=owner,
+    )

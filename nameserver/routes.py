@@ -13,9 +13,10 @@ never change queues. All tables are bounded; a registration that would pass a bo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import islice
+from typing import NamedTuple, cast
 
 from aerobee.protocol.bodies.routes import MASTER_ID, PERM_READ_WRITE, PERM_WRITE
 from aerobee.protocol.bodies.topics import DataVersion
@@ -25,6 +26,8 @@ log = logging.getLogger("aerobee.nameserver")
 UNIT = 1
 UNIT_SUB = 2
 
+# Topics of a registration that are looked at, or come into the table, in one step.
+_STEP_TOPICS = 500
 # Topics remembered after their last broker went.
 _DEPARTED_LIMIT = 10_000
 
@@ -76,7 +79,6 @@ class RouteLimits:
     brokers: int = 1_000
     # A queue entry is one topic on one broker name.
     queue_entries: int = 200_000
-    # They enter the table in one go: some ten milliseconds.
     topics_of_broker: int = 50_000
     expiry_ms: int = 120_000
 
@@ -97,11 +99,23 @@ class RouteTable:
         self._departed: dict[str, tuple[str, int, str]] = {}
 
     def register(self, registration: Registration) -> Registration | None:
+        """As `register_in_steps`, at once."""
+        steps = self.register_in_steps(registration)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as ended:
+                return cast("Registration | None", ended.value)
+
+    def register_in_steps(
+        self, registration: Registration
+    ) -> Generator[None, None, Registration | None]:
         """Take in a registration; a slave gets its live master (protocol/WIRE.md 5.2, steps 1-5).
 
+        Its topics come into the table a part a step, until something else becomes of the broker.
         Raises `RouteLimitReached` before anything is changed.
         """
-        self._check_room(registration)
+        yield from self._check_room(registration)
         name, address, broker_id = registration.name, registration.address, registration.broker_id
         before = self.live.get(address)
         if before is not None and before.name != name:
@@ -124,8 +138,6 @@ class RouteTable:
         self._displace(group, broker_id, address)
         group.addresses[broker_id] = address
         changed = is_new or before is None or before.data_version != registration.data_version
-        if broker_id == MASTER_ID and changed:
-            self._upsert_topics(name, registration.topics)
         self.live[address] = registration._replace(topics={}, updated_ms=self._clock_ms())
         if before is None:
             log.info(
@@ -136,6 +148,8 @@ class RouteTable:
                 registration.cluster,
                 len(registration.topics),
             )
+        if broker_id == MASTER_ID and changed:
+            yield from self._upsert_topics(registration)
         return None if broker_id == MASTER_ID else self._master_of(group)
 
     def known_version(self, name: str, broker_id: int, address: str) -> DataVersion | None:
@@ -239,7 +253,7 @@ class RouteTable:
         same = live is not None and live.name == name and live.broker_id == broker_id
         return live if same else None
 
-    def _check_room(self, registration: Registration) -> None:
+    def _check_room(self, registration: Registration) -> Generator[None, None, None]:
         limits = self._limits
         if registration.address not in self.live and len(self.live) >= limits.brokers:
             raise RouteLimitReached(f"{limits.brokers} brokers are registered, the limit")
@@ -250,10 +264,10 @@ class RouteTable:
                 f"broker {registration.name} registers {len(registration.topics)} topics, the "
                 f"limit of one broker is {limits.topics_of_broker}"
             )
-        known = self.topics
-        added = sum(
-            1 for topic in registration.topics if registration.name not in known.get(topic, ())
-        )
+        known, name, added = self.topics, registration.name, 0
+        for some in _parts(registration.topics):
+            added += sum([name not in known.get(topic, ()) for topic, _ in some])
+            yield None
         if self._queue_entries + added > limits.queue_entries:
             raise RouteLimitReached(
                 f"{added} new topics do not fit, the limit of all brokers together is "
@@ -287,13 +301,23 @@ class RouteTable:
         address = group.addresses.get(MASTER_ID)
         return None if address is None else self.live.get(address)
 
-    def _upsert_topics(self, name: str, topics: Mapping[str, QueueData]) -> None:
-        for topic, data in topics.items():
-            queues = self.topics.setdefault(topic, {})
-            if name not in queues:
-                self._queue_entries += 1
-                self._departed.pop(topic, None)
-            queues[name] = data
+    def _upsert_topics(self, registration: Registration) -> Generator[None, None, None]:
+        name = registration.name
+        for some in _parts(registration.topics):
+            live = self.live.get(registration.address)
+            if (
+                live is None
+                or live.owner != registration.owner
+                or live.data_version != registration.data_version
+            ):
+                return  # it has left, or has registered anew
+            for topic, data in some:
+                queues = self.topics.setdefault(topic, {})
+                if name not in queues:
+                    self._queue_entries += 1
+                    self._departed.pop(topic, None)
+                queues[name] = data
+            yield None
 
     def _remove(self, live: Registration, why: str) -> None:
         del self.live[live.address]
@@ -327,3 +351,12 @@ class RouteTable:
         if len(self._departed) >= _DEPARTED_LIMIT:
             del self._departed[next(iter(self._departed))]
         self._departed[topic] = cause
+
+
+def _parts(
+    topics: Mapping[str, QueueData],
+) -> Iterator[tuple[tuple[str, QueueData], ...]]:
+    """All of them, in parts of half a millisecond's worth."""
+    items = iter(topics.items())
+    while some := tuple(islice(items, _STEP_TOPICS)):
+        yield some

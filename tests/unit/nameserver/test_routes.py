@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+from itertools import pairwise
 
 import pytest
 
@@ -285,3 +286,30 @@ def check_consistent(table: RouteTable) -> None:
     assert names_with_queues <= set(table.groups)
     assert all(table.topics.values())
     assert table._queue_entries == sum(len(queues) for queues in table.topics.values())
+
+
+MANY = {f"T{number}": QUEUES for number in range(2_000)}
+
+
+def test_many_topics_come_in_steps(table):
+    grown = [len(table.topics)]
+    for _ in table.register_in_steps(broker(topics=MANY)):
+        grown.append(len(table.topics))
+    assert table.topics.keys() == MANY.keys()
+    assert max(after - before for before, after in pairwise(grown)) <= 500
+
+
+@pytest.mark.parametrize("what", ["leaves", "registers anew"])
+def test_topics_of_a_broker_that_changes_meanwhile_come_no_further(table, what):
+    steps = table.register_in_steps(broker(topics=MANY))
+    while len(table.topics) < 1_000:
+        next(steps)
+    if what == "leaves":
+        table.connection_closed("connection of b-a", "it broke")
+        expected = {}
+    else:
+        table.register(broker(data_version=V2, topics={"T1999": QUEUES._replace(perm=4)}))
+        expected = {"b-a": QUEUES._replace(perm=4)}
+    assert list(steps) == []
+    assert table.topics.get("T1999", {}) == expected
+    assert len(table.topics) == (0 if what == "leaves" else 1_001)
