@@ -156,9 +156,18 @@ def put_until_refused(store: MessageStore) -> tuple[list[bytes], StoreNotWritabl
 
 def kill_image(store_path: Path, target: Path) -> Path:
     """The directory as a kill -9 of its process would leave it now, seen as a copy."""
-    shutil.copytree(store_path, target)
+    shutil.copytree(store_path, target, copy_function=_copy_if_there)
     as_copy(target)
     return target
+
+
+def _copy_if_there(source: str, target: str) -> None:
+    """A file that the running store was just replacing may have its other name by now."""
+    try:
+        shutil.copy2(source, target)
+    except FileNotFoundError:
+        if not source.endswith(".tmp"):
+            raise
 
 
 def as_copy(root: Path) -> None:
