@@ -319,7 +319,6 @@ class SendProcessor:
             self._count_failure(command)
             raise
         self._stats.stored(self._stats.topic(header.topic), result.count, result.size)
-        assert batch.first is not None
         queue_id = batch.first.queue_id
         del batch
         msg_ids: list[str] = []

@@ -135,6 +135,7 @@ class LoopMonitor:
         if self._unreported.count and now - self._reported_at >= pause_s:
             self._reported_at = now
             self._unreported.report()
+            self._unreported = _Unreported()
 
 
 class _Unreported:
@@ -162,8 +163,6 @@ class _Unreported:
             self._served or "no request; a task of the broker or the machine",
             extra={"each": True},  # one a second at most
         )
-        self.count, self.waiting, self._served = 0, False, None
-        self._longest_s = self._ran_s = 0.0
 
 
 def _nobody_knows() -> None:

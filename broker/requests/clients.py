@@ -199,9 +199,7 @@ def _parts(data: HeartbeatData) -> list[HeartbeatData]:
     producers, consumers = data.producer_groups, data.consumers
     return [
         HeartbeatData(
-            data.client_id,
-            producers[start * _STEP : (start + 1) * _STEP],
-            consumers[start * _STEP : (start + 1) * _STEP],
+            data.client_id, producers[start : start + _STEP], consumers[start : start + _STEP]
         )
-        for start in range(max(1, -(-max(len(producers), len(consumers)) // _STEP)))
+        for start in range(0, max(len(producers), len(consumers), 1), _STEP)
     ]

@@ -193,24 +193,22 @@ class CommitLog:
         now_ns = self._now_ns()
         if self._health.refusing or self._held_since_ns:
             self._check_state(now_ns)
-        first = batch.first
-        assert first is not None
-        queue = self._obtain(first)
+        queue = self._obtain(batch.first)
         with self._lock, _collector_paused():
             self._held_since_ns = now_ns
             try:
-                entries = self._append_prepared(batch, first, queue, now_ns // 1_000_000)
+                entries = self._append_prepared(batch, queue, now_ns // 1_000_000)
             finally:
                 self._held_since_ns = 0
         return self._batch_result(entries, now_ns)
 
     def _append_prepared(
-        self, batch: PreparedBatch, first: StoreMessage, queue: ConsumeQueue, now_ms: int
+        self, batch: PreparedBatch, queue: ConsumeQueue, now_ms: int
     ) -> list[Appended]:
         segment = self._active or self._activate()
         if segment.start + segment.wrote + batch.size + BLANK_BYTES > segment.end:
             self._roll(segment, batch.size)
-            return self._append_prepared(batch, first, queue, now_ms)
+            return self._append_prepared(batch, queue, now_ms)
         # The clock was set back: times within a segment never are.
         store_ms = max(now_ms, segment.last_store_ms)
         log_offset = segment.start + segment.wrote
@@ -224,7 +222,7 @@ class CommitLog:
                 batch.tags_codes,
                 batch.keys,
                 repeat(store_ms),
-                repeat(first.topic),
+                repeat(batch.first.topic),
                 strict=False,
             )
         )

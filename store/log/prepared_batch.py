@@ -44,7 +44,7 @@ class PreparedBatch:
         encoding: Encoding,
         counted: Callable[[StoreError], StoreError],
     ) -> None:
-        self.first: StoreMessage | None = None
+        self._first: StoreMessage | None = None
         # Of each message, what its entries need.
         self.sizes: list[int] = []
         self.tags_codes: list[int] = []
@@ -55,6 +55,12 @@ class PreparedBatch:
         self._encoding = encoding
         self._check = BatchCheck(max_message_bytes, encoding)
         self._counted = counted
+
+    @property
+    def first(self) -> StoreMessage:
+        """The message that says what all have in common; there has to be one."""
+        assert self._first is not None
+        return self._first
 
     @property
     def size(self) -> int:
@@ -68,7 +74,7 @@ class PreparedBatch:
             self._check.check_total()
         except StoreError as error:
             raise self._counted(error) from None
-        self.first = self.first or message
+        self._first = self._first or message
         record = self._encoding.encode(message, 0, 0, 0)
         size = len(record)
         if self._runs and self._runs[-1][2] == size:
@@ -82,7 +88,6 @@ class PreparedBatch:
 
     def placed(self, queue_offset: int, log_offset: int, store_ms: int) -> Iterable[memoryview]:
         """The records for the place where the first begins; they may be placed again."""
-        assert self.first is not None
         time_at = _TIME_AT_BEHIND_HOST + len(self.first.born_host)
         records, place, set_time = self._records, _PLACE.pack_into, _TIME.pack_into
         for start, count, size in self._runs:
