@@ -182,11 +182,12 @@ class Requests:
             known = self._known_version(header)
             reading = loop.run_in_executor(None, self._read_registration, command, header, known)
             yield reading
-            read = reading.result()
+            registration = _registration(owner, header, reading.result())
+            yield from self._routes.check_room(registration)
             if isinstance(owner, Connection) and owner.closed:
                 return None  # the broker has gone, and nobody would notice any more
-            steps = self._routes.register_in_steps(_registration(owner, header, read))
-            answer = self._registered(command, (yield from steps))
+            master = yield from self._routes.register_in_steps(registration)
+            answer = self._registered(command, master)
         except (BadRequest, RouteLimitReached) as error:
             answer = _refused(command, error)
         return None if command.is_oneway else answer

@@ -99,7 +99,9 @@ class RouteTable:
         self._departed: dict[str, tuple[str, int, str]] = {}
 
     def register(self, registration: Registration) -> Registration | None:
-        """As `register_in_steps`, at once."""
+        """As `check_room` and `register_in_steps`, at once."""
+        for _ in self.check_room(registration):
+            pass
         steps = self.register_in_steps(registration)
         while True:
             try:
@@ -113,9 +115,9 @@ class RouteTable:
         """Take in a registration; a slave gets its live master (protocol/WIRE.md 5.2, steps 1-5).
 
         Its topics come into the table a part a step, until something else becomes of the broker.
-        Raises `RouteLimitReached` before anything is changed.
+        Whether there is room was looked at before; the broker is there with the first step, so that
+        its end is noticed from then on.
         """
-        yield from self._check_room(registration)
         name, address, broker_id = registration.name, registration.address, registration.broker_id
         before = self.live.get(address)
         if before is not None and before.name != name:
@@ -253,7 +255,8 @@ class RouteTable:
         same = live is not None and live.name == name and live.broker_id == broker_id
         return live if same else None
 
-    def _check_room(self, registration: Registration) -> Generator[None, None, None]:
+    def check_room(self, registration: Registration) -> Generator[None, None, None]:
+        """Raise `RouteLimitReached` if a registration passes a limit; in steps."""
         limits = self._limits
         if registration.address not in self.live and len(self.live) >= limits.brokers:
             raise RouteLimitReached(f"{limits.brokers} brokers are registered, the limit")

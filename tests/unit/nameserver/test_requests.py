@@ -385,3 +385,16 @@ async def test_a_broken_large_registration_of_a_broker_that_has_gone_is_nobody_s
     del steps
     gc.collect()
     assert errors == []
+
+
+async def test_a_broker_that_goes_while_its_topics_are_counted_does_not_come(desk):
+    """Nobody would notice its end any more: it would stand there for two minutes."""
+    owner = Connection(caller_set(), ScriptedHandler())
+    body = plain_body(*[f"T{number}" for number in range(2_000)])
+    steps = desk.requests.handle(owner, make_request(103, REGISTRATION, body))
+    await asyncio.wait([next(steps)])
+    next(steps)
+    assert desk.routes.live == {}
+    owner.closed = True
+    assert await _read_by_a_worker(steps) is None
+    assert desk.routes.live == {} == desk.routes.topics
