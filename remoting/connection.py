@@ -331,7 +331,12 @@ class Connection(asyncio.BufferedProtocol):
                         commands = self._without_answers(commands)
                         break
                 if commands:
-                    self._take(commands, nbytes)
+                    # As far as this turn goes; what is left waits for its slices.
+                    served = 0
+                    if not self._aside and not self._holds and not shared.turns.late:
+                        served = self._handler.commands_received(self, commands)
+                    if served < len(commands):
+                        self._put_aside(commands[served:], nbytes)
             waiting = decoder.buffered
             if waiting or self.held_bytes:
                 self._unfinished(waiting, bool(commands))
@@ -411,13 +416,8 @@ class Connection(asyncio.BufferedProtocol):
                 log.debug("answer nobody waits for %s opaque=%d", self, command.opaque)
         return requests
 
-    def _take(self, commands: list[Command], nbytes: int) -> None:
-        """Serve what has arrived as far as this turn goes; what is left waits for its slices."""
-        if not self._aside and not self._holds and not self._shared.turns.late:
-            served = self._handler.commands_received(self, commands)
-            if served == len(commands):
-                return
-            del commands[:served]
+    def _put_aside(self, commands: list[Command], nbytes: int) -> None:
+        """Keep commands, of a read of so many bytes, for later turns."""
         self._aside_since.append((len(commands), self._shared.turns.clock()))
         self._aside += commands
         self._aside_bytes += nbytes

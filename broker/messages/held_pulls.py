@@ -120,10 +120,10 @@ class HeldPulls:
         if not self._count:
             return
         held, arrived = self._held, self._arrived
-        for topic, queue_id, queue_offset, tags_code in arrivals:
-            key = (topic, queue_id)
+        for one in arrivals:
+            key = (one.topic, one.queue_id)
             if key in held or key == self._judged:
-                arrived.setdefault(key, []).append((queue_offset, tags_code))
+                arrived.setdefault(key, []).append((one.queue_offset, one.tags_code))
         self._work.go_on()
 
     def sweep(self) -> None:

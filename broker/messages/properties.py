@@ -9,7 +9,8 @@ hash and the index keys. One pass over the entries, because this runs once per m
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+import msgspec
 
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.hashing import tag_code
@@ -37,7 +38,7 @@ _NUMBER = re.compile(r"[+-]?\d{1,20}")
 _OFFSETS_MARK, _CRC_MARK = (name.encode() for name in OF_ONE_RECORD)
 
 
-class StoredProperties(NamedTuple):
+class StoredProperties(msgspec.Struct, gc=False):
     """Stored property text of a message, and what was read from it on the way."""
 
     encoded: bytes

@@ -124,7 +124,7 @@ class SendProcessor:
             header = SendMessageHeader.from_command(command)
             if self._accept_from_ms:
                 self._check_accepting()
-            if self._acks.full:
+            if self._sync_flush and self._acks.full:
                 raise BadRequest(
                     ResponseCode.SYSTEM_BUSY,
                     f"[OVERLOAD]system busy, {len(self._acks)} sends wait for their sync: the disk "

@@ -36,16 +36,13 @@ class FrameDecoder:
         self, max_frame_bytes: int = MAX_FRAME_BYTES, max_header_bytes: int = MAX_HEADER_BYTES
     ) -> None:
         self.failed: BadFrame | None = None
+        # Bytes that wait for the rest of their frame: those of `_pending`.
+        self.buffered = 0
         self._max_total = max_frame_bytes - 4
         self._max_header_bytes = max_header_bytes
         self._pending = bytearray()
         # No frame can be cut and no new violation seen before `_pending` is this long.
         self._needed = 4
-
-    @property
-    def buffered(self) -> int:
-        """Bytes that wait for the rest of their frame."""
-        return len(self._pending)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Command]:
         """The commands that are whole now, in order. Keeps nothing of `data` itself.
@@ -58,10 +55,12 @@ class FrameDecoder:
         pending = self._pending
         if pending:
             pending += data
-            if len(pending) < self._needed:
+            self.buffered = len(pending)
+            if self.buffered < self._needed:
                 return []
             chunk = bytes(pending)
             self._pending = bytearray()
+            self.buffered = 0
         else:
             chunk = bytes(data)
         commands: list[Command] = []
@@ -72,6 +71,7 @@ class FrameDecoder:
             return commands
         if position < len(chunk):
             self._pending += chunk[position:] if position else chunk
+            self.buffered = len(chunk) - position
         return commands
 
     def _cut(self, chunk: bytes, commands: list[Command]) -> int:

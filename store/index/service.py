@@ -339,7 +339,8 @@ class IndexService:
         for key in keys:
             if file.count >= file.entries:
                 file = self._roll()
-            file.put(slot_hash(java_hash_with_prefix(prefix, key)), log_offset, store_ms)
+            key_hash = java_hash_with_prefix(prefix, key)
+            file.put(key_hash if key_hash > 0 else slot_hash(key_hash), log_offset, store_ms)
 
     def put_all(self, entries: Iterable[Appended]) -> None:
         """The same for many messages."""

@@ -105,8 +105,8 @@ class QueryResult(NamedTuple):
     last_update_log_offset: int
 
 
-class Arrival(NamedTuple):
-    """A message that has become visible to consumers."""
+class Arrival(msgspec.Struct, gc=False):
+    """A message that has become visible to consumers. One is made of each."""
 
     topic: str
     queue_id: int
