@@ -112,7 +112,8 @@ class MessageStore:
         self.make_segment_ahead, self.is_page_cache_busy = self._log.make_ahead, self._log.busy
         self.wait_durable = self._sync.wait
         reader, search = self._reader, self._search
-        self.get, self.is_in_memory = reader.get, reader.is_in_memory
+        self.get, self.get_steps = reader.get, reader.get_steps
+        self.is_in_memory = reader.is_in_memory
         self.record_at, self.records_from = reader.record_at, reader.records_from
         self.query, self.query_steps = search.query, search.query_steps
         self.offset_by_time = search.offset_by_time

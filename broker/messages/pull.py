@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from time import perf_counter
 
 from aerobee.broker.messages.held_pulls import HeldPull, HeldPulls
@@ -58,6 +58,7 @@ from aerobee.store.segments.results import GetResult, GetStatus
 
 log = logging.getLogger("aerobee.broker")
 
+# More are read in steps, where they may be asked for at all; a held pull is answered with these.
 _MAX_MESSAGES = 1_024
 # A subscription of more characters is read in steps.
 _LONG_EXPRESSION = 4096
@@ -108,7 +109,8 @@ class PullProcessor:
         self._long_expressions = Gate(1)
 
     def handle(self, connection: Connection, command: Command) -> Answer:
-        """Serve one pull; None when it is held, steps when it names many tags.
+        """Serve one pull; None when it is held, steps when it names many tags or asks for many
+        messages.
 
         Raises `BadRequest` for the checks of 3.2.
         """
@@ -141,7 +143,8 @@ class PullProcessor:
         finally:
             self._long_expressions.leave()
         # Meanwhile the topic or the group may have gone.
-        return self._serve(connection, command, header, self._check(header), codes)
+        answer = self._serve(connection, command, header, self._check(header), codes)
+        return (yield from answer) if isinstance(answer, Generator) else answer
 
     def _serve(
         self,
@@ -150,8 +153,47 @@ class PullProcessor:
         header: PullMessageHeader,
         group: GroupConfig,
         codes: frozenset[int] | None,
-    ) -> bytes | None:
+    ) -> Answer:
+        if header.max_msg_nums > _MAX_MESSAGES and self._bulk and header.max_msg_bytes is not None:
+            return self._in_steps(connection, command, header, codes, self._bulk)
         result = self._get(header, codes)
+        return self._answer_or_hold(connection, command, header, group, codes, result)
+
+    def _in_steps(
+        self,
+        connection: Connection,
+        command: Command,
+        header: PullMessageHeader,
+        codes: frozenset[int] | None,
+        limits: ReadLimits,
+    ) -> Steps:
+        """Read many messages, each some hundred a step."""
+        started = perf_counter()
+        most = min(header.max_msg_nums, limits.transfer_count_memory)
+        result = yield from self._store.get_steps(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            most,
+            codes,
+            header.max_msg_bytes,
+            limits,
+        )
+        self._note_time(started)
+        with result:
+            # Meanwhile the topic or the group may have gone.
+            group = self._check(header)
+            return self._answer_or_hold(connection, command, header, group, codes, result)
+
+    def _answer_or_hold(
+        self,
+        connection: Connection,
+        command: Command,
+        header: PullMessageHeader,
+        group: GroupConfig,
+        codes: frozenset[int] | None,
+        result: GetResult,
+    ) -> bytes | None:
         code = _answer_code(result.status, header.queue_offset)
         if header.sys_flag & PULL_COMMIT_OFFSET:
             self._offsets.try_commit(
@@ -184,20 +226,22 @@ class PullProcessor:
 
     def _get(self, header: PullMessageHeader, codes: frozenset[int] | None) -> GetResult:
         started = perf_counter()
-        bulk = self._bulk if header.max_msg_bytes is not None else None
         result = self._store.get(
             header.topic,
             header.queue_id,
             header.queue_offset,
-            min(header.max_msg_nums, bulk.transfer_count_memory if bulk else _MAX_MESSAGES),
+            min(header.max_msg_nums, _MAX_MESSAGES),
             codes,
             header.max_msg_bytes,
-            bulk,
+            self._bulk if header.max_msg_bytes is not None else None,
         )
+        self._note_time(started)
+        return result
+
+    def _note_time(self, started: float) -> None:
         spent_s = perf_counter() - started
         if spent_s > self._stats.get_time_max_s:
             self._stats.get_time_max_s = spent_s
-        return result
 
     def _check(self, header: PullMessageHeader) -> GroupConfig:
         if not self._readable:

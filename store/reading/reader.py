@@ -22,7 +22,7 @@ Threads: the store's caller only, except `freeze`.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -53,6 +53,8 @@ _I32_SIGN = 0x80000000
 _NOWHERE = -(1 << 63)
 # At least this many entries are looked at, so that a sparse tag is found in few pulls.
 _LEAST_ENTRIES = 800
+# Entries that one step of a large read looks at: a millisecond's worth.
+_STEP_ENTRIES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,29 +164,83 @@ class Reader:
         `limits` are the store's own unless others are given. The first message is given whatever
         its size. A `with` of the result releases its views.
         """
+        queue, result = self._begin(topic, queue_id, queue_offset)
+        if queue is not None:
+            room = _room_of(limits or self._limits, max(1, max_messages), max_bytes)
+            most = max(_LEAST_ENTRIES, max_messages)
+            if not self._look(queue, result, codes, room, most):
+                self._over_hole(queue, result)
+        return self._counted(result)
+
+    def get_steps(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_messages: int,
+        codes: frozenset[int] | None,
+        max_bytes: int | None,
+        limits: ReadLimits,
+    ) -> Generator[None, None, GetResult]:
+        """As `get`, for many messages. The caller has to run the steps to their end, or close them:
+        they hold views. A queue that is deleted meanwhile ends them with what was found."""
+        queue, result = self._begin(topic, queue_id, queue_offset)
+        if queue is None:
+            return self._counted(result)
+        room = _room_of(limits, max(1, max_messages), max_bytes)
+        left = max(_LEAST_ENTRIES, max_messages)
+        try:
+            while left > 0 and self._queues.get(topic, queue_id) is queue:
+                before, most = result.next_offset, min(left, _STEP_ENTRIES)
+                looked_at = self._look(queue, result, codes, room, most)
+                if not looked_at and before == queue_offset:
+                    self._over_hole(queue, result)
+                if not looked_at or result.next_offset - before < looked_at or result.pending:
+                    break
+                left -= looked_at
+                yield None
+        except BaseException:
+            result.release()
+            raise
+        return self._counted(result)
+
+    def _begin(
+        self, topic: str, queue_id: int, queue_offset: int
+    ) -> tuple[ConsumeQueue | None, GetResult]:
+        """The queue to read from and an answer to be filled; no queue: that is the answer."""
         queue = self._queues.get(topic, queue_id)
         if queue is None or queue.max_offset == 0:
-            return self._missed(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+            return None, GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         lowest, highest = queue.min_offset, queue.max_offset
+        if lowest <= queue_offset < highest:
+            status = GetStatus.NO_MATCHED_MESSAGE
+            return queue, GetResult(status, queue_offset, lowest, highest)
         if queue_offset < lowest:
-            return self._missed(GetStatus.OFFSET_TOO_SMALL, lowest, lowest, highest)
+            return None, GetResult(GetStatus.OFFSET_TOO_SMALL, lowest, lowest, highest)
         if queue_offset == highest:
-            return self._missed(GetStatus.OFFSET_OVERFLOW_ONE, queue_offset, lowest, highest)
-        if queue_offset > highest:
-            return self._missed(GetStatus.OFFSET_OVERFLOW_BADLY, highest, lowest, highest)
+            return None, GetResult(GetStatus.OFFSET_OVERFLOW_ONE, queue_offset, lowest, highest)
+        return None, GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, highest, lowest, highest)
+
+    def _look(
+        self, queue: ConsumeQueue, result: GetResult, codes: Codes, room: Room, most: int
+    ) -> int:
+        """Look at `most` entries more, as far as there is room; how many were read, 0: none are
+        there."""
         read = queue.read_coded if codes else queue.read_entries
-        data = read(queue_offset, max(_LEAST_ENTRIES, max_messages))
-        if not data:
-            following = queue.next_file_offset(queue_offset)
-            return self._missed(GetStatus.OFFSET_FOUND_NULL, following, lowest, highest)
-        result = GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, lowest, highest)
-        most = max(1, max_messages)
-        room = _room_of(limits or self._limits, most, max_bytes)
-        if self._scan(queue, data, result, codes, room) and not result.count:
+        data = read(result.next_offset, most)
+        if data and self._scan(queue, data, result, codes, room) and not result.count:
             # What stood in the way is repaired: its message is the first one that is given.
             first = result.next_offset
-            data = self._lookup.amended(queue, first, read(first, max(_LEAST_ENTRIES, most)))
-            self._scan(queue, data, result, codes, room)
+            amended = self._lookup.amended(queue, first, read(first, most))
+            self._scan(queue, amended, result, codes, room)
+        return len(data) // ENTRY_BYTES
+
+    def _over_hole(self, queue: ConsumeQueue, result: GetResult) -> None:
+        """Nothing can be read where the answer begins: the next file is where to go on."""
+        result.status = GetStatus.OFFSET_FOUND_NULL
+        result.next_offset = queue.next_file_offset(result.next_offset)
+
+    def _counted(self, result: GetResult) -> GetResult:
         if result.count:
             self._stats.get_found += 1
             self._stats.get_messages += result.count
@@ -212,22 +268,19 @@ class Reader:
         """A pull has come to an entry of these fields that gives no message."""
         return self._damage.met(queue, queue_offset, QueueEntry._make(fields))
 
-    def _missed(self, status: GetStatus, following: int, lowest: int, highest: int) -> GetResult:
-        self._stats.get_missed += 1
-        return GetResult(status, following, lowest, highest)
-
     def _scan(
         self, queue: ConsumeQueue, data: bytes, result: GetResult, codes: Codes, room: Room
     ) -> bool:
-        """Fill `result` from the entries of `data`; whether it ended before one that was wrong and
-        is repaired now."""
+        """Add to `result` from the entries of `data`; whether it ended before one that was wrong
+        and is repaired now."""
         frozen_at, find, unpack = self._frozen_at, self._log.segments.find, SLOT_FIELDS.unpack_from
         memory_from = self._log.written - self._limits.memory_bytes
         # Full when another message would exceed one of these (old messages: the second pair).
         recent, old = room
         segment: MappedFile | None = None
         run_start = run_end = checked_below = base = written_end = skip_until = 0
-        scanned = count = size_sum = last_seen = 0
+        count, size_sum = result.count, result.size
+        scanned = last_seen = 0
         start, queue_id, is_listed = result.next_offset, queue.queue_id, is_light(queue.topic)
         status, outcome = GetStatus.NO_MATCHED_MESSAGE, Outcome.LOST
         for log_offset, size, tags_code in ENTRY.iter_unpack(data):
@@ -288,7 +341,8 @@ class Reader:
         result.next_offset += scanned
         result.count, result.size = count, size_sum
         result.status = GetStatus.FOUND if count else status
-        result.suggest_slave = scanned > 0 and last_seen < memory_from
+        if scanned:
+            result.suggest_slave = last_seen < memory_from
         result.pending = outcome is Outcome.PENDING
         return outcome is Outcome.REPAIRED
 

@@ -74,7 +74,6 @@ class Known(NamedTuple):
 
 
 _KEYS = "one message of 6,400 keys is one round of the dispatch to the index"
-_READ = "one read of the store: 32,768 empty messages, or as many entries passed over"
 _NAMES = "one look at each topic, of 50,000; asked by administrators"
 _STAGES = "a name for each stage, some 35,000; sent once for a batch of a job"
 
@@ -86,8 +85,6 @@ EXCEPTIONS: dict[tuple[str, int], Known] = {
     ("broker", Code.SEND_BATCH_MESSAGE): Known(
         60, "a batch, of 190,000 empty messages here, is appended at once, or not at all"
     ),
-    ("broker", Code.PULL_MESSAGE): Known(90, _READ),
-    ("broker", Code.LITE_PULL_MESSAGE): Known(90, _READ),
     ("broker", Code.DELETE_TOPIC_IN_BROKER): Known(
         50, "the offsets of 20,000 groups go in the step in which the topic's queues go"
     ),

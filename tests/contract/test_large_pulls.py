@@ -70,6 +70,15 @@ def test_the_broker_sets_the_bound(settings: dict[str, int], expected: int | Non
             assert 15_000 < len(answer.body) <= 20_000
 
 
+def test_thousands_of_messages_are_read_in_steps_and_come_in_one_answer() -> None:
+    with testing.broker() as broker:
+        for _ in range(10):
+            fill(broker)
+        assert count(pull(broker, 2_500, 4 << 20)) == 2_500
+        assert count(pull(broker, 1 << 20, 4 << 20)) == 10 * COUNT
+        assert 190_000 < len(pull(broker, 1 << 20, 200_000).body) <= 200_000
+
+
 def test_a_field_that_is_no_number_is_named() -> None:
     with testing.broker() as broker:
         fill(broker)
