@@ -20,8 +20,10 @@ from aerobee.client.errors import (
     NoRoute,
     SendFailed,
     WrongPeer,
+    checking_arguments,
 )
 from aerobee.client.options import ClientOptions
+from aerobee.protocol.names import check_topic_name
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 
@@ -44,7 +46,10 @@ def consumer_of(parsed: argparse.Namespace) -> PullConsumer:
 def client_command(
     work: Callable[[argparse.Namespace], Coroutine[Any, Any, int]],
 ) -> Callable[[argparse.Namespace], int]:
-    """A command that runs `work`; what the client raises ends it with a text and an exit code."""
+    """A command that runs `work`; what the client raises ends it with a text and an exit code.
+
+    A topic that no broker would take is refused here, for all commands alike, before `work` runs.
+    """
 
     @functools.wraps(work)
     def run(parsed: argparse.Namespace) -> int:
@@ -53,6 +58,9 @@ def client_command(
         if not logging.getLogger("aerobee").hasHandlers():
             logging.getLogger("aerobee").addHandler(logging.NullHandler())
         try:
+            if (topic := vars(parsed).get("topic")) is not None:
+                with checking_arguments():
+                    check_topic_name(topic)
             return asyncio.run(work(parsed))
         except ClientError as error:
             raise CommandFailed(_text(error), exit_code(error)) from error

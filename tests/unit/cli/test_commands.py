@@ -228,6 +228,46 @@ def test_wrong_use_exits_2(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("message", "query", "--id", "zz")[0] == 2
 
 
+def leaves_with_a_topic(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """The client commands that take a topic."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for leaf in action.choices.values():
+                yield from leaves_with_a_topic(leaf)
+    taken = {action.dest for action in parser._actions}
+    if {"topic", "name_servers"} <= taken and not parser.get_default("job"):
+        yield parser.get_default("command")
+
+
+# What a command must have beside the topic.
+MORE = {"message send": ["x"], "message query": ["--key", "k"]}
+NOBODY = ["-n", "127.0.0.1:1", "--timeout", "2"]
+
+
+@pytest.mark.parametrize("command", [*leaves_with_a_topic(build_parser())])
+@pytest.mark.parametrize("topic", ["Or ders", "Or/ders", "", "x" * 128])
+def test_an_illegal_topic_exits_2_before_anything_is_sent(
+    command: str, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A connection that is tried would be refused, which exits 3.
+    assert main([*command.split(), topic, *MORE.get(command, []), *NOBODY]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("aerobee: the specified topic ")
+
+
+@pytest.mark.parametrize("command", ["pull", "tail"])
+def test_a_start_or_filter_that_means_nothing_exits_2_before_anything_is_sent(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for flags, said in (
+        (["--from", "yesterday"], "not a time: 'yesterday'"),
+        (["--tags", "||"], "'||' names no tag"),
+    ):
+        assert main(["message", command, "t", *flags, *NOBODY]) == 2
+        assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "words",
     [
