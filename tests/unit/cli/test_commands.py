@@ -20,6 +20,7 @@ import pytest
 from aerobee import testing
 from aerobee.cli.main import COMMANDS, main
 from aerobee.cli.parser import build_parser
+from aerobee.config.model import BY_NAME
 from aerobee.nameserver.server import NameServer
 from aerobee.testing import RunningBroker
 from tests.ports import free_port
@@ -109,6 +110,29 @@ def test_what_was_sent_is_pulled_and_found(run: Run) -> None:
         code, out, _ = run("message", "query", *query, "--json")
         assert code == 0
         assert [message["msg_id"] for message in lines(out)] == [result["msg_id"]]
+
+
+def test_a_delayed_message_is_not_there_at_once_and_arrives(run: Run) -> None:
+    assert run("message", "send", "delayed", "in two hours", "--delay-level", "18")[0] == 0
+    assert run("message", "send", "delayed", "in a second", "--delay-level", "1")[0] == 0
+    out = run("message", "tail", "delayed", "--from", "earliest", "--count", "1", "--json")[1]
+    (message,) = lines(out)
+    assert message["body"] == "in a second"
+    assert [m["body"] for m in lines(run("message", "pull", "delayed", "--json")[1])] == [
+        "in a second"
+    ]
+
+
+def test_the_help_of_send_says_what_the_delay_levels_mean(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["message", "send", "--help"])
+    levels = BY_NAME["message_delay_levels"].default
+    help_text = " ".join(capsys.readouterr().out.split())
+    assert f"level 1 to 18: {levels}," in help_text
+    assert main(["message", "send", "t", "x", "--delay-level", "19", *NOBODY]) == 2
+    assert capsys.readouterr().err == "aerobee: delay_level must be 0 to 18, got 19\n"
 
 
 def test_people_get_a_table_and_lines(run: Run) -> None:
