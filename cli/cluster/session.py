@@ -26,6 +26,9 @@ from aerobee.client.options import ClientOptions
 from aerobee.protocol.names import check_topic_name
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
+# Brokers and clusters have topics of their names, which need not be legal for any other topic;
+# these commands call `check_topic` where there is no such topic.
+_TAKES_ANY_NAME: Final = frozenset({"topic describe"})
 
 
 def name_servers(parsed: argparse.Namespace) -> str:
@@ -58,14 +61,20 @@ def client_command(
         if not logging.getLogger("aerobee").hasHandlers():
             logging.getLogger("aerobee").addHandler(logging.NullHandler())
         try:
-            if (topic := vars(parsed).get("topic")) is not None:
-                with checking_arguments():
-                    check_topic_name(topic)
+            topic = vars(parsed).get("topic")
+            if topic is not None and parsed.command not in _TAKES_ANY_NAME:
+                check_topic(topic)
             return asyncio.run(work(parsed))
         except ClientError as error:
             raise CommandFailed(_text(error), exit_code(error)) from error
 
     return run
+
+
+def check_topic(topic: str) -> None:
+    """Raises CallerError for a name that no topic may have which clients make."""
+    with checking_arguments():
+        check_topic_name(topic)
 
 
 async def check_broker(parsed: argparse.Namespace, having: Iterable[str]) -> None:

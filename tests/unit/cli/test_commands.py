@@ -268,7 +268,9 @@ MORE = {"message send": ["x"], "message query": ["--key", "k"]}
 NOBODY = ["-n", "127.0.0.1:1", "--timeout", "2"]
 
 
-@pytest.mark.parametrize("command", [*leaves_with_a_topic(build_parser())])
+@pytest.mark.parametrize(
+    "command", [one for one in leaves_with_a_topic(build_parser()) if one != "topic describe"]
+)
 @pytest.mark.parametrize("topic", ["Or ders", "Or/ders", "", "x" * 128])
 def test_an_illegal_topic_exits_2_before_anything_is_sent(
     command: str, topic: str, capsys: pytest.CaptureFixture[str]
@@ -278,6 +280,27 @@ def test_an_illegal_topic_exits_2_before_anything_is_sent(
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith("aerobee: the specified topic ")
+
+
+def test_names_of_brokers_and_clusters_are_described_whatever_they_are(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each has a topic of its name, which no other topic might have."""
+    code, _, err = run("topic", "describe", "Or ders")
+    assert (code, err) == (
+        2,
+        "aerobee: the specified topic contains characters other than [%|a-zA-Z0-9_-]+\n",
+    )
+    names = {"broker_name": "node1.example.org", "cluster_name": "Rack 1/b"}
+    with testing.broker(**names) as broker:
+        servers = ["-n", broker.name_server]
+        for name in names.values():
+            assert main(["topic", "describe", name, *servers]) == 0
+        assert main(["message", "send", "Orders", "x", *servers]) == 0
+        assert main(["topic", "create", "Made", "--cluster", "Rack 1/b", *servers]) == 0
+        capsys.readouterr()
+        assert main(["message", "pull", "Orders", "--broker", "node1.example.org", *servers]) == 0
+        assert capsys.readouterr().out.endswith("  x\n")
 
 
 @pytest.mark.parametrize("command", ["pull", "tail"])
