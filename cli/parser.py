@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     Commands = _SubParsersAction[argparse.ArgumentParser]
 
 _MISSING: Final = ("required: COMMAND", "required: JOB")
+# The default of config/settings/delivery.py; a test compares them.
+_DELAYS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _EPILOG: Final = """\
 first steps:
   aerobee serve                                   a broker with its name server
@@ -213,6 +215,14 @@ def _add_send(group: "Commands") -> None:
         help="to find it again, repeatable",
     )
     add("--property", action="append", default=[], metavar="NAME=VALUE", help="repeatable")
+    add(
+        "--delay-level",
+        type=count,
+        default=0,
+        metavar="N",
+        help=f"have the broker deliver it later, level 1 to 18: {_DELAYS}, "
+        "if its messageDelayLevel does not say otherwise",
+    )
     add("--order-key", metavar="TEXT", help="messages of one order key share a queue")
     add("--queue", type=number, metavar="N", help="number of the queue to send to")
     add("--broker", metavar="NAME", help="with --queue, where several brokers have the topic")

@@ -10,7 +10,7 @@ settings.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from aerobee.config.errors import ConfigError
@@ -81,11 +81,19 @@ class Reload:
         self._warned = loaded.warnings
         for change in changes:
             _report(change)
-        log.info("configuration read again changed=%d differ=%d", len(taken), len(changes))
+        log.info(
+            "configuration read again changed=%s needs_restart=%s",
+            _names_of(taken),
+            _names_of(change for change in changes if not change.may_change),
+        )
         return taken
 
 
 _EACH = {"each": True}
+
+
+def _names_of(changes: Iterable[Change]) -> str:
+    return ",".join(change.setting.full_key for change in changes) or "none"
 
 
 def _report(change: Change) -> None:

@@ -50,7 +50,8 @@ def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
         check.matches(name, _HOST, "must be one address or host name")
     if not values["store_path"].strip():
         check.wrong("store_path", "must name a directory")
-    check.matches("cluster_name", re.compile(r"[^\s;,/]+"), "must be a name without blanks")
+    if not values["cluster_name"].strip():
+        check.wrong("cluster_name", "must be a name")
     check.matches("trace_topic_name", _NAME, "must be a topic name")
     check.each("name_servers", ";", _is_address, "must be host:port, separated by ';'")
     check.each("delete_hours", ";", _is_hour, "must be hours of the day (00 to 23)")
@@ -65,7 +66,7 @@ def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
     warnings = [
         *_broker_number(values, origins),
         *_ha_port(values, origins),
-        *_broker_name(values),
+        *_names(values),
         *_listening(values, origins),
         *_transient_pool(values),
         *_disk_limits(values),
@@ -157,10 +158,18 @@ def _ha_port(values: Values, origins: dict[str, Origin]) -> Iterator[str]:
             yield f"haListenPort {asked} is ignored: in a broker.conf it is always listenPort + 1"
 
 
-def _broker_name(values: Values) -> Iterator[str]:
-    name = values["broker_name"]
-    if name and not _NAME.fullmatch(name):
-        yield f"broker name {name!r} cannot be a topic name: the broker's own topic is not made"
+def _names(values: Values) -> Iterator[str]:
+    """Names that RocketMQ takes, and its clients and tools work with, so they stop no start."""
+    for what in ("broker", "cluster"):
+        name = values[f"{what}_name"]
+        if name and not _NAME.fullmatch(name):
+            text = (
+                f"{what} name {name!r} is no legal name of a topic: it works, but clients cannot "
+                "send to the topic that brokers have under this name"
+            )
+            if what == "broker" and not {";", ":"}.isdisjoint(name):
+                text += "; order topics, configured as name:queues;..., cannot name this broker"
+            yield text
 
 
 def _listening(values: Values, origins: Mapping[str, Origin]) -> Iterator[str]:

@@ -69,7 +69,7 @@ class TopicTable(ConfigTable[TopicConfig]):
             file,
             "topicConfigTable",
             {topic.name: topic for topic in built_in},
-            partial(_parse, settings.auto_create_topic),
+            partial(_parse, settings.auto_create_topic, self._system),
             clock_ms,
             loop,
             pool,
@@ -309,14 +309,17 @@ def _built_in(settings: Settings) -> list[TopicConfig]:
     return topics
 
 
-def _parse(template: bool, name: str, value: Mapping[str, Any]) -> TopicConfig | None:
+def _parse(
+    template: bool, system: frozenset[str], name: str, value: Mapping[str, Any]
+) -> TopicConfig | None:
     """An entry of the file; missing members take their defaults. Raises ValueError.
 
-    Without `template` one that was left over from before must not go on creating topics.
+    Without `template` one that was left over from before must not go on creating topics. Those of
+    the `system` may have the name of the broker or its cluster, which clients could not use.
     """
     if name == AUTO_CREATE_TOPIC and not template:
         return None
-    if not is_valid_topic_name(name):
+    if not is_valid_topic_name(name) and name not in system:
         log.warning("topic left out, its name is illegal name=%r", name)
         return None
     return TopicConfig(

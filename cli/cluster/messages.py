@@ -20,7 +20,7 @@ from aerobee.cli.output import OK, USAGE, CommandFailed, say
 from aerobee.cli.times import FIRST_TIME_MS, parse_time
 from aerobee.client.admin import FAR_FUTURE_MS, Admin
 from aerobee.client.consuming.pull_consumer import PullConsumer
-from aerobee.client.consuming.puller import PullStatus
+from aerobee.client.consuming.puller import PullStatus, make_subscription
 from aerobee.client.errors import NetworkError
 from aerobee.client.message import ReceivedMessage
 from aerobee.protocol.bodies.common import MessageQueue
@@ -28,6 +28,7 @@ from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.message.ids import parse_offset_msg_id
 
 _BATCH: Final = 32
+_ENDS: Final = ("earliest", "latest")
 # A pull of `tail` is held by the broker this long; shorter than what proxies usually allow.
 _WAIT_MS: Final = 15_000
 _RETRY_S: Final = 1.0
@@ -38,6 +39,7 @@ _PLACES_SHOWN: Final = 16
 @client_command
 async def pull(parsed: argparse.Namespace) -> int:
     """Print up to `--count` messages that are there, oldest first."""
+    _check_reading(parsed)
     printer = Printer(json=parsed.json, full=parsed.full)
     async with consumer_of(parsed) as consumer:
         cursors = [
@@ -82,6 +84,7 @@ def _say_rest(cursors: list["_Cursor"], shown: int, *, filtered: bool) -> None:
 @client_command
 async def tail(parsed: argparse.Namespace) -> int:
     """Print messages as they arrive."""
+    _check_reading(parsed)
     printer = Printer(json=parsed.json, full=parsed.full)
     async with consumer_of(parsed) as consumer:
         queues = await _queues(consumer, parsed)
@@ -176,6 +179,13 @@ async def _merged(cursors: list[_Cursor]) -> AsyncIterator[ReceivedMessage]:
         _, _, index, message = heapq.heappop(heads)
         yield message
         await advance(index)
+
+
+def _check_reading(parsed: argparse.Namespace) -> None:
+    """Refuse a start or a filter that means nothing before anybody is asked."""
+    if parsed.start not in _ENDS:
+        parse_time(parsed.start)
+    make_subscription(parsed.topic, parsed.tags)
 
 
 async def _queues(consumer: PullConsumer, parsed: argparse.Namespace) -> list[MessageQueue]:

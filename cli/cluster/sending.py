@@ -121,7 +121,12 @@ def _message(parsed: argparse.Namespace, body: bytes) -> Message:
             raise CommandFailed(f"--property must be NAME=VALUE, not {text!r}", USAGE)
         properties[name] = value
     return Message(
-        parsed.topic, body, tags=parsed.tags, keys=tuple(parsed.keys), properties=properties
+        parsed.topic,
+        body,
+        tags=parsed.tags,
+        keys=tuple(parsed.keys),
+        properties=properties,
+        delay_level=parsed.delay_level,
     )
 
 

@@ -20,10 +20,15 @@ from aerobee.client.errors import (
     NoRoute,
     SendFailed,
     WrongPeer,
+    checking_arguments,
 )
 from aerobee.client.options import ClientOptions
+from aerobee.protocol.names import check_topic_name
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
+# Brokers and clusters have topics of their names, which need not be legal for any other topic;
+# these commands call `check_topic` where there is no such topic.
+_TAKES_ANY_NAME: Final = frozenset({"topic describe"})
 
 
 def name_servers(parsed: argparse.Namespace) -> str:
@@ -44,7 +49,10 @@ def consumer_of(parsed: argparse.Namespace) -> PullConsumer:
 def client_command(
     work: Callable[[argparse.Namespace], Coroutine[Any, Any, int]],
 ) -> Callable[[argparse.Namespace], int]:
-    """A command that runs `work`; what the client raises ends it with a text and an exit code."""
+    """A command that runs `work`; what the client raises ends it with a text and an exit code.
+
+    A topic that no broker would take is refused here, for all commands alike, before `work` runs.
+    """
 
     @functools.wraps(work)
     def run(parsed: argparse.Namespace) -> int:
@@ -53,11 +61,20 @@ def client_command(
         if not logging.getLogger("aerobee").hasHandlers():
             logging.getLogger("aerobee").addHandler(logging.NullHandler())
         try:
+            topic = vars(parsed).get("topic")
+            if topic is not None and parsed.command not in _TAKES_ANY_NAME:
+                check_topic(topic)
             return asyncio.run(work(parsed))
         except ClientError as error:
             raise CommandFailed(_text(error), exit_code(error)) from error
 
     return run
+
+
+def check_topic(topic: str) -> None:
+    """Raises CallerError for a name that no topic may have which clients make."""
+    with checking_arguments():
+        check_topic_name(topic)
 
 
 async def check_broker(parsed: argparse.Namespace, having: Iterable[str]) -> None:

@@ -4,7 +4,7 @@ import argparse
 import asyncio
 from typing import Any, Final
 
-from aerobee.cli.cluster.session import admin_of, client_command
+from aerobee.cli.cluster.session import admin_of, check_topic, client_command
 from aerobee.cli.output import OK, CommandFailed, print_json, print_table, say
 from aerobee.cli.times import time_text
 from aerobee.client.admin import Admin
@@ -73,7 +73,11 @@ async def _routes(admin: Admin, names: list[str]) -> dict[str, TopicRoute]:
 async def describe_topic(parsed: argparse.Namespace) -> int:
     """Print the queues of a topic with their offsets."""
     async with admin_of(parsed) as admin:
-        route = await admin.route(parsed.topic)
+        try:
+            route = await admin.route(parsed.topic)
+        except NoRoute:
+            check_topic(parsed.topic)
+            raise
         stats = await admin.topic_stats(parsed.topic)
     queues: list[dict[str, Any]] = [
         {

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from aerobee.pipeline.files.directory import find_stores
 from aerobee.pipeline.jobs.result import USAGE, JobFailed
-from aerobee.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, STAGE_TOPIC
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, STAGE_TOPIC, check_topic_name
 from aerobee.store.queues.delay_levels import DelayLevels
 
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ def _check_replay(parsed: argparse.Namespace) -> None:
         raise JobFailed(
             "replay needs --name-servers (or NAMESRV_ADDR), or --dry-run to send nothing", USAGE
         )
+    if parsed.to is not None:
+        try:
+            check_topic_name(parsed.to)
+        except BadRequest as error:
+            raise JobFailed(f"--to {parsed.to!r}: {error.remark}", USAGE) from error
     for topic in parsed.topic:
         if topic in (STAGE_TOPIC, HALF_TOPIC):
             raise JobFailed(f"--topic {topic}: what lies there is no message to be sent", USAGE)

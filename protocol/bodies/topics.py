@@ -15,7 +15,7 @@ from aerobee.protocol.bodies.common import (
     text_member,
 )
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.names import check_topic_name
+from aerobee.protocol.names import check_topic_name, is_valid_topic_name
 
 SINGLE_TAG = "SINGLE_TAG"
 MULTI_TAG = "MULTI_TAG"
@@ -102,7 +102,11 @@ def _bounded(topic: TopicConfig) -> TopicConfig:
 
 
 class TopicTableData(msgspec.Struct, frozen=True):
-    """A topic table with its version (answer to 21)."""
+    """A topic table with its version (answer to 21).
+
+    The topics that a broker has of its own name and its cluster's are left out where these are no
+    legal names of topics, such as a host's name with dots: nobody may send to them.
+    """
 
     version: DataVersion
     topics: dict[str, TopicConfig]
@@ -115,7 +119,11 @@ class TopicTableData(msgspec.Struct, frozen=True):
             raise BadRequest.system_error(f"{len(table)} topics, limit {MAX_TOPICS}")
         return cls(
             DataVersion.from_json(members.get("dataVersion")),
-            {name: TopicConfig.from_json(name, value) for name, value in table.items()},
+            {
+                name: TopicConfig.from_json(name, value)
+                for name, value in table.items()
+                if is_valid_topic_name(name)
+            },
         )
 
 

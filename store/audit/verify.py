@@ -102,6 +102,7 @@ class _Audit:
         counts.log_start, counts.blanks = log_start, self.files_scanned.blanks
         ends = [file.start + self.store.sizes.segment_bytes for file in self._segments[-1:]]
         counts.log_end = min([scan.end, *ends])
+        self._tables.check_topics(self.store.queues)
         self._tables.check_offsets(self.store.queue_end)
         root = self.store.layout.root
         if self.store.left_open:

@@ -6,11 +6,18 @@ start when neither can be read (FORMAT.md 11.4). The audit reads in the same ord
 """
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from aerobee.protocol.frames.fastjson import JsonError, loads
-from aerobee.protocol.names import SCHEDULE_GROUP, SCHEDULE_TOPIC, SYSTEM_TOPICS
+from aerobee.protocol.names import (
+    SCHEDULE_GROUP,
+    SCHEDULE_TOPIC,
+    SYSTEM_TOPICS,
+    is_light,
+    is_system_topic,
+    is_valid_topic_name,
+)
 from aerobee.store.disk.files import Files
 from aerobee.store.inspect.layout import Layout
 from aerobee.store.inspect.report import Counts, Findings
@@ -26,6 +33,7 @@ from aerobee.store.inspect.state import read_small
 
 _MOST_BYTES = 256 << 20
 _MOST_VALUES = 20_000_000
+_TOPICS_SHOWN = 10
 # The tables that a file holds; without one of them a start takes the file for damaged.
 _MEMBERS = {
     TOPICS: ("topicConfigTable",),
@@ -88,6 +96,24 @@ class Tables:
         """All topics there are, None when nobody knows (no broker has kept a table here)."""
         table = _member(self._tables.get(self.path(TOPICS)), "topicConfigTable")
         return None if table is None else frozenset(table) | SYSTEM_TOPICS
+
+    def check_topics(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Whether the store's `queues` (topic, queue id) stand without any table of topics, and
+        which topics a start would make again from them."""
+        path = self.path(TOPICS)
+        if any(self._files.exists(one) or one in self._paths for one in (path, path + BACKUP)):
+            return
+        stored: dict[str, int] = {}
+        for topic, queue_id in queues:
+            if is_valid_topic_name(topic) and not is_light(topic) and not is_system_topic(topic):
+                stored[topic] = max(stored.get(topic, 0), queue_id + 1)
+        if not stored:
+            return
+        shown = [f"{topic} (--queues {stored[topic]})" for topic in sorted(stored)[:_TOPICS_SHOWN]]
+        if len(stored) > _TOPICS_SHOWN:
+            shown.append(f"and {len(stored) - _TOPICS_SHOWN} more")
+        what = f"is not there, nor its backup, but the store has queues of {', '.join(shown)}"
+        self._findings.add("topics-missing", path, None, what)
 
     def check_offsets(self, max_offset: MaxOffset) -> None:
         """Offsets that groups have committed beyond the end of their queue."""

@@ -298,6 +298,13 @@ KINDS: Final[dict[str, Kind]] = {
         "a start takes the backup, which is one write older",
         "repair puts the backup in its place",
     ),
+    "topics-missing": Kind(
+        _W,
+        "a start makes the topics again that have queues, with as many as the store has and the "
+        "rights rw; their other settings are lost, and so are topics without a message",
+        "restore config/topics.json from a backup before the next start; without one compare after "
+        "it: aerobee topic list, aerobee topic create NAME --queues N --update",
+    ),
     "config-backup": Kind(
         _N, "the table itself is whole; its next write makes a new backup", "nothing"
     ),

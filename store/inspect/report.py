@@ -4,7 +4,7 @@ A finding names a place and what is there; its kind, one line of the table in `i
 adds what follows from it and what to do. Kinds are stable names for scripts.
 
 Three levels. *damage*: messages or bytes are lost, wrong or not found, or a start is refused.
-*warning*: nothing is lost and a start puts it right, or only RocketMQ would stumble over it.
+*warning*: no message is lost and a start puts it right, or only RocketMQ would stumble over it.
 *note*: worth knowing. Only damage makes a store unsound.
 
 Of each kind the first findings are kept and the rest counted, so that a store with a million wrong

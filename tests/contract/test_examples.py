@@ -1,4 +1,4 @@
-"""The examples that README quotes run as they are."""
+"""The examples that README quotes run as they are, and what it says of the disk is so."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ import sys
 from pathlib import Path
 
 import aerobee.testing
+from aerobee.client import Message
+from aerobee.client.blocking import Producer
+from aerobee.config.model import BY_NAME
 from aerobee.testing import RunningBroker
+from tests.service.kit import wait_until
 
 aerobee_broker = aerobee.testing.aerobee_broker  # the fixture, for this module
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "docs" / "examples"
 
 
 def start(name: str, running: RunningBroker) -> subprocess.Popen[str]:
@@ -58,3 +63,28 @@ def test_without_a_broker_there_is_one_error_and_what_to_do() -> None:
     assert done.stderr.startswith("Traceback"), done.stderr
     assert done.stderr.count("Traceback") == 1, done.stderr
     assert done.stderr.endswith("Connection refused (is a broker running?)\n")
+
+
+def test_what_a_new_store_takes_on_disk_is_what_readme_says(tmp_path: Path) -> None:
+    """One segment while it is empty, two from the first message on, and next to nothing besides."""
+
+    def on_disk(*folders: str) -> int:
+        paths = [path for folder in folders for path in (tmp_path / folder).rglob("*")]
+        return sum(path.stat().st_blocks * 512 for path in paths)
+
+    segment = 1 << 20
+    settings = {"store_path": str(tmp_path), "commit_log_segment_bytes": segment}
+    with aerobee.testing.broker(**settings, max_message_bytes=100_000) as running:
+        assert on_disk("commitlog") == segment
+        with Producer(running.name_server) as producer:
+            producer.send(Message("Orders", b"x"))
+        wait_until(lambda: on_disk("commitlog") == 2 * segment, "the next one is reserved")
+    default = BY_NAME["commit_log_segment_bytes"].default
+    assert isinstance(default, int)
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert (
+        f"{default / 1e9:.1f} GB while it is empty, {2 * default / 1e9:.1f} GB from its first "
+        "message on"
+    ) in readme
+    small = f"mappedFileSizeCommitLog={64 << 20}"
+    assert f"`make run ARGS='--set {small}'` makes that 64 and 128 MiB" in readme

@@ -20,6 +20,7 @@ import pytest
 from aerobee import testing
 from aerobee.cli.main import COMMANDS, main
 from aerobee.cli.parser import build_parser
+from aerobee.config.model import BY_NAME
 from aerobee.nameserver.server import NameServer
 from aerobee.testing import RunningBroker
 from tests.ports import free_port
@@ -109,6 +110,29 @@ def test_what_was_sent_is_pulled_and_found(run: Run) -> None:
         code, out, _ = run("message", "query", *query, "--json")
         assert code == 0
         assert [message["msg_id"] for message in lines(out)] == [result["msg_id"]]
+
+
+def test_a_delayed_message_is_not_there_at_once_and_arrives(run: Run) -> None:
+    assert run("message", "send", "delayed", "in two hours", "--delay-level", "18")[0] == 0
+    assert run("message", "send", "delayed", "in a second", "--delay-level", "1")[0] == 0
+    out = run("message", "tail", "delayed", "--from", "earliest", "--count", "1", "--json")[1]
+    (message,) = lines(out)
+    assert message["body"] == "in a second"
+    assert [m["body"] for m in lines(run("message", "pull", "delayed", "--json")[1])] == [
+        "in a second"
+    ]
+
+
+def test_the_help_of_send_says_what_the_delay_levels_mean(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["message", "send", "--help"])
+    levels = BY_NAME["message_delay_levels"].default
+    help_text = " ".join(capsys.readouterr().out.split())
+    assert f"level 1 to 18: {levels}," in help_text
+    assert main(["message", "send", "t", "x", "--delay-level", "19", *NOBODY]) == 2
+    assert capsys.readouterr().err == "aerobee: delay_level must be 0 to 18, got 19\n"
 
 
 def test_people_get_a_table_and_lines(run: Run) -> None:
@@ -226,6 +250,69 @@ def test_wrong_use_exits_2(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("message", "send", "t", "x", "--queue", "1", "--order-key", "k")[0] == 2
     assert run("message", "query", "--key", "k")[0] == 2
     assert run("message", "query", "--id", "zz")[0] == 2
+
+
+def leaves_with_a_topic(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """The client commands that take a topic."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for leaf in action.choices.values():
+                yield from leaves_with_a_topic(leaf)
+    taken = {action.dest for action in parser._actions}
+    if {"topic", "name_servers"} <= taken and not parser.get_default("job"):
+        yield parser.get_default("command")
+
+
+# What a command must have beside the topic.
+MORE = {"message send": ["x"], "message query": ["--key", "k"]}
+NOBODY = ["-n", "127.0.0.1:1", "--timeout", "2"]
+
+
+@pytest.mark.parametrize(
+    "command", [one for one in leaves_with_a_topic(build_parser()) if one != "topic describe"]
+)
+@pytest.mark.parametrize("topic", ["Or ders", "Or/ders", "", "x" * 128])
+def test_an_illegal_topic_exits_2_before_anything_is_sent(
+    command: str, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A connection that is tried would be refused, which exits 3.
+    assert main([*command.split(), topic, *MORE.get(command, []), *NOBODY]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("aerobee: the specified topic ")
+
+
+def test_names_of_brokers_and_clusters_are_described_whatever_they_are(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each has a topic of its name, which no other topic might have."""
+    code, _, err = run("topic", "describe", "Or ders")
+    assert (code, err) == (
+        2,
+        "aerobee: the specified topic contains characters other than [%|a-zA-Z0-9_-]+\n",
+    )
+    names = {"broker_name": "node1.example.org", "cluster_name": "Rack 1/b"}
+    with testing.broker(**names) as broker:
+        servers = ["-n", broker.name_server]
+        for name in names.values():
+            assert main(["topic", "describe", name, *servers]) == 0
+        assert main(["message", "send", "Orders", "x", *servers]) == 0
+        assert main(["topic", "create", "Made", "--cluster", "Rack 1/b", *servers]) == 0
+        capsys.readouterr()
+        assert main(["message", "pull", "Orders", "--broker", "node1.example.org", *servers]) == 0
+        assert capsys.readouterr().out.endswith("  x\n")
+
+
+@pytest.mark.parametrize("command", ["pull", "tail"])
+def test_a_start_or_filter_that_means_nothing_exits_2_before_anything_is_sent(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for flags, said in (
+        (["--from", "yesterday"], "not a time: 'yesterday'"),
+        (["--tags", "||"], "'||' names no tag"),
+    ):
+        assert main(["message", command, "t", *flags, *NOBODY]) == 2
+        assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -468,7 +468,7 @@ def test_a_name_that_ends_in_toml_is_believed(tmp_path: Path, text: str) -> None
 
 def test_all_that_is_wrong_is_reported_at_once(tmp_path: Path) -> None:
     error = refused(
-        tmp_path, 'unheard = 1\n[broker]\nlisten_port = "x"\ncluster_name = "a b"\n', name="a.toml"
+        tmp_path, 'unheard = 1\n[broker]\nlisten_port = "x"\ncluster_name = " "\n', name="a.toml"
     )
     file = tmp_path / "a.toml"
     assert [(one.where, one.key) for one in error.errors] == [
@@ -483,3 +483,18 @@ def test_all_that_is_wrong_is_reported_at_once(tmp_path: Path) -> None:
 def test_a_single_error_is_itself(tmp_path: Path) -> None:
     error = refused(tmp_path, "listenPort=x\n")
     assert error.errors == (error,)
+
+
+@pytest.mark.parametrize("key", ["brokerName", "brokerClusterName"])
+@pytest.mark.parametrize("name", ["my broker", "rack/1", "node1.example.org", "a;b:1"])
+def test_names_that_rocketmq_takes_are_taken_with_a_warning(
+    tmp_path: Path, key: str, name: str
+) -> None:
+    """RocketMQ and its tools work with them: a broker.conf must not stop the start for it."""
+    loaded = load(tmp_path, f"{key}={name}\nbindAddress=0.0.0.0\n")
+    assert name in (loaded.settings.broker_name, loaded.settings.cluster_name)
+    what = "broker" if key == "brokerName" else "cluster"
+    warning = loaded.warnings[0]
+    assert warning.startswith(f"{what} name {name!r} is no legal name of a topic: ")
+    assert ("order topics" in warning) == (key == "brokerName" and ";" in name)
+    assert len(loaded.warnings) == 1

@@ -150,7 +150,9 @@ def test_lock_requests_name_what_is_wrong() -> None:
 def test_topic_tables_take_defaults_and_check_names() -> None:
     table = parse_topic_table(b'{"topicConfigTable":{"T":{"attributes":{}}}}')
     assert table.topics["T"] == TopicConfig("T", 16, 16, 6, "SINGLE_TAG", 0, False)
-    assert "topic" in refusal(lambda: parse_topic_table(b'{"topicConfigTable":{"a/b":{}}}'))
+    assert "topic" in refusal(lambda: TopicConfig.from_json("a/b", {}))
+    own = b'{"topicConfigTable":{"node1.example.org":{},"T":{}}}'
+    assert [*parse_topic_table(own).topics] == ["T"]
     assert "queues" in refusal(
         lambda: parse_topic_table(b'{"topicConfigTable":{"T":{"readQueueNums":70000}}}')
     )

@@ -88,11 +88,17 @@ def make(root: Path, per_queue: int = PER_QUEUE, **changes: object) -> Path:
     store.dispatch()
     assert store.close()
     config = root / "config"
-    config.mkdir()
-    (config / "topics.json").write_text(TOPICS)
+    keep_topics(root)
     (config / "topics.json.bak").write_text(TOPICS)
     (config / "consumerOffset.json").write_text(OFFSETS)
     (config / "delayOffset.json").write_text(DELAYS)
+    return root
+
+
+def keep_topics(root: Path) -> Path:
+    """Put a table of topics into a store that no broker has run on."""
+    (root / "config").mkdir()
+    (root / "config" / "topics.json").write_text(TOPICS)
     return root
 
 

@@ -58,6 +58,25 @@ def full_disk() -> Iterator[None]:
 # --- topics ---------------------------------------------------------------------------------------
 
 
+def test_topics_of_a_broker_whose_name_no_topic_may_have_are_read_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = {"broker_name": "node1.example.org", "cluster_name": "Rack 1"}
+    topics = topic_table(tmp_path, **names)
+    create(topics, "Orders", 4)
+    text = (tmp_path / "topics.json").read_text()
+    file = text.replace('"readQueueNums":16,', '"readQueueNums":17,')
+    assert file != text
+    (tmp_path / "topics.json").write_text(file)
+    cluster = topic_table(tmp_path, **names).get("Rack 1")
+    assert cluster is not None
+    assert cluster.read_queues == 17
+    assert "name is illegal" not in caplog.text
+    # Under another name they are topics like any other.
+    assert topic_table(tmp_path).get("Rack 1") is None
+    assert "name is illegal" in caplog.text
+
+
 def test_system_topics_are_there_from_the_start(tmp_path: Path) -> None:
     topics = topic_table(tmp_path)
     template = topics.get("TBW102")

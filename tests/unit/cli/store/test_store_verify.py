@@ -1,6 +1,7 @@
 """`aerobee store verify` as a process: what it prints, how it ends, what it refuses."""
 
 import contextlib
+import json
 import os
 import pty
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from aerobee import testing
 from aerobee.cli.main import main
 from aerobee.cli.progress import Progress
 from tests.unit.cli.store_support import store, store_process
@@ -74,6 +76,36 @@ def test_many_findings_of_a_kind_are_cut_short_unless_asked_for(root: Path) -> N
     short, long = store("verify", root), store("verify", root, "--all")
     assert "... and 20 more" in short.out
     assert long.out.count("does not match its CRC") == 30
+
+
+def test_a_missing_table_of_topics_is_named_with_what_a_start_makes_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "store"
+    sizes = ("--set", "maxHashSlotNum=5000", "--set", "maxIndexNum=20000")
+    with testing.broker(store_path=str(root)) as running:
+        servers = ["-n", running.name_server]
+        assert main(["topic", "create", "Orders", "--queues", "4", *servers]) == 0
+        assert main(["message", "send", "Orders", "x", "--queue", "2", *servers]) == 0
+        assert main(["topic", "create", "Empty", *servers]) == 0
+    assert store("verify", root, *sizes).out.splitlines()[-1] == f"{root} is SOUND"
+    for table in (root / "config").glob("topics.json*"):
+        table.unlink()
+    code, out, _ = store("verify", root, *sizes)
+    assert (code, out.splitlines()[-1]) == (0, f"{root} is SOUND, 1 warnings")
+    assert (
+        "WARNING  topics-missing\n  config/topics.json: is not there, nor its backup, but the "
+        "store has queues of Orders (--queues 3)\n"
+    ) in out
+    assert "  do     restore config/topics.json from a backup before the next start" in out
+    with testing.broker(store_path=str(root)) as running:
+        capsys.readouterr()
+        assert main(["topic", "list", "--json", "-n", running.name_server]) == 0
+    made = {item["topic"]: item["brokers"][0] for item in json.loads(capsys.readouterr().out)}
+    assert {name: (one["read_queues"], one["rights"]) for name, one in made.items()} == {
+        "Orders": (3, "rw")
+    }
+    assert store("verify", root, *sizes).out.splitlines()[-1] == f"{root} is SOUND"
 
 
 def test_a_warning_alone_exits_0(root: Path) -> None:

@@ -47,6 +47,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("audit STORE --master nonsense", 2, "--master nonsense: must be local[N]"),
         ("replay STORE", 2, "needs --name-servers (or NAMESRV_ADDR), or --dry-run"),
         ("replay STORE --dry-run --topic SCHEDULE_TOPIC_XXXX", 2, "with --to"),
+        ("replay STORE --dry-run --to Or/ders", 2, "--to 'Or/ders': the specified topic contains"),
         ("replay STORE --dry-run --topic rmq_sys_aerobee_stage --to x", 2, "is no message"),
         ("replay FOLDER --archive --dry-run", 3, "FOLDER is no archive"),
         ("replay FOLDER FOLDER --archive --dry-run", 2, "one archive at a time"),

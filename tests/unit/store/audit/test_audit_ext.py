@@ -96,6 +96,7 @@ def test_nothing_is_found_where_nothing_is_wrong(root: Path) -> None:
 
 
 def test_units_of_before_the_option_and_of_after_it_are_sound(tmp_path: Path) -> None:
+    at.keep_topics(tmp_path)
     store = MessageStore.open(small_settings(tmp_path), clock=ManualClock())
     for turn in range(4):
         fill(store, 20, queues=2)
@@ -107,7 +108,7 @@ def test_units_of_before_the_option_and_of_after_it_are_sound(tmp_path: Path) ->
 
 def test_further_queues_without_extension_units_are_sound(tmp_path: Path) -> None:
     options = {"multi_dispatch": True, "lmq_enabled": True}
-    store = opened(tmp_path, **options)
+    store = opened(at.keep_topics(tmp_path), **options)
     for number in range(30):
         more = {"INNER_MULTI_DISPATCH": "%LMQ%x,Others"}
         store.put(message(b"%d" % number, tags="T1", more=more))
@@ -132,7 +133,7 @@ def test_a_store_that_was_killed_is_sound(tmp_path: Path) -> None:
     fill(store, 40, queues=2)
     shutil.copytree(tmp_path / "store", tmp_path / "killed")
     assert store.close()
-    found = at.kinds(at.check(adopt(tmp_path / "killed")))
+    found = at.kinds(at.check(at.keep_topics(adopt(tmp_path / "killed"))))
     # Whether the next segment was ready by then, nobody knows.
     assert found - {"segment-spare"} == {"left-open"}
 

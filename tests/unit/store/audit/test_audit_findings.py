@@ -492,6 +492,12 @@ def _(root: Path) -> None:
     (root / "config" / "topics.json").write_text(at.TOPICS[:100])
 
 
+@scenario("topics-missing")
+def _(root: Path) -> None:
+    (root / "config" / "topics.json").unlink()
+    (root / "config" / "topics.json.bak").unlink()
+
+
 @scenario("config-backup")
 def _(root: Path) -> None:
     (root / "config" / "topics.json.bak").write_text("{")
@@ -655,6 +661,25 @@ def test_table_that_is_a_directory_is_damage(root: Path) -> None:
     (root / "config" / "topics.json").unlink()
     (root / "config" / "topics.json").mkdir()
     assert at.kinds(at.check(root)) == {"not-a-file"}
+
+
+def test_without_a_table_of_topics_those_that_have_queues_are_named(root: Path) -> None:
+    for name in ("topics.json", "topics.json.bak"):
+        (root / "config" / name).unlink()
+    for number in range(12):
+        (root / "consumequeue" / f"Topic{number:02}" / "4").mkdir(parents=True)
+    what = next(iter(at.check(root).findings.of("topics-missing"))).what
+    # The one of delayed messages is the system's, which a start makes in any case.
+    assert ", but the store has queues of Orders (--queues 3), Topic00 (--queues 5), " in what
+    assert what.endswith(", Topic08 (--queues 5), and 3 more")
+
+
+def test_a_store_without_a_topic_needs_no_table_of_them(tmp_path: Path) -> None:
+    store = MessageStore.open(small_settings(tmp_path))
+    store.put(message(b"later", "SCHEDULE_TOPIC_XXXX", 2, more={"DELAY": "3"}))
+    store.dispatch()
+    assert store.close()
+    assert at.kinds(at.check(tmp_path)) == set()
 
 
 def test_the_key_value_table_is_one_of_the_tables(root: Path) -> None:

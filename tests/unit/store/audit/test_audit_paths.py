@@ -30,6 +30,7 @@ def made(tmp_path: Path, changes: dict[str, Any]) -> list[bytes]:
     store = MessageStore.open(small_settings(tmp_path / "store", **changes))
     made = fill(store, 100)
     assert store.close()
+    at.keep_topics(tmp_path / "store")
     return made
 
 

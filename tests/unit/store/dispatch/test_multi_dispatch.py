@@ -24,6 +24,7 @@ from aerobee.store.segments.results import Arrival
 from tests.golden import make_store_options
 from tests.golden.make_store import FIRST_MS, QUEUE_BYTES, STEP_MS
 from tests.golden.make_store_options import LMQ_LOG_BYTES, LMQ_WORKLOAD, write_lmq_store
+from tests.unit.store.audit_support import keep_topics
 from tests.unit.store.support import (
     SEGMENT,
     ManualClock,
@@ -447,6 +448,8 @@ def test_units_lie_where_the_format_says(tmp_path: Path) -> None:
 
 def audit(root: Path, **options: object) -> dict[str, int]:
     changes = {"multi_dispatch": False, "lmq_enabled": False} | options
+    if not (root / "config").exists():
+        keep_topics(root)
     return dict(verify(small_settings(root, **changes)).findings.counts)
 
 

@@ -561,7 +561,7 @@ def test_size_that_would_cut_records_off_is_refused(tmp_path: Path) -> None:
 def test_copy_of_a_segment_far_behind_the_log_costs_nothing(tmp_path: Path) -> None:
     root = one_segment(tmp_path / "store")
     shutil.copy(log_segment(root), log_segment(root, 3 * SEGMENT))
-    assert at.kinds(at.check(root)) == {"segment-misplaced"}
+    assert at.kinds(at.check(at.keep_topics(root))) == {"segment-misplaced"}
     made = mend(root)
     assert [step.loses.split(",")[0] for step in made.steps] == ["nothing"]
     assert made.lost == 0
