@@ -97,9 +97,6 @@ EXCEPTIONS: dict[tuple[str, int], Known] = {
     ("broker", Code.STAGE_INTENT): Known(63, _STAGES),
     ("broker", Code.STAGE_STATUS): Known(66, _STAGES),
     ("broker", Code.STAGE_ABORT): Known(86, _STAGES),
-    ("name server", Code.UNREGISTER_BROKER): Known(84, _NAMES),
-    ("name server", Code.WIPE_WRITE_PERM_OF_BROKER): Known(76, _NAMES),
-    ("name server", Code.ADD_WRITE_PERM_OF_BROKER): Known(77, _NAMES),
     ("name server", Code.GET_ROUTEINFO_BY_TOPIC): Known(
         2.8, "one route with all brokers there may be, encoded at once"
     ),
