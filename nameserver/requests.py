@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -294,9 +294,9 @@ class Requests:
     def _all_topics(self, _owner: object, command: Command) -> bytes:
         return encode_success(command, topic_list_body(self._routes.topics))
 
-    def _topics_by_cluster(self, _owner: object, command: Command) -> bytes:
+    def _topics_by_cluster(self, _owner: object, command: Command) -> Steps:
         cluster = ClusterHeader.from_ext(command.ext).cluster
-        return encode_success(command, topic_list_body(self._routes.topics_of_cluster(cluster)))
+        return _listed(command, self._routes.topics_of_cluster(cluster))
 
     def _system_topics(self, _owner: object, command: Command) -> bytes:
         routes = self._routes
@@ -305,10 +305,8 @@ class Requests:
 
     def _topics_with_flags(
         self, having: int, lacking: int, _owner: object, command: Command
-    ) -> bytes:
-        return encode_success(
-            command, topic_list_body(self._routes.topics_with_flags(having, lacking))
-        )
+    ) -> Steps:
+        return _listed(command, self._routes.topics_with_flags(having, lacking))
 
     def _delete_topic(self, _owner: object, command: Command) -> bytes:
         header = DeleteTopicHeader.from_ext(command.ext)
@@ -367,6 +365,11 @@ def _check_names(**names: str) -> None:
             raise BadRequest.system_error(
                 f"the field {field} must be 1 to 255 printable characters"
             )
+
+
+def _listed(command: Command, topics: Generator[None, None, list[str]]) -> Steps:
+    found = yield from topics
+    return encode_success(command, topic_list_body(found))
 
 
 def _registration(owner: object, header: RegisterBrokerHeader, read: _ReadBody) -> Registration:

@@ -22,17 +22,19 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 from aerobee.protocol.bodies.routes import MASTER_ID, PERM_READ_WRITE, PERM_WRITE
 from aerobee.protocol.bodies.topics import DataVersion
 
 log = logging.getLogger("aerobee.nameserver")
 
+T = TypeVar("T")
+
 UNIT = 1
 UNIT_SUB = 2
 
-# Topics of a registration that are looked at, or come into the table, in one step.
+# Topics that are looked at, or come into the table with a registration, in one step.
 _STEP_TOPICS = 500
 # Topics that a change of all topics of a broker reaches in one step.
 _CHANGED_TOPICS = 250
@@ -324,18 +326,32 @@ class RouteTable:
 
     # --- lists
 
-    def topics_of_cluster(self, cluster: str) -> list[str]:
-        names = self.clusters.get(cluster, set())
-        return [topic for topic, queues in self.topics.items() if not names.isdisjoint(queues)]
-
-    def topics_with_flags(self, having: int, lacking: int = 0) -> list[str]:
-        """Topics one of whose brokers has all flags of `having` and none of `lacking`."""
-        found = []
-        for topic, queues in self.topics.items():
-            flags = next(iter(queues.values())).sys_flag
-            if flags & having == having and not flags & lacking:
-                found.append(topic)
+    def topics_of_cluster(self, cluster: str) -> Generator[None, None, list[str]]:
+        """Topics that brokers of a cluster have, in steps."""
+        found: list[str] = []
+        for some in self._looked_at():
+            names = self.clusters.get(cluster, set())
+            found += [topic for topic, queues in some if not names.isdisjoint(queues)]
+            yield None
         return found
+
+    def topics_with_flags(self, having: int, lacking: int = 0) -> Generator[None, None, list[str]]:
+        """Topics whose first broker has all flags of `having` and none of `lacking`, in steps."""
+        found: list[str] = []
+        for some in self._looked_at():
+            for topic, queues in some:
+                flags = next(iter(queues.values())).sys_flag
+                if flags & having == having and not flags & lacking:
+                    found.append(topic)
+            yield None
+        return found
+
+    def _looked_at(self) -> Iterator[list[tuple[str, dict[str, QueueData]]]]:
+        """The topics that are there now, with their queues when it is their turn, some at a time;
+        without those that have gone by then."""
+        for some in _parts(list(self.topics)):
+            shown = [(topic, self._changed(topic)) for topic in some]
+            yield [(topic, queues) for topic, queues in shown if queues]
 
     def any_address(self) -> str:
         """Some broker's address, "" when there is none: admin tools ask it for system topics."""
@@ -361,7 +377,7 @@ class RouteTable:
         added = 0
         for some in _parts(registration.topics):
             known = self._topics_of.get(registration.name, {})
-            added += sum([topic not in known for topic, _ in some])
+            added += sum([topic not in known for topic in some])
             yield None
         if self._queue_entries + added > limits.queue_entries:
             raise RouteLimitReached(
@@ -398,7 +414,7 @@ class RouteTable:
 
     def _upsert_topics(self, registration: Registration) -> Generator[None, None, None]:
         name = registration.name
-        for some in _parts(registration.topics):
+        for some in _parts(registration.topics.items()):
             live = self.live.get(registration.address)
             if (
                 live is None
@@ -462,10 +478,8 @@ class RouteTable:
         self._departed[topic] = cause
 
 
-def _parts(
-    topics: Mapping[str, QueueData],
-) -> Iterator[tuple[tuple[str, QueueData], ...]]:
+def _parts(topics: Iterable[T]) -> Iterator[tuple[T, ...]]:
     """All of them, in parts of half a millisecond's worth."""
-    items = iter(topics.items())
+    items = iter(topics)
     while some := tuple(islice(items, _STEP_TOPICS)):
         yield some

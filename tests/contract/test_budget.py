@@ -75,7 +75,6 @@ class Known(NamedTuple):
 
 _KEYS = "one message of 6,400 keys is one round of the dispatch to the index"
 _READ = "one read of the store: 32,768 empty messages, or as many entries passed over"
-_NAMES = "one look at each topic, of 50,000; asked by administrators"
 _STAGES = "a name for each stage, some 35,000; sent once for a batch of a job"
 
 #: What is not cut into steps. Its figures are those of today and a tenth: none may grow.
@@ -100,10 +99,6 @@ EXCEPTIONS: dict[tuple[str, int], Known] = {
     ("name server", Code.GET_ROUTEINFO_BY_TOPIC): Known(
         2.8, "one route with all brokers there may be, encoded at once"
     ),
-    ("name server", Code.GET_TOPICS_BY_CLUSTER): Known(5.5, _NAMES),
-    ("name server", Code.GET_UNIT_TOPIC_LIST): Known(22, _NAMES),
-    ("name server", Code.GET_HAS_UNIT_SUB_TOPIC_LIST): Known(22, _NAMES),
-    ("name server", Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST): Known(17, _NAMES),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from itertools import pairwise
 
 import pytest
@@ -19,6 +19,7 @@ from aerobee.nameserver.routes import (
     RouteTable,
 )
 from aerobee.protocol.bodies.topics import DataVersion
+from tests.inline_loop import drive
 
 V1, V2 = DataVersion(1000, 1), DataVersion(2000, 2)
 QUEUES = QueueData(4, 4, 6, 0)
@@ -208,11 +209,11 @@ def test_topics_are_deleted_everywhere_or_in_one_cluster(table):
 def test_lists_by_cluster_and_by_unit_flags(table):
     topics = {f"T{flags}": QUEUES._replace(sys_flag=flags) for flags in range(4)}
     table.register(broker(topics=topics))
-    assert table.topics_of_cluster("C1") == ["T0", "T1", "T2", "T3"]
-    assert table.topics_of_cluster("C2") == []
-    assert table.topics_with_flags(1) == ["T1", "T3"]
-    assert table.topics_with_flags(2) == ["T2", "T3"]
-    assert table.topics_with_flags(2, lacking=1) == ["T2"]
+    assert drive(table.topics_of_cluster("C1")) == ["T0", "T1", "T2", "T3"]
+    assert drive(table.topics_of_cluster("C2")) == []
+    assert drive(table.topics_with_flags(1)) == ["T1", "T3"]
+    assert drive(table.topics_with_flags(2)) == ["T2", "T3"]
+    assert drive(table.topics_with_flags(2, lacking=1)) == ["T2"]
 
 
 def test_a_missing_route_says_why(table, clock):
@@ -472,3 +473,20 @@ def test_a_change_in_steps_is_seen_as_one_at_once(clock, seed, monkeypatch):
         pass
     assert in_steps.topics == at_once.topics
     check_consistent(in_steps)
+
+
+@pytest.mark.parametrize("by", ["flags", "cluster"])
+def test_a_list_is_made_in_steps_and_has_each_topic_as_it_is_then(stepped, by):
+    def listing() -> Generator[None, None, list[str]]:
+        return stepped.topics_of_cluster("C1") if by == "cluster" else stepped.topics_with_flags(0)
+
+    steps = listing()
+    assert len(list(steps)) == 4
+    steps = listing()
+    next(steps)
+    stepped.register(broker("b-b", topics={"New": QUEUES, "T1999": QUEUES}))
+    stepped.delete_topic("T1998", None)
+    stepped.unregister("b-a", 0, "b-a:10911")
+    # What was looked at before the broker left, and what another one has.
+    assert drive(steps) == [*(f"T{number}" for number in range(500)), "T1999"]
+    assert sorted(drive(listing())) == ["New", "T1999"]
