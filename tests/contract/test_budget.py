@@ -75,7 +75,6 @@ class Known(NamedTuple):
 
 _KEYS = "one message of 6,400 keys is one round of the dispatch to the index"
 _READ = "one read of the store: 32,768 empty messages, or as many entries passed over"
-_STAGES = "a name for each stage, some 35,000; sent once for a batch of a job"
 
 #: What is not cut into steps. Its figures are those of today and a tenth: none may grow.
 EXCEPTIONS: dict[tuple[str, int], Known] = {
@@ -93,9 +92,6 @@ EXCEPTIONS: dict[tuple[str, int], Known] = {
     ("broker", Code.GET_CONSUMER_CONNECTION_LIST): Known(
         11, "the tags of all subscriptions of a group, as many as a heartbeat has room for"
     ),
-    ("broker", Code.STAGE_INTENT): Known(63, _STAGES),
-    ("broker", Code.STAGE_STATUS): Known(66, _STAGES),
-    ("broker", Code.STAGE_ABORT): Known(86, _STAGES),
     ("name server", Code.GET_ROUTEINFO_BY_TOPIC): Known(
         2.8, "one route with all brokers there may be, encoded at once"
     ),
