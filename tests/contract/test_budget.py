@@ -86,9 +86,6 @@ EXCEPTIONS: dict[tuple[str, int], Known] = {
     ),
     ("broker", Code.PULL_MESSAGE): Known(90, _READ),
     ("broker", Code.LITE_PULL_MESSAGE): Known(90, _READ),
-    ("broker", Code.DELETE_TOPIC_IN_BROKER): Known(
-        50, "the offsets of 20,000 groups go in the step in which the topic's queues go"
-    ),
     ("broker", Code.GET_CONSUMER_CONNECTION_LIST): Known(
         11, "the tags of all subscriptions of a group, as many as a heartbeat has room for"
     ),
