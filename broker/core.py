@@ -172,6 +172,7 @@ class BrokerCore:
             self.identity.store_host,
             self._appended,
             wall_clock_ms,
+            self._bodies,
             self.delays,
         )
 

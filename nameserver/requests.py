@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -114,7 +114,7 @@ class Requests:
         self._options = options or RequestOptions()
         # The number of changes of the KV table that it goes with, and the body.
         self._order_body = (-1, b"")
-        self._handlers: dict[int, Callable[[object, Command], bytes]] = {
+        self._handlers: dict[int, Callable[[object, Command], bytes | Steps]] = {
             RequestCode.PUT_KV_CONFIG: self._put_kv,
             RequestCode.GET_KV_CONFIG: self._get_kv,
             RequestCode.DELETE_KV_CONFIG: self._delete_kv,
@@ -148,11 +148,12 @@ class Requests:
         return code in (RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG)
 
     def handle(self, owner: object, command: Command) -> Answer:
-        """The encoded answer, None to a oneway request, steps to a large registration's. Bad input
-        never raises."""
+        """The encoded answer, None to a oneway request, or the steps to it of a large registration
+        and of what passes over many topics. Bad input never raises."""
         handler = self._handlers.get(command.code)
         if command.code == RequestCode.REGISTER_BROKER and _is_large(command):
             return self._register_large(owner, command)
+        answer: bytes | Steps
         try:
             if handler is None:
                 answer = encode_response(
@@ -164,7 +165,7 @@ class Requests:
                 answer = handler(owner, command)
         except (BadRequest, RouteLimitReached) as error:
             answer = _refused(command, error)
-        return None if command.is_oneway else answer
+        return None if command.is_oneway and isinstance(answer, bytes) else answer
 
     # --- brokers
 
@@ -231,9 +232,13 @@ class Requests:
             self._order_body = (self._kv.changes, body)
         return body
 
-    def _unregister(self, _owner: object, command: Command) -> bytes:
+    def _unregister(self, _owner: object, command: Command) -> Steps:
         header = BrokerIdentityHeader.from_ext(command.ext)
         self._routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
+        return self._unregistered(header.broker_name, command)
+
+    def _unregistered(self, name: str, command: Command) -> Steps:
+        yield from self._routes.finish_changes(name)
         return encode_success(command)
 
     def _query_data_version(self, _owner: object, command: Command) -> bytes:
@@ -250,9 +255,15 @@ class Requests:
     ) -> DataVersion | None:
         return self._routes.known_version(header.broker_name, header.broker_id, header.broker_addr)
 
-    def _set_write_perm(self, allowed: bool, _owner: object, command: Command) -> bytes:
+    def _set_write_perm(self, allowed: bool, _owner: object, command: Command) -> Steps:
         name = BrokerNameHeader.from_ext(command.ext).broker_name
+        return self._write_perm_set(allowed, name, command)
+
+    def _write_perm_set(self, allowed: bool, name: str, command: Command) -> Steps:
+        # What another request has begun comes to its end first.
+        yield from self._routes.finish_changes(name)
         count = self._routes.set_write_perm(name, allowed)
+        yield from self._routes.finish_changes(name)
         done = "given" if allowed else "taken"
         log.info("write permission %s broker=%r topics=%d", done, name, count)
         answer = AddWritePermResponse(count) if allowed else WipeWritePermResponse(count)
@@ -283,9 +294,9 @@ class Requests:
     def _all_topics(self, _owner: object, command: Command) -> bytes:
         return encode_success(command, topic_list_body(self._routes.topics))
 
-    def _topics_by_cluster(self, _owner: object, command: Command) -> bytes:
+    def _topics_by_cluster(self, _owner: object, command: Command) -> Steps:
         cluster = ClusterHeader.from_ext(command.ext).cluster
-        return encode_success(command, topic_list_body(self._routes.topics_of_cluster(cluster)))
+        return _listed(command, self._routes.topics_of_cluster(cluster))
 
     def _system_topics(self, _owner: object, command: Command) -> bytes:
         routes = self._routes
@@ -294,10 +305,8 @@ class Requests:
 
     def _topics_with_flags(
         self, having: int, lacking: int, _owner: object, command: Command
-    ) -> bytes:
-        return encode_success(
-            command, topic_list_body(self._routes.topics_with_flags(having, lacking))
-        )
+    ) -> Steps:
+        return _listed(command, self._routes.topics_with_flags(having, lacking))
 
     def _delete_topic(self, _owner: object, command: Command) -> bytes:
         header = DeleteTopicHeader.from_ext(command.ext)
@@ -356,6 +365,11 @@ def _check_names(**names: str) -> None:
             raise BadRequest.system_error(
                 f"the field {field} must be 1 to 255 printable characters"
             )
+
+
+def _listed(command: Command, topics: Generator[None, None, list[str]]) -> Steps:
+    found = yield from topics
+    return encode_success(command, topic_list_body(found))
 
 
 def _registration(owner: object, header: RegisterBrokerHeader, read: _ReadBody) -> Registration:

@@ -8,6 +8,11 @@ say why there is no route.
 
 Topics missing from a registration stay: one registration may carry a single changed topic. Slaves
 never change queues. All tables are bounded; a registration that would pass a bound changes nothing.
+
+A broker that goes, or whose permissions change, may have 50,000 topics. Such a change reaches them
+in steps (`change_some`), and before its turn a topic that is asked for or changed: whoever looks at
+a topic sees it as if all had been changed together. Only the number of all topics and their list
+show those that the change has still to take away.
 """
 
 from __future__ import annotations
@@ -15,19 +20,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 from aerobee.protocol.bodies.routes import MASTER_ID, PERM_READ_WRITE, PERM_WRITE
 from aerobee.protocol.bodies.topics import DataVersion
 
 log = logging.getLogger("aerobee.nameserver")
 
+T = TypeVar("T")
+
 UNIT = 1
 UNIT_SUB = 2
 
-# Topics of a registration that are looked at, or come into the table, in one step.
+# Topics that are looked at, or come into the table with a registration, in one step.
 _STEP_TOPICS = 500
+# Topics that a change of all topics of a broker reaches in one step.
+_CHANGED_TOPICS = 250
 # Topics remembered after their last broker went.
 _DEPARTED_LIMIT = 10_000
 
@@ -72,6 +82,13 @@ class BrokerGroup:
     addresses: dict[int, str] = field(default_factory=dict)
 
 
+class _BrokerChange(NamedTuple):
+    """A change of all queues of a broker: the topics it has not reached yet, and what it does."""
+
+    rest: dict[str, None]
+    apply: Callable[[str], None]
+
+
 @dataclass(frozen=True, slots=True)
 class RouteLimits:
     """Bounds and times of the route table."""
@@ -86,7 +103,14 @@ class RouteLimits:
 class RouteTable:
     """All routes. Loop thread only."""
 
-    def __init__(self, clock_ms: Callable[[], int], limits: RouteLimits | None = None) -> None:
+    def __init__(
+        self,
+        clock_ms: Callable[[], int],
+        limits: RouteLimits | None = None,
+        changing: Callable[[], None] | None = None,
+    ) -> None:
+        """`changing` is called when there is something to do for `change_some`; without it all is
+        done at once."""
         self._clock_ms = clock_ms
         self._limits = limits or RouteLimits()
         self.groups: dict[str, BrokerGroup] = {}
@@ -94,7 +118,12 @@ class RouteTable:
         # topic -> broker name -> queues
         self.topics: dict[str, dict[str, QueueData]] = {}
         self.live: dict[str, Registration] = {}
+        # broker name -> its topics; one that goes has none any more
+        self._topics_of: dict[str, dict[str, None]] = {}
         self._queue_entries = 0
+        self._begun = changing or self._change_all
+        # By broker name the change that is under way, one at most.
+        self._changes: dict[str, _BrokerChange] = {}
         # topic -> (broker name, when, why)
         self._departed: dict[str, tuple[str, int, str]] = {}
 
@@ -175,17 +204,17 @@ class RouteTable:
         for live in [live for live in self.live.values() if live.owner == owner]:
             self._remove(live, f"its connection ended ({reason})")
 
-    def expire(self) -> list[Registration]:
-        """Drop brokers that have been silent too long; returns them."""
+    def expire(self, most: int | None = None) -> list[Registration]:
+        """Drop brokers that have been silent too long, at most so many; returns them."""
         oldest = self._clock_ms() - self._limits.expiry_ms
-        expired = [live for live in self.live.values() if live.updated_ms < oldest]
+        expired = [live for live in self.live.values() if live.updated_ms < oldest][:most]
         for live in expired:
             self._remove(live, f"it did not register for {self._limits.expiry_ms // 1000} s")
         return expired
 
     def find(self, topic: str) -> tuple[dict[str, QueueData], list[BrokerGroup]] | None:
         """Queues by broker name and the brokers of a topic, None without a route."""
-        queues = self.topics.get(topic)
+        queues = self._changed(topic)
         if not queues:
             return None
         groups = [self.groups[name] for name in sorted(queues) if name in self.groups]
@@ -203,6 +232,7 @@ class RouteTable:
 
     def why_missing(self, topic: str) -> str:
         """For people: which of the causes leaves `topic` without a route."""
+        self._changed(topic)
         departed = self._departed.get(topic)
         if departed is not None:
             name, when_ms, why = departed
@@ -213,38 +243,115 @@ class RouteTable:
         return f"none of the {len(self.groups)} registered brokers has this topic"
 
     def set_write_perm(self, broker_name: str, allowed: bool) -> int:
-        """Give or take WRITE in all queues of a broker; returns how many topics that were.
+        """Give or take WRITE in all queues of a broker; returns how many topics that are.
 
-        Stands until the broker registers with a new data version (protocol/WIRE.md 5.4).
+        Stands until the broker registers with a new data version (protocol/WIRE.md 5.4). What
+        `finish_changes` has to do for the broker is done first, at once.
         """
-        count = 0
-        for queues in self.topics.values():
-            data = queues.get(broker_name)
-            if data is not None:
-                perm = PERM_READ_WRITE if allowed else data.perm & ~PERM_WRITE
-                queues[broker_name] = data._replace(perm=perm)
-                count += 1
-        return count
+        for _ in self.finish_changes(broker_name):
+            pass
+        topics = self._topics_of.get(broker_name)
+        if topics is None:
+            return 0
+        self._begin(broker_name, topics.copy(), partial(self._set_write_perm, broker_name, allowed))
+        return len(topics)
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
         """Forget a topic, of all brokers or of those in one cluster."""
         names = None if cluster is None else self.clusters.get(cluster, set())
-        for name in list(self.topics.get(topic, ())):
+        for name in list(self._changed(topic) or ()):
             if names is None or name in names:
                 self._drop_queues(topic, name)
 
-    def topics_of_cluster(self, cluster: str) -> list[str]:
-        names = self.clusters.get(cluster, set())
-        return [topic for topic, queues in self.topics.items() if not names.isdisjoint(queues)]
+    # --- changes of all topics of a broker
 
-    def topics_with_flags(self, having: int, lacking: int = 0) -> list[str]:
-        """Topics one of whose brokers has all flags of `having` and none of `lacking`."""
-        found = []
-        for topic, queues in self.topics.items():
-            flags = next(iter(queues.values())).sys_flag
-            if flags & having == having and not flags & lacking:
-                found.append(topic)
+    def change_some(self) -> bool:
+        """Bring a change to some more topics; False when there was nothing to do."""
+        for name, change in self._changes.items():
+            self._change_some(name, change)
+            return True
+        return False
+
+    def finish_changes(self, name: str) -> Generator[None, None, None]:
+        """Bring what changes all topics of a broker to an end, in steps."""
+        while (change := self._changes.get(name)) is not None:
+            self._change_some(name, change)
+            yield None
+
+    def _begin(self, name: str, topics: dict[str, None], apply: Callable[[str], None]) -> None:
+        self._changes[name] = _BrokerChange(topics, apply)
+        self._begun()
+
+    def _change_all(self) -> None:
+        while self.change_some():
+            pass
+
+    def _change_some(self, name: str, change: _BrokerChange) -> None:
+        rest, apply = change
+        for _ in range(min(_CHANGED_TOPICS, len(rest))):
+            topic, _ = rest.popitem()
+            apply(topic)
+        if not rest:
+            del self._changes[name]
+
+    def _changed(self, topic: str) -> dict[str, QueueData] | None:
+        """Queues of a topic by broker name, with all changes that are under way."""
+        queues = self.topics.get(topic)
+        if queues is not None and self._changes:
+            for name in [name for name in self._changes if name in queues]:
+                self._change(name, topic)
+            queues = self.topics.get(topic)
+        return queues
+
+    def _change(self, name: str, topic: str) -> None:
+        """The change of that broker reaches this topic now, if it has not yet."""
+        rest, apply = self._changes[name]
+        if topic in rest:
+            del rest[topic]
+            apply(topic)
+
+    def _set_write_perm(self, name: str, allowed: bool, topic: str) -> None:
+        queues = self.topics[topic]
+        read_queues, write_queues, perm, sys_flag = queues[name]
+        perm = PERM_READ_WRITE if allowed else perm & ~PERM_WRITE
+        queues[name] = QueueData(read_queues, write_queues, perm, sys_flag)
+
+    def _forget_queues(self, name: str, cause: tuple[str, int, str], topic: str) -> None:
+        """The broker has gone for that cause."""
+        queues = self.topics[topic]
+        del queues[name]
+        if not queues:
+            del self.topics[topic]
+            self._remember_departed(topic, cause)
+
+    # --- lists
+
+    def topics_of_cluster(self, cluster: str) -> Generator[None, None, list[str]]:
+        """Topics that brokers of a cluster have, in steps."""
+        found: list[str] = []
+        for some in self._looked_at():
+            names = self.clusters.get(cluster, set())
+            found += [topic for topic, queues in some if not names.isdisjoint(queues)]
+            yield None
         return found
+
+    def topics_with_flags(self, having: int, lacking: int = 0) -> Generator[None, None, list[str]]:
+        """Topics whose first broker has all flags of `having` and none of `lacking`, in steps."""
+        found: list[str] = []
+        for some in self._looked_at():
+            for topic, queues in some:
+                flags = next(iter(queues.values())).sys_flag
+                if flags & having == having and not flags & lacking:
+                    found.append(topic)
+            yield None
+        return found
+
+    def _looked_at(self) -> Iterator[list[tuple[str, dict[str, QueueData]]]]:
+        """The topics that are there now, with their queues when it is their turn, some at a time;
+        without those that have gone by then."""
+        for some in _parts(list(self.topics)):
+            shown = [(topic, self._changed(topic)) for topic in some]
+            yield [(topic, queues) for topic, queues in shown if queues]
 
     def any_address(self) -> str:
         """Some broker's address, "" when there is none: admin tools ask it for system topics."""
@@ -267,9 +374,10 @@ class RouteTable:
                 f"broker {registration.name} registers {len(registration.topics)} topics, the "
                 f"limit of one broker is {limits.topics_of_broker}"
             )
-        known, name, added = self.topics, registration.name, 0
+        added = 0
         for some in _parts(registration.topics):
-            added += sum([name not in known.get(topic, ()) for topic, _ in some])
+            known = self._topics_of.get(registration.name, {})
+            added += sum([topic not in known for topic in some])
             yield None
         if self._queue_entries + added > limits.queue_entries:
             raise RouteLimitReached(
@@ -306,7 +414,7 @@ class RouteTable:
 
     def _upsert_topics(self, registration: Registration) -> Generator[None, None, None]:
         name = registration.name
-        for some in _parts(registration.topics):
+        for some in _parts(registration.topics.items()):
             live = self.live.get(registration.address)
             if (
                 live is None
@@ -314,12 +422,15 @@ class RouteTable:
                 or live.data_version != registration.data_version
             ):
                 return  # it has left, or has registered anew
+            known = self._topics_of.setdefault(name, {})
             for topic, data in some:
-                queues = self.topics.setdefault(topic, {})
-                if name not in queues:
+                if name in self._changes:
+                    self._change(name, topic)
+                if topic not in known:
+                    known[topic] = None
                     self._queue_entries += 1
                     self._departed.pop(topic, None)
-                queues[name] = data
+                self.topics.setdefault(topic, {})[name] = data
             yield None
 
     def _remove(self, live: Registration, why: str) -> None:
@@ -336,18 +447,29 @@ class RouteTable:
             self.clusters[cluster].discard(live.name)
             if not self.clusters[cluster]:
                 del self.clusters[cluster]
-        now_ms = self._clock_ms()
-        for topic in [topic for topic, queues in self.topics.items() if live.name in queues]:
-            self._drop_queues(topic, live.name)
-            if topic not in self.topics:
-                self._remember_departed(topic, (live.name, now_ms, why))
+        self._forget_topics(live.name, (live.name, self._clock_ms(), why))
+
+    def _forget_topics(self, name: str, cause: tuple[str, int, str]) -> None:
+        topics = self._topics_of.pop(name, {})
+        self._queue_entries -= len(topics)
+        change = self._changes.get(name)
+        if change is not None:
+            # Permissions are of no interest any more. What it had when it went before, and has not
+            # registered since, goes with the rest.
+            topics |= change.rest
+        if topics:
+            self._begin(name, topics, partial(self._forget_queues, name, cause))
 
     def _drop_queues(self, topic: str, name: str) -> None:
         queues = self.topics[topic]
         del queues[name]
-        self._queue_entries -= 1
         if not queues:
             del self.topics[topic]
+        known = self._topics_of[name]
+        del known[topic]
+        if not known:
+            del self._topics_of[name]
+        self._queue_entries -= 1
 
     def _remember_departed(self, topic: str, cause: tuple[str, int, str]) -> None:
         self._departed.pop(topic, None)
@@ -356,10 +478,8 @@ class RouteTable:
         self._departed[topic] = cause
 
 
-def _parts(
-    topics: Mapping[str, QueueData],
-) -> Iterator[tuple[tuple[str, QueueData], ...]]:
+def _parts(topics: Iterable[T]) -> Iterator[tuple[T, ...]]:
     """All of them, in parts of half a millisecond's worth."""
-    items = iter(topics.items())
+    items = iter(topics)
     while some := tuple(islice(items, _STEP_TOPICS)):
         yield some

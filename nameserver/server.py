@@ -1,10 +1,11 @@
 """The name server: routes and KV table behind a port.
 
 Used alone (`aerobee nameserver`) and inside a broker process, where the broker registers over TCP
-like any other. Everything is answered at once on the loop, except a change of the KV table: it is
-answered when it is on disk. Saving runs on another thread, one save at a time; changes that come
-meanwhile share the next one, so that no flood of changes can stall the loop with syncs. What else a
-connection asks behind its change waits for that answer, so all answers keep the order of requests.
+like any other. Everything is answered on the loop, in steps where it has to do with many topics; a
+change of the KV table is answered when it is on disk. Saving runs on another thread, one save at a
+time; changes that come meanwhile share the next one, so that no flood of changes can stall the loop
+with syncs. What else a connection asks behind its change waits for that answer, so all answers keep
+the order of requests.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from aerobee.remoting.limits import KIB, MIB, RemotingLimits
 from aerobee.remoting.server import RemotingServer
 from aerobee.remoting.serving import Answer, Serving
 from aerobee.remoting.stats import ServerStats
-from aerobee.remoting.turns import Steps, Turns
+from aerobee.remoting.turns import Spread, Steps, Turns
 
 log = logging.getLogger("aerobee.nameserver")
 
@@ -37,6 +38,8 @@ DEFAULT_PORT = 9876
 # the broker beside it may take.
 # Changes of the KV table that one connection may have unanswered before it is read no further.
 _CHANGES_WAITING = 512
+# Silent brokers that are dropped before the loop serves others.
+_EXPIRED_AT_ONCE = 20
 NAME_SERVER_LIMITS = RemotingLimits(read_buffer_bytes=64 * KIB, inbound_total_bytes=64 * MIB)
 
 
@@ -107,7 +110,8 @@ class NameServer(Serving):
         self._kv = self._kv_file.load(self._options.max_kv_bytes)
         # The worker's, one save at a time.
         self._kv_text = KvText()
-        self.routes = RouteTable(clock_ms, self._options.routes)
+        self.routes = RouteTable(clock_ms, self._options.routes, self._routes_change)
+        self._route_changes = Spread(self._turns, self.routes.change_some)
         self._shown = self._shown_configuration()
         self._requests = Requests(
             self.routes,
@@ -204,7 +208,7 @@ class NameServer(Serving):
         before = self._kv.changes
         answer = self._requests.handle(connection, command)
         if isinstance(answer, Generator):
-            return answer  # of a registration, which does not touch the KV table
+            return answer  # steps never touch the KV table
         changed = self._kv.changes != before
         waiting = self._waiting.get(connection)
         if waiting is None:
@@ -265,12 +269,17 @@ class NameServer(Serving):
         if self._unsaved:
             self._save()
 
+    def _routes_change(self) -> None:
+        self._route_changes.go_on()
+
     def _expire(self) -> None:
-        for broker in self.routes.expire():
+        expired = self.routes.expire(_EXPIRED_AT_ONCE)
+        for broker in expired:
             if isinstance(broker.owner, Connection):
                 broker.owner.close("broker expired")
+        more = len(expired) == _EXPIRED_AT_ONCE
         loop = asyncio.get_running_loop()
-        self._scan = loop.call_later(self._options.scan_interval_s, self._expire)
+        self._scan = loop.call_later(0 if more else self._options.scan_interval_s, self._expire)
 
     def _shown_configuration(self) -> dict[str, str]:
         options = self._options

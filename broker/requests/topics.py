@@ -9,8 +9,9 @@ A change of a table is answered when it is on the disk; requests about the same 
 other. Removing files takes longer than the loop can wait, so requests that do it are answered when
 a worker has done it. What decides (is the topic still unknown? is the queue in use?) is asked on
 the loop, in the same step in which the queues leave the store: a topic made anew in between keeps
-its queues. DELETE_EXPIRED_COMMITLOG lets the next runs of retention delete what has expired at any
-hour (FORMAT.md 10.1).
+its queues. A deleted topic's offsets may be many and go behind its queues, in steps; until they
+have gone nobody makes a topic of its name. DELETE_EXPIRED_COMMITLOG lets the next runs of retention
+delete what has expired at any hour (FORMAT.md 10.1).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 from aerobee.broker.router import Handler
@@ -51,6 +53,7 @@ from aerobee.store.message_store import MessageStore
 log = logging.getLogger("aerobee.broker.admin")
 
 _MAX_PERM = 0xF
+_NO_MORE = object()
 # Named as system topics whether they exist here or not (protocol/WIRE.md 3.5).
 _ALWAYS_SYSTEM = (HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, TRACE_TOPIC, AUTO_CREATE_TOPIC)
 
@@ -162,15 +165,30 @@ class TopicRequests:
         yield from self._settled(name)
         if name in self._topics:
             yield from self._withdrawn(name)
+        else:
+            self._topics.reserve(name)
+        return self._later(connection, command, partial(self._remove_topic, name))
 
-        def work() -> None:
+    def _remove_topic(self, name: str) -> None:
+        """The topic's queues go, and then its offsets, which may be many: in steps. Worker."""
+        left = False
+
+        def leaves(_name: str) -> bool:
+            nonlocal left
+            left = self._topic_leaves(name)
+            return left
+
+        try:
+            self._store.cleaning.remove_topics([name], self._on_loop, leaves)
+        finally:
             try:
-                self._store.cleaning.remove_topics([name], self._on_loop, self._forget_topic)
+                if left:
+                    steps = self._offsets.remove_topic(name)
+                    while self._on_loop(lambda: next(steps, _NO_MORE)) is not _NO_MORE:
+                        pass
             finally:
                 # What was in the way of its queues keeps them, as those of an unknown topic.
                 self._on_loop(lambda: self._topics.forget(name))
-
-        return self._later(connection, command, work)
 
     def _withdrawn(self, name: str) -> Generator[asyncio.Future[Any], None, None]:
         """Take the topic out of the file. Raises what was in the way."""
@@ -183,15 +201,16 @@ class TopicRequests:
             raise
         withdrawn.result()
 
-    def _forget_topic(self, name: str) -> bool:
-        """The topic leaves memory in the step in which its queues leave the store. One that was
-        unknown, and is made meanwhile, keeps its queues."""
-        if self._topics.forget(name):
+    def _topic_leaves(self, name: str) -> bool:
+        """The topic leaves memory in the step in which its queues leave the store. One that is made
+        anew waits until its offsets have gone, too."""
+        if self._topics.leave(name):
             log.info("topic deleted name=%s", name)
-        elif name in self._topics:
-            return False
-        self._offsets.remove_topic(name)
         self._stats.forget_topic(name)
+        if is_light(name):
+            # It is there without being made: its offsets may not be others a moment later.
+            for _ in self._offsets.remove_topic(name):
+                pass
         return True
 
     def all_topics(self, _connection: Connection, command: Command) -> Steps:

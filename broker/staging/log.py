@@ -24,12 +24,11 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from aerobee.broker.staging.table import BatchKey, Chunk, Slice, Stage, StageTable
+from aerobee.broker.staging.table import BatchKey, Chunk, Decision, Slice, Stage, StageTable
 from aerobee.protocol.errors import BadRequest, CorruptRecord
 from aerobee.protocol.headers.stages import (
     NONE,
     StageChunkHeader,
-    StagePart,
     decode_names,
     decode_parts,
     encode_names,
@@ -108,10 +107,10 @@ class StageLog:
         )
         return result
 
-    def intent(self, key: BatchKey, parts: Sequence[StagePart]) -> PutResult:
-        """Decide a batch."""
-        result = self._put(_of_batch(INTENT, key), encode_parts(parts))
-        self._table.decide(key, parts, result.queue_offset, result.end)
+    def intent(self, decision: Decision) -> PutResult:
+        """Decide a batch; `StageTable.drop_unnamed` is the caller's."""
+        result = self._put(_of_batch(INTENT, decision.key), encode_parts(decision.parts))
+        self._table.decide(decision, result.queue_offset, result.end)
         return result
 
     def slice(self, stage: Stage, first: int, rows: int) -> PutResult:
@@ -183,7 +182,7 @@ class StageLog:
                     event.store_ms,
                 )
         elif kind == INTENT:
-            table.decide(event.key, decode_parts(event.body), event.queue_offset, event.end)
+            self._decide(event)
         elif kind == SLICE:
             slice_ = Slice(event.end, int(values["first"]), int(values["rows"]))
             table.begin_slice(values["stage"], slice_)
@@ -193,6 +192,15 @@ class StageLog:
             table.drop(decode_names(event.body))
         else:
             log.error("stage record of no known kind log_offset=%d", event.log_offset)
+
+    def _decide(self, event: Event) -> None:
+        table = self._table
+        decision = Decision(event.key, tuple(decode_parts(event.body)))
+        for _ in table.look(decision):
+            pass
+        if table.decide(decision, event.queue_offset, event.end) is not None:
+            for _ in table.drop_unnamed(event.key):
+                pass
 
     def _events(self, start: int) -> Iterator[Event]:
         store = self._store

@@ -21,7 +21,7 @@ Loop thread only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from time import perf_counter
 from typing import NamedTuple
 
@@ -29,8 +29,9 @@ from aerobee.broker.router import Handler, refusal
 from aerobee.broker.staging.log import StageLog
 from aerobee.broker.staging.publish import Publisher
 from aerobee.broker.staging.rows import ChunkCheck
-from aerobee.broker.staging.table import BatchKey, Stage, StageTable
+from aerobee.broker.staging.table import BatchKey, Decision, Stage, StageTable, in_steps
 from aerobee.broker.stats import BrokerStats
+from aerobee.broker.workers import BodyReader
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
@@ -196,6 +197,7 @@ class StageRequests:
         answers: StageAnswers,
         appended: Callable[[], None],
         clock_ms: Callable[[], int],
+        bodies: BodyReader,
         *,
         delays: bool,
     ) -> None:
@@ -207,6 +209,7 @@ class StageRequests:
         self._answers = answers
         self._appended = appended
         self._clock_ms = clock_ms
+        self._bodies = bodies
         self._delays = delays
 
     def handlers(self) -> dict[int, Handler]:
@@ -277,7 +280,7 @@ class StageRequests:
         chunk = stage.chunks.get(header.chunk)
         if chunk is not None and chunk.crc == header.crc:
             return True
-        if chunk is not None or stage.named:
+        if chunk is not None or self._table.is_named(stage):
             raise BadRequest(
                 ResponseCode.STAGE_CLOSED,
                 f"stage {stage.name} takes no other chunk {header.chunk}",
@@ -301,17 +304,11 @@ class StageRequests:
 
     # --- batches ----------------------------------------------------------------------------
 
-    def intent(self, connection: Connection, command: Command) -> bytes | None:
+    def intent(self, connection: Connection, command: Command) -> Steps:
         """Decide a batch, unless it is decided; answered when the decision is durable."""
         key = _key_of(command)
-        parts = decode_parts(command.body)
-        existed = self._table.state(key) != NONE
-        if not existed:
-            self._check_parts(key, parts)
-            self._log.intent(key, parts)
-            self._appended()
-            self._publisher.add(self._table.open[key])
-            log.info("batch decided query=%s batch=%d stages=%d", *key, len(parts))
+        parts = yield from self._bodies.read(decode_parts, command.body)
+        existed = not (yield from self._decided(key, tuple(parts)))
         intent = self._table.open.get(key)
         end = None if intent is None else intent.end
         self._answers.wait(
@@ -324,16 +321,37 @@ class StageRequests:
         )
         return None
 
-    def _check_parts(self, key: BatchKey, parts: list[StagePart]) -> None:
-        if len({part.stage for part in parts}) != len(parts):
+    def _decided(self, key: BatchKey, parts: tuple[StagePart, ...]) -> Generator[None, None, bool]:
+        """Decide a batch, in steps; False when that was done before."""
+        table = self._table
+        while table.state(key) == NONE:
+            decision = Decision(key, parts)
+            yield from table.look(decision)
+            yield from self._check_parts(decision)
+            if not table.stands(decision):
+                continue  # what was found good has changed since: it is looked at again
+            self._log.intent(decision)
+            self._appended()
+            self._publisher.add(table.open[key])
+            log.info("batch decided query=%s batch=%d stages=%d", *key, len(parts))
+            yield from table.drop_unnamed(key)
+            return True
+        return False
+
+    def _check_parts(self, decision: Decision) -> Generator[None, None, None]:
+        if len(decision.names) != len(decision.parts):
             raise BadRequest.system_error("the intent names a stage twice")
-        for part in parts:
-            problem = self._problem_with(key, part)
-            if problem is not None:
-                raise BadRequest(
-                    ResponseCode.STAGE_INCOMPLETE,
-                    f"stage {part.stage} of partition {part.partition}: {problem}",
-                )
+        for some in in_steps(decision.parts):
+            if self._table.state(decision.key) != NONE:
+                return  # another intent has decided it, and given up what that does not name
+            for part in some:
+                problem = self._problem_with(decision.key, part)
+                if problem is not None:
+                    raise BadRequest(
+                        ResponseCode.STAGE_INCOMPLETE,
+                        f"stage {part.stage} of partition {part.partition}: {problem}",
+                    )
+            yield None
 
     def _problem_with(self, key: BatchKey, part: StagePart) -> str | None:
         if part.stage in self._table.dropped:
@@ -358,21 +376,34 @@ class StageRequests:
         self._answers.wait(connection, command, key, None, wait_s, existed=True)
         return None
 
-    def abort(self, _connection: Connection, command: Command) -> bytes:
-        """Give stages up that no intent names."""
+    def abort(self, _connection: Connection, command: Command) -> Steps:
+        """Give stages up that no intent names. Many are several records, each with what it changes:
+        so an intent that comes between finds each stage given up, in the log too, or there."""
         key = _key_of(command)
-        names = decode_names(command.body)
-        known = [name for name in names if name not in self._table.dropped]
-        if self._table.state(key) == NONE and known:
-            for name in known:
-                stage = self._table.stages.get(name)
-                if stage is not None and stage.key != key:
-                    raise BadRequest.system_error(f"stage {name} is one of {stage.key}")
-            self._log.drop(key, known)
-            self._appended()
+        names = yield from self._bodies.read(decode_names, command.body)
+        table = self._table
+        if table.state(key) == NONE:
+            for some in in_steps(names):
+                self._known_of(key, some)
+                yield None
+            for some in in_steps(names):
+                known = self._known_of(key, some)
+                if known and table.state(key) == NONE:
+                    self._log.drop(key, known)
+                    self._appended()
+                yield None
         return self._answers.answer(
-            command, key, ResponseCode.SUCCESS, existed=self._table.state(key) != NONE
+            command, key, ResponseCode.SUCCESS, existed=table.state(key) != NONE
         )
+
+    def _known_of(self, key: BatchKey, names: list[str]) -> list[str]:
+        """Those that are not given up yet. Raises `BadRequest` for one of another batch."""
+        known = [name for name in names if name not in self._table.dropped]
+        for name in known:
+            stage = self._table.stages.get(name)
+            if stage is not None and stage.key != key:
+                raise BadRequest.system_error(f"stage {name} is one of {stage.key}")
+        return known
 
     # --- housekeeping -----------------------------------------------------------------------
 

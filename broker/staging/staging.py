@@ -22,6 +22,7 @@ from aerobee.broker.staging.table import StageFile, StageTable
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
+from aerobee.broker.workers import BodyReader
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.routes import PERM_WRITE
 from aerobee.store.errors import StoreError
@@ -48,6 +49,7 @@ class Staging:
         store_host: bytes,
         appended: Callable[[], None],
         clock_ms: Callable[[], int],
+        bodies: BodyReader,
         delays: ScheduleMessageService | None = None,
     ) -> None:
         self._loop = loop
@@ -83,6 +85,7 @@ class Staging:
             self.answers,
             appended,
             clock_ms,
+            bodies,
             delays=delays is not None,
         )
 

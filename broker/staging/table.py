@@ -6,6 +6,9 @@ arguments when the record is put and when it is read again at a start. So the st
 that of before, as far as the log has got. Nothing here asks whether a change is wise: requests are
 judged before their record is put.
 
+An intent may name many thousand stages. What it is to decide is therefore looked at in steps
+(`Decision`, `look`); whether that still stands, and the decision itself, are a few native calls.
+
     chunks -> stage ---- intent names it ----> published slice by slice -> done
                  `------ nobody does --------> dropped (abort, another intent, expiry)
 
@@ -26,9 +29,11 @@ Loop thread only, but for `StageFile.save`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import islice
+from operator import attrgetter, is_
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -42,6 +47,10 @@ log = logging.getLogger("aerobee.broker.stages")
 QUERIES_KEPT = 10_000
 #: Stages given up that are remembered, so that an intent on its way can no longer name them.
 DROPPED_KEPT = 100_000
+# Stages that are looked at in one step.
+_STEP = 500
+
+T = TypeVar("T")
 
 BatchKey = tuple[str, int]
 
@@ -76,7 +85,6 @@ class Stage:
     chunks: dict[int, Chunk] = field(default_factory=dict)
     rows: int = 0
     size: int = 0
-    named: bool = False
     published: int = 0
     missing: list[int] = field(default_factory=list)
     lost: int = 0
@@ -95,23 +103,40 @@ class Stage:
 
     def what_is_missing(self, part: StagePart) -> str | None:
         """How this differs from what an intent says of it; None if it does not."""
-        numbers = range(part.chunks)
-        have = sum(number in self.chunks for number in numbers)
+        have = sum(map(part.chunks.__gt__, self.chunks))
         if have != part.chunks or len(self.chunks) != part.chunks:
             return f"{have} of its {part.chunks} chunks are here, of {len(self.chunks)} in all"
         if self.rows != part.rows:
             return f"it has {self.rows} rows, not {part.rows}"
-        if stage_checksum(self.chunks[number].crc for number in numbers) != part.checksum:
+        in_order = map(self.chunks.__getitem__, range(part.chunks))
+        if stage_checksum(map(attrgetter("crc"), in_order)) != part.checksum:
             return "its checksum is another one"
         return None
 
 
 @dataclass(slots=True)
-class Intent:
-    """A decision: these stages are the batch. `stages` are those of this broker, in order."""
+class Decision:
+    """What an intent is about to decide. `StageTable.look` fills in what it means here: the names
+    of all its stages, how many it says are of this broker and their rows, those that are here and
+    their bytes."""
 
     key: BatchKey
     parts: tuple[StagePart, ...]
+    names: set[str] = field(default_factory=set)
+    own: dict[str, Stage] = field(default_factory=dict)
+    expected: int = 0
+    rows: int = 0
+    size: int = 0
+
+
+@dataclass(slots=True)
+class Intent:
+    """A decision that counts: these stages are the batch. `own` are those of this broker, by name;
+    `stages` are the same, in order."""
+
+    key: BatchKey
+    parts: tuple[StagePart, ...]
+    own: dict[str, Stage]
     stages: tuple[Stage, ...]
     queue_offset: int
     end: int
@@ -119,7 +144,8 @@ class Intent:
 
     @property
     def published(self) -> int:
-        return sum(stage.published - len(stage.missing) for stage in self.stages)
+        published: int = sum(map(attrgetter("published"), self.stages))
+        return published - sum(map(len, map(attrgetter("missing"), self.stages)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,21 +194,24 @@ class StageTable:
         self.staged_bytes += chunk.size
         self.chunks += 1
 
-    def decide(
-        self, key: BatchKey, parts: Sequence[StagePart], queue_offset: int, end: int
-    ) -> Intent | None:
-        """The intent of a batch was stored; None if the batch was decided before."""
+    def decide(self, decision: Decision, queue_offset: int, end: int) -> Intent | None:
+        """The intent of a batch was stored; None if the batch was decided before. What else was
+        staged for the batch is of no use any more (`drop_unnamed`)."""
+        key, own = decision.key, decision.own
         if self.state(key) != NONE:
             return None
-        own = [self.stages.get(part.stage) for part in parts if part.broker == self._broker]
-        stages = tuple(stage for stage in own if stage is not None and stage.key == key)
-        rows = sum(part.rows for part in parts if part.broker == self._broker)
-        intent = self.open[key] = Intent(key, tuple(parts), stages, queue_offset, end, rows)
-        for stage in stages:
-            stage.named = True
-        # What failed tries of tasks have staged, which no intent will name any more.
-        self.drop([stage.name for stage in self.stages.values() if stage.key == key])
+        intent = self.open[key] = Intent(
+            key, decision.parts, own, tuple(own.values()), queue_offset, end, decision.rows
+        )
         return intent
+
+    def drop_unnamed(self, key: BatchKey) -> Generator[None, None, None]:
+        """Give up what failed tries of tasks have staged for a batch that is decided, in steps."""
+        for some in in_steps(list(self.stages.values())):
+            others = [stage.name for stage in some if stage.key == key]
+            # Those that are published meanwhile are no longer here.
+            self.drop([name for name in others if name in self.stages])
+            yield None
 
     def begin_slice(self, name: str, slice_: Slice) -> None:
         """Rows of a stage are about to be put; all before them are."""
@@ -209,7 +238,7 @@ class StageTable:
         """Stages are given up, known here or not; those that an intent names stay."""
         for name in names:
             stage = self.stages.get(name)
-            if stage is None or not stage.named:
+            if stage is None or not self.is_named(stage):
                 self.dropped[name] = None
                 if stage is not None:
                     self._forget(stage)
@@ -222,6 +251,37 @@ class StageTable:
             self.chunks -= len(stage.chunks)
 
     # --- questions --------------------------------------------------------------------------
+
+    def look(self, decision: Decision) -> Generator[None, None, None]:
+        """Fill in what a decision means here, in steps."""
+        for some in in_steps(decision.parts):
+            decision.names.update([part.stage for part in some])
+            for part in some:
+                if part.broker == self._broker:
+                    decision.expected += 1
+                    decision.rows += part.rows
+                    stage = self.stages.get(part.stage)
+                    if stage is not None and stage.key == decision.key:
+                        decision.own[part.stage] = stage
+                        decision.size += stage.size
+            yield None
+
+    def stands(self, decision: Decision) -> bool:
+        """Whether nothing has changed for this decision since it was looked at: nobody has decided
+        the batch, and its stages were here, were not given up and not added to."""
+        own = decision.own
+        return (
+            self.state(decision.key) == NONE
+            and len(own) == decision.expected
+            and all(map(is_, map(self.stages.get, own), own.values()))
+            and sum(map(attrgetter("size"), own.values())) == decision.size
+            and self.dropped.keys().isdisjoint(decision.names)
+        )
+
+    def is_named(self, stage: Stage) -> bool:
+        """Whether an open intent names it."""
+        intent = self.open.get(stage.key)
+        return intent is not None and stage.name in intent.own
 
     def state(self, key: BatchKey) -> str:
         """NONE, OPEN or DONE. Batches below a query's last one are done."""
@@ -247,7 +307,7 @@ class StageTable:
         return [
             stage.name
             for stage in self.stages.values()
-            if not stage.named and stage.touched_ms < before_ms
+            if stage.touched_ms < before_ms and not self.is_named(stage)
         ]
 
     def oldest_offset(self, end: int) -> int:
@@ -255,6 +315,13 @@ class StageTable:
         offsets = [stage.queue_offset for stage in self.stages.values()]
         offsets += [intent.queue_offset for intent in self.open.values()]
         return min(offsets, default=end)
+
+
+def in_steps(values: Sequence[T]) -> Iterator[list[T]]:
+    """So many of them at a time as are looked at in one step."""
+    left = iter(values)
+    while some := list(islice(left, _STEP)):
+        yield some
 
 
 class _Stored(NamedTuple):

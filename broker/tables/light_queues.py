@@ -20,6 +20,7 @@ from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.offsets import (
     MOST_VALUES,
     NO_OFFSET,
+    STEP,
     Admit,
     ConsumerOffsets,
     OffsetTable,
@@ -150,16 +151,19 @@ class LightConsumerOffsets(ConsumerOffsets):
         for topic in self._light_index.topics_of(group):
             self._forget_light((topic, group))
 
-    def remove_topic(self, topic: str) -> None:
-        super().remove_topic(topic)
-        for group in self._light_index.groups_of(topic):
+    def remove_topic(self, topic: str) -> Generator[None, None, None]:
+        yield from super().remove_topic(topic)
+        for number, group in enumerate(self._light_index.groups_of(topic), 1):
             self._forget_light((topic, group))
+            if number % STEP == 0:
+                yield None
 
     def _topics_with_offsets(self) -> set[str]:
         return super()._topics_with_offsets().union(self._light_index.topics())
 
     def _forget_light(self, pair: Pair) -> None:
-        del self._light[pair]
+        if self._light.pop(pair, None) is None:
+            return
         self._light_index.discard(pair)
         self._light_text.changed[pair] = None
 

@@ -46,7 +46,7 @@ MOST_VALUES = 20_000_100
 _BEYOND_LOGGED = 20
 # Of one step: pairs that are forgotten, or pairs and queues whose JSON is made, counted together;
 # some microseconds each.
-_STEP = 64
+STEP = 64
 
 OffsetTable = dict[Pair, dict[int, int]]
 
@@ -273,20 +273,24 @@ class ConsumerOffsets:
         """Forget all offsets of a group, in steps."""
         for number, topic in enumerate(self._index.topics_of(group), 1):
             self._forget_pair((topic, group))
-            if number % _STEP == 0:
+            if number % STEP == 0:
                 yield None
 
-    def remove_topic(self, topic: str) -> None:
-        """Forget the offsets of all groups in a topic: one made anew under its name has others."""
-        for group in self._index.groups_of(topic):
+    def remove_topic(self, topic: str) -> Generator[None, None, None]:
+        """Forget the offsets of all groups in a topic, in steps: one made anew under its name has
+        others, and may be made when that is done."""
+        for number, group in enumerate(self._index.groups_of(topic), 1):
             self._forget_pair((topic, group))
+            if number % STEP == 0:
+                yield None
 
     def remove_topics_gone(self, is_there: Callable[[str], bool]) -> None:
         """Forget the offsets of topics that are not there. RocketMQ keeps those of deleted ones,
         and takes what anybody commits."""
         gone = [topic for topic in self._topics_with_offsets() if not is_there(topic)]
         for topic in gone:
-            self.remove_topic(topic)
+            for _ in self.remove_topic(topic):
+                pass
         if gone:
             log.info("offsets of topics that are gone removed topics=%d", len(gone))
 
@@ -305,7 +309,7 @@ class ConsumerOffsets:
         texts: list[str] = []
         written = 0
         for pair in self.pairs():
-            if written > _STEP:
+            if written > STEP:
                 yield None
                 written = 0
             queues = self._table.get(pair)

@@ -173,16 +173,30 @@ class TopicTable(ConfigTable[TopicConfig]):
         withdrawn.add_done_callback(written)
         return withdrawn
 
-    def forget(self, name: str) -> bool:
-        """A withdrawn topic leaves memory too; False for any other."""
-        leaving = self._leaving.pop(name, None)
-        if leaving is None:
+    def reserve(self, name: str) -> None:
+        """Nobody makes a topic of this name, which is none, until `forget`; that must follow."""
+        assert self.under_way(name) is None, name
+        self._leaving[name] = self._loop.create_future()
+
+    def leave(self, name: str) -> bool:
+        """A withdrawn topic leaves memory too, and nobody makes it anew until `forget`. False for
+        any other, and for one that has left."""
+        if name not in self._leaving or name not in self._entries:
             return False
-        self._remove(name)
+        self._ordered.discard(name)
+        super()._remove(name)
         self._move_version()
         self._tell([])
-        leaving.set_result(None)
         return True
+
+    def forget(self, name: str) -> bool:
+        """A withdrawn topic leaves memory, if it has not, and may be made anew; False for any
+        other."""
+        self.leave(name)
+        leaving = self._leaving.pop(name, None)
+        if leaving is not None:
+            leaving.set_result(None)
+        return leaving is not None
 
     def _remove(self, name: str) -> None:
         if name not in self._leaving:

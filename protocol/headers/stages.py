@@ -32,7 +32,6 @@ _QUERY = re.compile(r"[A-Za-z0-9_.:-]+", re.ASCII)
 _STAGE = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _COUNT = struct.Struct(">H")
 _RUN = struct.Struct(">iii")
-_CRC = struct.Struct(">I")
 
 
 class Run(NamedTuple):
@@ -123,7 +122,8 @@ def chunk_crc(body: bytes) -> int:
 
 def stage_checksum(crcs: Iterable[int]) -> int:
     """The checksum of a stage: that of its chunks' checksums, in order."""
-    return zlib.crc32(b"".join([_CRC.pack(crc) for crc in crcs]))
+    values = list(crcs)
+    return zlib.crc32(struct.pack(f">{len(values)}I", *values))
 
 
 def encode_chunk(runs: Sequence[Run]) -> bytes:

@@ -74,8 +74,6 @@ class Known(NamedTuple):
 
 
 _KEYS = "one message of 6,400 keys is one round of the dispatch to the index"
-_NAMES = "one look at each topic, of 50,000; asked by administrators"
-_STAGES = "a name for each stage, some 35,000; sent once for a batch of a job"
 
 #: What is not cut into steps. Its figures are those of today and a tenth: none may grow.
 EXCEPTIONS: dict[tuple[str, int], Known] = {
@@ -85,25 +83,12 @@ EXCEPTIONS: dict[tuple[str, int], Known] = {
     ("broker", Code.SEND_BATCH_MESSAGE): Known(
         60, "a batch, of 190,000 empty messages here, is appended at once, or not at all"
     ),
-    ("broker", Code.DELETE_TOPIC_IN_BROKER): Known(
-        50, "the offsets of 20,000 groups go in the step in which the topic's queues go"
-    ),
     ("broker", Code.GET_CONSUMER_CONNECTION_LIST): Known(
         11, "the tags of all subscriptions of a group, as many as a heartbeat has room for"
     ),
-    ("broker", Code.STAGE_INTENT): Known(63, _STAGES),
-    ("broker", Code.STAGE_STATUS): Known(66, _STAGES),
-    ("broker", Code.STAGE_ABORT): Known(86, _STAGES),
-    ("name server", Code.UNREGISTER_BROKER): Known(84, _NAMES),
-    ("name server", Code.WIPE_WRITE_PERM_OF_BROKER): Known(76, _NAMES),
-    ("name server", Code.ADD_WRITE_PERM_OF_BROKER): Known(77, _NAMES),
     ("name server", Code.GET_ROUTEINFO_BY_TOPIC): Known(
         2.8, "one route with all brokers there may be, encoded at once"
     ),
-    ("name server", Code.GET_TOPICS_BY_CLUSTER): Known(5.5, _NAMES),
-    ("name server", Code.GET_UNIT_TOPIC_LIST): Known(22, _NAMES),
-    ("name server", Code.GET_HAS_UNIT_SUB_TOPIC_LIST): Known(22, _NAMES),
-    ("name server", Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST): Known(17, _NAMES),
 }
 
 

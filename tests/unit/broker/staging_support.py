@@ -34,9 +34,10 @@ from aerobee.protocol.headers.stages import (
 from aerobee.protocol.message.batch import BatchItem, encode_batch
 from aerobee.protocol.message.properties import encode_properties
 from aerobee.protocol.names import SCHEDULE_TOPIC
+from aerobee.remoting.turns import Steps
 from aerobee.store.message_store import MessageStore
 from tests.inline_loop import INLINE, drive
-from tests.unit.broker.clients_support import NOW_MS, Peer, request
+from tests.unit.broker.clients_support import BODIES, NOW_MS, Peer, request
 from tests.unit.store.support import HOST, read_all, small_settings
 
 BROKER = "b-a"
@@ -120,6 +121,7 @@ class Desk:
             HOST,
             lambda: None,
             lambda: self.now_ms,
+            BODIES,
             self._delays() if delays else None,
         )
         self._handlers = self.staging.handlers()
@@ -150,6 +152,12 @@ class Desk:
         command.body = body
         data = drive(self._handlers[code](self.peer.connection, command))
         return None if data is None else FrameDecoder().feed(data)[0]
+
+    def steps(self, code: int, key: tuple[str, int], body: bytes) -> Steps:
+        """A request whose steps the test runs."""
+        command = request(code, cast("dict[str, Any]", StageBatchHeader(*key).to_ext()))
+        command.body = body
+        return cast("Steps", self._handlers[code](self.peer.connection, command))
 
     # --- what a job does --------------------------------------------------------------------
 

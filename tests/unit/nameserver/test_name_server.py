@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import struct
 import threading
 import zlib
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from aerobee.nameserver import server
 from aerobee.nameserver.bodies import read_registration
+from aerobee.nameserver.routes import QueueData, Registration
 from aerobee.nameserver.server import NameServer, NameServerOptions
+from aerobee.protocol.bodies.topics import DataVersion
 from aerobee.protocol.frames.command import make_request
 from aerobee.remoting.caller import Caller
 from aerobee.remoting.errors import RemotingListenError
@@ -95,6 +99,79 @@ async def test_a_silent_broker_is_dropped_and_its_connection_closed(running):
     assert not client.closed
     answer = await client.call(make_request(105, {"topic": "T1"}), 5)
     assert "did not register for 120 s" in answer.remark
+
+
+def register(running: Running, name: str, topics: int) -> None:
+    """A broker whose connection nobody closes."""
+    known = {f"T{number}": QueueData(4, 4, 6, 0) for number in range(topics)}
+    address = f"{name}:10911"
+    running.server.routes.register(
+        Registration("C1", name, 0, address, "", DataVersion(1, 1), known, (), name)
+    )
+
+
+def counted_turns(running: Running) -> list[int]:
+    """How many topics there are at the beginning of each turn of the loop from now on; a look at
+    the clock of the turns takes a millisecond."""
+    ticks = itertools.count()
+    running.server._turns.clock = lambda: next(ticks) / 1_000
+    loop, found = asyncio.get_running_loop(), []
+
+    def count() -> None:
+        found.append(len(running.server.routes.topics))
+        if found[-1]:
+            loop.call_soon(count)
+
+    count()
+    return found
+
+
+@pytest.mark.parametrize("why", ["closed", "silent"])
+async def test_topics_of_a_large_broker_that_goes_go_in_several_turns(running, why):
+    register(running, "b-a", 20_000)
+    topics = counted_turns(running)
+    if why == "closed":
+        running.server.routes.connection_closed("b-a", "reset")
+    else:
+        running.clock.ms = 120_001
+    await until(lambda: not topics[-1])
+    assert max(before - after for before, after in pairwise(topics)) < 4_000
+    client = await running.caller()
+    answer = await client.call(make_request(105, {"topic": "T1"}), 5)
+    assert "its broker b-a is gone" in answer.remark
+
+
+async def test_an_unregistration_of_a_large_broker_is_answered_when_all_is_done(running):
+    register(running, "b-a", 20_000)
+    client = await running.caller()
+    topics = counted_turns(running)
+    ext = {"brokerName": "b-a", "brokerAddr": "b-a:10911", "clusterName": "C1", "brokerId": "0"}
+    answers = await asyncio.gather(
+        client.call(make_request(205, {"brokerName": "b-a"}), 5),
+        client.call(make_request(104, ext), 5),
+        client.call(make_request(206), 5),
+    )
+    assert [answer.code for answer in answers] == [0, 0, 0]
+    assert answers[0].ext == {"wipeTopicCount": "20000"}
+    assert json.loads(answers[2].body) == {"topicList": []}
+    assert len(topics) > 5
+
+
+async def test_silent_brokers_go_some_in_a_turn(running):
+    for number in range(100):
+        register(running, f"b-{number}", 1)
+    left: list[int] = []
+    expire = running.server.routes.expire
+
+    def counted(most: int) -> list[Registration]:
+        gone = expire(most)
+        left.append(len(running.server.routes.live))
+        return gone
+
+    running.server.routes.expire = counted
+    running.clock.ms = 120_001
+    await until(lambda: not running.server.routes.live)
+    assert max(before - after for before, after in pairwise([100, *left])) <= 20
 
 
 async def test_many_requests_of_one_read_are_answered_in_order(running):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+from collections.abc import Generator, Iterable
 from itertools import pairwise
 
 import pytest
 
+from aerobee.nameserver import routes
 from aerobee.nameserver.routes import (
     QueueData,
     Registration,
@@ -17,6 +19,7 @@ from aerobee.nameserver.routes import (
     RouteTable,
 )
 from aerobee.protocol.bodies.topics import DataVersion
+from tests.inline_loop import drive
 
 V1, V2 = DataVersion(1000, 1), DataVersion(2000, 2)
 QUEUES = QueueData(4, 4, 6, 0)
@@ -206,11 +209,11 @@ def test_topics_are_deleted_everywhere_or_in_one_cluster(table):
 def test_lists_by_cluster_and_by_unit_flags(table):
     topics = {f"T{flags}": QUEUES._replace(sys_flag=flags) for flags in range(4)}
     table.register(broker(topics=topics))
-    assert table.topics_of_cluster("C1") == ["T0", "T1", "T2", "T3"]
-    assert table.topics_of_cluster("C2") == []
-    assert table.topics_with_flags(1) == ["T1", "T3"]
-    assert table.topics_with_flags(2) == ["T2", "T3"]
-    assert table.topics_with_flags(2, lacking=1) == ["T2"]
+    assert drive(table.topics_of_cluster("C1")) == ["T0", "T1", "T2", "T3"]
+    assert drive(table.topics_of_cluster("C2")) == []
+    assert drive(table.topics_with_flags(1)) == ["T1", "T3"]
+    assert drive(table.topics_with_flags(2)) == ["T2", "T3"]
+    assert drive(table.topics_with_flags(2, lacking=1)) == ["T2"]
 
 
 def test_a_missing_route_says_why(table, clock):
@@ -313,3 +316,177 @@ def test_topics_of_a_broker_that_changes_meanwhile_come_no_further(table, what):
     assert list(steps) == []
     assert table.topics.get("T1999", {}) == expected
     assert len(table.topics) == (0 if what == "leaves" else 1_001)
+
+
+# --- changes of all topics of a broker, in steps
+
+
+@pytest.fixture
+def stepped(clock: Clock) -> RouteTable:
+    """A table whose changes go on when the test says so."""
+    table = RouteTable(clock, changing=lambda: None)
+    table.register(broker(topics=MANY))
+    return table
+
+
+def perms(table: RouteTable, topics: Iterable[str] = MANY) -> set[int | None]:
+    """Those of broker b-a in these topics, None where it has no queues."""
+    found: set[int | None] = set()
+    for topic in topics:
+        queues = (table.find(topic) or ({}, []))[0]
+        found.add(queues["b-a"].perm if "b-a" in queues else None)
+    return found
+
+
+@pytest.mark.parametrize("how", ["closes", "unregisters", "is silent", "loses its address"])
+def test_many_topics_go_in_steps_and_their_routes_at_once(stepped, clock, how):
+    match how:
+        case "closes":
+            stepped.connection_closed("connection of b-a", "reset")
+        case "unregisters":
+            stepped.unregister("b-a", 0, "b-a:10911")
+        case "is silent":
+            clock.ms += 120_001
+            assert len(stepped.expire()) == 1
+        case _:
+            stepped.register(broker("b-b", address="b-a:10911", topics={"T0": QUEUES}))
+    gone = [f"T{number}" for number in range(1, 100)]
+    assert len(stepped.topics) > 1_900
+    assert perms(stepped, gone) == {None}
+    assert all("its broker b-a is gone" in stepped.why_missing(topic) for topic in gone)
+    left = [len(stepped.topics)]
+    while stepped.change_some():
+        left.append(len(stepped.topics))
+    assert max(before - after for before, after in pairwise(left)) <= 250
+    assert left[-1] == (1 if how == "loses its address" else 0)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_permissions_of_many_topics_change_in_steps_and_are_read_as_if_at_once(stepped, allowed):
+    assert stepped.set_write_perm("b-a", allowed) == 2_000
+    perm = 6 if allowed else 4
+    assert perms(stepped, ["T0", "T7", "T1999"]) == {perm}
+    steps = [
+        sum(queues["b-a"].perm == 4 for queues in stepped.topics.values())
+        for _ in stepped.finish_changes("b-a")
+    ]
+    assert len(steps) >= 8
+    assert perms(stepped) == {perm}
+    assert not stepped.change_some()
+
+
+def test_a_broker_that_registers_again_keeps_what_it_registered(stepped):
+    stepped.unregister("b-a", 0, "b-a:10911")
+    stepped.change_some()
+    some = {f"T{number}": QUEUES._replace(perm=4) for number in range(900)}
+    stepped.register(broker(topics=some))
+    stepped.change_some()
+    assert stepped.set_write_perm("b-a", True) == 900
+    while stepped.change_some():
+        pass
+    assert stepped.topics.keys() == some.keys()
+    assert perms(stepped, some) == {6}
+    check_consistent(stepped)
+
+
+def test_permissions_hold_until_the_topic_is_registered_anew_between_two_steps(stepped):
+    stepped.set_write_perm("b-a", False)
+    stepped.change_some()
+    anew = ["T0", "T1", "T1998", "T1999"]
+    stepped.register(broker(data_version=V2, topics=dict.fromkeys(anew, QUEUES)))
+    while stepped.change_some():
+        pass
+    assert perms(stepped, anew) == {6}
+    assert perms(stepped, MANY.keys() - set(anew)) == {4}
+
+
+def test_a_broker_that_goes_while_its_permissions_change_is_gone(stepped):
+    stepped.set_write_perm("b-a", False)
+    stepped.change_some()
+    stepped.connection_closed("connection of b-a", "reset")
+    assert stepped.set_write_perm("b-a", True) == 0
+    while stepped.change_some():
+        pass
+    assert not stepped.topics
+
+
+def test_room_is_there_as_soon_as_a_broker_has_gone(clock):
+    limits = RouteLimits(queue_entries=2_000)
+    table = RouteTable(clock, limits, changing=lambda: None)
+    table.register(broker("b-a", topics=MANY))
+    with pytest.raises(RouteLimitReached):
+        table.register(broker("b-b", topics={"T1": QUEUES}))
+    table.connection_closed("connection of b-a", "reset")
+    table.register(broker("b-b", topics=MANY))
+    assert list(table.find("T7")[0]) == ["b-b"]
+
+
+def test_a_change_in_steps_is_seen_as_one_at_once(clock, seed, monkeypatch):
+    """Two tables with one history; in one of them changes reach one topic after the other."""
+    monkeypatch.setattr(routes, "_CHANGED_TOPICS", 1)
+    source = random.Random(seed)
+    limits = RouteLimits(brokers=8, queue_entries=25)
+    at_once, in_steps = RouteTable(clock, limits), RouteTable(clock, limits, lambda: None)
+    topics = [f"T{number}" for number in range(9)]
+    pending = 0
+    for _ in range(3_000):
+        clock.ms += source.randrange(10_000)
+        name = f"b-{source.randrange(4)}"
+        made = broker(
+            name,
+            cluster=f"C{source.randrange(2)}",
+            broker_id=source.choice((0, 0, 1)),
+            address=f"{name}:{source.randrange(2)}",
+            topics=dict.fromkeys(source.sample(topics, 4), QUEUES),
+            data_version=DataVersion(source.randrange(3), 0),
+            owner=source.randrange(5),
+        )
+        what, topic = source.randrange(8), source.choice(topics)
+        shown = []
+        for table in (at_once, in_steps):
+            match what:
+                case 0 | 1 | 2:
+                    try:
+                        table.register(made)
+                    except RouteLimitReached as error:
+                        shown.append(str(error))
+                case 3:
+                    table.unregister(name, made.broker_id, made.address)
+                case 4:
+                    table.connection_closed(made.owner, "x")
+                case 5:
+                    shown.append(table.expire())
+                case 6:
+                    shown.append(table.set_write_perm(name, bool(made.broker_id)))
+                case 7:
+                    table.delete_topic(topic, made.cluster)
+        assert shown[: len(shown) // 2] == shown[len(shown) // 2 :]
+        for _ in range(source.randrange(3)):
+            in_steps.change_some()
+        pending += bool(in_steps._changes)
+        asked = source.choice(topics)
+        assert in_steps.find(asked) == at_once.find(asked)
+        assert ("gone" in in_steps.why_missing(asked)) == ("gone" in at_once.why_missing(asked))
+        assert in_steps._queue_entries == at_once._queue_entries
+    assert pending > 300
+    while in_steps.change_some():
+        pass
+    assert in_steps.topics == at_once.topics
+    check_consistent(in_steps)
+
+
+@pytest.mark.parametrize("by", ["flags", "cluster"])
+def test_a_list_is_made_in_steps_and_has_each_topic_as_it_is_then(stepped, by):
+    def listing() -> Generator[None, None, list[str]]:
+        return stepped.topics_of_cluster("C1") if by == "cluster" else stepped.topics_with_flags(0)
+
+    steps = listing()
+    assert len(list(steps)) == 4
+    steps = listing()
+    next(steps)
+    stepped.register(broker("b-b", topics={"New": QUEUES, "T1999": QUEUES}))
+    stepped.delete_topic("T1998", None)
+    stepped.unregister("b-a", 0, "b-a:10911")
+    # What was looked at before the broker left, and what another one has.
+    assert drive(steps) == [*(f"T{number}" for number in range(500)), "T1999"]
+    assert sorted(drive(listing())) == ["New", "T1999"]

@@ -6,6 +6,8 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +33,7 @@ from aerobee.store.disk.owner import here
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.stats import StoreStats, StoreStatsService
+from tests.inline_loop import drive
 from tests.unit.broker.clients_support import (
     BODIES,
     Endless,
@@ -228,6 +231,74 @@ def test_a_deleted_topic_loses_its_queues_and_an_unknown_one_is_no_error(admin: 
     assert admin.tables.queues.deleted == ["T", "T"]
     for name in ("TBW102", "../x"):
         assert admin.refusal(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name}).code == 1
+
+
+def consumed_by_many(admin: Admin) -> None:
+    admin.create("T")
+    admin.tables.queues.put("T", 0, [1, 2])
+    for number in range(200):
+        assert admin.tables.offsets.commit(f"g{number}", "T", 0, 1)
+
+
+def test_offsets_of_a_deleted_topic_go_in_steps_and_it_is_made_anew_behind_them(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumed_by_many(admin)
+    topics, offsets = admin.tables.topics, admin.tables.offsets
+    left, creations = [200], []
+
+    def on_loop(call: Callable[[], Any]) -> Any:
+        result = call()
+        left.append(len(offsets.groups_of("T")))
+        if 0 < left[-1] < 200 and not creations:
+            steps = admin.handlers[17](PEER.connection, request(17, topic_ext("T", 2)))
+            creations.append((steps, next(steps)))
+            assert topics.create_on_send("T", "TBW102", 4, 0) is creations[0][1]
+            assert topics.get("T") is None
+        return result
+
+    handler = admin.handlers[RequestCode.DELETE_TOPIC_IN_BROKER]
+    monkeypatch.setattr(handler.__self__, "_on_loop", on_loop)  # type: ignore[attr-defined]
+    monkeypatch.setattr(admin.tables.queues, "remove_topics", partial(left_by, on_loop))
+    assert admin.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0
+    assert max(before - after for before, after in pairwise(left)) <= 64
+    assert left[-1] == 0
+    ((steps, waited),) = creations
+    assert waited.done()
+    assert drive(steps) is not None
+    config = topics.get("T")
+    assert config is not None
+    assert config.read_queues == 2
+    assert offsets.query("g199", "T", 0) == -1
+
+
+def left_by(
+    on_loop: Callable[[Callable[[], Any]], Any],
+    topics: Iterable[str],
+    _on_owner: object,
+    confirm: Callable[[str], bool],
+) -> int:
+    """A removal of queues that is at the end when they have left the store."""
+    return sum(on_loop(partial(confirm, topic)) for topic in topics)
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_offsets_stay_with_queues_that_could_not_go(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch, left: bool
+) -> None:
+    consumed_by_many(admin)
+
+    def remove(topics: Iterable[str], _on_owner: object, confirm: Callable[[str], bool]) -> int:
+        if left:
+            assert all(confirm(topic) for topic in topics)
+        raise OSError("no permission")
+
+    monkeypatch.setattr(admin.tables.queues, "remove_topics", remove)
+    with pytest.raises(OSError, match="no permission"):
+        admin.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    assert admin.tables.offsets.query("g7", "T", 0) == (-1 if left else 1)
+    assert admin.tables.topics.get("T") is None
+    assert admin.tables.topics.under_way("T") is None
 
 
 def test_queues_of_unknown_topics_are_cleaned(admin: Admin) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from aerobee.broker.staging import publish as stage_publish
+from aerobee.broker.staging import table
 from aerobee.broker.staging.requests import StageAnswers
+from aerobee.broker.staging.table import Decision
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.headers.stages import (
@@ -20,9 +24,13 @@ from aerobee.protocol.headers.stages import (
     chunk_crc,
     decode_parts,
     encode_chunk,
+    encode_names,
+    encode_parts,
 )
 from aerobee.protocol.names import SCHEDULE_TOPIC, STAGE_TOPIC
+from aerobee.remoting.turns import Steps
 from aerobee.store.errors import StoreClosed
+from tests.inline_loop import drive
 from tests.unit.broker.staging_support import BROKER, Desk, rows, runs_of, texts
 from tests.unit.store.support import read_all
 
@@ -157,7 +165,7 @@ def test_of_two_intents_in_the_log_the_first_counts(desk: Desk) -> None:
     given = rows("first", 7)
     first, second = desk.stage(KEY, 0, given), desk.stage(KEY, 0, rows("second", 7))
     for part in (first, second):
-        desk.staging._log.intent(KEY, [part])
+        desk.staging._log.intent(Decision(KEY, (part,)))
     desk.sync()
     desk.close()
     again = Desk(desk.path).start()
@@ -452,3 +460,128 @@ def test_levels_may_be_other_ones_after_a_kill(tmp_path: Path) -> None:
     assert desk.waiting() == texts(given[:6])
     assert desk.bodies() == texts(given[6:])
     desk.close()
+
+
+# --- between two steps of a request ---------------------------------------------------------------
+
+
+@pytest.fixture
+def stage_by_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "_STEP", 1)
+
+
+def intent_begun(desk: Desk, parts: list[StagePart], steps: int) -> Steps:
+    """An intent, so many steps of it done."""
+    begun = desk.steps(RequestCode.STAGE_INTENT, KEY, encode_parts(parts))
+    assert list(islice(begun, steps)) == [None] * steps
+    return begun
+
+
+def ended(steps: Steps) -> str:
+    """How a request ended: "decided", or why it was refused."""
+    try:
+        drive(steps)
+    except BadRequest as error:
+        return error.remark
+    return "decided"
+
+
+#: Steps of an intent of two stages: each is looked at, then checked; then it is decided.
+BEFORE_IT_IS_DECIDED = range(1, 5)
+
+
+@pytest.mark.usefixtures("stage_by_stage")
+@pytest.mark.parametrize("steps", BEFORE_IT_IS_DECIDED)
+@pytest.mark.parametrize("what", ["given up", "expired", "added to"])
+def test_a_stage_that_changes_while_an_intent_looks_at_it_is_refused(
+    desk: Desk, steps: int, what: str
+) -> None:
+    parts = [desk.stage(KEY, 0, rows("a", 5)), desk.stage(KEY, 1, rows("b", 5))]
+    begun = intent_begun(desk, parts, steps)
+    for part in parts:
+        match what:
+            case "given up":
+                desk.abort(KEY, [part.stage])
+            case "expired":
+                desk.staging.table.stages[part.stage].touched_ms = 0
+                desk.staging._requests.expire()
+            case _:
+                desk.chunk(KEY, part.partition, part.stage, 2, rows("c", 1))
+    assert "given up" in (why := ended(begun)) or "chunks are here, of 3 in all" in why
+    desk.settle()
+    assert desk.bodies() == []
+    assert desk.state(KEY) == "none"
+
+
+@pytest.mark.usefixtures("stage_by_stage")
+@pytest.mark.parametrize("steps", BEFORE_IT_IS_DECIDED)
+def test_what_comes_while_an_intent_looks_is_in_it_or_the_intent_is_refused(
+    desk: Desk, steps: int
+) -> None:
+    late = desk.stage(KEY, 1, given := rows("b", 4))
+    known = desk.staging.table.stages.pop(late.stage)
+    parts = [desk.stage(KEY, 0, rows("a", 5)), late]
+    begun = intent_begun(desk, parts, min(steps, 3))
+    desk.staging.table.stages[late.stage] = known
+    assert ended(begun) == "decided"
+    desk.settle()
+    assert desk.bodies() == texts(rows("a", 5) + given)
+
+
+@pytest.mark.usefixtures("stage_by_stage")
+@pytest.mark.parametrize("steps", BEFORE_IT_IS_DECIDED)
+def test_of_two_intents_that_look_at_the_same_time_the_first_to_decide_counts(
+    desk: Desk, steps: int
+) -> None:
+    first, second = rows("a", 5), rows("b", 5)
+    parts = [desk.stage(KEY, 0, first), desk.stage(KEY, 1, second)]
+    begun = intent_begun(desk, parts, steps)
+    desk.intent(KEY, parts[:1])
+    assert ended(begun) == "decided"
+    desk.settle()
+    assert desk.bodies() == texts(first)
+    assert [answer.ext["existed"] for answer in desk.peer.received] == ["false", "true"]
+
+
+@pytest.mark.usefixtures("stage_by_stage")
+def test_a_batch_may_be_published_before_its_failed_tries_are_gone(desk: Desk) -> None:
+    tries = [desk.stage(KEY, 0, rows("failed", 3)) for _ in range(3)]
+    part = desk.stage(KEY, 0, given := rows("a", 7))
+    begun = intent_begun(desk, [part], 3)
+    desk.settle()
+    assert desk.bodies() == texts(given)
+    assert desk.staging.table.stages
+    assert ended(begun) == "decided"
+    assert desk.staging.table.stages == {}
+    assert list(desk.staging.table.dropped) == [failed.stage for failed in tries]
+    assert (desk.staging.table.staged_bytes, desk.staging.table.chunks) == (0, 0)
+
+
+@pytest.mark.usefixtures("stage_by_stage")
+@pytest.mark.parametrize("steps", range(1, 7))
+def test_an_intent_between_two_steps_of_an_abort_has_all_it_names_or_nothing(
+    desk: Desk, steps: int
+) -> None:
+    given = [rows(mark, 4) for mark in "abc"]
+    parts = [desk.stage(KEY, number, some) for number, some in enumerate(given)]
+    body = encode_names([part.stage for part in parts])
+    begun = desk.steps(RequestCode.STAGE_ABORT, KEY, body)
+    assert list(islice(begun, steps)) == [None] * steps
+    whole = ended(desk.steps(RequestCode.STAGE_INTENT, KEY, encode_parts(parts)))
+    drive(begun)
+    desk.settle()
+    expected = texts([row for some in given for row in some]) if steps <= 3 else []
+    assert (whole == "decided") == (steps <= 3)
+    assert desk.bodies() == expected
+    desk.close()
+    again = Desk(desk.path).start()
+    again.settle()
+    assert again.bodies() == expected
+    assert again.staging.table.dropped.keys() == desk.staging.table.dropped.keys()
+    again.close()
+
+
+def test_an_intent_may_name_a_chunk_count_beyond_all_bounds(desk: Desk) -> None:
+    part = desk.stage(KEY, 0, rows("a", 5))
+    with pytest.raises(BadRequest, match="2 of its 1152921504606846976 chunks are here"):
+        desk.intent(KEY, [msgspec.structs.replace(part, chunks=1 << 60)])

@@ -482,6 +482,30 @@ async def test_a_topic_leaves_the_file_before_memory(world: World) -> None:
     assert not world.topics.forget("T")
 
 
+async def test_the_name_of_a_topic_that_has_left_memory_is_taken_until_it_is_forgotten(
+    world: World,
+) -> None:
+    await world.topics.update(TopicConfig("T", 4, 4))
+    told: list[list[TopicConfig]] = []
+    world.topics.subscribe(told.append)
+    await world.topics.withdraw("T")
+    assert world.topics.leave("T")
+    assert world.topics.get("T") is None
+    leaving = world.topics.create_on_send("T", "TBW102", 4, 0)
+    assert leaving is world.topics.under_way("T")
+    assert leaving is not None
+    assert not leaving.done()
+    assert not world.topics.leave("T")
+    assert world.topics.forget("T")
+    assert leaving.done()
+    assert told == [[]]
+    world.topics.reserve("U")
+    assert not world.topics.leave("U")
+    assert world.topics.under_way("U") is not None
+    assert world.topics.forget("U")
+    assert world.topics.under_way("U") is None
+
+
 async def test_a_topic_that_cannot_leave_the_file_stays(world: World) -> None:
     await world.topics.update(TopicConfig("T", 4, 4))
     world.topics_file.is_full = True
