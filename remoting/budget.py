@@ -1,13 +1,16 @@
 """Memory that unfinished frames may hold, all connections together.
 
 A frame of up to 16 MiB is kept until it is whole, so a few hundred peers could fill the machine
-with frames they never finish. Below the limit no connection is touched. Above it:
+with frames they never finish. Below three quarters of the limit no connection is touched. Above:
 - a connection whose unfinished frame is big stops being read, except the one that started first.
   That one can always finish, so honest uploads go on, one after another;
 - if the one being read does not move either, it is closed (`close_stalled`), and the next goes on;
 - small unfinished frames (an ordinary client, cut mid-frame by the network) are never stopped:
   10,000 connections of 4 KiB are 40 MiB.
-Every paused connection overshoots by at most one read buffer.
+Every paused connection overshoots by at most one read buffer. With thousands of them that is more
+than the last quarter: what would pass the limit ends the connection that it came from. Where the
+last quarter has no room for a whole frame, the limit is that much higher: the one that is read must
+not end the others.
 """
 
 from __future__ import annotations
@@ -41,11 +44,13 @@ class FrameHolder(Protocol):
 class InboundBudget:
     """Which connection holds how much, and which is paused for it. Loop thread only."""
 
-    __slots__ = ("_big", "_limit", "_paused", "_resume_below", "_stats")
+    __slots__ = ("_big", "_most", "_pause_above", "_paused", "_resume_below", "_stats")
 
-    def __init__(self, limit: int, stats: ServerStats) -> None:
-        self._limit = limit
-        self._resume_below = limit * 3 // 4
+    def __init__(self, limit: int, frame_bytes: int, stats: ServerStats) -> None:
+        """`limit` of all, `frame_bytes` of the largest frame."""
+        self._pause_above = limit * 3 // 4
+        self._resume_below = limit // 2
+        self._most = max(limit, self._pause_above + frame_bytes)
         self._stats = stats
         # Holders of big unfinished frames, oldest first.
         self._big: dict[FrameHolder, None] = {}
@@ -54,13 +59,16 @@ class InboundBudget:
     def changed(self, connection: FrameHolder, held: int) -> None:
         """`connection` now holds `held` bytes of unfinished input (0: finished or closed)."""
         stats = self._stats
-        stats.inbound_bytes += held - connection.held_bytes
+        more = held - connection.held_bytes
+        stats.inbound_bytes += more
         connection.held_bytes = held
         if held >= BIG_FRAME_BYTES:
             self._big[connection] = None
-            if stats.inbound_bytes > self._limit and connection is not next(iter(self._big)):
+            if stats.inbound_bytes > self._pause_above and connection is not next(iter(self._big)):
                 self._paused[connection] = None
                 connection.hold_for_memory()
+                if stats.inbound_bytes > self._most and more > 0:
+                    self._end(connection)
         elif connection in self._big:
             del self._big[connection]
             if connection in self._paused:
@@ -71,12 +79,19 @@ class InboundBudget:
 
     def close_stalled(self, now: float) -> None:
         """Above the limit: end the connections that are read and from which nothing arrives."""
-        if self._stats.inbound_bytes <= self._limit:
+        if self._stats.inbound_bytes <= self._pause_above:
             return
         too_old = now - STALL_S
         for connection in list(self._big):
             if connection not in self._paused and connection.last_active < too_old:
                 connection.close(CloseReason.INBOUND_MEMORY, abort=True)
+
+    def _end(self, connection: FrameHolder) -> None:
+        """Close one, and count its bytes as gone: they go with it, before anybody else is read."""
+        del self._big[connection], self._paused[connection]
+        self._stats.inbound_bytes -= connection.held_bytes
+        connection.held_bytes = 0
+        connection.close(CloseReason.INBOUND_MEMORY, abort=True)
 
     def _resume(self) -> None:
         if self._stats.inbound_bytes <= self._resume_below:

@@ -85,7 +85,7 @@ class ConnectionSet:
         self._connections: dict[int, Member] = {}
         self._addresses: Counter[str] = Counter()
         self._empty = asyncio.Event()
-        self.inbound = InboundBudget(limits.inbound_total_bytes, self.stats)
+        self.inbound = InboundBudget(limits.inbound_total_bytes, limits.frame_bytes, self.stats)
         self.read_view = memoryview(bytearray(limits.read_buffer_bytes))
         # Seconds on the loop's clock at the last sweep.
         self.now = 0.0

@@ -115,7 +115,8 @@ class LimitSettings:
         why="Memory all half-received frames may take; beyond it the broker stops reading.",
         limit=Limit(
             "frames that are not yet whole",
-            "the big ones but the oldest are not read; one that stalls is closed",
+            "from three quarters on the big ones but the oldest are not read; one that stalls, or "
+            "would pass the limit, is closed",
             'aerobee_read_buffer_bytes, aerobee_connections_closed_total{reason="inbound_memory"}',
             bytes_each=1,
             times=("client_ports",),
