@@ -181,10 +181,13 @@ class SendProcessor:
                 header.topic, header.default_topic, header.default_topic_queue_nums, 0
             )
         if creation is None:
+            reason = self._topics.limit_reached(header.default_topic) or (
+                "automatic creation is off or template topic "
+                f"[{header.default_topic}] does not allow it"
+            )
             raise BadRequest(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{header.topic}] not exist, apply first please! (automatic creation is off "
-                f"or template topic [{header.default_topic}] does not allow it)",
+                f"topic[{header.topic}] not exist, apply first please! ({reason})",
             )
         return creation
 
