@@ -124,6 +124,27 @@ async def test_a_send_that_the_rate_of_new_topics_stops_says_when_to_try_again()
         wire.caller.close()
 
 
+async def test_a_pull_that_the_limit_of_groups_stops_says_so() -> None:
+    with aerobee.testing.broker(max_groups=16) as full:
+        wire = await Wire.to(full.broker)
+        await wire.send("T")
+        for number in range(16):
+            await wire.pull("T", consumerGroup=f"g{number}")
+        reason = "there are 16 groups, the limit is 16 (limits.max_groups)"
+        heartbeat = {"clientID": "c", "consumerDataSet": [{"groupName": "gnew"}]}
+        body = json.dumps(heartbeat).encode()
+        assert (await wire.call(RequestCode.HEART_BEAT, {}, body)).code == ResponseCode.SUCCESS
+        pull = await wire.pull("T", consumerGroup="gnew")
+        refused(pull, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "[gnew]", reason)
+        assert "autoCreateSubscriptionGroup" not in (pull.remark or "")
+        back = {"group": "gnew", "offset": 0, "delayLevel": 0}
+        answer = await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+        refused(answer, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "gnew", reason)
+        answer = await wire.send("%RETRY%gnew")
+        refused(answer, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "gnew", reason)
+        wire.caller.close()
+
+
 async def test_a_message_too_large_is_illegal(strict: RunningBroker) -> None:
     wire = await Wire.to(strict.broker)
     before = await stored(wire)
