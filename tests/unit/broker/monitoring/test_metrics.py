@@ -23,6 +23,7 @@ from aerobee.broker.tables.clients import ConsumerGroup, Member
 from aerobee.config.model import Settings
 from aerobee.nameserver.server import NameServerCounts
 from aerobee.protocol.bodies.topics import TopicConfig
+from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.stats import ServerStats
 from aerobee.store.disk.files import DiskSpace
@@ -158,6 +159,30 @@ async def test_request_latency_is_in_milliseconds_under_known_names(metrics: Met
     assert value(page, "aerobee_refused_requests_total", reason="request_code_not_supported") == 1
     assert value(page, "aerobee_group_warnings_total", kind="mixed_subscriptions") == 1
     assert any(("request_code", "unknown") in labels for _, labels in page)
+
+
+async def test_a_pull_that_finds_nothing_is_not_refused(metrics: Metrics) -> None:
+    """Found: an idle consumer looked like an error every few seconds."""
+    stats = BrokerStats()
+    for code in (
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+        ResponseCode.NO_PERMISSION,
+    ):
+        stats.request_refused(RequestCode.PULL_MESSAGE, code)
+    metrics.add("requests", broker_metrics.requests, stats)
+    page = samples(await scrape(metrics))
+    refused = {labels for name, labels in page if name == "aerobee_refused_requests_total"}
+    assert refused == {(("reason", "no_permission"),)}
+    answered = {
+        value
+        for name, labels in page
+        if name == "rocketmq_rpc_latency_milliseconds_count"
+        for label, value in labels
+        if label == "response_code"
+    }
+    assert {"pull_not_found", "pull_retry_immediately", "pull_offset_moved"} < answered
 
 
 async def test_connections_of_each_server(metrics: Metrics) -> None:
