@@ -250,10 +250,12 @@ class PullProcessor:
             )
         group = self._groups.get(header.consumer_group)
         if group is None:
+            reason = self._groups.limit_reached(header.consumer_group) or (
+                "create it, or turn autoCreateSubscriptionGroup on"
+            )
             raise BadRequest(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{header.consumer_group}] does not exist; create it, or turn "
-                "autoCreateSubscriptionGroup on",
+                f"subscription group [{header.consumer_group}] does not exist; {reason}",
             )
         if not group.consume_enable:
             raise BadRequest.no_permission(

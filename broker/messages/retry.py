@@ -106,9 +106,11 @@ class RetryProcessor:
         header = SendBackHeader.from_ext(command.ext)
         group = self._groups.get(header.group)
         if group is None:
+            reason = self._groups.limit_reached(header.group)
             raise BadRequest(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group not exist, {header.group}",
+                f"subscription group not exist, {header.group}"
+                + (f" ({reason})" if reason else ""),
             )
         if group.retry_queue_nums <= 0:
             return encode_success(command)

@@ -181,10 +181,13 @@ class SendProcessor:
                 header.topic, header.default_topic, header.default_topic_queue_nums, 0
             )
         if creation is None:
+            reason = self._topics.limit_reached(header.default_topic) or (
+                "automatic creation is off or template topic "
+                f"[{header.default_topic}] does not allow it"
+            )
             raise BadRequest(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{header.topic}] not exist, apply first please! (automatic creation is off "
-                f"or template topic [{header.default_topic}] does not allow it)",
+                f"topic[{header.topic}] not exist, apply first please! ({reason})",
             )
         return creation
 
@@ -410,9 +413,10 @@ class SendProcessor:
         group_name = header.topic[len(RETRY_PREFIX) :]
         group = self._groups.get(group_name)
         if group is None:
+            reason = self._groups.limit_reached(group_name)
             raise BadRequest(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group not exist, {group_name}",
+                f"subscription group not exist, {group_name}" + (f" ({reason})" if reason else ""),
             )
         limit = group.retry_limit(header.max_reconsume_times, command.version)
         return header.reconsume_times >= limit

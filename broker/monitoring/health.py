@@ -41,6 +41,9 @@ _STALL_S = 0.1
 # running for most of them, which others on the machine may keep up for hours, more seldom.
 _REPORT_S = 1.0
 _WAITING_REPORT_S = 30.0
+# The part of a stall for which the loop's thread has run when the broker had a share in it. An idle
+# loop's timers take less.
+_OURS_FROM = 0.2
 
 LastLong: TypeAlias = Callable[[], str | None]
 
@@ -140,22 +143,28 @@ class LoopMonitor:
 
 class _Unreported:
     """Stalls since the last line about them: how many, and the longest. `waiting`: the loop's
-    thread did not run for most of each, because of the disk or of others on the machine."""
+    thread did not run for most of each, because of the disk or of others on the machine.
+
+    Where nothing was served in any either, and the thread hardly ran, the machine was late and not
+    the broker: nobody need look at the broker for that, and the line is no warning."""
 
     def __init__(self) -> None:
         self.count = 0
         self.waiting = False
+        self._is_ours = False
         self._longest_s = self._ran_s = 0.0
         self._served: str | None = None
 
     def add(self, late_s: float, ran_s: float, served: str | None) -> None:
         self.waiting = ran_s < late_s / 2 and (self.waiting or not self.count)
+        self._is_ours |= served is not None or ran_s >= late_s * _OURS_FROM
         self.count += 1
         if late_s > self._longest_s:
             self._longest_s, self._ran_s, self._served = late_s, ran_s, served
 
     def report(self) -> None:
-        log.warning(
+        log.log(
+            logging.WARNING if self._is_ours else logging.INFO,
             "event loop stalled ms=%.0f processor_ms=%.0f stalls=%d longest=%s",
             self._longest_s * 1000,
             self._ran_s * 1000,

@@ -150,9 +150,10 @@ class ChunkCheck:
     def _create(self, name: str) -> asyncio.Future[None]:
         creation = self._topics.create_on_send(name, AUTO_CREATE_TOPIC, _TEMPLATE_QUEUES, 0)
         if creation is None:
+            reason = self._topics.limit_reached(AUTO_CREATE_TOPIC) or "automatic creation is off"
             raise BadRequest(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{name}] not exist, apply first please! (automatic creation is off)",
+                f"topic[{name}] not exist, apply first please! ({reason})",
             )
         return creation
 

@@ -124,7 +124,8 @@ class GroupTable(ConfigTable[GroupConfig]):
         self._limit = limit
 
     def get(self, name: str) -> GroupConfig | None:
-        """The group's settings, made now when that is allowed; None when there is no such group.
+        """The group's settings, made now when that is allowed; None when there is no such group,
+        for which `limit_reached` may have the reason.
 
         Raises `BadRequest` for an illegal name.
         """
@@ -132,18 +133,32 @@ class GroupTable(ConfigTable[GroupConfig]):
         if group is not None:
             return group
         check_group_name(name)
-        if not self._auto_create and not name.startswith(SYSTEM_GROUP_PREFIX):
+        if not self._may_make(name):
             return None
         if self.under_way(name) is not None:
             # Somebody configures it now; until that is written it has the settings of any group.
             return GroupConfig(name)
-        if self.expected >= (limit := self._limit()):
-            log.warning("group not created name=%s reason=limit of %d groups", name, limit)
+        if reason := self.limit_reached(name):
+            log.warning("group not created name=%s reason=%s", name, reason)
             return None
         log.info("group created name=%s", name)
         group = GroupConfig(name)
         self._add_unsaved(group)
         return group
+
+    def limit_reached(self, name: str) -> str | None:
+        """The limit that keeps `get` from making the group, and what to do; None when there is
+        room, or it would not be made anyway."""
+        limit = self._limit()
+        if self.expected < limit or not self._may_make(name):
+            return None
+        return (
+            f"there are {self.expected} groups, the limit is {limit} (limits.max_groups); "
+            "delete groups not in use, or raise it"
+        )
+
+    def _may_make(self, name: str) -> bool:
+        return self._auto_create or name.startswith(SYSTEM_GROUP_PREFIX)
 
     def find(self, name: str) -> GroupConfig | None:
         """The group's settings if it exists; never makes one."""

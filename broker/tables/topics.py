@@ -96,11 +96,12 @@ class TopicTable(ConfigTable[TopicConfig]):
     ) -> asyncio.Future[None] | None:
         """Begin to make the topic of a first send, as `update` does, unless that is under way.
 
-        None when the template does not allow it. Raises `BadRequest` for an illegal name.
+        None when the template or a limit does not allow it; `limit_reached` knows which. Raises
+        `BadRequest` for an illegal name.
         """
         check_topic_name(name)
-        template = self._entries.get(template_name)
-        if template is None or not template.perm & PERM_INHERIT:
+        template = self._template(template_name)
+        if template is None:
             return None
         creation = self.under_way(name)
         if creation is not None:
@@ -118,21 +119,46 @@ class TopicTable(ConfigTable[TopicConfig]):
         log.info("topic created name=%s queues=%d template=%s", name, queues, template_name)
         return self.update(topic)
 
+    def limit_reached(self, template_name: str) -> str | None:
+        """The limit that has just kept `create_on_send` from making a topic, and what to do; None
+        when it was the template. To be asked in the same step."""
+        return None if self._template(template_name) is None else self._limit_text()
+
+    def _template(self, name: str) -> TopicConfig | None:
+        template = self._entries.get(name)
+        return template if template is not None and template.perm & PERM_INHERIT else None
+
     def _room_for_one_more(self, name: str) -> bool:
         """Whether a send may create a topic now: clients inventing names must not fill the disk."""
         minute, created = self._minute
         this_minute = self._clock_ms() // 60_000
         if minute != this_minute:
             created = 0
-        reason = ""
-        if self.expected >= self._settings.max_topics:
-            reason = f"there are {self._settings.max_topics} topics, the limit"
-        elif created >= self._settings.auto_create_per_minute:
-            reason = f"{created} topics were created in this minute, the limit"
-        self._minute = (this_minute, created + (not reason))
-        if reason:
-            log.warning("topic not created name=%s reason=%s", name, reason)
-        return not reason
+        room = not self._is_full and created < self._settings.auto_create_per_minute
+        self._minute = (this_minute, created + room)
+        if not room:
+            log.warning("topic not created name=%s reason=%s", name, self._limit_text())
+        return room
+
+    @property
+    def _is_full(self) -> bool:
+        return self.expected >= self._settings.max_topics
+
+    def _limit_text(self) -> str:
+        """What is in the way of one more topic when something is. The number is looked at first,
+        and the rest is the rate, so that a minute that ends just now does not change it."""
+        if self._is_full:
+            return (
+                f"there are {self.expected} topics, the limit is {self._settings.max_topics} "
+                "(limits.max_topics); delete topics not in use, or raise it"
+            )
+        created = self._minute[1]
+        left_s = 60 - self._clock_ms() // 1_000 % 60
+        return (
+            f"sends made {created} topic{'s' if created != 1 else ''} in this minute, the limit is "
+            f"{self._settings.auto_create_per_minute} (topics.auto_create_per_minute); try again "
+            f"in {left_s} s, or create it: aerobee topic create NAME"
+        )
 
     def create_retry(self, name: str, queues: int, perm: int) -> asyncio.Future[None] | None:
         """Begin to make the retry or dead letter topic `name`; None when it is there."""

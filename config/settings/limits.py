@@ -301,7 +301,7 @@ class LimitSettings:
         live=True,
         limit=Limit(
             "consumer groups",
-            "code 1, or 26 where it is made by a pull",
+            "code 1, or 26 where it is made by a pull, with the reason",
             'rocketmq_consumer_group_number, aerobee_limit_used_ratio{limit="limits.max_groups"}',
             bytes_each=1 * _KIB,
         ),

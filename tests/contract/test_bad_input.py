@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import struct
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ import pytest
 
 import aerobee.testing
 from aerobee.broker.unsupported import FEATURES, TO_NAME_SERVERS
+from aerobee.client.errors import RequestRefused
+from aerobee.client.producing.staging import StageClient
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
+from aerobee.protocol.headers.stages import Run, StageChunkHeader, chunk_crc, encode_chunk
 from aerobee.protocol.message.batch import BatchItem, encode_batch
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.store.errors import StoreError, StoreInUse, StoreSizeMismatch
@@ -83,6 +87,62 @@ async def test_an_unknown_topic_without_automatic_creation(strict: RunningBroker
         "Nobody",
     )
     wire.caller.close()
+
+
+async def test_a_send_that_a_limit_of_topics_stops_says_so() -> None:
+    with aerobee.testing.broker(max_topics=16) as full:
+        wire = await Wire.to(full.broker)
+        for number in range(16):
+            await wire.send(f"T{number}")
+        reason = "there are 16 topics, the limit is 16 (limits.max_topics)"
+        refused(await wire.send("Tnew"), ResponseCode.TOPIC_NOT_EXIST, "topic[Tnew] not", reason)
+        other = await wire.send("Tnew", default_topic="SELF_TEST_TOPIC")
+        refused(other, ResponseCode.TOPIC_NOT_EXIST, "template topic [SELF_TEST_TOPIC] does not")
+        async with StageClient(full.name_server) as client:
+            item = encode_batch([BatchItem(0, b"x", b"")])
+            chunk = encode_chunk([Run("Tnew", 0, 1, item)])
+            header = StageChunkHeader("q", 0, 0, uuid.uuid4().hex, 0, 1, chunk_crc(chunk))
+            with pytest.raises(RequestRefused) as refusal:
+                await client.send_chunk("test-broker", header, chunk)
+            assert refusal.value.code == ResponseCode.TOPIC_NOT_EXIST
+            assert reason in str(refusal.value)
+        wire.caller.close()
+
+
+async def test_a_send_that_the_rate_of_new_topics_stops_says_when_to_try_again() -> None:
+    with aerobee.testing.broker(auto_create_per_minute=1) as slow:
+        wire = await Wire.to(slow.broker)
+        answers = [await wire.send(f"T{number}") for number in range(3)]
+        late = next(answer for answer in answers if answer.code)
+        refused(
+            late,
+            ResponseCode.TOPIC_NOT_EXIST,
+            "sends made 1 topic in this minute, the limit is 1 (topics.auto_create_per_minute)",
+            "try again in ",
+        )
+        assert "automatic creation is off" not in (late.remark or "")
+        wire.caller.close()
+
+
+async def test_a_pull_that_the_limit_of_groups_stops_says_so() -> None:
+    with aerobee.testing.broker(max_groups=16) as full:
+        wire = await Wire.to(full.broker)
+        await wire.send("T")
+        for number in range(16):
+            await wire.pull("T", consumerGroup=f"g{number}")
+        reason = "there are 16 groups, the limit is 16 (limits.max_groups)"
+        heartbeat = {"clientID": "c", "consumerDataSet": [{"groupName": "gnew"}]}
+        body = json.dumps(heartbeat).encode()
+        assert (await wire.call(RequestCode.HEART_BEAT, {}, body)).code == ResponseCode.SUCCESS
+        pull = await wire.pull("T", consumerGroup="gnew")
+        refused(pull, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "[gnew]", reason)
+        assert "autoCreateSubscriptionGroup" not in (pull.remark or "")
+        back = {"group": "gnew", "offset": 0, "delayLevel": 0}
+        answer = await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+        refused(answer, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "gnew", reason)
+        answer = await wire.send("%RETRY%gnew")
+        refused(answer, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "gnew", reason)
+        wire.caller.close()
 
 
 async def test_a_message_too_large_is_illegal(strict: RunningBroker) -> None:

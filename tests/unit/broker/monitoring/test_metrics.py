@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import logging
 import os
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from aerobee.broker.tables.clients import ConsumerGroup, Member
 from aerobee.config.model import Settings
 from aerobee.nameserver.server import NameServerCounts
 from aerobee.protocol.bodies.topics import TopicConfig
+from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.stats import ServerStats
 from aerobee.store.disk.files import DiskSpace
@@ -157,6 +159,30 @@ async def test_request_latency_is_in_milliseconds_under_known_names(metrics: Met
     assert value(page, "aerobee_refused_requests_total", reason="request_code_not_supported") == 1
     assert value(page, "aerobee_group_warnings_total", kind="mixed_subscriptions") == 1
     assert any(("request_code", "unknown") in labels for _, labels in page)
+
+
+async def test_a_pull_that_finds_nothing_is_not_refused(metrics: Metrics) -> None:
+    """Found: an idle consumer looked like an error every few seconds."""
+    stats = BrokerStats()
+    for code in (
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+        ResponseCode.NO_PERMISSION,
+    ):
+        stats.request_refused(RequestCode.PULL_MESSAGE, code)
+    metrics.add("requests", broker_metrics.requests, stats)
+    page = samples(await scrape(metrics))
+    refused = {labels for name, labels in page if name == "aerobee_refused_requests_total"}
+    assert refused == {(("reason", "no_permission"),)}
+    answered = {
+        value
+        for name, labels in page
+        if name == "rocketmq_rpc_latency_milliseconds_count"
+        for label, value in labels
+        if label == "response_code"
+    }
+    assert {"pull_not_found", "pull_retry_immediately", "pull_offset_moved"} < answered
 
 
 async def test_connections_of_each_server(metrics: Metrics) -> None:
@@ -694,6 +720,7 @@ async def test_a_stall_is_logged_with_what_was_served_in_it(
 async def test_a_loop_that_was_not_running_says_so_and_seldom(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO, "aerobee.broker.health")
     now = 100.0
     monitor = LoopMonitor(asyncio.get_running_loop(), 0.001, 0.1, lambda: now, lambda: now / 10)
     monitor.start()
@@ -705,6 +732,47 @@ async def test_a_loop_that_was_not_running_says_so_and_seldom(
     assert first.startswith("event loop stalled ms=1000 processor_ms=100 stalls=1 ")
     assert "stalls=30 " in second
     monitor.stop()
+
+
+@pytest.mark.parametrize(
+    ("part", "served", "level"),
+    [
+        (0.01, None, logging.INFO),
+        (0.01, "code=310 peer=192.0.2.1:1 ms=900", logging.WARNING),  # it may have met the disk
+        (0.4, None, logging.WARNING),
+        (1.0, None, logging.WARNING),
+    ],
+)
+async def test_a_machine_that_was_late_is_no_warning(
+    caplog: pytest.LogCaptureFixture, part: float, served: str | None, level: int
+) -> None:
+    """Found: on a loaded machine an idle broker warned every 30 s of what was not its own."""
+    caplog.set_level(logging.INFO, "aerobee.broker.health")
+    now = 100.0
+    monitor = LoopMonitor(asyncio.get_running_loop(), 0.001, 0.1, lambda: now, lambda: now * part)
+    monitor.watch(lambda: served)
+    monitor.start()
+    now += 1.0
+    await turned(monitor, 1)
+    monitor.stop()
+    assert [record.levelno for record in caplog.records] == [level]
+
+
+async def test_one_stall_of_the_broker_makes_the_line_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The longest was the machine's, the one after it was not, and both are in one line."""
+    caplog.set_level(logging.INFO, "aerobee.broker.health")
+    now = ran = 100.0
+    monitor = LoopMonitor(asyncio.get_running_loop(), 0.001, 0.1, lambda: now, lambda: ran)
+    monitor.start()
+    for stall_s, ran_s in ((1.0, 0.0), (5.0, 0.0), (0.5, 0.5), (1.0, 0.0)):
+        now += stall_s
+        ran += ran_s
+        await turned(monitor, 1)
+    monitor.stop()
+    assert [record.levelno for record in caplog.records] == [logging.INFO, logging.WARNING]
+    assert "ms=4999 " in caplog.messages[1]
 
 
 async def test_loop_monitor_sees_a_blocked_loop() -> None:
