@@ -2,8 +2,9 @@
 
 SIGTERM and SIGINT stop in order, after a recovery that is under way; a second one leaves at once,
 and the next start recovers as after a crash. SIGHUP has the configuration read again
-(`config/reload.py`); one that comes while starting is heeded afterwards. `faulthandler` is on, so
-that a fault in mapped memory names its place in the log.
+(`config/reload.py`), and one that comes while starting is heeded afterwards; where the terminal it
+was started from is gone, it stops in order (`config/hangup.py`). `faulthandler` is on, so that a
+fault in mapped memory names its place in the log.
 
 Exit codes: 0 stopped in order, 1 could not start or did not stop cleanly, 3 a port is in use,
 78 the configuration is wrong (sysexits EX_CONFIG; systemd does not restart on it).
@@ -26,6 +27,7 @@ from aerobee.broker.monitoring.systemd import Notifier
 from aerobee.broker.registration.addresses import AddressError
 from aerobee.broker.tables.state_file import StateFileError
 from aerobee.config.errors import ConfigError
+from aerobee.config.hangup import HANGUPS
 from aerobee.config.load import Loaded
 from aerobee.config.model import Settings
 from aerobee.config.reload import Reload
@@ -65,19 +67,27 @@ async def _serve(loaded: Loaded, load: Callable[[], Loaded]) -> int:
     daemon = Daemon(loaded.settings, notifier)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    _on_signals(loop, stop, daemon)
+    hung_up = _on_signals(loop, stop, daemon)
     reload_asked = asyncio.Event()
-    loop.add_signal_handler(signal.SIGHUP, reload_asked.set)
-    code = await _start(daemon)
-    if code is not None:
-        return code
+    with HANGUPS.heard(loop.call_soon_threadsafe, reload_asked.set, hung_up):
+        code = await _start(daemon)
+        if code is not None:
+            return code
+        reloading = loop.create_task(_reload_forever(daemon, load, reload_asked, notifier))
+        _say_ready(daemon, notifier)
+        await stop.wait()
+        reloading.cancel()
+        return await _stop(daemon)
+
+
+def _say_ready(daemon: Daemon, notifier: Notifier) -> None:
     # One write: the log's own thread writes there too, and would come between the lines.
     sys.stderr.write("\n".join(banner(daemon, process_age_s())) + "\n")
     sys.stderr.flush()
     notifier.ready(f"{_state(daemon)} at {daemon.addresses.broker}")
-    reloading = loop.create_task(_reload_forever(daemon, load, reload_asked, notifier))
-    await stop.wait()
-    reloading.cancel()
+
+
+async def _stop(daemon: Daemon) -> int:
     log.info("stopping")
     try:
         await daemon.stop()
@@ -127,7 +137,11 @@ def _exit_with(error: Exception, code: int) -> int:
     return code
 
 
-def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, daemon: Daemon) -> None:
+def _on_signals(
+    loop: asyncio.AbstractEventLoop, stop: asyncio.Event, daemon: Daemon
+) -> Callable[[], None]:
+    """Have signals stop the daemon; returns what does the same when its terminal is gone."""
+
     def stop_asked(number: signal.Signals) -> None:
         if stop.is_set():
             # The second one: leave now. What was acknowledged is in the files; `abort` stays.
@@ -144,6 +158,14 @@ def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, daemon: Da
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_asked, number)
+
+    def hung_up() -> None:
+        # The kernel and the shell both send the signal: the second one is not somebody's haste.
+        if not stop.is_set():
+            log.info("the terminal was closed")
+            stop_asked(signal.SIGHUP)
+
+    return hung_up
 
 
 def process_age_s() -> float:

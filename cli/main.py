@@ -15,7 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from aerobee.cli.parser import build_parser
+from aerobee.config.hangup import HANGUPS
 
+# Those that SIGHUP has read their configuration again, instead of ending them.
+_DAEMONS: Final = frozenset({"serve", "nameserver"})
 _INTERRUPTED: Final = 130
 # What a write to a device without room raises; files that we open ourselves are named by it.
 _OUTPUT_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
@@ -23,6 +26,8 @@ _OUTPUT_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code of the process."""
+    if arguments is None and not _DAEMONS.isdisjoint(sys.argv[1:2]):
+        HANGUPS.keep()
     parsed = _parse(arguments)
     try:
         code = _run(parsed)

@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from aerobee import __version__
-from aerobee.cli.parser_types import count, port, seconds
+from aerobee.cli.parser_types import count, port, seconds, text
 from aerobee.cli.store.parser import add_store
 from aerobee.nearest_name import nearest_name
 from aerobee.pipeline.jobs.arguments import add_jobs, number
@@ -76,11 +76,11 @@ def build_parser() -> argparse.ArgumentParser:
     _add_message(commands)
     _add_broker(commands)
     add_store(commands)
-    text = (
+    about = (
         "jobs on Spark over a store's files: audit, rebuild, archive, replay, traffic, retention, "
         "dlq"
     )
-    pipeline = commands.add_parser("pipeline", help=text, description=text)
+    pipeline = commands.add_parser("pipeline", help=about, description=about)
     add_jobs(pipeline.add_subparsers(metavar="JOB", required=True))
     return parser
 
@@ -164,7 +164,7 @@ def _add_topic(commands: "Commands") -> None:
     _add_client(listing)
     listing.set_defaults(command="topic list")
     create = group.add_parser("create", help="create a topic; --update: change one")
-    create.add_argument("topic")
+    create.add_argument("topic", type=text)
     create.add_argument(
         "--queues", type=count, metavar="N", help="to read and write (8, or what there is)"
     )
@@ -172,12 +172,14 @@ def _add_topic(commands: "Commands") -> None:
     create.add_argument(
         "--update", action="store_true", help="change a topic that exists with other settings"
     )
-    create.add_argument("--cluster", metavar="NAME", help="only in this cluster")
-    create.add_argument("--broker", metavar="NAME", help="only on this broker (default: on all)")
+    create.add_argument("--cluster", type=text, metavar="NAME", help="only in this cluster")
+    create.add_argument(
+        "--broker", type=text, metavar="NAME", help="only on this broker (default: on all)"
+    )
     _add_client(create)
     create.set_defaults(command="topic create")
     describe = group.add_parser("describe", help="queues and offsets of a topic, by broker")
-    describe.add_argument("topic")
+    describe.add_argument("topic", type=text)
     _add_client(describe)
     describe.set_defaults(command="topic describe")
 
@@ -187,13 +189,19 @@ def _add_message(commands: "Commands") -> None:
     _add_send(group)
     _add_reading(group)
     query = group.add_parser("query", help="find messages by key or id")
-    query.add_argument("topic", nargs="?", help="needed with --key, and with a client's unique id")
+    query.add_argument(
+        "topic", type=text, nargs="?", help="needed with --key, and with a client's unique id"
+    )
     what = query.add_mutually_exclusive_group(required=True)
-    what.add_argument("--key", help="one of the message's keys")
-    what.add_argument("--id", help="message id: the broker's (offset) or the client's (unique)")
+    what.add_argument("--key", type=text, help="one of the message's keys")
+    what.add_argument(
+        "--id", type=text, help="message id: the broker's (offset) or the client's (unique)"
+    )
     query.add_argument("--max", type=count, default=32, metavar="N", help="most results (32)")
-    query.add_argument("--begin", metavar="TIME", help="stored at or after: ISO time or ms")
-    query.add_argument("--end", metavar="TIME", help="stored at or before")
+    query.add_argument(
+        "--begin", type=text, metavar="TIME", help="stored at or after: ISO time or ms"
+    )
+    query.add_argument("--end", type=text, metavar="TIME", help="stored at or before")
     query.add_argument("--full", action="store_true", help="whole bodies and all properties")
     _add_client(query)
     query.set_defaults(command="message query")
@@ -202,19 +210,27 @@ def _add_message(commands: "Commands") -> None:
 def _add_send(group: "Commands") -> None:
     send = group.add_parser("send", help="send messages")
     add = send.add_argument
-    add("topic")
+    add("topic", type=text)
     add("body", nargs="?", help="text of the message (default: standard input)")
     add("--lines", action="store_true", help="each line of standard input is a message")
-    add("--tags", default="", metavar="TAG", help="the tag consumers filter by")
+    add("--tags", type=text, default="", metavar="TAG", help="the tag consumers filter by")
     add(
         "--keys",
         "--key",
+        type=text,
         action="append",
         default=[],
         metavar="KEY",
         help="to find it again, repeatable",
     )
-    add("--property", action="append", default=[], metavar="NAME=VALUE", help="repeatable")
+    add(
+        "--property",
+        type=text,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="repeatable",
+    )
     add(
         "--delay-level",
         type=count,
@@ -223,9 +239,14 @@ def _add_send(group: "Commands") -> None:
         help=f"have the broker deliver it later, level 1 to 18: {_DELAYS}, "
         "if its messageDelayLevel does not say otherwise",
     )
-    add("--order-key", metavar="TEXT", help="messages of one order key share a queue")
+    add("--order-key", type=text, metavar="TEXT", help="messages of one order key share a queue")
     add("--queue", type=number, metavar="N", help="number of the queue to send to")
-    add("--broker", metavar="NAME", help="with --queue, where several brokers have the topic")
+    add(
+        "--broker",
+        type=text,
+        metavar="NAME",
+        help="with --queue, where several brokers have the topic",
+    )
     add("--repeat", type=count, default=1, metavar="N", help="send it N times")
     add("--oneway", action="store_true", help="do not wait for an answer")
     _add_client(send)
@@ -234,15 +255,16 @@ def _add_send(group: "Commands") -> None:
 
 def _add_reading(group: "Commands") -> None:
     """`pull` reads what is there, `tail` goes on; they differ in their defaults."""
-    for name, start, text in (
+    for name, start, about in (
         ("pull", "earliest", "print messages that are there, leaving no trace"),
         ("tail", "latest", "print messages as they arrive, until Ctrl-C"),
     ):
-        parser = group.add_parser(name, help=text)
+        parser = group.add_parser(name, help=about)
         add = parser.add_argument
-        add("topic")
+        add("topic", type=text)
         add(
             "--from",
+            type=text,
             dest="start",
             default=start,
             metavar="WHERE",
@@ -255,9 +277,9 @@ def _add_reading(group: "Commands") -> None:
             metavar="N",
             help="most messages" + (" (32)" if name == "pull" else " (no end)"),
         )
-        add("--tags", default="*", metavar="EXPR", help="such as 'A || B' (all)")
+        add("--tags", type=text, default="*", metavar="EXPR", help="such as 'A || B' (all)")
         add("--queue", type=number, metavar="N", help="only this queue")
-        add("--broker", metavar="NAME", help="only this broker")
+        add("--broker", type=text, metavar="NAME", help="only this broker")
         add("--full", action="store_true", help="whole bodies and all properties")
         _add_client(parser)
         parser.set_defaults(command=f"message {name}")
@@ -275,13 +297,13 @@ def _add_broker(commands: "Commands") -> None:
     add("--log", action="store_true", help="expired commit log segments, without waiting")
     add("--queues", action="store_true", help="queues without a message left")
     add("--topics", action="store_true", help="queues of topics that are not there any more")
-    add("--broker", metavar="NAME", help="this one alone (default: all masters)")
+    add("--broker", type=text, metavar="NAME", help="this one alone (default: all masters)")
     _add_client(clean)
     clean.set_defaults(command="broker clean")
 
 
-def _group(commands: "Commands", name: str, text: str) -> "Commands":
-    parser = commands.add_parser(name, help=text, description=text)
+def _group(commands: "Commands", name: str, about: str) -> "Commands":
+    parser = commands.add_parser(name, help=about, description=about)
     return parser.add_subparsers(metavar="COMMAND", required=True)
 
 
@@ -294,6 +316,7 @@ def _add_client(parser: argparse.ArgumentParser) -> None:
     add(
         "-n",
         "--name-servers",
+        type=text,
         metavar="HOST:PORT;...",
         help="default: NAMESRV_ADDR of the environment, or 127.0.0.1:9876",
     )

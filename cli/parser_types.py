@@ -25,3 +25,12 @@ def seconds(text: str) -> float:
     if not 0 < value <= 3600:
         raise argparse.ArgumentTypeError(f"must be above 0 and at most 3600, not {text}")
     return value
+
+
+def text(argument: str) -> str:
+    """A text that can be sent: bytes that are not UTF-8 arrive here as lone surrogates."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(f"{argument!r} is not valid UTF-8") from error
+    return argument

@@ -15,6 +15,7 @@ from typing import Any
 from aerobee import __version__
 from aerobee.cli.configs import print_as_broker_conf
 from aerobee.cli.output import CANNOT_CONNECT, CONFIGURATION, CommandFailed, say
+from aerobee.config.hangup import HANGUPS
 from aerobee.config.limits import check_limits, connection_limit, raise_open_files
 from aerobee.config.load import Loaded, load_settings
 from aerobee.config.logs import Logging
@@ -86,7 +87,6 @@ async def _serve_routes(settings: Settings, reload: Reload) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, _read_again, reload)
     try:
         server = NameServer.from_settings(settings)
         await server.start()
@@ -95,10 +95,11 @@ async def _serve_routes(settings: Settings, reload: Reload) -> int:
     except (KvFileDamaged, OSError) as error:
         raise CommandFailed(f"cannot start: {error}", CONFIGURATION) from error
     where = address_text((settings.nameserver_host, server.port))
-    say(f"aerobee {__version__}  name server at {where}")
-    say("ready")
-    await stop.wait()
-    await server.close()
+    with HANGUPS.heard(loop.call_soon_threadsafe, partial(_read_again, reload), stop.set):
+        say(f"aerobee {__version__}  name server at {where}")
+        say("ready")
+        await stop.wait()
+        await server.close()
     return 0
 
 

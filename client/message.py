@@ -115,11 +115,29 @@ def _check_property(name: str, value: str) -> None:
 def property_text(properties: dict[str, str]) -> str:
     """The text a send header carries; BadMessage when longer than the broker stores."""
     text = names.encode_properties(properties)
-    size = len(text.encode())
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise BadMessage(_not_utf8(properties)) from error
     if size > names.MAX_PROPERTIES_BYTES:
         limit = names.MAX_PROPERTIES_BYTES
         raise BadMessage(f"properties of {size} bytes are over the limit {limit}")
     return text
+
+
+def _not_utf8(properties: dict[str, str]) -> str:
+    fields = {names.PROPERTY_KEYS: "keys", names.PROPERTY_TAGS: "tags"}
+    wrong = next(name for name, value in properties.items() if not _is_utf8(name + value))
+    what = fields.get(wrong, f"property {wrong!r}")
+    return f"{what} of a message must be text that UTF-8 can hold: {properties[wrong]!r} is not"
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def compress_body(body: bytes) -> tuple[bytes, int]:

@@ -45,7 +45,7 @@ ORDER: dict[str, tuple[str, ...]] = {
     "config": (
         *("errors", "settings", "properties", "logs", "model"),
         *("limits", "memory", "manual", "limits_page", "ports", "rules"),
-        *("sources", "load", "reload"),
+        *("sources", "load", "reload", "hangup"),
     ),
     "remoting": (
         *("errors", "limits", "stats", "peers", "tls", "calls", "budget", "turns"),

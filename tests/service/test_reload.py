@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import signal
 import subprocess
+import termios
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from aerobee.config.model import SETTINGS
+import pytest
 
-from .kit import Served, Wire, aerobee, metric, wait_until
+from aerobee.config.model import SETTINGS
+from tests.ports import free_port
+
+from .kit import SMALL_STORE, Served, Wire, aerobee, metric, wait_until
 
 Serve = Callable[..., Served]
 SYSTEM_ERROR, TOPIC_NOT_EXIST, PULL_NOT_FOUND, GROUP_NOT_EXIST = 1, 17, 19, 26
@@ -261,3 +268,103 @@ def test_a_name_server_alone_takes_a_new_level(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait(30)
+
+
+@pytest.mark.parametrize("command", ["serve", "nameserver"])
+def test_a_signal_during_the_start_is_remembered(command: str, tmp_path: Path) -> None:
+    """Sent again and again from the moment the signal is taken until the daemon is ready."""
+    arguments = ["--store", str(tmp_path / "store"), "--port", str(free_port())]
+    if command == "serve":
+        arguments += ["--nameserver-port", "0", "--http-port", "0"]
+        for setting in ("broker.vip_port_enabled=false", *SMALL_STORE):
+            arguments += ["--set", setting]
+    else:
+        arguments = arguments[2:]
+    arguments += ["--set", "log.format=text", "--set", "log.level=INFO"]
+    log = tmp_path / "log"
+    with log.open("wb") as stream:
+        process = subprocess.Popen([*aerobee(), command, *arguments], stdout=stream, stderr=stream)
+    try:
+        wait_until(lambda: catches_hangup(process.pid) or process.poll() is not None, "taken")
+        assert not log.read_text()  # nothing has been done yet
+        sent = 0
+        while "\nready" not in log.read_text():
+            process.send_signal(signal.SIGHUP)
+            sent += 1
+            assert process.poll() is None, f"ended after {sent} signals; {log.read_text()}"
+            time.sleep(0.02)
+        wait_until(lambda: "configuration read again" in log.read_text(), "a reload")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait(30)
+
+
+def catches_hangup(pid: int) -> bool:
+    """Whether the process has a handler for SIGHUP (proc(5), `SigCgt`)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGHUP - 1) & 1)
+
+
+@pytest.mark.parametrize("command", ["serve", "nameserver"])
+def test_closing_the_terminal_stops_in_order(command: str, tmp_path: Path) -> None:
+    with Terminal(tmp_path, command) as terminal:
+        terminal.reload()
+        terminal.close()
+        assert terminal.process.wait(30) == 0
+    assert not (tmp_path / "store" / "abort").exists()
+
+
+@pytest.mark.parametrize("command", ["serve", "nameserver"])
+def test_a_daemon_that_is_to_outlive_its_terminal_does(command: str, tmp_path: Path) -> None:
+    with Terminal(tmp_path, command, "nohup") as terminal:
+        terminal.reload()
+        terminal.close()
+        terminal.reload()
+
+
+class Terminal:
+    """A daemon in a terminal of its own, which tells it alone when it is closed."""
+
+    def __init__(self, folder: Path, command: str, *prefix: str) -> None:
+        self._log = folder / "log"
+        words = [*prefix, *aerobee(), command, "--port", str(free_port())]
+        if command == "serve":
+            words += ["--store", str(folder / "store"), "--nameserver-port", "0"]
+            words += ["--http-port", "0"]
+            for setting in ("broker.vip_port_enabled=false", *SMALL_STORE):
+                words += ["--set", setting]
+        self._master, terminal = os.openpty()
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*words, "--set", "log.format=text"],
+                stdin=terminal,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            )
+        os.close(terminal)
+
+    def __enter__(self) -> Terminal:
+        wait_until(lambda: "\nready" in self._log.read_text(), "ready")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        self.process.kill()
+        self.process.wait(30)
+
+    def reload(self) -> None:
+        """Have the configuration read again, and wait until it was."""
+        before = len(self._log.read_text())
+        self.process.send_signal(signal.SIGHUP)
+        says = "configuration read again"
+        wait_until(lambda: says in self._log.read_text()[before:], "a reload")
+
+    def close(self) -> None:
+        if self._master >= 0:
+            os.close(self._master)
+            self._master = -1

@@ -548,3 +548,33 @@ def test_brokers_are_asked_to_clean(run: Run) -> None:
     code, _, error = run("broker", "clean", "--log", "--broker", "wasp")
     assert code == 1
     assert "wasp" in error
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("message send T x --tags ?", "--tags"),
+        ("message send T x --keys ?", "--keys/--key"),
+        ("message send T x --property a=?", "--property"),
+        ("message send T x --order-key ?", "--order-key"),
+        ("message send ? x", "topic"),
+        ("message query T --key ?", "--key"),
+        ("message query T --id ?", "--id"),
+        ("message pull T --tags ?", "--tags"),
+        ("message pull ?", "topic"),
+        ("message tail T --from ?", "--from"),
+        ("topic create ?", "topic"),
+        ("topic create T --cluster ?", "--cluster"),
+        ("topic describe T -n ?", "-n/--name-servers"),
+        ("broker clean --log --broker ?", "--broker"),
+    ],
+)
+def test_an_argument_that_is_no_utf8_is_named(
+    command: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit:
+        main([word.replace("?", "x\udcff") for word in command.split()])
+    assert exit.value.code == 2
+    said = capsys.readouterr().err
+    assert f"error: argument {named}: " in said
+    assert "is not valid UTF-8" in said

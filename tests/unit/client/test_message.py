@@ -118,3 +118,18 @@ def test_a_body_that_is_no_bytes_is_refused_where_the_message_is_made(body: Any,
 def test_other_kinds_of_bytes_are_bodies() -> None:
     for body in (bytearray(b"x"), memoryview(b"x")):
         Message("T", body).check()
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"tags": "cut \ud83d"}, "tags"),
+        ({"keys": ("a", "\ud83d")}, "keys"),
+        ({"keys": "\ud83d"}, "keys"),
+        ({"properties": {"a": "\ud83d"}}, "property 'a'"),
+        ({"properties": {"\ud83d": "a"}}, "property '.ud83d'"),
+    ],
+)
+def test_text_that_utf8_cannot_hold_is_refused_by_field(fields: Any, said: str) -> None:
+    with pytest.raises(BadMessage, match=f"^{said} of a message must be text"):
+        property_text(Message("T", b"x", **fields).all_properties())

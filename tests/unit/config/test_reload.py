@@ -1,11 +1,13 @@
 """What a configuration that is read again changes, and what the log says of it."""
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
 
 from aerobee.config.load import load_settings
+from aerobee.config.model import SETTINGS
 from aerobee.config.reload import Reload
 
 
@@ -37,4 +39,12 @@ def test_the_last_line_names_what_changed_and_what_needs_a_restart(
     # What was taken differs no more; what needs a restart is named until there was one.
     assert said(both) == (
         "configuration read again changed=none needs_restart=limits.idle_seconds,limits.connections"
+    )
+
+
+def test_the_page_for_operators_lists_what_may_change_and_nothing_else() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+    listed = page.partition("change at once:")[2].partition(", unless")[0]
+    assert sorted(re.findall(r"`([^`]+)`", listed)) == sorted(
+        setting.full_key for setting in SETTINGS if setting.live
     )
