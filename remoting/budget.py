@@ -20,7 +20,7 @@ from typing import Protocol
 from aerobee.remoting.stats import CloseReason, ServerStats
 
 BIG_FRAME_BYTES = 4096
-# Above the limit, a big frame that gains nothing for this long makes room for others.
+# A big frame that gains nothing for this long makes room for others that wait.
 STALL_S = 5.0
 
 
@@ -78,8 +78,8 @@ class InboundBudget:
             self._resume()
 
     def close_stalled(self, now: float) -> None:
-        """Above the limit: end the connections that are read and from which nothing arrives."""
-        if self._stats.inbound_bytes <= self._pause_above:
+        """While others wait: end the connections that are read and from which nothing arrives."""
+        if not self._paused:
             return
         too_old = now - STALL_S
         for connection in list(self._big):

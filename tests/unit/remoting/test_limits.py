@@ -9,15 +9,18 @@ import os
 import random
 import resource
 import socket
+from unittest.mock import Mock
 
 import pytest
 
 from aerobee.protocol.frames.command import Command, encode_response, make_request
 from aerobee.protocol.frames.frame import FrameDecoder
+from aerobee.remoting.budget import STALL_S, InboundBudget
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.remoting.limits import RemotingLimits
 from aerobee.remoting.server import RemotingServer
+from aerobee.remoting.stats import CloseReason, ServerStats
 from aerobee.remoting.turns import SLICE_S, TURN_S, Turns
 from tests.unit.remoting.conftest import StepClock
 
@@ -306,6 +309,29 @@ async def test_many_large_uploads_all_finish_within_the_inbound_limit(bench, unt
     # Each of the others stops within one read buffer after the limit.
     assert largest < 2 * MIB + MIB + 20 * 16384
     assert server.stats.inbound_bytes == 0
+
+
+def test_a_stalled_frame_makes_room_as_long_as_somebody_waits_for_it():
+    """Between the mark below which all are read again and the one above which some are not."""
+    stats = ServerStats()
+    budget = InboundBudget(40_000, 10_000, stats)
+    first, stalled, waiting = (Mock(held_bytes=0, last_active=0.0) for _ in range(3))
+    budget.changed(first, 12_000)
+    budget.changed(stalled, 13_000)
+    budget.changed(waiting, 8_000)
+    waiting.hold_for_memory.assert_called_once_with()
+    budget.changed(first, 0)
+    assert stats.inbound_bytes == 21_000
+    waiting.release_from_memory.assert_not_called()
+    budget.close_stalled(STALL_S - 1)
+    stalled.close.assert_not_called()
+    budget.close_stalled(STALL_S + 1)
+    stalled.close.assert_called_once_with(CloseReason.INBOUND_MEMORY, abort=True)
+    budget.changed(stalled, 0)
+    waiting.release_from_memory.assert_called_once_with()
+    # Nobody waits: whoever is slow has the time that a frame has.
+    budget.close_stalled(STALL_S + 1)
+    waiting.close.assert_not_called()
 
 
 async def test_stalled_uploads_make_room_under_pressure(bench, until, monkeypatch):
