@@ -247,6 +247,7 @@ class Judge:
         """Deliver the inputs, each on a connection of its own, and judge them."""
         target = self._target
         heard: list[Heard] = []
+        grown: list[Heard] = []
         for data in inputs:
             one = target.connect(port, data)
             heard.append(one)
@@ -263,15 +264,31 @@ class Judge:
             one.take()
             moved = target.written > before
             if moved and one.answers and not one.missing() and self._refused_all(one):
-                one.wrong.append("the log has grown, though all was refused")
+                grown.append(one)
             self._errors_of(one)
         await target.settle(heard)
+        for one in grown:
+            await self._repeat(port, one)
         for one in heard:
             self._judge(one)
         target.hang_up(heard)
         await asyncio.sleep(0)
         self._errors_of(heard[-1], "of this batch")
         return heard
+
+    async def _repeat(self, port: str, heard: Heard) -> None:
+        """The log has grown while this input was refused. Does it by itself, too? What others asked
+        before goes on in steps."""
+        target = self._target
+        again = target.connect(port, heard.data)
+        self._read_twice(again)
+        before = target.written
+        await target.feed(again, (PIECE,))
+        await target.settle([again])
+        if target.written > before and not again.missing() and self._refused_all(again):
+            heard.wrong.append("the log has grown, though all was refused")
+        heard.wrong += again.wrong
+        target.hang_up([again])
 
     def _read_twice(self, heard: Heard) -> None:
         """At once and byte by byte: the same commands, the same end."""
