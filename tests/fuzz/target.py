@@ -34,6 +34,7 @@ from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.remoting.connection import Connection, Handler
 from aerobee.remoting.server import RemotingServer
 from aerobee.remoting.stats import CloseReason
+from aerobee.store.message_store import MessageStore
 from aerobee.testing import SMALL
 
 #: Low, because each topic and group costs a save of its table.
@@ -167,9 +168,14 @@ class Target:
         return self._daemon.main_server.port
 
     @property
+    def store(self) -> MessageStore:
+        """The broker's."""
+        return self._daemon.store
+
+    @property
     def written(self) -> int:
         """The end of the log."""
-        return self._daemon.store.written
+        return self.store.written
 
     @property
     def codes(self) -> dict[str, set[int]]:
@@ -252,7 +258,7 @@ class Judge:
             one = target.connect(port, data)
             heard.append(one)
             self._read_twice(one)
-            before, moved = target.written, False
+            before = target.written
             roll = rng.random()
             if roll < 0.05 and len(data) < 3_000:
                 sizes: Sequence[int] = (1,)
@@ -262,13 +268,13 @@ class Judge:
                 sizes = (PIECE,)
             await target.feed(one, sizes)
             one.take()
-            moved = target.written > before
-            if moved and one.answers and not one.missing() and self._refused_all(one):
+            if target.written > before:
                 grown.append(one)
             self._errors_of(one)
         await target.settle(heard)
         for one in grown:
-            await self._repeat(port, one)
+            if one.answers and not one.missing() and self._refused_all(one):
+                await self._repeat(port, one)
         for one in heard:
             self._judge(one)
         target.hang_up(heard)

@@ -41,6 +41,7 @@ from tests.fuzz.runs import PORTS, Result, corpus, run
 from tests.fuzz.seeds import BROKER_SEEDS, NAME_SERVER_SEEDS
 from tests.fuzz.target import LIMITS, Judge, Target
 from tests.tools import need
+from tests.unit.store.support import message
 
 ROOT = Path(__file__).parents[2]
 LOG = ROOT / "tests" / "golden" / "store" / "commitlog" / "00000000000000000000"
@@ -137,13 +138,27 @@ HANDLERS: dict[str, Callable[[Connection, Command], bytes | None]] = {
 }
 
 
-@pytest.mark.parametrize("control", [*HANDLERS, "a decoder loses a byte"])
+def _storing(target: Target) -> Callable[[Connection, Command], bytes]:
+    """A handler that stores, and says that it refuses."""
+
+    def handle(_connection: Connection, command: Command) -> bytes:
+        target.store.put(message())
+        return encode_response(command, 1, "no")
+
+    return handle
+
+
+@pytest.mark.parametrize(
+    "control", [*HANDLERS, "a decoder loses a byte", "what is refused is stored"]
+)
 async def test_a_planted_fault_is_caught(folder: Path, seed: int, control: str) -> None:
     async with Target(folder) as target:
         judge = Judge(target)
         if control in HANDLERS:
             target.break_router(RequestCode.VIEW_MESSAGE_BY_ID, HANDLERS[control])
             target.settle_s = 0.2
+        elif control == "what is refused is stored":
+            target.break_router(RequestCode.VIEW_MESSAGE_BY_ID, _storing(target))
         else:
             judge = Judge(target, OtherEnd)
         result = await run(judge, seed, len(corpus()) + 400, stop_at=1)
