@@ -22,7 +22,7 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.routes import PERM_READ_WRITE, PERM_WRITE
-from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.hashing import tag_code
@@ -106,12 +106,7 @@ class RetryProcessor:
         header = SendBackHeader.from_ext(command.ext)
         group = self._groups.get(header.group)
         if group is None:
-            reason = self._groups.limit_reached(header.group)
-            raise BadRequest(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group not exist, {header.group}"
-                + (f" ({reason})" if reason else ""),
-            )
+            raise self._groups.missing(header.group)
         if group.retry_queue_nums <= 0:
             return encode_success(command)
         record = self._store.record_at(header.offset)

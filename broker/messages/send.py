@@ -413,11 +413,7 @@ class SendProcessor:
         group_name = header.topic[len(RETRY_PREFIX) :]
         group = self._groups.get(group_name)
         if group is None:
-            reason = self._groups.limit_reached(group_name)
-            raise BadRequest(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group not exist, {group_name}" + (f" ({reason})" if reason else ""),
-            )
+            raise self._groups.missing(group_name)
         limit = group.retry_limit(header.max_reconsume_times, command.version)
         return header.reconsume_times >= limit
 

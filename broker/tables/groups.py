@@ -17,6 +17,8 @@ from typing import Any
 
 from aerobee.broker.tables.config_table import ConfigTable
 from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.names import (
     BUILT_IN_GROUPS,
     START_GROUP_SUFFIX,
@@ -155,6 +157,14 @@ class GroupTable(ConfigTable[GroupConfig]):
         return (
             f"there are {self.expected} groups, the limit is {limit} (limits.max_groups); "
             "delete groups not in use, or raise it"
+        )
+
+    def missing(self, name: str) -> BadRequest:
+        """The refusal of what retries for a group that `get` does not give."""
+        reason = self.limit_reached(name)
+        return BadRequest(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"subscription group not exist, {name}" + (f" ({reason})" if reason else ""),
         )
 
     def _may_make(self, name: str) -> bool:
