@@ -164,7 +164,11 @@ class ConsumeQueue(QueueView):
         return file
 
     def zero_from(self, first: int) -> int:
-        """Empty all slots from `first` on; files wholly behind it go. Bytes rewritten."""
+        """Empty all slots from `first` on; files wholly behind it go. Bytes rewritten.
+
+        Last to first, and each removal is durable before the next change: as long as entries are to
+        be cut, the files behind them are there only if the ones before are. Raises OSError.
+        """
         rewritten, position = 0, first * ENTRY_BYTES
         while len(self.segments) > 1 and self.segments[-1].start >= position:
             file = self.segments[-1]
@@ -186,7 +190,7 @@ class ConsumeQueue(QueueView):
         if first > self.first_offset:
             self.zero_from(first)
             return
-        for file in self.segments:
+        for file in reversed(self.segments):
             self._remove(file)
         self.segments = ()
         self._tail = None
@@ -195,7 +199,7 @@ class ConsumeQueue(QueueView):
     def _remove(self, file: QueueFile) -> None:
         self._cache.discard(file)
         self._files.remove(file.path)
-        self.new_directories.append(self.directory)
+        self._files.sync_directory(self.directory)
 
     def blank_out(self, offset: int) -> None:
         """Keep the slot, forget its record: a pre-blank entry takes its place."""

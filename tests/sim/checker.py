@@ -12,6 +12,8 @@ from typing import NamedTuple
 from tests.sim.crash_model import State
 from tests.sim.history import Expected, Queue, Sent
 from tests.sim.raw_store import (
+    BLANK,
+    BLANK_HEAD,
     RawLog,
     RawUnit,
     checkpoint_times,
@@ -117,6 +119,30 @@ def stands(state: State, sent: Sent, segment_bytes: int) -> bool:
     begin = sent.log_offset // segment_bytes * segment_bytes
     data = state.get(f"{ROOT}/commitlog/{begin:020d}") or b""
     return data[sent.log_offset - begin : sent.end - begin] == sent.record
+
+
+def lost_blanks(state: State, records: list[Sent], segment_bytes: int) -> list[tuple[int, int]]:
+    """Where blanks would be that are not in that state's log: (log offset, end of the segment).
+
+    A blank is between a record and the next one, which begins a segment.
+    """
+    ends = {sent.end for sent in records}
+    following = {sent.log_offset for sent in records}
+    places = [
+        (end, -(-end // segment_bytes) * segment_bytes) for end in ends if end not in following
+    ]
+    return [
+        (begin, behind)
+        for begin, behind in sorted(places)
+        if behind in following and not _is_blank(state, begin, behind, segment_bytes)
+    ]
+
+
+def _is_blank(state: State, begin: int, behind: int, segment_bytes: int) -> bool:
+    segment = behind - segment_bytes
+    data = state.get(f"{ROOT}/commitlog/{segment:020d}") or b""
+    head = data[begin - segment : begin - segment + BLANK_HEAD.size]
+    return head == BLANK_HEAD.pack(behind - begin, BLANK)
 
 
 def _stands(state: State, sent: Sent, expected: Expected, plan: DiskPlan) -> bool:

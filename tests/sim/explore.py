@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tests.sim.checker import DiskPlan, Fault, check, check_disk, same_bytes, stands
+from tests.sim.checker import DiskPlan, Fault, check, check_disk, lost_blanks, same_bytes, stands
 from tests.sim.crash_choices import HURT, HURT_EVERY, choices, is_hurt, is_kill, picks_of
 from tests.sim.crash_model import CrashModel, Doubt, State
 from tests.sim.damage import hurt
@@ -227,18 +227,24 @@ def judge(plan: Plan, recorded: Recorded, place: int, built: Built) -> list[Faul
 def _with_dropped(
     expected: Expected, state: State, outcome: Outcome, segment_bytes: int
 ) -> Expected:
-    """With the records in pages that the kernel dropped after a failed sync, if more was kept.
+    """With the records and blanks in pages that the kernel dropped after a failed sync, if more was
+    kept.
 
     The process was killed before it could note the failure, and the machine is still up: for the
     start nothing is lost, so what is wrong below what the queues name is damage and not a torn
     tail (docs/reliability.md 4). It has to say so of each; what stands behind stays.
     """
-    dropped = {
-        sent.log_offset: sent.end
+    lost = [
+        (sent.log_offset, sent.end)
         for sent in expected.records
-        if expected.must_end < sent.end <= outcome.log_end
-        and not stands(state, sent, segment_bytes)
-        and any(start <= sent.log_offset < end for start, end in outcome.gaps)
+        if not stands(state, sent, segment_bytes)
+    ]
+    lost += lost_blanks(state, expected.records, segment_bytes)
+    dropped = {
+        begin: behind
+        for begin, behind in lost
+        if expected.must_end < behind <= outcome.log_end
+        and any(start <= begin < end for start, end in outcome.gaps)
     }
     return replace(expected, damaged=expected.damaged | dropped)
 

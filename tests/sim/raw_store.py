@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 _HEAD = struct.Struct(">iIIiiqqiq")  # up to the born time
 _MAGIC = 0xDAA320A7
-_BLANK = 0xCBD43194
+BLANK = 0xCBD43194
+BLANK_HEAD = struct.Struct(">iI")  # length to the segment's end, magic
 _UNIT = struct.Struct(">qiq")
 _ENTRY = struct.Struct(">iqii")
 _INDEX_HEAD = struct.Struct(">qqqqii")
@@ -109,9 +110,9 @@ def parse_log(
                 end = record.end
                 continue
             size, magic = (
-                struct.unpack_from(">iI", data, position) if position + 8 <= len(data) else (0, 0)
+                BLANK_HEAD.unpack_from(data, position) if position + 8 <= len(data) else (0, 0)
             )
-            if magic == _BLANK and size == len(data) - position:
+            if magic == BLANK and size == len(data) - position:
                 end = begin + len(data)
                 position = len(data)
             elif known and end in known:

@@ -3,10 +3,11 @@
 import copy
 import struct
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
-from tests.sim.checker import DiskPlan, check, check_disk, check_times, same_bytes
+from tests.sim.checker import DiskPlan, check, check_disk, check_times, lost_blanks, same_bytes
 from tests.sim.crash_model import State
 from tests.sim.explore import states_at
 from tests.sim.history import Expected, Seen, Sent
@@ -234,6 +235,18 @@ def test_i9_stale_bytes_behind_the_end(case: Case) -> None:
 def test_i9_a_clean_stop_that_was_none(case: Case) -> None:
     case[1].closed_clean = False
     assert found(case) == {"I9"}
+
+
+def test_a_blank_that_is_gone_is_named(case: Case) -> None:
+    state, _, expected = case
+    before, after = next(
+        (one, other)
+        for one, other in pairwise(expected.records)
+        if other.log_offset == PLAN.segment and one.end < other.log_offset
+    )
+    assert lost_blanks(state, expected.records, PLAN.segment) == []
+    overwrite(state, SEGMENT, before.end, bytes(8))
+    assert lost_blanks(state, expected.records, PLAN.segment) == [(before.end, after.log_offset)]
 
 
 def test_i9_two_recoveries_that_differ(case: Case) -> None:
