@@ -26,12 +26,14 @@ _INNER_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _MILLISECONDS = 1000.0
 # Sends whose topic does not exist: a name straight from a frame is no label.
 _NO_TOPIC = "__unknown__"
-# Answers of a pull that was served: there is nothing yet, or the offset to go on from is another.
-_ANSWERS_OF_PULLS = frozenset(
+# Answers of a request that was served: there is nothing (yet), a group has no offset, or the offset
+# to go on from is another.
+_ANSWERS = frozenset(
     {
         ResponseCode.PULL_NOT_FOUND,
         ResponseCode.PULL_RETRY_IMMEDIATELY,
         ResponseCode.PULL_OFFSET_MOVED,
+        ResponseCode.QUERY_NOT_FOUND,
     }
 )
 _RESPONSE_NAMES = {code.value: code.name.lower() for code in ResponseCode}
@@ -119,7 +121,7 @@ async def requests(stats: BrokerStats) -> Fill:
         )
         for request in served:
             code = request.key.response_code
-            if code and code not in _ANSWERS_OF_PULLS:
+            if code and code not in _ANSWERS:
                 refused.add(request.count, _response_name(code))
         for name, help_text, label, counts in (
             ("group_warnings", "Consumer groups that look set up wrongly", "kind", warnings),

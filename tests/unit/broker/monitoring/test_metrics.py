@@ -161,7 +161,7 @@ async def test_request_latency_is_in_milliseconds_under_known_names(metrics: Met
     assert any(("request_code", "unknown") in labels for _, labels in page)
 
 
-async def test_a_pull_that_finds_nothing_is_not_refused(metrics: Metrics) -> None:
+async def test_a_request_that_finds_nothing_is_not_refused(metrics: Metrics) -> None:
     """Found: an idle consumer looked like an error every few seconds."""
     stats = BrokerStats()
     for code in (
@@ -171,6 +171,7 @@ async def test_a_pull_that_finds_nothing_is_not_refused(metrics: Metrics) -> Non
         ResponseCode.NO_PERMISSION,
     ):
         stats.request_refused(RequestCode.PULL_MESSAGE, code)
+    stats.request_refused(RequestCode.QUERY_CONSUMER_OFFSET, ResponseCode.QUERY_NOT_FOUND)
     metrics.add("requests", broker_metrics.requests, stats)
     page = samples(await scrape(metrics))
     refused = {labels for name, labels in page if name == "aerobee_refused_requests_total"}
@@ -182,7 +183,12 @@ async def test_a_pull_that_finds_nothing_is_not_refused(metrics: Metrics) -> Non
         for label, value in labels
         if label == "response_code"
     }
-    assert {"pull_not_found", "pull_retry_immediately", "pull_offset_moved"} < answered
+    assert answered > {
+        "pull_not_found",
+        "pull_retry_immediately",
+        "pull_offset_moved",
+        "query_not_found",
+    }
 
 
 async def test_connections_of_each_server(metrics: Metrics) -> None:
