@@ -42,6 +42,7 @@ from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.workers import BodyReader, LoopCalls, WorkerAnswers
 from aerobee.config.model import Settings
+from aerobee.protocol.bodies.routes import PERM_WRITE
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.headers.send import SendReply
 from aerobee.protocol.names import is_light
@@ -268,7 +269,8 @@ class BrokerCore:
             self.topics,
             self.groups,
             self._failed_messages,
-            self.identity.store_host,
+            self.identity,
+            lambda: bool(settings.broker_permission & PERM_WRITE),
             self._appended,
         )
         handlers: dict[int, Handler] = {

@@ -17,6 +17,7 @@ import random
 from collections.abc import Callable, Mapping
 
 from aerobee.broker.messages.properties import OF_ONE_RECORD
+from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
@@ -87,15 +88,18 @@ class RetryProcessor:
         topics: TopicTable,
         groups: GroupTable,
         failed: FailedMessages,
-        store_host: bytes,
+        identity: Identity,
+        may_write: Callable[[], bool],
         appended: Callable[[], None],
     ) -> None:
+        """`may_write`: whether the broker as a whole takes messages."""
         self._store = store
         self._put = put
         self._topics = topics
         self._groups = groups
         self._failed = failed
-        self._store_host = store_host
+        self._identity = identity
+        self._may_write = may_write
         self._appended = appended
 
     def handlers(self) -> dict[int, Handler]:
@@ -107,6 +111,11 @@ class RetryProcessor:
         group = self._groups.get(header.group)
         if group is None:
             raise self._groups.missing(header.group)
+        if not self._may_write():
+            raise BadRequest.no_permission(
+                f"the broker[{self._identity.endpoint}] sending message is forbidden: its "
+                "brokerPermission does not allow writing"
+            )
         if group.retry_queue_nums <= 0:
             return encode_success(command)
         record = self._store.record_at(header.offset)
@@ -177,7 +186,7 @@ class RetryProcessor:
             message.sys_flag,
             message.born_timestamp_ms,
             pack_host(*message.born_host),
-            self._store_host,
+            self._identity.store_host,
             message.reconsume_times + 1,
             0,
             message.body,

@@ -145,6 +145,21 @@ async def test_a_pull_that_the_limit_of_groups_stops_says_so() -> None:
         wire.caller.close()
 
 
+async def test_a_broker_that_takes_no_messages_takes_none_back(tmp_path: Path) -> None:
+    with aerobee.testing.broker(store_path=str(tmp_path)) as broker:
+        wire = await Wire.to(broker.broker)
+        await wire.send("T")
+        wire.caller.close()
+    with aerobee.testing.broker(store_path=str(tmp_path), broker_permission=4) as drained:
+        wire = await Wire.to(drained.broker)
+        before = await stored(wire)
+        back = {"group": "g", "offset": 0, "delayLevel": 0}
+        answer = await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+        refused(answer, ResponseCode.NO_PERMISSION, drained.broker, "brokerPermission")
+        assert await stored(wire) == before
+        wire.caller.close()
+
+
 async def test_a_message_too_large_is_illegal(strict: RunningBroker) -> None:
     wire = await Wire.to(strict.broker)
     before = await stored(wire)
