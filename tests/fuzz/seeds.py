@@ -57,6 +57,7 @@ _PULL = {
 }  # fmt: skip
 _QUEUE = {"topic": TOPIC, "queueId": "0"}
 _OFFSET = {"consumerGroup": GROUP, **_QUEUE}
+_MEMBER = {"consumerGroup": GROUP, "clientId": CLIENT}
 _SUBSCRIPTION = {
     "topic": TOPIC, "subString": "t1 || t2", "tagsSet": ["t1", "t2"], "codeSet": [3645, 3646],
     "subVersion": 1, "classFilterMode": False, "expressionType": "TAG",
@@ -189,6 +190,15 @@ BROKER_SEEDS: tuple[Seed, ...] = (
     Seed(Code.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": GROUP}),
     Seed(Code.LOCK_BATCH_MQ, {}, _json(_LOCK)),
     Seed(Code.UNLOCK_BATCH_MQ, {}, _json(_LOCK)),
+    Seed(Code.GET_CONSUMER_RUNNING_INFO, {**_MEMBER, "jstackEnable": "false"}),
+    Seed(
+        Code.CONSUME_MESSAGE_DIRECTLY,
+        {**_MEMBER, "msgId": "7F00000100002A9F0000000000000000", "brokerName": BROKER},
+    ),
+    Seed(
+        Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+        {"topic": TOPIC, "group": GROUP, "clientAddr": ""},
+    ),
     Seed(Code.STAGE_CAPABILITY, {}),
     Seed(
         Code.STAGE_CHUNK,
