@@ -28,6 +28,7 @@ from aerobee.broker.requests.clients import ClientRequests
 from aerobee.broker.requests.consumers import ConsumerRequests
 from aerobee.broker.requests.locks import LockRequests, OrderLocks
 from aerobee.broker.requests.offsets import OffsetRequests
+from aerobee.broker.requests.resets import ResetRequests
 from aerobee.broker.requests.runtime import RuntimeRequests
 from aerobee.broker.requests.stats import StatsRequests
 from aerobee.broker.requests.topics import TopicRequests
@@ -325,6 +326,9 @@ class BrokerCore:
             ).handlers(),
             **statistics.handlers(),
             **RuntimeRequests(settings, topics, store, stats, self.delays.level_stats).handlers(),
+            **ResetRequests(
+                settings.broker_name, topics, offsets, self.clients, store, stats
+            ).handlers(),
             **self.delays.handlers(),
             **TrafficRequests(self._traffic).handlers(),
         }

@@ -178,3 +178,23 @@ class ConsumerStatusHeader(Header):
     topic: str
     group: str
     client_addr: str | None = None
+
+
+class ResetOffsetHeader(Header):
+    """INVOKE_BROKER_TO_RESET_OFFSET; `timestamp` in ms, -1 for the ends of the queues. `offset` is
+    of 5.x: what it asks for is no reset by time."""
+
+    topic: str
+    group: str
+    timestamp: Int64
+    is_force: bool = False
+    offset: Int64 | None = None
+
+
+class ResetPushHeader(Header):
+    """RESET_CONSUMER_CLIENT_OFFSET."""
+
+    topic: str
+    group: str
+    timestamp: Int64
+    is_force: bool = False

@@ -529,6 +529,10 @@ BROKER: dict[int, Inputs] = {
     Code.GET_CONSUMER_LIST_BY_GROUP: _plain(Code.GET_CONSUMER_LIST_BY_GROUP),
     Code.LOCK_BATCH_MQ: _locks(Code.LOCK_BATCH_MQ),
     Code.UNLOCK_BATCH_MQ: _locks(Code.UNLOCK_BATCH_MQ),
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: _asked(
+        Code.INVOKE_BROKER_TO_RESET_OFFSET,
+        {"topic": WIDE, "group": GROUP, "timestamp": "1", "isForce": "true"},
+    ),
     Code.GET_CONSUMER_RUNNING_INFO: _of_a_member(Code.GET_CONSUMER_RUNNING_INFO),
     Code.CONSUME_MESSAGE_DIRECTLY: _of_a_member(Code.CONSUME_MESSAGE_DIRECTLY),
     Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _asked(

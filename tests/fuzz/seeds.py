@@ -146,6 +146,10 @@ BROKER_SEEDS: tuple[Seed, ...] = (
     Seed(Code.VIEW_MESSAGE_BY_ID, {"offset": "0"}),
     Seed(Code.QUERY_CONSUMER_OFFSET, _OFFSET),
     Seed(Code.UPDATE_CONSUMER_OFFSET, {**_OFFSET, "commitOffset": "1"}),
+    *(
+        Seed(Code.UPDATE_CONSUMER_OFFSET, {**_OFFSET, "queueId": queue_id, "commitOffset": "0"})
+        for queue_id in "123"
+    ),
     Seed(Code.GET_MAX_OFFSET, _QUEUE),
     Seed(Code.GET_MIN_OFFSET, _QUEUE),
     Seed(Code.GET_EARLIEST_MSG_STORETIME, _QUEUE),
@@ -190,6 +194,10 @@ BROKER_SEEDS: tuple[Seed, ...] = (
     Seed(Code.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": GROUP}),
     Seed(Code.LOCK_BATCH_MQ, {}, _json(_LOCK)),
     Seed(Code.UNLOCK_BATCH_MQ, {}, _json(_LOCK)),
+    Seed(
+        Code.INVOKE_BROKER_TO_RESET_OFFSET,
+        {"topic": TOPIC, "group": GROUP, "timestamp": "1700000000000", "isForce": "true"},
+    ),
     Seed(Code.GET_CONSUMER_RUNNING_INFO, {**_MEMBER, "jstackEnable": "false"}),
     Seed(
         Code.CONSUME_MESSAGE_DIRECTLY,
