@@ -23,9 +23,12 @@ from aerobee.broker.messages.reput import ReputService
 from aerobee.broker.messages.retry import FailedMessages, RetryProcessor
 from aerobee.broker.messages.send import SendProcessor, refused_without_buffer
 from aerobee.broker.registration.addresses import Identity
+from aerobee.broker.requests.client_calls import ClientCalls
 from aerobee.broker.requests.clients import ClientRequests
+from aerobee.broker.requests.consumers import ConsumerRequests
 from aerobee.broker.requests.locks import LockRequests, OrderLocks
 from aerobee.broker.requests.offsets import OffsetRequests
+from aerobee.broker.requests.resets import ResetRequests
 from aerobee.broker.requests.runtime import RuntimeRequests
 from aerobee.broker.requests.stats import StatsRequests
 from aerobee.broker.requests.topics import TopicRequests
@@ -236,6 +239,20 @@ class BrokerCore:
         query = QueryProcessor(
             store, settings.query_max_messages, settings.unique_query_max_messages
         )
+        self.client_calls = ClientCalls(
+            self.turns,
+            self.stats,
+            lambda: settings.client_calls,
+            lambda: settings.client_calls_per_connection,
+        )
+        consumers = ConsumerRequests(
+            settings.broker_name,
+            self.clients,
+            store,
+            self.client_calls,
+            self._bodies,
+            settings.max_request_bytes,
+        )
         handlers: dict[int, Handler] = {
             **self._appending_handlers(),
             **self.staging.handlers(),
@@ -243,6 +260,7 @@ class BrokerCore:
             **self._client_requests.handlers(),
             **OffsetRequests(self.offsets, store).handlers(),
             **LockRequests(self._locks, self._bodies).handlers(),
+            **consumers.handlers(),
             **self._admin_handlers(),
         }
         pulls: dict[int, Handler] = {
@@ -310,6 +328,9 @@ class BrokerCore:
             ).handlers(),
             **statistics.handlers(),
             **RuntimeRequests(settings, topics, store, stats, self.delays.level_stats).handlers(),
+            **ResetRequests(
+                settings.broker_name, topics, offsets, self.clients, store, stats
+            ).handlers(),
             **self.delays.handlers(),
             **TrafficRequests(self._traffic).handlers(),
         }

@@ -35,6 +35,8 @@ _CODE_NOT_SUPPORTED = 3  # ResponseCode.REQUEST_CODE_NOT_SUPPORTED, protocol/WIR
 #: Upper bounds, in bytes and in seconds, as RocketMQ 5.x has them (milliseconds there).
 MESSAGE_SIZE_BOUNDS: tuple[float, ...] = (1024, 4096, 524288, 1048576, 2097152, 4194304)
 RPC_LATENCY_BOUNDS: tuple[float, ...] = (0.001, 0.003, 0.005, 0.007, 0.01, 0.1, 1.0, 2.0, 3.0)
+#: For answers of clients, which get 10 s.
+CLIENT_CALL_BOUNDS: tuple[float, ...] = (0.01, 0.1, 1.0, 3.0, 10.0)
 #: For stages inside the broker, microseconds to seconds.
 STAGE_BOUNDS: tuple[float, ...] = (
     0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0,
@@ -147,7 +149,8 @@ class BrokerStats:
     """All counters of one broker. `wall_clock` gives seconds since 1970."""
 
     __slots__ = (
-        "_consumers", "_light", "_limit", "_requests", "_served", "_topics", "events",
+        "_consumers", "_light", "_limit", "_requests", "_served", "_topics", "client_calls",
+        "events",
         "failures_without_topic", "get_found", "get_missed", "get_time_max_s", "group_warnings",
         "handler_failures", "overflowed", "put_failures", "started_ms",
     )  # fmt: skip
@@ -173,6 +176,8 @@ class BrokerStats:
         self.get_time_max_s = 0.0  # longest read of the store for a pull
         self.group_warnings = Tally()  # by kind: mixed subscriptions, shared clientId, ...
         self._light = light
+        # What clients were asked by the broker: latency by request code and how it ended.
+        self.client_calls: dict[tuple[int, str], Buckets] = {}
         self.events = Tally()  # anything else worth a counter
         self.overflowed = Tally()  # look-ups that ended at __other__, by table
 
@@ -216,6 +221,13 @@ class BrokerStats:
     def request_refused(self, code: int, response_code: int, seconds: float = 0.0) -> None:
         """A request was answered with an error code; "success" means that it was answered."""
         self.request(code, response_code).add(seconds)
+
+    def client_called(self, code: int, outcome: str, seconds: float) -> None:
+        """The broker asked a client something, which took so long; `outcome` is one of few."""
+        calls = self.client_calls.get((code, outcome))
+        if calls is None:
+            calls = self.client_calls[code, outcome] = Buckets(CLIENT_CALL_BOUNDS)
+        calls.add(seconds)
 
     def stored(self, topic: TopicStats, messages: int, stored_bytes: int) -> None:
         """`messages` of one append were stored; sizes are counted at their mean, as 5.x does."""

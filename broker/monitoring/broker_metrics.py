@@ -112,6 +112,7 @@ async def requests(stats: BrokerStats) -> Fill:
     """Requests by code and answer."""
     served = stats.requests()
     warnings, events = words(stats.group_warnings), words(stats.events)
+    calls = dict(stats.client_calls)
     overflowed = words(stats.overflowed)
 
     def fill(page: Page) -> None:
@@ -134,6 +135,13 @@ async def requests(stats: BrokerStats) -> Fill:
             ),
         ):
             page.tally(f"aerobee_{name}_total", help_text, label, counts)
+        asked = page.histogram(
+            "aerobee_client_call_seconds",
+            "Time that clients took to answer the broker, by how it ended",
+            ["request_code", "result"],
+        )
+        for (code, outcome), times in calls.items():
+            asked.add_buckets(times, request_name(code), outcome)
         page.family("aerobee_handler_failures_total", "Requests that hit a bug of the broker").add(
             stats.handler_failures
         )

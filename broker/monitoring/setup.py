@@ -114,6 +114,7 @@ def add_limits(
         "held_pulls": lambda: len(core.held),
         "held_pull_bytes": lambda: core.held.bytes,
         "client_bytes": lambda: core.clients.bytes,
+        "client_calls": lambda: max(len(core.client_calls), core.client_calls.requests),
         "max_topics": lambda: len(core.topics),
         "max_groups": lambda: len(core.groups),
         "max_offsets": lambda: core.offsets.count(),
@@ -136,6 +137,11 @@ def _tables(settings: Settings, core: BrokerCore) -> list[Number]:
         ("aerobee_clients", "Connections that are in some group", len(core.clients)),
         ("aerobee_held_pulls", "Pulls waiting for a message", len(core.held)),
         ("aerobee_waiting_acks", "Sends waiting for their sync", len(core.acks)),
+        (
+            "aerobee_client_calls_waiting",
+            "Questions to clients that wait for their answers",
+            len(core.client_calls),
+        ),
         (
             "aerobee_flush_timeouts_total",
             "Sends answered before their sync, because it took too long",

@@ -82,8 +82,10 @@ class ConsumerGroup:
         return list(dict.fromkeys([member.client_id for member in self.members.values()]))
 
     def find(self, client_id: str) -> Member | None:
-        """The member with this client id."""
-        return next((m for m in self.members.values() if m.client_id == client_id), None)
+        """The member with this client id; of several, as after a connection was lost unseen, that
+        which was heard last."""
+        found = [one for one in self.members.values() if one.client_id == client_id]
+        return max(found, key=lambda one: one.last_heartbeat, default=None)
 
 
 @dataclass(frozen=True, slots=True)

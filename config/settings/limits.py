@@ -163,8 +163,30 @@ class LimitSettings:
         why="Questions of the broker to one client that wait for an answer.",
         limit=Limit(
             "questions of the broker to one client",
-            "the question is not asked",
-            "the log; the broker asks one or two at a time",
+            "the question is not asked; the request that wants to know gets code 1 with the reason",
+            'aerobee_refused_requests_total{reason="system_error"}',
+        ),
+    )
+    client_calls: int = setting(
+        10_000,
+        within=(1, 1_000_000),
+        why="""Questions of the broker to all clients that wait for an answer, and the requests that
+        wait for those: what mqadmin asks of running consumers.""",
+        limit=Limit(
+            "questions to clients, and requests that wait for their answers",
+            "code 2 with the reason",
+            'aerobee_client_calls_waiting, aerobee_limit_used_ratio{limit="limits.client_calls"}',
+            bytes_each=4 * _KIB,
+        ),
+    )
+    client_calls_per_connection: int = setting(
+        64,
+        within=(1, 1_000_000),
+        why="Requests of one connection that wait for clients' answers.",
+        limit=Limit(
+            "requests of one connection that wait for clients' answers",
+            "code 2 with the reason",
+            'aerobee_refused_requests_total{reason="system_busy"}',
         ),
     )
     held_pulls: int = setting(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,6 +26,7 @@ from aerobee.protocol.bodies.topics import SINGLE_TAG, DataVersion, TopicConfig
 from aerobee.protocol.codes import RequestCode as Code
 from aerobee.protocol.filters.subscription import tag_subscription
 from aerobee.protocol.frames.command import Command
+from aerobee.protocol.frames.frame import MAX_ANSWER_BYTES
 from aerobee.protocol.headers.stages import (
     Run,
     StagePart,
@@ -34,9 +36,11 @@ from aerobee.protocol.headers.stages import (
     encode_parts,
 )
 from aerobee.protocol.message.batch import BatchItem, encode_batch
+from aerobee.protocol.message.ids import offset_msg_id
 from aerobee.protocol.message.record import StoreMessage
+from aerobee.remoting.connection import Connection
 from tests.fuzz.seeds import BROKER_SEEDS, NAME_SERVER_SEEDS
-from tests.fuzz.target import Target
+from tests.fuzz.target import PIECE, Target
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -52,6 +56,7 @@ SETTINGS: dict[str, int] = {
     "max_inflated_bytes": 16 * MIB,
     "max_kv_bytes": 8 * MIB,
     "connections": 10_000,
+    "client_calls": 10_000,
     "held_pulls": 100_000,
     "query_max_messages": 64,
     "transfer_count_bulk": 32_768,
@@ -70,6 +75,8 @@ BROKERS, ROUTE_ENTRIES, TOPICS_OF_BROKER = 1_000, 200_000, 50_000
 
 TOPIC, WIDE, ONE, GROUP, PRODUCERS = "Orders", "Wide", "One", "CG", "PG"
 _LATER = 9_223_372_036_854_775_807
+#: Who stored the messages.
+HOST = bytes((127, 0, 0, 1, 0, 0, 0, 7))
 
 
 class Request(NamedTuple):
@@ -89,6 +96,7 @@ class Full:
         self.server = server
         self._target = target
         self._share = share
+        self._members = Members(self.most(MAX_ANSWER_BYTES))
 
     def most(self, limit: int) -> int:
         """So many at this share."""
@@ -122,7 +130,7 @@ class Full:
     def put(self, topic: str, queue_id: int, body: bytes = b"x", key: str = "") -> int:
         """Store a message; where it is."""
         keys = (key,) if key else ()
-        host = bytes((127, 0, 0, 1, 0, 0, 0, 7))
+        host = HOST
         text = f"KEYS\x01{key}\x02".encode() if key else b""
         message = StoreMessage(topic, queue_id, 0, 0, 1, host, host, 0, 0, body, text, 0, keys)
         return self.core.store.put(message).log_offset
@@ -158,20 +166,21 @@ class Full:
         beat = self.core.clients.heartbeat
         subscription = tag_subscription(TOPIC, "t1||t2", ("t1", "t2"), 1)
         joined = ConsumerData(GROUP, subscriptions=(subscription,))
-        self.connections = [
-            self._target.connect("broker", b"").connection
-            for _ in range(self.most(SETTINGS["connections"]))
-        ]
+        self.connections: list[Connection] = []
+        for _ in range(self.most(SETTINGS["connections"])):
+            heard = self._target.connect("broker", b"")
+            heard.transport.written = Member(heard.connection, self._members)
+            self.connections.append(heard.connection)
         for number, connection in enumerate(self.connections):
             data = HeartbeatData(f"client{number}", (PRODUCERS,), (joined,))
-            beat(Heartbeat(connection, "JAVA", 1, data))
+            beat(Heartbeat(connection, "JAVA", 409, data))
         all_groups = tuple(
             ConsumerData(name, subscriptions=(subscription,)) for name in self.groups
         )
         left = self.most(CLIENT_ENTRIES) - 2 * len(self.connections) - len(all_groups)
         producers = tuple(f"P{number}" for number in range(left - self.most(5_000)))
         everything = HeartbeatData("client0", (PRODUCERS, *producers), (joined, *all_groups))
-        beat(Heartbeat(self.connections[0], "JAVA", 1, everything))
+        beat(Heartbeat(self.connections[0], "JAVA", 409, everything))
 
     def _fill_name_server(self) -> None:
         routes = self.server.routes
@@ -196,6 +205,55 @@ class Full:
                 "DefaultCluster", name, 0, address, "", DataVersion(1, 1), topics, (), None
             )
         )
+
+
+class Members:
+    """What members of groups answer: about their queues, of which each has one, or with as much as
+    fits a frame. An answer comes in a turn of its own. What is counted is the broker's work, so
+    none of its code is used for that."""
+
+    def __init__(self, most: int) -> None:
+        queue = '{"brokerName":"b","queueId":0,"topic":"T"}'
+        self._status = b'{"messageQueueTable":{%b:1}}' % queue.encode()
+        self._large = b"x" * most
+        self._answers: deque[tuple[Connection, bytes, bytes]] = deque()
+
+    def asked(self, connection: Connection, frame: bytes) -> None:
+        """A member got a frame."""
+        size = int.from_bytes(frame[5:8], "big")
+        header = json.loads(frame[8 : 8 + size])
+        if header["flag"] & 3:
+            return
+        of_client = header["code"] == Code.GET_CONSUMER_STATUS_FROM_CLIENT
+        body = self._status if of_client else self._large
+        head = b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":409}'
+        head %= header["opaque"]
+        sizes = (4 + len(head) + len(body)).to_bytes(4, "big") + len(head).to_bytes(4, "big")
+        if not self._answers:
+            asyncio.get_running_loop().call_soon(self._next)
+        self._answers.append((connection, sizes + head, body))
+
+    def _next(self) -> None:
+        connection, head, body = self._answers.popleft()
+        if self._answers:
+            asyncio.get_running_loop().call_soon(self._next)
+        view = memoryview(body)
+        for piece in (head, *(view[at : at + PIECE] for at in range(0, len(view), PIECE))):
+            connection.get_buffer(len(piece))[: len(piece)] = piece
+            connection.buffer_updated(len(piece))
+
+
+class Member(bytearray):
+    """Takes what a member is sent."""
+
+    def __init__(self, connection: Connection, members: Members) -> None:
+        super().__init__()
+        self._connection = connection
+        self._members = members
+
+    def __iadd__(self, data: Any) -> Member:  # type: ignore[misc]
+        self._members.asked(self._connection, data)
+        return self
 
 
 Inputs: TypeAlias = Callable[[Full], list[list[Request]]]
@@ -357,6 +415,20 @@ def _asked(code: int, *exts: dict[str, str]) -> Inputs:
     return lambda _full: [[Request(code, ext)] for ext in exts]
 
 
+def _of_a_member(code: int) -> Inputs:
+    """Of the member that is found last, with as many fields as a header may have, about the largest
+    message, which is answered with as much as an answer holds."""
+
+    def inputs(full: Full) -> list[list[Request]]:
+        ext = {
+            "consumerGroup": GROUP, "clientId": f"client{len(full.connections) - 1}",
+            "msgId": offset_msg_id(HOST, full.large), "more": "x" * full.most(HEADER),
+        }  # fmt: skip
+        return [[Request(code, ext)]]
+
+    return inputs
+
+
 def _created_topic(full: Full) -> list[list[Request]]:
     queues = str(full.most(SETTINGS["max_queues_per_topic"]))
     ext = {**_fields(Code.UPDATE_AND_CREATE_TOPIC), "readQueueNums": queues}
@@ -457,6 +529,15 @@ BROKER: dict[int, Inputs] = {
     Code.GET_CONSUMER_LIST_BY_GROUP: _plain(Code.GET_CONSUMER_LIST_BY_GROUP),
     Code.LOCK_BATCH_MQ: _locks(Code.LOCK_BATCH_MQ),
     Code.UNLOCK_BATCH_MQ: _locks(Code.UNLOCK_BATCH_MQ),
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: _asked(
+        Code.INVOKE_BROKER_TO_RESET_OFFSET,
+        {"topic": WIDE, "group": GROUP, "timestamp": "1", "isForce": "true"},
+    ),
+    Code.GET_CONSUMER_RUNNING_INFO: _of_a_member(Code.GET_CONSUMER_RUNNING_INFO),
+    Code.CONSUME_MESSAGE_DIRECTLY: _of_a_member(Code.CONSUME_MESSAGE_DIRECTLY),
+    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _asked(
+        Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": TOPIC, "group": GROUP}
+    ),
     Code.STAGE_CAPABILITY: _plain(Code.STAGE_CAPABILITY),
     Code.STAGE_CHUNK: _chunks,
     Code.STAGE_INTENT: _intents,

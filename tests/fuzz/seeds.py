@@ -57,6 +57,7 @@ _PULL = {
 }  # fmt: skip
 _QUEUE = {"topic": TOPIC, "queueId": "0"}
 _OFFSET = {"consumerGroup": GROUP, **_QUEUE}
+_MEMBER = {"consumerGroup": GROUP, "clientId": CLIENT}
 _SUBSCRIPTION = {
     "topic": TOPIC, "subString": "t1 || t2", "tagsSet": ["t1", "t2"], "codeSet": [3645, 3646],
     "subVersion": 1, "classFilterMode": False, "expressionType": "TAG",
@@ -145,6 +146,10 @@ BROKER_SEEDS: tuple[Seed, ...] = (
     Seed(Code.VIEW_MESSAGE_BY_ID, {"offset": "0"}),
     Seed(Code.QUERY_CONSUMER_OFFSET, _OFFSET),
     Seed(Code.UPDATE_CONSUMER_OFFSET, {**_OFFSET, "commitOffset": "1"}),
+    *(
+        Seed(Code.UPDATE_CONSUMER_OFFSET, {**_OFFSET, "queueId": queue_id, "commitOffset": "0"})
+        for queue_id in "123"
+    ),
     Seed(Code.GET_MAX_OFFSET, _QUEUE),
     Seed(Code.GET_MIN_OFFSET, _QUEUE),
     Seed(Code.GET_EARLIEST_MSG_STORETIME, _QUEUE),
@@ -189,6 +194,19 @@ BROKER_SEEDS: tuple[Seed, ...] = (
     Seed(Code.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": GROUP}),
     Seed(Code.LOCK_BATCH_MQ, {}, _json(_LOCK)),
     Seed(Code.UNLOCK_BATCH_MQ, {}, _json(_LOCK)),
+    Seed(
+        Code.INVOKE_BROKER_TO_RESET_OFFSET,
+        {"topic": TOPIC, "group": GROUP, "timestamp": "1700000000000", "isForce": "true"},
+    ),
+    Seed(Code.GET_CONSUMER_RUNNING_INFO, {**_MEMBER, "jstackEnable": "false"}),
+    Seed(
+        Code.CONSUME_MESSAGE_DIRECTLY,
+        {**_MEMBER, "msgId": "7F00000100002A9F0000000000000000", "brokerName": BROKER},
+    ),
+    Seed(
+        Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+        {"topic": TOPIC, "group": GROUP, "clientAddr": ""},
+    ),
     Seed(Code.STAGE_CAPABILITY, {}),
     Seed(
         Code.STAGE_CHUNK,

@@ -47,8 +47,15 @@ LIMITS: dict[str, Any] = {
     "commit_log_segment_bytes": 1 << 22,
 }
 PIECE = 65_536
-#: The answer may come when a worker, or a batch of another's, is done.
-_LATE = {RequestCode.STAGE_INTENT, RequestCode.STAGE_STATUS}
+#: The answer may come when a worker, or a batch of another's, is done, or when a client that was
+#: asked has had its time.
+_LATE = {
+    RequestCode.STAGE_INTENT,
+    RequestCode.STAGE_STATUS,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+}
 _SETTLE_S = 10.0
 #: What requests put into the log beside their own message: an event of an offset that was moved,
 #: a message that a job has staged, or one whose time has come.
