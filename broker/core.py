@@ -28,6 +28,7 @@ from aerobee.broker.requests.clients import ClientRequests
 from aerobee.broker.requests.consumers import ConsumerRequests
 from aerobee.broker.requests.locks import LockRequests, OrderLocks
 from aerobee.broker.requests.offsets import OffsetRequests
+from aerobee.broker.requests.replies import ReplyProcessor
 from aerobee.broker.requests.resets import ResetRequests
 from aerobee.broker.requests.runtime import RuntimeRequests
 from aerobee.broker.requests.stats import StatsRequests
@@ -182,7 +183,7 @@ class BrokerCore:
 
     def _build_messages(self) -> None:
         settings, store = self.settings, self.store
-        reply = SendReply(settings.region_id, settings.trace_on)
+        reply = self._send_answers = SendReply(settings.region_id, settings.trace_on)
         self.acks = Acks(
             self._loop,
             store,
@@ -239,20 +240,6 @@ class BrokerCore:
         query = QueryProcessor(
             store, settings.query_max_messages, settings.unique_query_max_messages
         )
-        self.client_calls = ClientCalls(
-            self.turns,
-            self.stats,
-            lambda: settings.client_calls,
-            lambda: settings.client_calls_per_connection,
-        )
-        consumers = ConsumerRequests(
-            settings.broker_name,
-            self.clients,
-            store,
-            self.client_calls,
-            self._bodies,
-            settings.max_request_bytes,
-        )
         handlers: dict[int, Handler] = {
             **self._appending_handlers(),
             **self.staging.handlers(),
@@ -260,7 +247,7 @@ class BrokerCore:
             **self._client_requests.handlers(),
             **OffsetRequests(self.offsets, store).handlers(),
             **LockRequests(self._locks, self._bodies).handlers(),
-            **consumers.handlers(),
+            **self._asking_handlers(),
             **self._admin_handlers(),
         }
         pulls: dict[int, Handler] = {
@@ -278,6 +265,38 @@ class BrokerCore:
         )
         self.main_router = Router({**handlers, **pulls}, *serving)
         self.vip_router = Router(handlers, *serving)
+
+    def _asking_handlers(self) -> dict[int, Handler]:
+        """What is answered when clients have answered."""
+        settings, store = self.settings, self.store
+        self.client_calls = ClientCalls(
+            self.turns,
+            self.stats,
+            lambda: settings.client_calls,
+            lambda: settings.client_calls_per_connection,
+        )
+        consumers = ConsumerRequests(
+            settings.broker_name,
+            self.clients,
+            store,
+            self.client_calls,
+            self._bodies,
+            settings.max_request_bytes,
+        )
+        replies = ReplyProcessor(
+            settings,
+            self.identity,
+            store,
+            self.topics,
+            self.clients,
+            self.client_calls,
+            self._send,
+            self._send_answers,
+            self.stats,
+            self._appended,
+            wall_clock_ms,
+        )
+        return {**consumers.handlers(), **replies.handlers()}
 
     def _appending_handlers(self) -> dict[int, Handler]:
         settings, store = self.settings, self.store

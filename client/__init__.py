@@ -36,6 +36,7 @@ from aerobee.client.options import (
     PushOptions,
 )
 from aerobee.client.producing.producer import Producer
+from aerobee.client.producing.request_reply import reply_to
 from aerobee.client.producing.sender import SendResult, SendStatus
 from aerobee.protocol.bodies.common import MessageQueue
 
@@ -73,4 +74,5 @@ __all__ = [
     "SendStatus",
     "Untrusted",
     "WrongPeer",
+    "reply_to",
 ]

@@ -102,6 +102,7 @@ class Producer(_Role[AsyncProducer]):
     send_oneway = _blocking(AsyncProducer.send_oneway)
     # The messages are read on the background thread.
     send_many = _blocking(AsyncProducer.send_many)
+    request = _blocking(AsyncProducer.request)
     queues = _blocking(AsyncProducer.queues)
 
 

@@ -17,6 +17,7 @@ from typing import Final
 from aerobee.client.assign import Strategy, average
 from aerobee.client.errors import CallerError
 from aerobee.client.message import MAX_BODY_BYTES
+from aerobee.protocol.names import TRACE_TOPIC
 
 Addresses = str | Sequence[str]
 """`"host:port"`, several joined by `;`, or a sequence of them."""
@@ -59,6 +60,9 @@ class ClientOptions:
     secret_key: str | None = field(default=None, repr=False)
     use_tls: bool = False  # towards name servers and brokers
     trust_store: str | None = None  # PEM file; without one every certificate is taken, as in Java
+    # Producers and push consumers: tell `mqadmin queryMsgTraceById` what became of each message.
+    trace: bool = False
+    trace_topic: str = TRACE_TOPIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

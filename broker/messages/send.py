@@ -123,7 +123,7 @@ class SendProcessor:
         try:
             header = SendMessageHeader.from_command(command)
             if self._accept_from_ms:
-                self._check_accepting()
+                self.check_accepting()
             if self._sync_flush and self._acks.full:
                 raise BadRequest(
                     ResponseCode.SYSTEM_BUSY,
@@ -132,13 +132,13 @@ class SendProcessor:
                 )
             topic = self._topics.get(header.topic)
             if topic is None and header.topic != STAGE_TOPIC:
-                creation = self._create_topic(header)
+                creation = self.create_topic(header)
                 return self._when_made(creation, connection, command)
             if topic is None or topic.name in NO_SEND_TOPICS:
                 raise BadRequest.no_permission(
                     f"Sending message to topic[{header.topic}] is forbidden."
                 )
-            queue_id = self._choose_queue(topic, header.queue_id)
+            queue_id = self.choose_queue(topic, header.queue_id)
             put = self._put_batch if header.batch else self._put_single
             return put(connection, command, header, topic, queue_id)
         except Exception:
@@ -165,13 +165,14 @@ class SendProcessor:
         known = self._topics.get(name) is not None
         self._stats.failed(self._stats.topic(name) if known else None)
 
-    def _check_accepting(self) -> None:
+    def check_accepting(self) -> None:
+        """Raises `BadRequest` before the time from which sends are taken."""
         if self._clock_ms() < self._accept_from_ms:
             raise BadRequest.system_error(
                 f"broker unable to service, until {self._accept_from_ms} (ms since 1970)"
             )
 
-    def _create_topic(self, header: SendMessageHeader) -> asyncio.Future[None]:
+    def create_topic(self, header: SendMessageHeader) -> asyncio.Future[None]:
         """Begin to make the topic of a first send."""
         check_topic_name(header.topic)
         if header.topic.startswith(RETRY_PREFIX):
@@ -191,7 +192,8 @@ class SendProcessor:
             )
         return creation
 
-    def _choose_queue(self, topic: TopicConfig, queue_id: int) -> int:
+    def choose_queue(self, topic: TopicConfig, queue_id: int) -> int:
+        """The queue of a topic that a message goes to. Raises `BadRequest`."""
         if queue_id < 0:
             return random.randrange(max(1, topic.write_queues))
         if queue_id >= max(topic.write_queues, topic.read_queues):

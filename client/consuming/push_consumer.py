@@ -39,6 +39,7 @@ from aerobee.client.consuming.rebalance import Rebalancer
 from aerobee.client.consuming.send_back import SendBack
 from aerobee.client.errors import checking_arguments
 from aerobee.client.options import Addresses, Model, PushOptions
+from aerobee.client.producing.tracing import MessageTrace
 from aerobee.protocol.bodies.clients import CONSUME_PASSIVELY, ConsumerData
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.filters.subscription import Subscription
@@ -91,6 +92,7 @@ class PushConsumer:
             offsets=self._offsets,
             listener=self._listener,
             give_back=SendBack(session, self.group, options.max_reconsume),
+            trace=MessageTrace(session, self.group, options.trace_topic) if options.trace else None,
         )
         locks = OrderLocks(session, self.group) if options.orderly and clustering else None
         self._assignment = Assignment(self._state, locks)
@@ -177,6 +179,8 @@ class PushConsumer:
         self._session.join(self)
         self._session.start()
         self._service.start()
+        if self._state.trace is not None:
+            self._state.trace.start()
         tasks, options = self._session.tasks, self.options
         persist = Periodic(options.offset_store_interval_s, self._persist, "offsets")
         tasks.spawn(persist.run(), persist.name)
@@ -194,6 +198,8 @@ class PushConsumer:
                 self._rebalance_task.cancel()
                 await asyncio.wait([self._rebalance_task])
             await self._assignment.release_all(self.options.close_timeout_s)
+            if self._state.trace is not None:
+                await self._state.trace.flush()
             await self._session.close()
         self._offsets.close()
         self._listener.close()

@@ -171,7 +171,7 @@ class LimitSettings:
         10_000,
         within=(1, 1_000_000),
         why="""Questions of the broker to all clients that wait for an answer, and the requests that
-        wait for those: what mqadmin asks of running consumers.""",
+        wait for those: what mqadmin asks of running consumers, and replies that are pushed.""",
         limit=Limit(
             "questions to clients, and requests that wait for their answers",
             "code 2 with the reason",
@@ -180,9 +180,9 @@ class LimitSettings:
         ),
     )
     client_calls_per_connection: int = setting(
-        64,
+        1000,
         within=(1, 1_000_000),
-        why="Requests of one connection that wait for clients' answers.",
+        why="Requests of one connection that wait for clients' answers, replies among them.",
         limit=Limit(
             "requests of one connection that wait for clients' answers",
             "code 2 with the reason",

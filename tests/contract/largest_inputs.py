@@ -57,6 +57,7 @@ SETTINGS: dict[str, int] = {
     "max_kv_bytes": 8 * MIB,
     "connections": 10_000,
     "client_calls": 10_000,
+    "client_calls_per_connection": 1_000,
     "held_pulls": 100_000,
     "query_max_messages": 64,
     "transfer_count_bulk": 32_768,
@@ -286,7 +287,7 @@ def _many(full: Full, limit: int, each: int) -> range:
 def _sends(code: int) -> Inputs:
     def inputs(full: Full) -> list[list[Request]]:
         ext = _fields(code)
-        name = "properties" if code == Code.SEND_MESSAGE else "i"
+        name = "properties" if code in (Code.SEND_MESSAGE, Code.SEND_REPLY_MESSAGE) else "i"
         body = b"x" * full.most(SETTINGS["max_message_bytes"])
         keys = " ".join(f"{number:x}" for number in _many(full, PROPERTIES, 5))
         pairs = "".join(f"{number:x}\x011\x02" for number in _many(full, PROPERTIES, 7))
@@ -294,6 +295,20 @@ def _sends(code: int) -> Inputs:
             [Request(code, {**ext, name: "KEYS\x01a\x02"}, body)],
             [Request(code, {**ext, name: f"KEYS\x01{keys}\x02"}, b"x")],
             [Request(code, {**ext, name: pairs}, b"x")],
+        ]
+
+    return inputs
+
+
+def _replies(code: int) -> Inputs:
+    """To a client that takes it."""
+    name = "properties" if code == Code.SEND_REPLY_MESSAGE else "i"
+    own = "REPLY_TO_CLIENT\x01client0\x02CORRELATION_ID\x011\x02"
+
+    def inputs(full: Full) -> list[list[Request]]:
+        return [
+            [one._replace(ext={**one.ext, name: own + one.ext[name][: PROPERTIES - len(own)]})]
+            for (one,) in _sends(code)(full)
         ]
 
     return inputs
@@ -489,6 +504,8 @@ BROKER: dict[int, Inputs] = {
     Code.SEND_MESSAGE: _sends(Code.SEND_MESSAGE),
     Code.SEND_MESSAGE_V2: _sends(Code.SEND_MESSAGE_V2),
     Code.SEND_BATCH_MESSAGE: _batches,
+    Code.SEND_REPLY_MESSAGE: _replies(Code.SEND_REPLY_MESSAGE),
+    Code.SEND_REPLY_MESSAGE_V2: _replies(Code.SEND_REPLY_MESSAGE_V2),
     Code.CONSUMER_SEND_MSG_BACK: _send_back,
     Code.PULL_MESSAGE: _pulls(Code.PULL_MESSAGE),
     Code.LITE_PULL_MESSAGE: _pulls(Code.LITE_PULL_MESSAGE),

@@ -280,6 +280,40 @@ async def test_every_known_code_is_served_or_has_its_feature(wire: Wire) -> None
     assert unserved == set(FEATURES) | TO_NAME_SERVERS | of_nobody
 
 
+_REPLY = {
+    "producerGroup": "PG", "topic": "DefaultCluster_REPLY_TOPIC", "defaultTopic": "TBW102",
+    "defaultTopicQueueNums": 4, "queueId": 0, "sysFlag": 0, "bornTimestamp": 1, "flag": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "words"),
+    [
+        ({}, 1, "REPLY_TO_CLIENT"),
+        ({"properties": "REPLY_TO_CLIENT\x01nobody\x02"}, 1, "channel of <nobody> not found"),
+        ({"queueId": 9}, 1, "queueId[9]"),
+        ({"topic": "SCHEDULE_TOPIC_XXXX"}, 16, "forbidden"),
+        ({"topic": "a.b"}, 1, "characters"),
+        ({"topic": "Unknown", "defaultTopic": "NONE"}, 17, "not exist"),
+        ({"bornTimestamp": "x"}, 1, "bornTimestamp"),
+    ],
+)
+async def test_a_reply_that_cannot_be_pushed_says_why(
+    wire: Wire, more: dict[str, Any], code: int, words: str
+) -> None:
+    answer = await wire.call(RequestCode.SEND_REPLY_MESSAGE, {**_REPLY, **more}, b"reply")
+    refused(answer, code, words)
+
+
+async def test_a_reply_over_the_limit_is_illegal_and_goes_to_nobody(strict: RunningBroker) -> None:
+    wire = await Wire.to(strict.broker)
+    before = await stored(wire)
+    answer = await wire.call(RequestCode.SEND_REPLY_MESSAGE, _REPLY, bytes(4097))
+    refused(answer, ResponseCode.MESSAGE_ILLEGAL, "4097", "maxMessageSize")
+    assert await stored(wire) == before
+    wire.caller.close()
+
+
 async def test_an_illegal_group_name_is_refused(wire: Wire) -> None:
     await wire.send("Groups")
     for group in ("../x", "a@b", "g" * 256):

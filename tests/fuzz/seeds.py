@@ -57,6 +57,7 @@ _PULL = {
 }  # fmt: skip
 _QUEUE = {"topic": TOPIC, "queueId": "0"}
 _OFFSET = {"consumerGroup": GROUP, **_QUEUE}
+_REPLY = f"REPLY_TO_CLIENT\x01{CLIENT}\x02CORRELATION_ID\x011\x02MSG_TYPE\x01reply\x02"
 _MEMBER = {"consumerGroup": GROUP, "clientId": CLIENT}
 _SUBSCRIPTION = {
     "topic": TOPIC, "subString": "t1 || t2", "tagsSet": ["t1", "t2"], "codeSet": [3645, 3646],
@@ -122,6 +123,8 @@ BROKER_SEEDS: tuple[Seed, ...] = (
     Seed(Code.SEND_MESSAGE_V2, {**_SEND_V2, "e": "1", "i": _PROPERTIES + "DELAY\x013\x02"}, b"d"),
     Seed(Code.SEND_BATCH_MESSAGE, {**_SEND_V2, "m": "true"}, _BATCH),
     Seed(Code.SEND_MESSAGE, {**_SEND, "batch": "true"}, _BATCH),
+    Seed(Code.SEND_REPLY_MESSAGE, {**_SEND, "properties": _REPLY}, b"reply"),
+    Seed(Code.SEND_REPLY_MESSAGE_V2, {**_SEND_V2, "i": _REPLY}, b"reply"),
     Seed(
         Code.CONSUMER_SEND_MSG_BACK,
         {

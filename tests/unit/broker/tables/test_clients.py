@@ -412,10 +412,22 @@ def test_bytes_of_clients_are_counted_as_they_come_change_and_go() -> None:
             list(world.table.expire())
         assert world.table.bytes == world.held()
         most = max(most, world.table.bytes)
+        check_ids(world.table)
     assert most > 10_000
     for port in list(world.peers):
         world.close(port)
     assert world.table.bytes == world.held() == 0
+    check_ids(world.table)
+
+
+def check_ids(table: ClientTable) -> None:
+    """A producer is found by its client id exactly as long as it is in a group under that id."""
+    live = [member for _, members in table.producer_groups() for member in members]
+    for client_id in ("c1", "c22", "c333"):
+        with_id = [member for member in live if member.client_id == client_id]
+        found = table.producer(client_id)
+        assert found in with_id if with_id else found is None
+    assert sum(map(len, table._producers_by_id.values())) == len(live)
 
 
 def test_what_clients_say_is_bounded_in_bytes() -> None:
