@@ -46,6 +46,7 @@ CODES: Mapping[str, set[int]] = {
 CLIENTS = {"all", "Javas", "Java", "Java 4.4", "Java 5.5", "Go", "C++", "Node", "ours", "Spark"}
 NO_CLIENT = {"frames", "-"}
 _REFUSED, _NO_EFFECT, _NOBODY = "refused: ", "no effect: ", "nobody's"
+UNNAMED = "nothing that broker/unsupported.py names"
 _CITED = re.compile(r"`(?P<file>[^`:]+)::(?P<test>\w+)(?P<id>\[[^`]+\])?`")
 
 
@@ -105,7 +106,7 @@ def wrong_states(text: str, section: str, answers: Mapping[int, int]) -> list[st
         assert row.code is not None
         answered = answers.get(row.code)
         if answered == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            why = _NOBODY if row.code in OF_NOBODY else _REFUSED + FEATURES.get(row.code, "?")
+            why = _NOBODY if row.code in OF_NOBODY else _REFUSED + FEATURES.get(row.code, UNNAMED)
             right = row.state == why
         else:
             why = f"answered with code {answered}"
@@ -123,8 +124,8 @@ def wrong_calls(text: str, sent: set[str]) -> list[str]:
         assert row.code is not None
         if row.served != (row.name in sent):
             wrong.append(f"{CLIENT}: {row.code} {row.name} is {row.state!r}, and the broker is not")
-        elif not row.served and row.state != _REFUSED + FEATURES.get(row.code, "?"):
-            wrong.append(f"{CLIENT}: {row.code} is refused for {FEATURES.get(row.code)!r}")
+        elif not row.served and row.state != _REFUSED + FEATURES.get(row.code, UNNAMED):
+            wrong.append(f"{CLIENT}: {row.code} is refused for {FEATURES.get(row.code, UNNAMED)!r}")
         if row.code in of_broker and of_broker[row.code] != row.state:
             wrong.append(f"{CLIENT}: {row.code} is {row.state!r} here, and there it is not")
     return wrong
