@@ -132,8 +132,16 @@ def wrong_calls(text: str, sent: set[str]) -> list[str]:
 
 
 def wrong_words(text: str) -> list[str]:
-    """States and clients that the page does not explain."""
-    wrong = []
+    """States and clients that the page does not explain, and reasons that are none any more."""
+    reasons = {_REFUSED + feature for feature in FEATURES.values()}
+    wrong = [
+        f"{section}: {row.name} has no such reason: {row.state!r}"
+        for section in (FEATURE, FILES)
+        for row in rows_of(text, section)
+        if row.state.startswith(_REFUSED)
+        and row.state not in reasons
+        and not re.match(rf"{_REFUSED}(code \d+$|`)", row.state)
+    ]
     for section in (BROKER, NAME_SERVER, CLIENT, FEATURE, FILES):
         known = (_REFUSED,) if section in CODES else (_REFUSED, _NO_EFFECT)
         for row in rows_of(text, section):
@@ -263,6 +271,7 @@ ROW = "| 10 | SEND_MESSAGE | served | Go, C++ | `interop/test_clients.py::"
         (ROW, ROW.replace("`interop", "interop"), "not `file::test`"),
         (ROW, ROW.replace("Go, C++", "Perl"), "no known client: 'Perl'"),
         (ROW, ROW.replace("served", "works"), "no such state: 'works'"),
+        ("| batches | served ", "| batches | refused: no time ", "no such reason"),
         ("| 26 | GET_BROKER_CONFIG | served | frames ", "| 26 | X | served | Java ", "with Java"),
         ("_are_told_whole` |", "_are_told_whole[json]` |", "a test without parameters"),
         ("`contract/test_administration.py::test_settings_are_told`", "-", "no test proves it"),
