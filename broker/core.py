@@ -28,6 +28,8 @@ from aerobee.broker.requests.clients import ClientRequests
 from aerobee.broker.requests.consumers import ConsumerRequests
 from aerobee.broker.requests.locks import LockRequests, OrderLocks
 from aerobee.broker.requests.offsets import OffsetRequests
+from aerobee.broker.requests.progress import ProgressRequests
+from aerobee.broker.requests.queues import QueueRequests
 from aerobee.broker.requests.replies import ReplyProcessor
 from aerobee.broker.requests.resets import ResetRequests
 from aerobee.broker.requests.runtime import RuntimeRequests
@@ -350,6 +352,10 @@ class BrokerCore:
             **ResetRequests(
                 settings.broker_name, topics, offsets, self.clients, store, stats
             ).handlers(),
+            **ProgressRequests(
+                settings.broker_name, topics, offsets, self.clients, store
+            ).handlers(),
+            **QueueRequests(self.clients, store).handlers(),
             **self.delays.handlers(),
             **TrafficRequests(self._traffic).handlers(),
         }

@@ -36,10 +36,6 @@ FEATURES: Final[dict[int, str]] = {
     Code.RESET_CONSUMER_CLIENT_OFFSET: _RESET,
     Code.RESET_CONSUMER_OFFSET_IN_BROKER: _RESET,
     Code.GET_CONSUMER_STATUS_FROM_CLIENT: _CONSUMERS,
-    Code.QUERY_CONSUME_TIME_SPAN: "a group's time spans",
-    Code.QUERY_CORRECTION_OFFSET: "corrected offsets",
-    Code.CLONE_GROUP_OFFSET: "cloned offsets",
-    Code.QUERY_CONSUME_QUEUE: "looking into a consume queue",
     Code.REGISTER_FILTER_SERVER: "filter servers",
     Code.REGISTER_MESSAGE_FILTER_CLASS: "filter servers",
     **dict.fromkeys(

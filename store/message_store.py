@@ -118,6 +118,7 @@ class MessageStore:
         self.query, self.query_steps = search.query, search.query_steps
         self.offset_by_time = search.offset_by_time
         self.store_time, self.earliest_store_time = search.store_time, search.earliest_store_time
+        self.queue_entries, self.has_queue = search.entries, search.has_queue
         self._queue_flusher = self._make_queue_flusher(settings)
         self._health.watch(self._before_breaking, lambda error: self._on_broken(error))
 

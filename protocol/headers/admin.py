@@ -198,3 +198,37 @@ class ResetPushHeader(Header):
     group: str
     timestamp: Int64
     is_force: bool = False
+
+
+class TimeSpanHeader(Header):
+    """QUERY_CONSUME_TIME_SPAN."""
+
+    topic: str
+    group: str
+
+
+class CorrectionOffsetHeader(Header):
+    """QUERY_CORRECTION_OFFSET; `filter_groups` are names separated by commas."""
+
+    topic: str
+    compare_group: str
+    filter_groups: str = ""
+
+
+class CloneOffsetHeader(Header):
+    """CLONE_GROUP_OFFSET; a blank topic means all topics of the source."""
+
+    src_group: str
+    dest_group: str
+    topic: str = ""
+    offline: bool = False
+
+
+class ConsumeQueueHeader(Header):
+    """QUERY_CONSUME_QUEUE; `index` is a queue offset."""
+
+    topic: str
+    queue_id: Int32 = 0
+    index: Int64 = 0
+    count: Int32 = 0
+    consumer_group: str | None = None

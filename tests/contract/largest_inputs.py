@@ -550,6 +550,22 @@ BROKER: dict[int, Inputs] = {
         Code.INVOKE_BROKER_TO_RESET_OFFSET,
         {"topic": WIDE, "group": GROUP, "timestamp": "1", "isForce": "true"},
     ),
+    Code.QUERY_CONSUME_TIME_SPAN: _asked(
+        Code.QUERY_CONSUME_TIME_SPAN, {"topic": WIDE, "group": GROUP}
+    ),
+    Code.QUERY_CORRECTION_OFFSET: _asked(
+        Code.QUERY_CORRECTION_OFFSET,
+        {"topic": WIDE, "compareGroup": GROUP},
+        {"topic": ONE, "compareGroup": GROUP},
+    ),
+    Code.CLONE_GROUP_OFFSET: _asked(
+        Code.CLONE_GROUP_OFFSET,
+        {"srcGroup": GROUP, "destGroup": "G0", "offline": "true"},
+    ),
+    Code.QUERY_CONSUME_QUEUE: _asked(
+        Code.QUERY_CONSUME_QUEUE,
+        {"topic": TOPIC, "count": "1000000", "consumerGroup": GROUP},
+    ),
     Code.GET_CONSUMER_RUNNING_INFO: _of_a_member(Code.GET_CONSUMER_RUNNING_INFO),
     Code.CONSUME_MESSAGE_DIRECTLY: _of_a_member(Code.CONSUME_MESSAGE_DIRECTLY),
     Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _asked(

@@ -50,11 +50,14 @@ class Member:
         answers: Answers = silent,
         language: LanguageName = "JAVA",
         version: int = PROTOCOL_VERSION,
+        expression: str = "*",
     ) -> Member:
         member = cls(client_id, answers)
         host, _, port = broker.rpartition(":")
         member.caller = await Caller.connect(host, int(port), TIMEOUT_S, member._on_request)
-        subscriptions = [{"topic": name, "subString": "*", "subVersion": 1} for name in topics]
+        subscriptions = [
+            {"topic": name, "subString": expression, "subVersion": 1} for name in topics
+        ]
         data = {
             "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
             "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "subscriptionDataSet": subscriptions,

@@ -201,6 +201,19 @@ BROKER_SEEDS: tuple[Seed, ...] = (
         Code.INVOKE_BROKER_TO_RESET_OFFSET,
         {"topic": TOPIC, "group": GROUP, "timestamp": "1700000000000", "isForce": "true"},
     ),
+    Seed(Code.QUERY_CONSUME_TIME_SPAN, {"topic": TOPIC, "group": GROUP}),
+    Seed(
+        Code.QUERY_CORRECTION_OFFSET,
+        {"topic": TOPIC, "compareGroup": GROUP, "filterGroups": "G1,G2"},
+    ),
+    Seed(
+        Code.CLONE_GROUP_OFFSET,
+        {"srcGroup": GROUP, "destGroup": "Cloned", "topic": TOPIC, "offline": "true"},
+    ),
+    Seed(
+        Code.QUERY_CONSUME_QUEUE,
+        {"topic": TOPIC, "queueId": "0", "index": "0", "count": "8", "consumerGroup": GROUP},
+    ),
     Seed(Code.GET_CONSUMER_RUNNING_INFO, {**_MEMBER, "jstackEnable": "false"}),
     Seed(
         Code.CONSUME_MESSAGE_DIRECTLY,
