@@ -71,6 +71,8 @@ class AllocateMappedFileService:
         self._making: int | None = None
         self._ready: dict[int, MappedFile] = {}
         self._failed: dict[int, _Failure] = {}
+        # Directories with new names in them, of the thread that makes segments.
+        self._unsynced: list[str] = []
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -83,14 +85,15 @@ class AllocateMappedFileService:
         """The segment that begins at `start`, mapped for writing; also has the next one made.
 
         Waits if it is not ready. Raises StoreNotWritable (disk full, or not ours to write) or
-        SegmentCreateFailed; the caller may come again.
+        SegmentCreateFailed; the caller may come again. StoreBroken once the store has broken, which
+        the making itself may have found out.
         """
         deadline = self._clock.monotonic() + timeout_s
         with self._changed:
             self._request(start)
             while start not in self._ready:
                 if start in self._failed and not self._pending(start):
-                    raise self._failed[start].error
+                    raise self._health.broken or self._failed[start].error
                 left = deadline - self._clock.monotonic()
                 if left <= 0 or self._stopping:
                     raise SegmentCreateFailed(
@@ -161,19 +164,29 @@ class AllocateMappedFileService:
 
     def _create(self, path: str, start: int) -> MappedFile:
         directory = os.path.dirname(path)
-        for changed in self._files.make_directories(directory):
-            self._files.sync_directory(changed)
+        # Remembered until they are synced: a second try finds the directories there.
+        self._unsynced += self._files.make_directories(directory)
+        while self._unsynced:
+            self._sync(self._unsynced[0])
+            del self._unsynced[0]
         segment = self._make_segment(path, start)
+        try:
+            self._sync(directory)
+        except OSError:
+            segment.close()
+            self._files.remove(path)
+            raise
+        return segment
+
+    def _sync(self, directory: str) -> None:
+        """Make a directory's names durable. Raises OSError; one that does not pass by itself breaks
+        the store: a second try would succeed without having made them so."""
         try:
             self._files.sync_directory(directory)
         except OSError as error:
-            segment.close()
-            self._files.remove(path)
             if not is_passing(error):
-                # A second try would succeed without having made older names durable.
                 self._health.poison(f"the sync of {directory}", error)
             raise
-        return segment
 
 
 def mapped_maker(files: Files, size: int) -> MakeSegment:

@@ -50,6 +50,7 @@ class StoreShape:
             "defaultTopicQueueNums": "8",
             "autoCreateTopicEnable": "true",
             "diskMaxUsedSpaceRatio": "95",
+            "waitTimeMillsInSendQueue": "10000",  # two busy cores are no reason for SYSTEM_BUSY
             **self.extra,
         }
 
@@ -212,7 +213,6 @@ class JavaBroker(Broker):
             **self.shape.settings(self.store),
             "listenPort": str(self.port),
             "namesrvAddr": self.name_server,
-            "waitTimeMillsInSendQueue": "10000",  # two busy cores are no reason for BROKER_BUSY
         }
         config.write_text(_properties(settings))
         return config

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.store.errors import SegmentCreateFailed, StoreBroken
+from aerobee.store.errors import StoreBroken
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import GetStatus
 from tests.faulty_files import FaultyFiles
@@ -253,7 +253,7 @@ def test_failed_sync_of_the_logs_directory_breaks_the_store(tmp_path: Path) -> N
     files = FaultyFiles(tmp_path)
     store = MessageStore.open(small_settings(tmp_path), files=files)
     files.fail("sync_directory", errno.EIO, "commitlog")
-    with pytest.raises(SegmentCreateFailed):
+    with pytest.raises(StoreBroken):
         store.put(message())
     files.heal()
     with pytest.raises(StoreBroken):

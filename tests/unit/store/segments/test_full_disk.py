@@ -11,7 +11,7 @@ import pytest
 
 from aerobee.store.disk.files import Clock, Files
 from aerobee.store.disk.health import Health
-from aerobee.store.errors import SegmentCreateFailed, StoreNotWritable
+from aerobee.store.errors import SegmentCreateFailed, StoreBroken, StoreNotWritable
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.allocate import AllocateMappedFileService
 from aerobee.store.segments.mapped_file import MappedFile, segment_name
@@ -118,6 +118,33 @@ def test_segment_is_on_the_disk_before_it_is_handed_over(tmp_path: Path) -> None
     allocator.take(0).close()
     files.power_cut(tmp_path / "image")
     assert (tmp_path / "image" / "log" / segment_name(0)).read_bytes() == bytes(SEGMENT)
+    allocator.close()
+
+
+@pytest.mark.parametrize("nth", [1, 2], ids=["parent", "own"])
+def test_who_waits_for_a_segment_whose_name_cannot_be_synced_learns_that_the_store_is_broken(
+    tmp_path: Path, nth: int
+) -> None:
+    files = FaultyFiles(tmp_path)
+    allocator = service(tmp_path, files)
+    files.fail("sync_directory", errno.EIO, nth=nth)
+    with pytest.raises(StoreBroken, match="the sync of"):
+        allocator.take(0)
+    assert names(tmp_path) == []
+    allocator.close()
+
+
+def test_a_new_directory_is_synced_by_a_later_try_if_the_first_could_not(tmp_path: Path) -> None:
+    files = FaultyFiles(tmp_path)
+    clock = Stopwatch()
+    allocator = service(tmp_path, files, clock)
+    files.fail("sync_directory", errno.EMFILE, times=1)
+    with pytest.raises(SegmentCreateFailed):
+        allocator.take(0)
+    clock.seconds += 1.1
+    allocator.take(0).close()
+    files.power_cut(tmp_path / "image")
+    assert (tmp_path / "image" / "log" / segment_name(0)).is_file()
     allocator.close()
 
 
