@@ -263,8 +263,17 @@ def leaves_with_a_topic(parser: argparse.ArgumentParser) -> Iterator[str]:
         yield parser.get_default("command")
 
 
-# What a command must have beside the topic.
-MORE = {"message send": ["x"], "message query": ["--key", "k"]}
+# What a command must have before and behind the topic.
+BEFORE = {
+    "offset show": ["G", "--topic"],
+    "offset reset": ["G"],
+    "offset clone": ["G", "H", "--topic"],
+}
+MORE = {
+    "message send": ["x"],
+    "message query": ["--key", "k"],
+    "offset reset": ["--to", "earliest"],
+}
 NOBODY = ["-n", "127.0.0.1:1", "--timeout", "2"]
 
 
@@ -276,7 +285,8 @@ def test_an_illegal_topic_exits_2_before_anything_is_sent(
     command: str, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # A connection that is tried would be refused, which exits 3.
-    assert main([*command.split(), topic, *MORE.get(command, []), *NOBODY]) == 2
+    before, behind = BEFORE.get(command, []), MORE.get(command, [])
+    assert main([*command.split(), *before, topic, *behind, *NOBODY]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith("aerobee: the specified topic ")
@@ -567,6 +577,10 @@ def test_brokers_are_asked_to_clean(run: Run) -> None:
         ("topic create T --cluster ?", "--cluster"),
         ("topic describe T -n ?", "-n/--name-servers"),
         ("broker clean --log --broker ?", "--broker"),
+        ("group describe ?", "group"),
+        ("offset show G --topic ?", "--topic"),
+        ("offset reset G T --to ?", "--to"),
+        ("offset clone ? G", "SOURCE"),
     ],
 )
 def test_an_argument_that_is_no_utf8_is_named(
