@@ -8,7 +8,6 @@ from typing import Final
 
 from aerobee.protocol.codes import RequestCode as Code
 
-_TRANSACTIONS: Final = "transactions"
 _REPLIES: Final = "request-reply"
 _ACCESS: Final = "access control"
 _POP: Final = "POP consumption of RocketMQ 5"
@@ -19,9 +18,6 @@ _CONSUMERS: Final = "looking into a running consumer"
 
 #: The feature that each request belongs to.
 FEATURES: Final[dict[int, str]] = {
-    Code.END_TRANSACTION: _TRANSACTIONS,
-    Code.CHECK_TRANSACTION_STATE: _TRANSACTIONS,
-    Code.RESUME_CHECK_HALF_MESSAGE: _TRANSACTIONS,
     Code.SEND_REPLY_MESSAGE: _REPLIES,
     Code.SEND_REPLY_MESSAGE_V2: _REPLIES,
     Code.PUSH_REPLY_MESSAGE_TO_CLIENT: _REPLIES,

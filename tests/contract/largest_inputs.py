@@ -34,7 +34,9 @@ from aerobee.protocol.headers.stages import (
     encode_parts,
 )
 from aerobee.protocol.message.batch import BatchItem, encode_batch
+from aerobee.protocol.message.ids import offset_msg_id
 from aerobee.protocol.message.record import StoreMessage
+from aerobee.store.segments.results import PutResult
 from tests.fuzz.seeds import BROKER_SEEDS, NAME_SERVER_SEEDS
 from tests.fuzz.target import Target
 
@@ -137,6 +139,15 @@ class Full:
         for queue_id in range(self.most(SETTINGS["max_queues_per_topic"])):
             self.put(WIDE, queue_id)
         self.core.store.dispatch()
+        # Undecided half messages, as large as they may be; one is to be committed, and so on.
+        self.halves = [self._prepare(body) for _ in range(3)]
+
+    def _prepare(self, body: bytes) -> PutResult:
+        host = bytes((127, 0, 0, 1, 0, 0, 0, 7))
+        pairs = "".join(f"{number:x}\x011\x02" for number in _many(self, PROPERTIES - 400, 7))
+        text = f"PGROUP\x01{PRODUCERS}\x02{pairs}".encode()
+        message = StoreMessage(TOPIC, 1, 0, 0, 1, host, host, 0, 0, body, text, 0, ())
+        return self.core.transactions.prepare(message)
 
     def _fill_offsets(self) -> None:
         offsets = self.core.offsets
@@ -253,6 +264,24 @@ def _batches(full: Full) -> list[list[Request]]:
 def _send_back(full: Full) -> list[list[Request]]:
     ext = {**_fields(Code.CONSUMER_SEND_MSG_BACK), "offset": str(full.large)}
     return [[Request(Code.CONSUMER_SEND_MSG_BACK, ext)]]
+
+
+def _ends(full: Full) -> list[list[Request]]:
+    def end(half: PutResult, decision: int) -> list[Request]:
+        ext = {
+            "producerGroup": PRODUCERS, "tranStateTableOffset": str(half.queue_offset),
+            "commitLogOffset": str(half.log_offset), "commitOrRollback": str(decision),
+        }  # fmt: skip
+        return [Request(Code.END_TRANSACTION, ext)]
+
+    committed, rolled_back, _ = full.halves
+    return [end(committed, 8), end(rolled_back, 12)]
+
+
+def _resumed(full: Full) -> list[list[Request]]:
+    host = bytes((127, 0, 0, 1, 0, 0, 0, 7))
+    ext = {"msgId": offset_msg_id(host, full.halves[2].log_offset)}
+    return [[Request(Code.RESUME_CHECK_HALF_MESSAGE, ext)]]
 
 
 def _pulls(code: int) -> Inputs:
@@ -418,6 +447,8 @@ BROKER: dict[int, Inputs] = {
     Code.SEND_MESSAGE_V2: _sends(Code.SEND_MESSAGE_V2),
     Code.SEND_BATCH_MESSAGE: _batches,
     Code.CONSUMER_SEND_MSG_BACK: _send_back,
+    Code.END_TRANSACTION: _ends,
+    Code.RESUME_CHECK_HALF_MESSAGE: _resumed,
     Code.PULL_MESSAGE: _pulls(Code.PULL_MESSAGE),
     Code.LITE_PULL_MESSAGE: _pulls(Code.LITE_PULL_MESSAGE),
     Code.QUERY_MESSAGE: _plain(Code.QUERY_MESSAGE),
