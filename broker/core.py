@@ -46,6 +46,7 @@ from aerobee.broker.tables.light_queues import LightGroupTable, LightTopicTable,
 from aerobee.broker.tables.offsets import Admission, committed_by_queue
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
+from aerobee.broker.transactions.transactions import Transactions
 from aerobee.broker.workers import BodyReader, LoopCalls, WorkerAnswers
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.routes import PERM_WRITE
@@ -140,7 +141,7 @@ class BrokerCore:
         return JsonStateFile(os.path.join(self.settings.store_path, "config", name))
 
     def _build_appending(self) -> None:
-        """What puts messages by itself (delayed ones, staged ones), and what follows an append."""
+        """What puts messages by itself (delayed, staged, half ones), and what follows an append."""
         settings, store, loop = self.settings, self.store, self._loop
         self.held = HeldPulls(
             loop.time,
@@ -182,6 +183,20 @@ class BrokerCore:
             self._bodies,
             self.delays,
         )
+        self.transactions = Transactions(
+            settings,
+            loop,
+            self.turns,
+            store,
+            self.topics,
+            self.clients,
+            self.offsets,
+            self.stats,
+            self.identity.store_host,
+            self._appended,
+            wall_clock_ms,
+            lambda: self.acks.broken,
+        )
 
     def _build_messages(self) -> None:
         settings, store = self.settings, self.store
@@ -206,6 +221,7 @@ class BrokerCore:
             self.identity,
             store,
             self.delays.put,
+            self.transactions.prepare,
             self.topics,
             self.groups,
             self.acks,
@@ -230,9 +246,10 @@ class BrokerCore:
 
     def _after_durable(self) -> None:
         """The durable mark has moved: answer the pulls that wait for what it has made visible, and
-        the requests that wait for the decision about a staged batch."""
+        the requests that wait for the decision about a staged batch or a transaction."""
         self._reput.run()
         self.staging.answers.send_ready()
+        self.transactions.answers.send_ready()
 
     def _build_routers(self) -> None:
         settings, store = self.settings, self.store
@@ -245,6 +262,7 @@ class BrokerCore:
         handlers: dict[int, Handler] = {
             **self._appending_handlers(),
             **self.staging.handlers(),
+            **self.transactions.handlers(),
             **query.handlers(),
             **self._client_requests.handlers(),
             **OffsetRequests(self.offsets, store).handlers(),
@@ -364,6 +382,7 @@ class BrokerCore:
         """Begin what has to be done again and again."""
         settings, store, every = self.settings, self.store, scheduler.every
         self.staging.start_tasks(scheduler)
+        self.transactions.start_tasks(scheduler)
         every(_SWEEP_S, "held pulls", self.held.sweep)
         every(_SWEEP_S, "waiting acks", self.acks.expire)
         every(_CLIENT_SWEEP_S, "silent clients", self._client_requests.expire)
@@ -409,9 +428,11 @@ class BrokerCore:
         self.delays.close()
         self.held.release_all()
         self.staging.close()
+        self.transactions.close()
         self._reput.run()
         try:
             await self.save_tables()
+            await self.transactions.save_progress()
             # The places that become durable from now on are written by the store at its end.
             await self._progress_saver.close()
         finally:

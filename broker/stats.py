@@ -45,6 +45,7 @@ STAGE_BOUNDS: tuple[float, ...] = (
 MESSAGE_NORMAL = "normal"
 MESSAGE_FIFO = "fifo"  # carries a sharding key
 MESSAGE_DELAY = "delay"  # counted where it waits, and where it is delivered
+MESSAGE_TRANSACTION = "transaction"  # likewise: as a half message, and when it is committed
 
 RESULT_SUCCESS = "success"
 

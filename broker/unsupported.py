@@ -8,7 +8,6 @@ from typing import Final
 
 from aerobee.protocol.codes import RequestCode as Code
 
-_TRANSACTIONS: Final = "transactions"
 _REPLIES: Final = "request-reply"
 _ACCESS: Final = "access control"
 _POP: Final = "POP consumption of RocketMQ 5"
@@ -23,9 +22,6 @@ _CONSUMERS: Final = "looking into a running consumer"
 
 #: The feature that each request belongs to.
 FEATURES: Final[dict[int, str]] = {
-    Code.END_TRANSACTION: _TRANSACTIONS,
-    Code.CHECK_TRANSACTION_STATE: _TRANSACTIONS,
-    Code.RESUME_CHECK_HALF_MESSAGE: _TRANSACTIONS,
     Code.PUSH_REPLY_MESSAGE_TO_CLIENT: _REPLIES,
     Code.UPDATE_BROKER_CONFIG: "changing settings from afar",
     Code.UPDATE_AND_CREATE_ACL_CONFIG: _ACCESS,

@@ -31,6 +31,8 @@ SCHEDULE_GROUP = "SCHEDULE_CONSUMER"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+#: The group whose offsets in the half and the op queue are the progress of transaction checks.
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 #: Ours: what jobs have staged and decided (docs/decisions/0010).
 STAGE_TOPIC = "rmq_sys_aerobee_stage"

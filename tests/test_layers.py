@@ -59,7 +59,7 @@ ORDER: dict[str, tuple[str, ...]] = {
     "nameserver": ("kv", "routes", "bodies", "requests", "server"),
     "broker": (
         *("stats", "unsupported", "router", "workers", "scheduler", "tables"),
-        *("registration", "delay", "messages", "staging", "requests"),
+        *("registration", "delay", "messages", "staging", "transactions", "requests"),
         *("core", "monitoring", "daemon", "process"),
     ),
     "client": (

@@ -77,6 +77,11 @@ class Acks:
         return len(self._waiting)
 
     @property
+    def broken(self) -> str | None:
+        """Why nothing more will become durable, None as long as it does."""
+        return self._broken
+
+    @property
     def full(self) -> bool:
         """As many sends wait as may; the next one is to be refused before it is appended."""
         return len(self._waiting) >= MAX_WAITING

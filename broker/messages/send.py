@@ -5,9 +5,9 @@ either answers at once (ASYNC_FLUSH, or `WAIT=false`) or leaves the answer to `a
 it when the message is durable. Refusals change nothing in the store.
 
 A message with a delay level is stored where it waits (`delay/service.py`), under the checks of its
-own topic; the answer names its own queue, and its place in the delay queue. Transactional messages
-are not served by this version, and refused rather than served wrongly: they would be visible before
-their commit.
+own topic; the answer names its own queue, and its place in the delay queue. So is a transactional
+one, as a half message that no consumer of its topic sees before its commit
+(`transactions/transactions.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,13 @@ from aerobee.protocol.frames.command import Command
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.headers.send import SendMessageHeader, SendReply
 from aerobee.protocol.message.batch import batch_items, join_properties
-from aerobee.protocol.message.properties import PROPERTY_TAGS, decode_properties, index_keys
+from aerobee.protocol.message.properties import (
+    MAX_PROPERTIES_BYTES,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_TAGS,
+    decode_properties,
+    index_keys,
+)
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.protocol.message.record_layout import (
     SYS_MULTI_TAGS,
@@ -55,6 +61,8 @@ from aerobee.remoting.turns import Gate, Steps
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import PutResult
 
+# What the copies of a half message may add to its properties, besides its topic.
+ADDED_BYTES = 192
 # A property of messages that must keep their order; here it only decides how they are counted.
 _SHARDING_KEY = "__SHARDINGKEY"
 # Messages from which on a batch is taken in steps, and those of a step: a millisecond's worth.
@@ -66,7 +74,8 @@ _STEP_IDS = 2048
 class Destination(NamedTuple):
     """Where a message goes that asks for more than to be stored.
 
-    `delayed`: it waits first. `dead`: it was tried often enough and is a dead letter.
+    `delayed`: it waits first. `dead`: it was tried often enough and is a dead letter. `half`: it
+    waits for its producer's decision.
     """
 
     topic: str
@@ -74,10 +83,12 @@ class Destination(NamedTuple):
     properties: StoredProperties
     delayed: bool
     dead: bool
+    half: bool = False
 
 
 class SendProcessor:
-    """Stores what producers send; `put_delayed` stores what waits. Loop thread only."""
+    """Stores what producers send; `put_delayed` and `put_half` store what waits. Loop thread
+    only."""
 
     def __init__(
         self,
@@ -85,6 +96,7 @@ class SendProcessor:
         identity: Identity,
         store: MessageStore,
         put_delayed: Callable[[StoreMessage], PutResult],
+        put_half: Callable[[StoreMessage], PutResult],
         topics: TopicTable,
         groups: GroupTable,
         acks: Acks,
@@ -99,6 +111,7 @@ class SendProcessor:
         self._clock_ms = clock_ms
         self._store = store
         self._put_delayed = put_delayed
+        self._put_half = put_half
         self._topics = topics
         self._groups = groups
         self._acks = acks
@@ -250,6 +263,8 @@ class SendProcessor:
         )
         if destination is not None and destination.delayed:
             result = self._put_delayed(message)
+        elif destination is not None and destination.half:
+            result = self._put_half(message)
         else:
             result = self._store.put(message)
             kind = MESSAGE_FIFO if _SHARDING_KEY in header.properties else MESSAGE_NORMAL
@@ -395,12 +410,11 @@ class SendProcessor:
         queue_id: int,
     ) -> Destination:
         """Where a message goes that asks for more than to be stored."""
-        if properties.transactional:
-            raise BadRequest.no_permission(
-                f"the broker[{self._advertised}] sending transaction message is forbidden: "
-                "transactions are not served by this version"
-            )
         topic = header.topic
+        if properties.transactional and not topic.startswith(RETRY_PREFIX):
+            # In a retry it is a remain of the message that was consumed: clients before 4.6.1.
+            properties = self._half_properties(header)
+            return Destination(topic, queue_id, properties, delayed=False, dead=False, half=True)
         if topic.startswith(RETRY_PREFIX) and self._is_dead(command, header):
             dead_letters = dlq_topic(topic[len(RETRY_PREFIX) :])
             return Destination(dead_letters, 0, properties, delayed=False, dead=True)
@@ -409,6 +423,31 @@ class SendProcessor:
             # As the reference: the text is made again from all properties, WAIT among them.
             properties = stored_properties(header.properties, self._cluster, keep_wait=True)
         return Destination(topic, queue_id, properties, delayed, dead=False)
+
+    def _half_properties(self, header: SendMessageHeader) -> StoredProperties:
+        """What is kept with a half message: all of it. Raises `BadRequest` where none may be."""
+        if self._settings.reject_transactions:
+            raise BadRequest.no_permission(
+                f"the broker[{self._advertised}] sending transaction message is forbidden "
+                "(rejectTransactionMessage)"
+            )
+        properties = stored_properties(header.properties, self._cluster, keep_wait=True)
+        if properties.delay_level > 0:
+            raise BadRequest.illegal_message(
+                "a transactional message cannot have a delay level: take the property DELAY out"
+            )
+        if not decode_properties(header.properties).get(PROPERTY_PRODUCER_GROUP):
+            raise BadRequest.illegal_message(
+                "a transactional message has to name the group of its producer in the property "
+                f"{PROPERTY_PRODUCER_GROUP}, or nobody could decide about it"
+            )
+        if len(properties.encoded) > MAX_PROPERTIES_BYTES - ADDED_BYTES - len(header.topic):
+            raise BadRequest.illegal_message(
+                f"the properties have {len(properties.encoded)} bytes; of a transactional message "
+                f"{MAX_PROPERTIES_BYTES - ADDED_BYTES - len(header.topic)} are allowed, because "
+                "the broker adds to them"
+            )
+        return properties
 
     def _is_dead(self, command: Command, header: SendMessageHeader) -> bool:
         """Whether a retry that a consumer sends itself has had its tries."""

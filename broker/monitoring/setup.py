@@ -64,6 +64,7 @@ def add_broker(
         settings.disk_warning_ratio,
     )
     metrics.add("delays", broker_metrics.delays, core.delays)
+    metrics.add("transactions", broker_metrics.transactions, core.transactions)
     metrics.add("traffic", broker_metrics.traffic, stats, is_system)
     metrics.add("requests", broker_metrics.requests, stats)
     metrics.add(
@@ -115,6 +116,7 @@ def add_limits(
         "held_pull_bytes": lambda: core.held.bytes,
         "client_bytes": lambda: core.clients.bytes,
         "client_calls": lambda: max(len(core.client_calls), core.client_calls.requests),
+        "pending_transactions": lambda: core.transactions.pending,
         "max_topics": lambda: len(core.topics),
         "max_groups": lambda: len(core.groups),
         "max_offsets": lambda: core.offsets.count(),

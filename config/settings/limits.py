@@ -352,6 +352,20 @@ class LimitSettings:
             bytes_each=500,
         ),
     )
+    pending_transactions: int = setting(
+        100_000,
+        within=(16, 10_000_000),
+        why="""Most undecided transactions; beyond it transactional messages are refused until some
+        are decided or put aside. Some 500 bytes each.""",
+        live=True,
+        limit=Limit(
+            "undecided half messages: where they lie, and when their producers are asked",
+            "code 2 with the reason",
+            "aerobee_transactions_pending, "
+            'aerobee_limit_used_ratio{limit="limits.pending_transactions"}',
+            bytes_each=500,
+        ),
+    )
     max_inflated_bytes: int = setting(
         16 * _MIB,
         within=(64 * _KIB, I32_MAX),

@@ -39,6 +39,7 @@ from aerobee.protocol.message.batch import BatchItem, encode_batch
 from aerobee.protocol.message.ids import offset_msg_id
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.remoting.connection import Connection
+from aerobee.store.segments.results import PutResult
 from tests.fuzz.seeds import BROKER_SEEDS, NAME_SERVER_SEEDS
 from tests.fuzz.target import PIECE, Target
 
@@ -146,6 +147,15 @@ class Full:
         for queue_id in range(self.most(SETTINGS["max_queues_per_topic"])):
             self.put(WIDE, queue_id)
         self.core.store.dispatch()
+        # Undecided half messages, as large as they may be; one is to be committed, and so on.
+        self.halves = [self._prepare(body) for _ in range(3)]
+
+    def _prepare(self, body: bytes) -> PutResult:
+        host = bytes((127, 0, 0, 1, 0, 0, 0, 7))
+        pairs = "".join(f"{number:x}\x011\x02" for number in _many(self, PROPERTIES - 400, 7))
+        text = f"PGROUP\x01{PRODUCERS}\x02{pairs}".encode()
+        message = StoreMessage(TOPIC, 1, 0, 0, 1, host, host, 0, 0, body, text, 0, ())
+        return self.core.transactions.prepare(message)
 
     def _fill_offsets(self) -> None:
         offsets = self.core.offsets
@@ -328,6 +338,24 @@ def _send_back(full: Full) -> list[list[Request]]:
     return [[Request(Code.CONSUMER_SEND_MSG_BACK, ext)]]
 
 
+def _ends(full: Full) -> list[list[Request]]:
+    def end(half: PutResult, decision: int) -> list[Request]:
+        ext = {
+            "producerGroup": PRODUCERS, "tranStateTableOffset": str(half.queue_offset),
+            "commitLogOffset": str(half.log_offset), "commitOrRollback": str(decision),
+        }  # fmt: skip
+        return [Request(Code.END_TRANSACTION, ext)]
+
+    committed, rolled_back, _ = full.halves
+    return [end(committed, 8), end(rolled_back, 12)]
+
+
+def _resumed(full: Full) -> list[list[Request]]:
+    host = bytes((127, 0, 0, 1, 0, 0, 0, 7))
+    ext = {"msgId": offset_msg_id(host, full.halves[2].log_offset)}
+    return [[Request(Code.RESUME_CHECK_HALF_MESSAGE, ext)]]
+
+
 def _pulls(code: int) -> Inputs:
     def inputs(full: Full) -> list[list[Request]]:
         ext = {**_fields(code), "maxMsgNums": str(SETTINGS["transfer_count_bulk"])}
@@ -507,6 +535,8 @@ BROKER: dict[int, Inputs] = {
     Code.SEND_REPLY_MESSAGE: _replies(Code.SEND_REPLY_MESSAGE),
     Code.SEND_REPLY_MESSAGE_V2: _replies(Code.SEND_REPLY_MESSAGE_V2),
     Code.CONSUMER_SEND_MSG_BACK: _send_back,
+    Code.END_TRANSACTION: _ends,
+    Code.RESUME_CHECK_HALF_MESSAGE: _resumed,
     Code.PULL_MESSAGE: _pulls(Code.PULL_MESSAGE),
     Code.LITE_PULL_MESSAGE: _pulls(Code.LITE_PULL_MESSAGE),
     Code.QUERY_MESSAGE: _plain(Code.QUERY_MESSAGE),

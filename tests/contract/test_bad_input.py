@@ -210,10 +210,24 @@ async def test_a_broken_batch_is_refused_whole(wire: Wire, body: bytes) -> None:
     assert await stored(wire) == before
 
 
-async def test_what_is_not_served_yet_is_refused_not_served_wrongly(wire: Wire) -> None:
+@pytest.mark.parametrize(
+    ("properties", "word"),
+    [
+        ("TRAN_MSG\x01true", "PGROUP"),
+        ("TRAN_MSG\x01true\x02PGROUP\x01PG\x02DELAY\x013", "DELAY"),
+        ("TRAN_MSG\x01true\x02PGROUP\x01PG\x02a\x01" + "x" * 32_600, "32"),
+    ],
+)
+async def test_a_transaction_that_nobody_could_end_is_refused(
+    wire: Wire, properties: str, word: str
+) -> None:
+    await wire.send("Half")
     before = await stored(wire)
-    half = await wire.send("Half", properties="TRAN_MSG\x01true\x02PGROUP\x01PG")
-    refused(half, ResponseCode.NO_PERMISSION, "transaction")
+    half = await wire.send("Half", properties=properties)
+    refused(half, ResponseCode.MESSAGE_ILLEGAL, "transactional", word)
+    batch = encode_batch([BatchItem(0, b"x", b"")])
+    halves = await wire.send("Half", batch, batch=True, properties=properties)
+    refused(halves, ResponseCode.MESSAGE_ILLEGAL, "batch")
     assert await stored(wire) == before
 
 
@@ -255,7 +269,7 @@ async def test_an_unknown_code_is_not_supported(wire: Wire) -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (37, "END_TRANSACTION (transactions) is not served by this version"),
+        (324, "SEND_REPLY_MESSAGE (request-reply) is not served by this version"),
         (50, "UPDATE_AND_CREATE_ACL_CONFIG (access control) is not served by this version"),
         (200_050, "POP_MESSAGE (POP consumption of RocketMQ 5) is not served by this version"),
         (105, "GET_ROUTEINFO_BY_TOPIC is for a name server, and this is a broker's port"),
@@ -271,8 +285,8 @@ async def test_a_refusal_names_the_feature_that_is_missing(
 
 
 async def test_every_known_code_is_served_or_has_its_feature(wire: Wire) -> None:
-    # Brokers of 4.9 have no handler for these either; 40 goes from broker to client.
-    of_nobody = {13, 22, 23, 27, 40, 209, 210, 211, 213, 214}
+    # Brokers of 4.9 have no handler for these either; 39 and 40 go from broker to client.
+    of_nobody = {13, 22, 23, 27, 39, 40, 209, 210, 211, 213, 214}
     unserved = set()
     for code in RequestCode:
         if (await wire.call(code)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:

@@ -40,6 +40,7 @@ def _json(value: Any) -> bytes:
 
 
 _PROPERTIES = "UNIQ_KEY\x01U1\x02KEYS\x01k1 k2\x02TAGS\x01t1\x02WAIT\x01true\x02"
+_HALF = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0130\x02"
 _BATCH = encode_batch(
     [BatchItem(0, b"first", b"TAGS\x01a\x02"), BatchItem(1, b"second" * 9, b"KEYS\x01k\x02")]
 )
@@ -118,6 +119,17 @@ _PARTS = encode_parts([StagePart(BROKER, 0, STAGE, 1, 2, stage_checksum([chunk_c
 
 BROKER_SEEDS: tuple[Seed, ...] = (
     Seed(Code.HEART_BEAT, {}, _json(_HEARTBEAT)),
+    # The first message of the log, so that it is known where it lies.
+    Seed(Code.SEND_MESSAGE_V2, {**_SEND_V2, "i": _PROPERTIES + _HALF}, b"half"),
+    Seed(Code.RESUME_CHECK_HALF_MESSAGE, {"msgId": "7F00000100002A9F" + "0" * 16}),
+    Seed(
+        Code.END_TRANSACTION,
+        {
+            "producerGroup": "PG", "tranStateTableOffset": "0", "commitLogOffset": "0",
+            "commitOrRollback": "8", "fromTransactionCheck": "false", "msgId": "U1",
+            "transactionId": "U1",
+        },
+    ),
     Seed(Code.SEND_MESSAGE, _SEND, b"hello"),
     Seed(Code.SEND_MESSAGE_V2, _SEND_V2, b"hello"),
     Seed(Code.SEND_MESSAGE_V2, {**_SEND_V2, "e": "1", "i": _PROPERTIES + "DELAY\x013\x02"}, b"d"),

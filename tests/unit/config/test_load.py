@@ -20,7 +20,7 @@ brokerRole = ASYNC_MASTER
 flushDiskType = ASYNC_FLUSH
 """
 # Of parts that are not built yet.
-_LATER = "transactionTimeOut=5000\nhaSendHeartbeatInterval=4000\n"
+_LATER = "duplicationEnable=true\nhaSendHeartbeatInterval=4000\n"
 
 
 def load(
@@ -52,7 +52,7 @@ def test_settings_without_effect_are_reported_in_one_line_a_kind(tmp_path: Path)
     later = [line for line in loaded.warnings if "not in effect yet" in line]
     never = [line for line in loaded.warnings if "without effect here" in line]
     assert len(later) == len(never) == 1
-    assert later[0].endswith("transactionTimeOut, haSendHeartbeatInterval")
+    assert later[0].endswith("duplicationEnable, haSendHeartbeatInterval")
     assert never[0].endswith("highSpeedMode, sendMessageThreadPoolNums")
 
 
