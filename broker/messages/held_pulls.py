@@ -21,6 +21,7 @@ from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import NamedTuple
 
+from aerobee.protocol.filters.property_filter import MessageFilter
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.headers.client import PullMessageHeader
 from aerobee.remoting.connection import Connection
@@ -42,7 +43,8 @@ _Arrived = list[tuple[int, int]]
 
 
 class HeldPull(NamedTuple):
-    """One waiting pull: `codes` is its tag filter, None for all; times are the table's clock's."""
+    """One waiting pull: `codes` is its tag filter, None for all, and `wanted` the filter over
+    properties of one that has such instead; times are the table's clock's."""
 
     since: float
     deadline: float
@@ -51,6 +53,7 @@ class HeldPull(NamedTuple):
     header: PullMessageHeader
     codes: frozenset[int] | None
     replay: Callable[[HeldPull], None]
+    wanted: MessageFilter | None = None
 
 
 class HeldPulls:
@@ -92,6 +95,7 @@ class HeldPulls:
         codes: frozenset[int] | None,
         hold_s: float,
         replay: Callable[[HeldPull], None],
+        wanted: MessageFilter | None = None,
     ) -> bool:
         """Keep a pull for up to `hold_s` seconds; False when there is no room for it.
 
@@ -104,7 +108,7 @@ class HeldPulls:
             return False
         now = self._clock()
         deadline = now + min(hold_s, MAX_HOLD_S)
-        held = HeldPull(now, deadline, connection, request, header, codes, replay)
+        held = HeldPull(now, deadline, connection, request, header, codes, replay, wanted)
         self._held.setdefault((header.topic, header.queue_id), []).append(held)
         self._count += 1
         self.bytes += cost

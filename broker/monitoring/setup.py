@@ -114,6 +114,7 @@ def add_limits(
         "held_pulls": lambda: len(core.held),
         "held_pull_bytes": lambda: core.held.bytes,
         "client_bytes": lambda: core.clients.bytes,
+        "sql_filter_bytes": lambda: max(core.filters.bytes, core.expressions.bytes),
         "max_topics": lambda: len(core.topics),
         "max_groups": lambda: len(core.groups),
         "max_offsets": lambda: core.offsets.count(),
@@ -135,6 +136,7 @@ def _tables(settings: Settings, core: BrokerCore) -> list[Number]:
         ("rocketmq_consumer_group_number", "Consumer groups", len(core.groups)),
         ("aerobee_clients", "Connections that are in some group", len(core.clients)),
         ("aerobee_held_pulls", "Pulls waiting for a message", len(core.held)),
+        ("aerobee_filters", "SQL92 filters of consumer groups", len(core.filters)),
         ("aerobee_waiting_acks", "Sends waiting for their sync", len(core.acks)),
         (
             "aerobee_flush_timeouts_total",
