@@ -159,6 +159,7 @@ class BrokerCore:
             lambda: settings.held_pulls,
             lambda: settings.held_pull_bytes,
             self.turns,
+            store.properties_at,
         )
         self._reput = ReputService(loop, store, self.held, self.turns)
         self._appended = self._reput.after_append(settings)

@@ -18,15 +18,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.filters.property_filter import PropertyFilter
+from aerobee.protocol.filters.property_filter import CHAR_BYTES, FILTER_BYTES, PropertyFilter
 from aerobee.protocol.filters.subscription import SQL_TYPE
 from aerobee.remoting.turns import Gate
-
-# What a filter takes, measured: beside its text; for each character, of which a list of short
-# values takes most; for each operand and operator.
-_FILTER_BYTES = 512
-_CHAR_BYTES = 16
-_NODE_BYTES = 300
 
 #: Steps that end with what was compiled. They raise BadRequest, which says why it cannot be.
 Compiling: TypeAlias = Generator["asyncio.Future[Any] | None", None, PropertyFilter]
@@ -42,9 +36,10 @@ class ExpressionLimits(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """An expression that is none, and why."""
+    """An expression that is none, and why; what it takes."""
 
     remark: str
+    size: int
 
 
 class Expressions:
@@ -128,7 +123,7 @@ class Expressions:
         try:
             sql = yield from compile_in_steps(expression)
         except BadRequest as error:
-            return Refused(error.remark)
+            return Refused(error.remark, FILTER_BYTES + CHAR_BYTES * len(expression))
         return PropertyFilter(sql)
 
     def _why_not(self, found: PropertyFilter | Refused) -> str:
@@ -149,17 +144,10 @@ class Expressions:
 
     def _keep(self, expression: str, found: PropertyFilter | Refused) -> None:
         self._known[expression] = found
-        self.bytes += filter_bytes(expression, found)
+        self.bytes += found.size
         most = self._limits().bytes
         while self.bytes > most:
-            oldest = next(iter(self._known))
-            self.bytes -= filter_bytes(oldest, self._known.pop(oldest))
-
-
-def filter_bytes(expression: str, compiled: PropertyFilter | Refused | None) -> int:
-    """What a filter takes."""
-    nodes = compiled.sql.nodes if isinstance(compiled, PropertyFilter) else 0
-    return _FILTER_BYTES + _CHAR_BYTES * len(expression) + _NODE_BYTES * nodes
+            self.bytes -= self._known.pop(next(iter(self._known))).size
 
 
 def _load() -> None:

@@ -76,9 +76,9 @@ log = logging.getLogger("aerobee.broker")
 _MAX_MESSAGES = 1_024
 # A subscription of more characters is read in steps.
 _LONG_EXPRESSION = 4096
-# Pulls that judge messages by their properties for longer than a step, at a time; each has a slice
-# of each turn.
-_JUDGING = 4
+# Pulls that judge messages by their properties for longer than a step, at a time, each with a slice
+# of a turn. A group has one place, which it shares with few others.
+_JUDGING = 16
 
 _ANSWER_CODES: dict[GetStatus, int] = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -132,7 +132,7 @@ class PullProcessor:
         self._filters = filters
         self._serves_expressions = settings.property_filter
         self._judges_retries = settings.filter_retry
-        self._judging = Gate(_JUDGING)
+        self._judging = [Gate(1) for _ in range(_JUDGING)]
 
     def handle(self, connection: Connection, command: Command) -> Answer:
         """Serve one pull; None when it is held, steps when it names many tags, asks for many
@@ -323,11 +323,12 @@ class PullProcessor:
         except StopIteration as end:
             result: GetResult = end.value
         else:
-            yield from self._judging.enter()
+            gate = self._judging[hash(header.consumer_group) % _JUDGING]
+            yield from gate.enter()
             try:
                 result = yield from reading
             finally:
-                self._judging.leave()
+                gate.leave()
         self._note_time(started)
         return result
 

@@ -18,7 +18,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 
 import msgspec
 
-from aerobee.broker.expressions import filter_bytes
 from aerobee.broker.tables.offsets import PairIndex
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.property_filter import NODE_COST, MessageFilter, PropertyFilter
@@ -145,7 +144,7 @@ class FilterTable:
             log.warning("filter refused topic=%s group=%s type=%s", *pair, one.type[:64])
             self._remove(pair)
         else:
-            self._check_room(pair, one, compiled)
+            self._check_room(pair, compiled)
             log.info("filter registered topic=%s group=%s version=%d", *pair, one.version)
             born_ms = self._clock_ms()
             self._put(
@@ -153,9 +152,9 @@ class FilterTable:
                 ConsumerFilter(*pair, one.type, one.expression, one.version, born_ms, compiled),
             )
 
-    def _check_room(self, pair: Pair, one: Subscription, compiled: PropertyFilter) -> None:
+    def _check_room(self, pair: Pair, compiled: PropertyFilter) -> None:
         known = self._entries.get(pair)
-        added = _ENTRY_BYTES + filter_bytes(one.expression, compiled)
+        added = _ENTRY_BYTES + compiled.size
         added -= _bytes(known) if known is not None else 0
         most = self._limit_bytes()
         while self.bytes + added > most and self._dead:
@@ -196,6 +195,8 @@ class _RetryFilter:
     """Messages of a retry topic, by the filters of the topics that they came from."""
 
     __slots__ = ("_filters", "_group", "cost")
+    # The filters are the table's.
+    size = 0
 
     def __init__(self, filters: FilterTable, group: str) -> None:
         self._filters = filters
@@ -210,4 +211,4 @@ class _RetryFilter:
 
 
 def _bytes(entry: ConsumerFilter) -> int:
-    return _ENTRY_BYTES + filter_bytes(entry.expression, entry.compiled)
+    return _ENTRY_BYTES + entry.compiled.size

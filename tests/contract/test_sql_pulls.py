@@ -175,8 +175,57 @@ async def test_a_pull_waits_and_gets_what_matches(wire: Wire) -> None:
     await send_numbers(wire, "Held", 1)
     waiting = asyncio.create_task(wire.await_message("Held", 1, subscription="n > 3", **SQL))
     # In order for its connection: it is stored behind the pull's first look.
-    await send(wire, "Held", "yes", {"n": "4"})
+    await asyncio.create_task(send(wire, "Held", "yes", {"n": "4"}))
     assert bodies(await waiting) == ["yes"]
+
+
+async def test_a_waiting_pull_is_not_answered_for_what_it_does_not_want(wire: Wire) -> None:
+    await send_numbers(wire, "Judged", 1)
+    await heartbeat(wire, "JG", {"Judged": ("SQL92", "n > 10")})
+    by_group = {"queueOffset": 1, "sysFlag": 2, "suspendTimeoutMillis": 8000}
+    waiting = [
+        asyncio.create_task(wire.await_message("Judged", 1, subscription="n > 10", **SQL)),
+        asyncio.create_task(group_pull(wire, "JG", "Judged", **by_group)),
+    ]
+    for number in range(2, 8):
+        await asyncio.create_task(send(wire, "Judged", str(number), {"n": str(number)}))
+    # Another pull, that was judged and answered behind them.
+    assert bodies(await wire.pull("Judged", 1))[-1] == "7"
+    assert [one.result() for one in waiting if one.done()] == []
+    await send(wire, "Judged", "11", {"n": "11"})
+    for answer in await asyncio.gather(*waiting):
+        assert bodies(answer) == ["11"]
+        assert next_offset(answer) == 8
+
+
+async def test_a_waiting_pull_ends_with_its_time(wire: Wire) -> None:
+    await send_numbers(wire, "Expires", 1)
+    waits = {"sysFlag": 6, "suspendTimeoutMillis": 300}
+    waiting = asyncio.create_task(wire.pull("Expires", 1, subscription="n > 10", **SQL, **waits))
+    await asyncio.create_task(send(wire, "Expires", "no", {"n": "2"}))
+    answer = await waiting
+    assert (answer.code, next_offset(answer)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 2)
+
+
+async def test_many_waiting_expressions_keep_nobody_else_waiting(wire: Wire) -> None:
+    """Each its own; a message that all but one do not want. So many are too dear to be judged where
+    they wait: some are answered that there is nothing for them."""
+    await send_numbers(wire, "Many", 1)
+    tasks = [
+        asyncio.create_task(
+            wire.await_message("Many", 1, subscription=f"n = {number} AND TAGS IS NULL", **SQL)
+        )
+        for number in range(2_000)
+    ]
+    await wire.send("Other", b"first")
+    plain = asyncio.create_task(wire.await_message("Other", 1))
+    await asyncio.create_task(wire.send("Other", b"second"))
+    assert bodies(await plain) == ["second"]
+    await send(wire, "Many", "wanted", {"n": "1999"})
+    assert bodies(await tasks[1999]) == ["wanted"]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_expressions_can_be_turned_off() -> None:

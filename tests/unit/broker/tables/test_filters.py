@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from aerobee.broker import expressions as module
-from aerobee.broker.expressions import ExpressionLimits, Expressions, filter_bytes
+from aerobee.broker.expressions import ExpressionLimits, Expressions
 from aerobee.broker.tables.filters import ConsumerFilter, FilterTable
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters import sql_filter
@@ -117,7 +117,7 @@ def test_dead_filters_are_forgotten_in_time(world: World) -> None:
 
 
 def test_the_dead_make_room_and_then_it_is_refused() -> None:
-    one = 1024 + filter_bytes("a > 1", drive(World().expressions.compiled("SQL92", "a > 1")))
+    one = 1024 + drive(World().expressions.compiled("SQL92", "a > 1")).size
     world = World(limit_bytes=3 * one)
     for group in ("g1", "g2", "g3"):
         world.beat(group, 1, T="a > 1")
