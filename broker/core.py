@@ -15,6 +15,7 @@ from functools import partial
 
 from aerobee.broker.delay.progress import DelayProgress
 from aerobee.broker.delay.service import ScheduleMessageService
+from aerobee.broker.expressions import ExpressionLimits, Expressions
 from aerobee.broker.messages.acks import Acks
 from aerobee.broker.messages.held_pulls import HeldPulls
 from aerobee.broker.messages.pull import PullProcessor
@@ -41,6 +42,7 @@ from aerobee.broker.scheduler import Saver, Scheduler
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
+from aerobee.broker.tables.filters import FilterTable
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.light_queues import LightGroupTable, LightTopicTable, load_offsets
 from aerobee.broker.tables.offsets import Admission, committed_by_queue
@@ -59,6 +61,7 @@ from aerobee.store.message_store import MessageStore
 # Held pulls and waiting acks are looked at this often; a hold lasts at most this much too long.
 _SWEEP_S = 0.2
 _CLIENT_SWEEP_S = 10.0
+_FILTERS_KEPT_MS = 86_400_000
 # The first run of retention comes this many intervals after the start, when its rush is over.
 _RETENTION_FIRST_AFTER = 6
 
@@ -134,8 +137,24 @@ class BrokerCore:
             self.stats.group_warnings.bump,
             limit_bytes=lambda: settings.client_bytes,
         )
+        self._build_filters()
         self._locks = OrderLocks(settings.lock_lease_ms / 1000, self._loop.time)
         self._failed_messages = FailedMessages(self.topics, self.stats)
+
+    def _build_filters(self) -> None:
+        settings = self.settings
+        self.expressions = Expressions(
+            self._loop,
+            lambda: ExpressionLimits(
+                settings.max_sql_chars,
+                settings.max_sql_depth,
+                settings.max_sql_nodes,
+                settings.sql_filter_bytes,
+            ),
+        )
+        self.filters = FilterTable(
+            wall_clock_ms, _FILTERS_KEPT_MS, lambda: settings.sql_filter_bytes
+        )
 
     def _state_file(self, name: str) -> JsonStateFile:
         return JsonStateFile(os.path.join(self.settings.store_path, "config", name))
@@ -148,6 +167,7 @@ class BrokerCore:
             lambda: settings.held_pulls,
             lambda: settings.held_pull_bytes,
             self.turns,
+            store.properties_at,
         )
         self._reput = ReputService(loop, store, self.held, self.turns)
         self._appended = self._reput.after_append(settings)
@@ -242,6 +262,9 @@ class BrokerCore:
             self.held,
             self.stats,
             self._appended,
+            self.turns,
+            self.expressions,
+            self.filters,
         )
 
     def _after_durable(self) -> None:
@@ -254,7 +277,14 @@ class BrokerCore:
     def _build_routers(self) -> None:
         settings, store = self.settings, self.store
         self._client_requests = ClientRequests(
-            settings, self.clients, self.topics, self.groups, self.turns, self._bodies
+            settings,
+            self.clients,
+            self.topics,
+            self.groups,
+            self.turns,
+            self._bodies,
+            self.expressions,
+            self.filters,
         )
         query = QueryProcessor(
             store, settings.query_max_messages, settings.unique_query_max_messages
@@ -386,6 +416,7 @@ class BrokerCore:
         every(_SWEEP_S, "held pulls", self.held.sweep)
         every(_SWEEP_S, "waiting acks", self.acks.expire)
         every(_CLIENT_SWEEP_S, "silent clients", self._client_requests.expire)
+        every(_CLIENT_SWEEP_S, "dead filters", self.filters.forget_dead)
         every(settings.lock_lease_ms / 1000, "order locks", self._locks.sweep)
         every(Saver.LOOK_S, "consumer offsets", self._offsets_saver.look)
         every(Saver.LOOK_S, "delay progress", self._progress_saver.look)

@@ -113,6 +113,7 @@ class MessageStore:
         self.wait_durable = self._sync.wait
         reader, search = self._reader, self._search
         self.get, self.get_steps = reader.get, reader.get_steps
+        self.get_judged, self.properties_at = reader.get_judged, reader.properties_at
         self.is_in_memory = reader.is_in_memory
         self.record_at, self.records_from = reader.record_at, reader.records_from
         self.query, self.query_steps = search.query, search.query_steps

@@ -58,7 +58,8 @@ ORDER: dict[str, tuple[str, ...]] = {
     ),
     "nameserver": ("kv", "routes", "bodies", "requests", "server"),
     "broker": (
-        *("stats", "unsupported", "router", "workers", "scheduler", "tables"),
+        *("stats", "unsupported", "router", "workers", "scheduler"),
+        *("expressions", "tables"),
         *("registration", "delay", "messages", "staging", "transactions", "requests"),
         *("core", "monitoring", "daemon", "process"),
     ),

@@ -117,6 +117,7 @@ def add_limits(
         "client_bytes": lambda: core.clients.bytes,
         "client_calls": lambda: max(len(core.client_calls), core.client_calls.requests),
         "pending_transactions": lambda: core.transactions.pending,
+        "sql_filter_bytes": lambda: max(core.filters.bytes, core.expressions.bytes),
         "max_topics": lambda: len(core.topics),
         "max_groups": lambda: len(core.groups),
         "max_offsets": lambda: core.offsets.count(),
@@ -138,6 +139,7 @@ def _tables(settings: Settings, core: BrokerCore) -> list[Number]:
         ("rocketmq_consumer_group_number", "Consumer groups", len(core.groups)),
         ("aerobee_clients", "Connections that are in some group", len(core.clients)),
         ("aerobee_held_pulls", "Pulls waiting for a message", len(core.held)),
+        ("aerobee_filters", "SQL92 filters of consumer groups", len(core.filters)),
         ("aerobee_waiting_acks", "Sends waiting for their sync", len(core.acks)),
         (
             "aerobee_client_calls_waiting",

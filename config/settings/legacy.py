@@ -113,12 +113,6 @@ class LegacySettings:
     filter_consumers: int = _idle(32, "expectConsumerNumUseFilter", _FILTER)
     filter_error_percent: int = _idle(20, "maxErrorRateOfBloomFilter", _FILTER)
     filter_clean_interval_ms: int = _idle(86_400_000, "filterDataCleanTimeSpan", _FILTER)
-    filter_retry: bool = _idle(
-        False, "filterSupportRetry", "Filters of retry topics come with SQL subscriptions."
-    )
-    property_filter: bool = _idle(
-        False, "enablePropertyFilter", "SQL92 subscriptions come later, and will not need a switch."
-    )
     detail_stat: bool = _idle(True, "enableDetailStat", "Counting is cheap enough to be always on.")
     delete_unused_stats: bool = _idle(
         False, "autoDeleteUnusedStats", "Counters go when their topic or group is deleted."

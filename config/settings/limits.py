@@ -269,6 +269,57 @@ class LimitSettings:
             bytes_each=1,
         ),
     )
+    max_sql_chars: int = setting(
+        8192,
+        unit="characters",
+        within=(64, 65_536),
+        why="Longest SQL92 expression of a consumer. Compiling takes 2 us a character, in steps.",
+        live=True,
+        limit=Limit(
+            "the SQL92 expression of a consumer",
+            "code 23 with the reason; a heartbeat is taken, and its pulls get code 27",
+            'aerobee_refused_requests_total{reason="subscription_parse_failed"}',
+        ),
+    )
+    max_sql_depth: int = setting(
+        64,
+        unit="levels",
+        within=(1, 100),
+        why="Most operators and parentheses of a SQL92 expression within each other.",
+        live=True,
+        limit=Limit(
+            "the levels of a SQL92 expression",
+            "code 23 with the reason, as above",
+            'aerobee_refused_requests_total{reason="subscription_parse_failed"}',
+        ),
+    )
+    max_sql_nodes: int = setting(
+        512,
+        unit="operands and operators",
+        within=(1, 65_536),
+        why="""Most operands and operators of a SQL92 expression, each of which costs 0.3 us for
+        every message that it judges; a list of IN counts as one.""",
+        live=True,
+        limit=Limit(
+            "operands and operators of a SQL92 expression",
+            "code 23 with the reason, as above",
+            'aerobee_refused_requests_total{reason="subscription_parse_failed"}',
+        ),
+    )
+    sql_filter_bytes: int = setting(
+        64 * _MIB,
+        within=(1 * _MIB, I32_MAX),
+        why="""Memory that the filters of SQL92 consumers may take, those that left within a day
+        included; and again what the expressions that were compiled last may take. Filters of
+        consumers that left make room for new ones; then a heartbeat that brings one is refused.""",
+        live=True,
+        limit=Limit(
+            "compiled SQL92 expressions: those of consumer groups, and the last ones of pulls",
+            "the oldest ones of pulls go; a heartbeat with a new one gets code 1 with the reason",
+            'aerobee_limit_used_ratio{limit="limits.sql_filter_bytes"}',
+            bytes_each=2,
+        ),
+    )
     max_request_bytes: int = setting(
         2 * _MIB,
         within=(64 * _KIB, 256 * _MIB),

@@ -6,7 +6,7 @@ example, are skipped here too, so that what is stored means the same to every cl
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
 NAME_SEPARATOR = "\x01"
@@ -63,6 +63,8 @@ SYSTEM_PROPERTIES = frozenset(
 )
 
 _UNIQUE_KEY_ENTRY = PROPERTY_UNIQUE_KEY.encode() + b"\x01"
+# Bytes times names that looking for each name by itself may take: 60 us.
+_MOST_LOOKED_AT = 65_536
 _NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
 # A queue's units of 20 bytes have 64-bit positions.
 _MOST_QUEUE_OFFSETS = (1 << 63) // 20
@@ -82,6 +84,35 @@ def decode_properties(text: str | bytes | memoryview) -> dict[str, str]:
         if name and value:
             properties[name] = value
     return properties
+
+
+def property_marks(names: Iterable[str]) -> tuple[tuple[str, bytes], ...]:
+    """What `chosen_properties` finds these properties by."""
+    return tuple([(name, b"\x02%b\x01" % name.encode()) for name in names])
+
+
+def chosen_properties(
+    encoded: bytes, marks: Collection[tuple[str, bytes]]
+) -> Mapping[str, str | None]:
+    """Those of the properties that have such a name, and perhaps others: a few among many, for
+    readers of many records. Bytes that are not UTF-8 are replaced, as Java readers do."""
+    if len(encoded) * len(marks) <= _MOST_LOOKED_AT:
+        text = b"\x02" + encoded
+        chosen: dict[str, str] = {}
+        for name, mark in marks:
+            # The last one counts.
+            start = text.rfind(mark)
+            if start < 0:
+                continue
+            start += len(mark)
+            end = text.find(b"\x02", start)
+            value = text[start:] if end < 0 else text[start:end]
+            if not value:  # it does not count, and one before it may
+                break
+            chosen[name] = value.decode("utf-8", "replace")
+        else:
+            return chosen
+    return decode_properties(encoded.decode("utf-8", "replace"))
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:

@@ -54,6 +54,8 @@ SETTINGS: dict[str, int] = {
     "max_offsets": 500_000,
     "max_message_bytes": 4 * MIB,
     "max_request_bytes": 2 * MIB,
+    "max_sql_chars": 8_192,
+    "max_sql_nodes": 512,
     "max_inflated_bytes": 16 * MIB,
     "max_kv_bytes": 8 * MIB,
     "connections": 10_000,
@@ -356,15 +358,34 @@ def _resumed(full: Full) -> list[list[Request]]:
     return [[Request(Code.RESUME_CHECK_HALF_MESSAGE, ext)]]
 
 
+def _expression(full: Full, number: int = 0) -> str:
+    """As many comparisons as may be, none of which any message meets; `number` tells it from
+    others."""
+    count = (full.most(SETTINGS["max_sql_nodes"]) - 1) // 3
+    text = " OR ".join([f"k{one} = {number}" for one in range(count)])
+    return text[: full.most(SETTINGS["max_sql_chars"])]
+
+
+def _listed(full: Full) -> str:
+    """As many values as have room."""
+    values = ",".join(["''"] * ((full.most(SETTINGS["max_sql_chars"]) - len("k IN ()")) // 3))
+    return f"k IN ({values})"
+
+
 def _pulls(code: int) -> Inputs:
     def inputs(full: Full) -> list[list[Request]]:
         ext = {**_fields(code), "maxMsgNums": str(SETTINGS["transfer_count_bulk"])}
         ext["subscription"] = "*"
         tags = "||".join(f"{number:x}" for number in _many(full, HEADER, 6))
+        sql = {**ext, "expressionType": "SQL92"}
         return [
             [Request(code, {**ext, "maxMsgBytes": str(4 * MIB)})],
             [Request(code, {**ext, "subscription": tags}, answer=20)],
             [Request(code, {**ext, "queueId": "1"})],
+            *[
+                [Request(code, {**sql, "subscription": text}, answer=20)]
+                for text in (_expression(full), _listed(full))
+            ],
         ]
 
     return inputs
@@ -401,7 +422,8 @@ def _cut(full: Full, entries: list[Any]) -> list[Any]:
 
 
 def _heartbeats(full: Full) -> list[list[Request]]:
-    """Of many producers; of many groups, each with some topics; with many tags."""
+    """Of many producers; of many groups, each with some topics; with many tags; with many
+    expressions."""
     most = full.most(LIST)
     producers = [{"groupName": f"P{number}"} for number in range(most)]
     # So many topics of each, and tags of each topic, that a body has room for as many as may be.
@@ -414,6 +436,21 @@ def _heartbeats(full: Full) -> list[list[Request]]:
         {"clientID": "c2", "producerDataSet": [], "consumerDataSet": _cut(full, groups)},
         {"clientID": "c3", "producerDataSet": [], "consumerDataSet": tags},
     ]
+    chosen = [
+        {
+            **_subscription(name, 0),
+            "expressionType": "SQL92",
+            "subString": _expression(full, number),
+        }
+        for number, name in enumerate(full.topics[:most])
+    ]
+    bodies.append(
+        {
+            "clientID": "c5",
+            "producerDataSet": [],
+            "consumerDataSet": [_consumer("SG", _cut(full, chosen))],
+        }
+    )
     return [[Request(Code.HEART_BEAT, {}, body)] for body in (*map(_json, bodies), _odd(full))]
 
 
@@ -435,8 +472,15 @@ def _unregistered(full: Full) -> list[list[Request]]:
 
 def _checked_config(full: Full) -> list[list[Request]]:
     subscription = _subscription(TOPIC, full.most(LIST))
-    body = _json({"clientId": "c1", "group": GROUP, "subscriptionData": subscription})
-    return [[Request(Code.CHECK_CLIENT_CONFIG, {}, body)]]
+    asked = [
+        subscription,
+        *[
+            {**subscription, "tagsSet": [], "expressionType": "SQL92", "subString": text}
+            for text in (_expression(full), _listed(full))
+        ],
+    ]
+    bodies = [_json({"clientId": "c1", "group": GROUP, "subscriptionData": one}) for one in asked]
+    return [[Request(Code.CHECK_CLIENT_CONFIG, {}, body)] for body in bodies]
 
 
 def _locks(code: int) -> Inputs:

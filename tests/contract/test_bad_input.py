@@ -356,10 +356,17 @@ async def test_a_broken_heartbeat_is_refused(wire: Wire, body: bytes) -> None:
     assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_an_sql_pull_says_that_it_is_not_supported(wire: Wire) -> None:
+async def test_a_wrong_expression_in_a_pull_is_refused_with_its_place(wire: Wire) -> None:
     await wire.send("Sql")
-    pulled = await wire.pull("Sql", expressionType="SQL92", subscription="a > 1")
-    refused(pulled, ResponseCode.SYSTEM_ERROR, "SQL92")
+    for kind, expression, why in (
+        ("SQL92", "a >> 1", "at character 4"),
+        ("SQL92", "a = 1 AND b > 'x'", "at character 15"),
+        ("SQL92", "", "empty"),
+        ("SQL92", "x" * 9_000, "limits.max_sql_chars"),
+        ("CEL", "a", "TAG or SQL92"),
+    ):
+        pulled = await wire.pull("Sql", expressionType=kind, subscription=expression)
+        refused(pulled, ResponseCode.SUBSCRIPTION_PARSE_FAILED, why)
 
 
 # --- frames ---------------------------------------------------------------------------------------
