@@ -15,6 +15,8 @@ from functools import partial
 
 from aerobee.broker.delay.progress import DelayProgress
 from aerobee.broker.delay.service import ScheduleMessageService
+from aerobee.broker.delay.timer import TimerRules, TimerService
+from aerobee.broker.delay.timer_progress import TimerProgress
 from aerobee.broker.expressions import ExpressionLimits, Expressions
 from aerobee.broker.messages.acks import Acks
 from aerobee.broker.messages.held_pulls import HeldPulls
@@ -190,6 +192,7 @@ class BrokerCore:
             wall_clock_ms,
             count_deliveries=settings.schedule_message_stats,
         )
+        self._build_timer()
         self.staging = Staging(
             settings,
             loop,
@@ -218,6 +221,39 @@ class BrokerCore:
             lambda: self.acks.broken,
         )
 
+    def _build_timer(self) -> None:
+        """What delivers at any time; `timer.put` stores all that is not to be delivered at once."""
+        settings, store = self.settings, self.store
+        self._timer_progress = TimerProgress(
+            self._state_file("timerProgress.json"), lambda: store.durable, store.sync_soon
+        )
+        self._timer_saver = Saver(
+            self._loop,
+            "timer progress",
+            self._timer_progress,
+            settings.flush_delay_offset_interval_ms / 1000,
+            self._state_pool,
+        )
+        self.timer = TimerService(
+            self._loop,
+            store,
+            self._timer_progress,
+            self.stats,
+            self._appended,
+            wall_clock_ms,
+            self.delays.put,
+            TimerRules(
+                lambda: settings.timer_enabled,
+                lambda: settings.timer_max_delay_seconds * 1000,
+                lambda: timer_window_ms(settings),
+            ),
+        )
+
+    def _save_last(self) -> None:
+        """The store has closed: what it has is durable."""
+        self.delays.save_last()
+        self.timer.save_last()
+
     def _build_messages(self) -> None:
         settings, store = self.settings, self.store
         reply = self._send_answers = SendReply(settings.region_id, settings.trace_on)
@@ -234,14 +270,15 @@ class BrokerCore:
             durable=self.acks.on_durable,
             committed=self.acks.on_durable,
             broken=self.acks.on_broken,
-            closing=self.delays.save_last,
+            closing=self._save_last,
         )
         self._send = SendProcessor(
             settings,
             self.identity,
             store,
-            self.delays.put,
+            self.timer.put,
             self.transactions.prepare,
+            self.timer.asks_for_time,
             self.topics,
             self.groups,
             self.acks,
@@ -420,6 +457,7 @@ class BrokerCore:
         every(settings.lock_lease_ms / 1000, "order locks", self._locks.sweep)
         every(Saver.LOOK_S, "consumer offsets", self._offsets_saver.look)
         every(Saver.LOOK_S, "delay progress", self._progress_saver.look)
+        every(Saver.LOOK_S, "timer progress", self._timer_saver.look)
         every(1.0, "rates", store.stats_service.sample)
         every(SAMPLE_S, "traffic", self._traffic.sample)
         every(1.0, "mending queues", store.repair_queues)
@@ -433,6 +471,7 @@ class BrokerCore:
             first_s=_RETENTION_FIRST_AFTER * clean_s,
         )
         self.delays.start()
+        self.timer.start()
 
     def complete_tables(self) -> None:
         """Add to tables that are those of their backups what the store knows and they do not.
@@ -457,6 +496,7 @@ class BrokerCore:
         """Answer the held pulls, write what is only in memory. The servers are closed already.
         Raises OSError when the offsets cannot be written."""
         self.delays.close()
+        self.timer.close()
         self.held.release_all()
         self.staging.close()
         self.transactions.close()
@@ -466,10 +506,17 @@ class BrokerCore:
             await self.transactions.save_progress()
             # The places that become durable from now on are written by the store at its end.
             await self._progress_saver.close()
+            await self._timer_saver.close()
         finally:
             await self._offsets_saver.close()
             self._state_pool.shutdown()
             self._bodies.close()
+
+
+def timer_window_ms(settings: Settings) -> int:
+    """How far ahead a waiting record is left alone: it has to outlive retention by far."""
+    seconds = min(settings.timer_roll_window_seconds, settings.retention_hours * 3600 // 2)
+    return seconds * 1000
 
 
 def _patience_s(settings: Settings) -> dict[int, float]:

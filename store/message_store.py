@@ -46,6 +46,7 @@ from aerobee.store.reading.delay_queues import DelayQueues
 from aerobee.store.reading.lookup import EntryLookup
 from aerobee.store.reading.reader import CHECKED_BELOW, Reader, ReadLimits
 from aerobee.store.reading.search import Search
+from aerobee.store.reading.timer_queues import TimerQueues
 from aerobee.store.recovery.cross_check import CrossCheck
 from aerobee.store.recovery.report import Progress
 from aerobee.store.retention.queue_cleaning import QueueCleaner
@@ -267,6 +268,7 @@ class MessageStore:
         )
         self._search = Search(self._queues, parts.index, self._reader, settings.query_max_messages)
         self.delays = DelayQueues(self._queues, self._reader, parts.levels)
+        self.timers = TimerQueues(self._queues, self._reader)
         self._queue_repair = QueueRepair(
             parts.segments,
             parts.queues,

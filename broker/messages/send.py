@@ -4,9 +4,9 @@ Checks the topic, the queue and what the message asks for; builds the record to 
 either answers at once (ASYNC_FLUSH, or `WAIT=false`) or leaves the answer to `acks.py`, which sends
 it when the message is durable. Refusals change nothing in the store.
 
-A message with a delay level is stored where it waits (`delay/service.py`), under the checks of its
-own topic; the answer names its own queue, and its place in the delay queue. So is a transactional
-one, as a half message that no consumer of its topic sees before its commit
+A message with a delay level or a time of its own is stored where it waits (`delay/`), under the
+checks of its own topic; the answer names its own queue, and its place in the one where it waits. So
+is a transactional one, as a half message that no consumer of its topic sees before its commit
 (`transactions/transactions.py`).
 """
 
@@ -50,8 +50,8 @@ from aerobee.protocol.message.record_layout import (
 )
 from aerobee.protocol.names import (
     NO_SEND_TOPICS,
+    OWN_TOPICS,
     RETRY_PREFIX,
-    STAGE_TOPIC,
     check_topic_name,
     dlq_topic,
 )
@@ -87,8 +87,9 @@ class Destination(NamedTuple):
 
 
 class SendProcessor:
-    """Stores what producers send; `put_delayed` and `put_half` store what waits. Loop thread
-    only."""
+    """Stores what producers send; `put_delayed` and `put_half` store what waits, `asks_for_time`
+    says of stored properties whether they ask for a time that is still to come. Loop thread only.
+    """
 
     def __init__(
         self,
@@ -97,6 +98,7 @@ class SendProcessor:
         store: MessageStore,
         put_delayed: Callable[[StoreMessage], PutResult],
         put_half: Callable[[StoreMessage], PutResult],
+        asks_for_time: Callable[[bytes], bool],
         topics: TopicTable,
         groups: GroupTable,
         acks: Acks,
@@ -112,6 +114,7 @@ class SendProcessor:
         self._store = store
         self._put_delayed = put_delayed
         self._put_half = put_half
+        self._asks_for_time = asks_for_time
         self._topics = topics
         self._groups = groups
         self._acks = acks
@@ -144,7 +147,7 @@ class SendProcessor:
                     "is slower than what is sent; try again later",
                 )
             topic = self._topics.get(header.topic)
-            if topic is None and header.topic != STAGE_TOPIC:
+            if topic is None and header.topic not in OWN_TOPICS:
                 creation = self.create_topic(header)
                 return self._when_made(creation, connection, command)
             if topic is None or topic.name in NO_SEND_TOPICS:
@@ -235,6 +238,7 @@ class SendProcessor:
         if (
             properties.transactional
             or properties.delay_level > 0
+            or properties.timed
             or topic_name.startswith(RETRY_PREFIX)
         ):
             destination = self._destination(command, header, properties, queue_id)
@@ -287,6 +291,8 @@ class SendProcessor:
             raise BadRequest.illegal_message(
                 "a batch cannot carry a delay level or be transactional"
             )
+        if shared.timed:
+            raise _timed_batch()
         if topic.name.startswith(RETRY_PREFIX):
             raise BadRequest.illegal_message("batch request does not support retry topics")
         if len(command.body) > self._settings.max_message_bytes:
@@ -362,6 +368,8 @@ class SendProcessor:
             properties = stored_properties(
                 own.decode("utf-8", "replace"), self._cluster, keep_wait=True, check_delay=False
             )
+            if properties.timed:
+                raise _timed_batch()
             stored = join_properties(without_own(own), shared.encoded)
             tags_code, keys = properties.tags_code, properties.keys
             if shared.tags_code or shared.keys:
@@ -418,7 +426,11 @@ class SendProcessor:
         if topic.startswith(RETRY_PREFIX) and self._is_dead(command, header):
             dead_letters = dlq_topic(topic[len(RETRY_PREFIX) :])
             return Destination(dead_letters, 0, properties, delayed=False, dead=True)
-        delayed = properties.delay_level > 0 and not header.sys_flag & SYS_TRANSACTION_PREPARED
+        # A time is checked of half messages too, which wait for it when they are committed.
+        waits = (properties.timed and self._asks_for_time(properties.encoded)) or (
+            properties.delay_level > 0
+        )
+        delayed = waits and not header.sys_flag & SYS_TRANSACTION_PREPARED
         if delayed:
             # As the reference: the text is made again from all properties, WAIT among them.
             properties = stored_properties(header.properties, self._cluster, keep_wait=True)
@@ -461,6 +473,13 @@ class SendProcessor:
     def _note_dead(self, header: SendMessageHeader) -> None:
         group = header.topic[len(RETRY_PREFIX) :]
         self._failed.dead_lettered(group, header.topic, decode_properties(header.properties))
+
+
+def _timed_batch() -> BadRequest:
+    return BadRequest.illegal_message(
+        "timer message illegal: a batch cannot carry a delivery time (TIMER_DELIVER_MS, "
+        "TIMER_DELAY_SEC, TIMER_DELAY_MS, __STARTDELIVERTIME); send its messages one by one"
+    )
 
 
 def refused_without_buffer(handle: Handler, store: MessageStore, stats: BrokerStats) -> Handler:

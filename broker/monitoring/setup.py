@@ -13,6 +13,7 @@ from functools import partial
 
 from aerobee import __version__
 from aerobee.broker.core import BrokerCore
+from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.monitoring import broker_metrics, client_metrics, store_metrics
 from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.http import HttpServer
@@ -74,6 +75,7 @@ def add_broker(
         partial(_recovery, store.recovery),
         partial(_scrub, store),
         partial(_staging, core.staging),
+        partial(_timer, core.timer),
     )
     metrics.add("clients", client_metrics.clients, core.clients)
     read_queues = partial(_read_queues, core)
@@ -248,6 +250,47 @@ def _staging(staging: Staging) -> list[Number]:
             "aerobee_staged_rows_lost_total",
             "Rows of decided batches that could not be published; the log names them",
             publisher.lost_rows,
+        ),
+    ]
+
+
+def _timer(timer: TimerService) -> list[Number]:
+    counts = timer.counts
+    return [
+        (
+            "aerobee_timer_messages",
+            "Records that wait for a time of their own",
+            timer.pending(),
+        ),
+        (
+            "aerobee_timer_late_seconds",
+            "For how long the first of them has been due",
+            timer.late_s(),
+        ),
+        (
+            "aerobee_timer_delivered_messages_total",
+            "Messages delivered at a time of their own",
+            counts.delivered,
+        ),
+        (
+            "aerobee_timer_rolled_messages_total",
+            "Records stored again because their time is further ahead than they are kept",
+            counts.rolled,
+        ),
+        (
+            "aerobee_timer_lost_messages_total",
+            "Records that were gone or damaged when their time came; the log names them",
+            counts.lost,
+        ),
+        (
+            "aerobee_timer_passed_over_messages_total",
+            "Messages that can never be stored where they go; the log names them",
+            counts.passed_over,
+        ),
+        (
+            "aerobee_timer_put_failures_total",
+            "Times a due message could not be stored and was tried again",
+            counts.put_failures,
         ),
     ]
 

@@ -60,6 +60,30 @@ class DeliverySettings:
         effect="never",
         why="Failed deliveries after which a level waits. Here it waits after the first.",
     )
+    timer_enabled: bool = setting(
+        True,
+        "timerWheelEnable",
+        live=True,
+        why="""Take messages with a delivery time of their own (TIMER_DELIVER_MS and the like). Off,
+        they are refused, and never delivered at once; those that wait already are delivered.""",
+    )
+    timer_max_delay_seconds: int = setting(
+        40 * 86_400,
+        "timerMaxDelaySec",
+        within=(1, 40 * 86_400),
+        live=True,
+        why="""The furthest that a delivery time may be ahead; what asks for more is refused.
+        RocketMQ 5: 3 days.""",
+    )
+    timer_roll_window_seconds: int = setting(
+        2 * 86_400,
+        "timerRollWindowSlot",
+        within=(2, 40 * 86_400),
+        live=True,
+        why="""A message whose time is further ahead is stored again in the last quarter of this
+        time, so that it outlives the segment it lies in. Never more than half of retention.hours is
+        used. RocketMQ 5 counts slots of a second.""",
+    )
     reject_transactions: bool = setting(
         False, "rejectTransactionMessage", why="Refuse transactional messages, with code 16."
     )

@@ -46,6 +46,23 @@ PROPERTY_PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 PROPERTY_ARRIVE_TIME = "ARRIVE_TIME"
 #: The MSG_TYPE of a reply; no other message has one.
 REPLY_TYPE = "reply"
+#: When a message is to be delivered: seconds or milliseconds from now, or ms since 1970, which is
+#: also what the last one, of another SDK, says.
+PROPERTY_TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+PROPERTY_TIMER_DELAY_MS = "TIMER_DELAY_MS"
+PROPERTY_TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+PROPERTY_START_DELIVER_TIME = "__STARTDELIVERTIME"
+#: The broker's own: when the waiting record is to be looked at (store/FORMAT.md 12.4).
+PROPERTY_TIMER_OUT_MS = "TIMER_OUT_MS"
+#: Of a cancel: the UNIQ_KEY of the message that is not to be delivered.
+PROPERTY_TIMER_DEL_UNIQUE_KEY = "TIMER_DEL_UNIQKEY"
+#: By what a client asks for a time, the one that counts first.
+TIMER_PROPERTIES = (
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_START_DELIVER_TIME,
+)
 
 #: Names that clients and brokers use among themselves, those of 5.x included
 #: (protocol/WIRE.md 6.8); all others are the application's own.
@@ -57,6 +74,7 @@ SYSTEM_PROPERTIES = frozenset(
     TRANSACTION_CHECK_TIMES CHECK_IMMUNITY_TIME_IN_SECONDS INSTANCE_ID CORRELATION_ID
     REPLY_TO_CLIENT TTL ARRIVE_TIME PUSH_REPLY_TIME MSG_TYPE CLUSTER INNER_MULTI_DISPATCH
     INNER_MULTI_QUEUE_OFFSET __SHARDINGKEY TIMER_DELAY_SEC TIMER_DELAY_MS TIMER_DELIVER_MS
+    TIMER_OUT_MS TIMER_DEL_UNIQKEY
     __BORNHOST BORN_TIMESTAMP DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID POP_CK 1ST_POP_TIME INNER_NUM
     INNER_BASE __CRC32# TRACE_CONTEXT
     """.split()  # noqa: SIM905  read as a table of words
