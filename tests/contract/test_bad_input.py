@@ -269,7 +269,7 @@ async def test_an_unknown_code_is_not_supported(wire: Wire) -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (324, "SEND_REPLY_MESSAGE (request-reply) is not served by this version"),
+        (25, "UPDATE_BROKER_CONFIG (changing settings from afar) is not served by this version"),
         (50, "UPDATE_AND_CREATE_ACL_CONFIG (access control) is not served by this version"),
         (200_050, "POP_MESSAGE (POP consumption of RocketMQ 5) is not served by this version"),
         (105, "GET_ROUTEINFO_BY_TOPIC is for a name server, and this is a broker's port"),
