@@ -119,7 +119,9 @@ class LegacySettings:
     property_filter: bool = _idle(
         False, "enablePropertyFilter", "SQL92 subscriptions come later, and will not need a switch."
     )
-    detail_stat: bool = _idle(True, "enableDetailStat", "Counting is cheap enough to be always on.")
+    detail_stat: bool = _idle(
+        True, "enableDetailStat", "Counting by queue is cheap enough to be always on."
+    )
     delete_unused_stats: bool = _idle(
         False, "autoDeleteUnusedStats", "Counters go when their topic or group is deleted."
     )
