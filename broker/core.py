@@ -57,7 +57,7 @@ from aerobee.protocol.bodies.routes import PERM_WRITE
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.headers.send import SendReply
 from aerobee.protocol.names import is_light
-from aerobee.remoting.turns import Turns
+from aerobee.remoting.turns import Spread, Turns
 from aerobee.store.message_store import MessageStore
 
 # Held pulls and waiting acks are looked at this often; a hold lasts at most this much too long.
@@ -459,7 +459,7 @@ class BrokerCore:
         every(Saver.LOOK_S, "delay progress", self._progress_saver.look)
         every(Saver.LOOK_S, "timer progress", self._timer_saver.look)
         every(1.0, "rates", store.stats_service.sample)
-        every(SAMPLE_S, "traffic", self._traffic.sample)
+        every(SAMPLE_S, "traffic", Spread(self.turns, self._traffic.step).go_on)
         every(1.0, "mending queues", store.repair_queues)
         clean_s = settings.clean_interval_ms / 1000
         committed = partial(committed_by_queue, self._on_loop, self.offsets, self._delay_progress)

@@ -75,6 +75,21 @@ class TrafficCounts(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
+class QueueCounts:
+    """What was put into one queue, or a group got of it: messages, bytes; of the second how often,
+    and how long reading them took."""
+
+    messages: int = 0
+    size: int = 0
+    times: int = 0
+    spent_s: float = 0.0
+
+    @property
+    def counts(self) -> TrafficCounts:
+        return TrafficCounts(self.messages, self.size, 0)
+
+
+@dataclass(slots=True, eq=False)
 class TopicStats:
     """What came in for one topic and one kind of message. `bytes_in` are stored bytes."""
 
@@ -84,6 +99,7 @@ class TopicStats:
     bytes_in: int = 0
     failures: int = 0
     sizes: Buckets = field(default_factory=lambda: Buckets(MESSAGE_SIZE_BOUNDS))
+    queues: dict[int, QueueCounts] = field(default_factory=dict)
 
     @property
     def counts(self) -> TrafficCounts:
@@ -102,6 +118,7 @@ class ConsumerStats:
     messages_out: int = 0
     bytes_out: int = 0
     pulled: dict[int, int] = field(default_factory=dict)
+    queues: dict[int, QueueCounts] = field(default_factory=dict)
     sent_back: int = 0
     sent_to_dlq: int = 0
 
@@ -150,10 +167,10 @@ class BrokerStats:
     """All counters of one broker. `wall_clock` gives seconds since 1970."""
 
     __slots__ = (
-        "_consumers", "_light", "_limit", "_requests", "_served", "_topics", "client_calls",
-        "events",
-        "failures_without_topic", "get_found", "get_missed", "get_time_max_s", "group_warnings",
-        "handler_failures", "overflowed", "put_failures", "started_ms",
+        "_consumers", "_light", "_limit", "_other_queue", "_queue_count", "_requests", "_served",
+        "_topics", "client_calls", "events", "failures_without_topic", "get_found", "get_missed",
+        "get_time_max_s", "group_warnings", "handler_failures", "overflowed", "put_failures",
+        "started_ms",
     )  # fmt: skip
 
     def __init__(
@@ -165,6 +182,8 @@ class BrokerStats:
     ) -> None:
         """With `light`, light queues and groups are counted together, under their prefix."""
         self._limit = series_limit
+        self._queue_count = 0
+        self._other_queue = QueueCounts()
         self._topics: dict[tuple[str, str], TopicStats] = {}
         self._consumers: dict[tuple[str, str], ConsumerStats] = {}
         self._requests: dict[tuple[int, int, str, bool], RequestStats] = {}
@@ -230,11 +249,19 @@ class BrokerStats:
             calls = self.client_calls[code, outcome] = Buckets(CLIENT_CALL_BOUNDS)
         calls.add(seconds)
 
-    def stored(self, topic: TopicStats, messages: int, stored_bytes: int) -> None:
-        """`messages` of one append were stored; sizes are counted at their mean, as 5.x does."""
+    def stored(
+        self, topic: TopicStats, messages: int, stored_bytes: int, queue_id: int = 0
+    ) -> None:
+        """`messages` of one append were stored in a queue; sizes are counted at their mean, as 5.x
+        does."""
         topic.messages_in += messages
         topic.bytes_in += stored_bytes
-        topic.sizes.add(stored_bytes / messages, messages)
+        sizes = topic.sizes
+        sizes.counts[bisect_left(MESSAGE_SIZE_BOUNDS, stored_bytes / messages)] += messages
+        sizes.total += stored_bytes
+        queue = topic.queues.get(queue_id) or self._new_queue(topic.queues, queue_id)
+        queue.messages += messages
+        queue.size += stored_bytes
 
     def failed(self, topic: TopicStats | None = None) -> None:
         """A send was refused, or failed; `topic` is None when it named no topic there is."""
@@ -244,10 +271,23 @@ class BrokerStats:
         else:
             topic.failures += 1
 
-    def delivered(self, consumer: ConsumerStats, messages: int, stored_bytes: int) -> None:
-        """A pull answered with messages. One that found none adds to `get_missed` instead."""
+    def delivered(
+        self,
+        consumer: ConsumerStats,
+        messages: int,
+        stored_bytes: int,
+        queue_id: int = 0,
+        spent_s: float = 0.0,
+    ) -> None:
+        """A pull answered with messages of a queue, which took so long to read. One that found none
+        adds to `get_missed` instead."""
         consumer.messages_out += messages
         consumer.bytes_out += stored_bytes
+        queue = consumer.queues.get(queue_id) or self._new_queue(consumer.queues, queue_id)
+        queue.messages += messages
+        queue.size += stored_bytes
+        queue.times += 1
+        queue.spent_s += spent_s
         self.get_found += 1
 
     def pulled(self, group: str, topic: str) -> Mapping[int, int]:
@@ -269,14 +309,14 @@ class BrokerStats:
     def forget_topic(self, topic: str) -> None:
         """Drop the counters of a deleted topic; the totals keep what they counted."""
         for key in [key for key in self._topics if key[0] == topic]:
-            del self._topics[key]
+            self._queue_count -= len(self._topics.pop(key).queues)
         for pair in [pair for pair in self._consumers if pair[1] == topic]:
-            del self._consumers[pair]
+            self._queue_count -= len(self._consumers.pop(pair).queues)
 
     def forget_group(self, group: str) -> None:
         """Drop the counters of a deleted consumer group."""
         for pair in [pair for pair in self._consumers if pair[0] == group]:
-            del self._consumers[pair]
+            self._queue_count -= len(self._consumers.pop(pair).queues)
 
     def _new_topic(self, topic: str, message_type: str) -> TopicStats:
         if self._light:
@@ -294,6 +334,13 @@ class BrokerStats:
             self.overflowed.bump("consumer")
             group = topic = OTHER
         return self._consumers.setdefault((group, topic), ConsumerStats(group, topic))
+
+    def _new_queue(self, queues: dict[int, QueueCounts], queue_id: int) -> QueueCounts:
+        if self._queue_count >= self._limit:
+            self.overflowed.bump("queue")
+            return self._other_queue
+        self._queue_count += 1
+        return queues.setdefault(queue_id, QueueCounts())
 
     def _new_request(self, key: RequestKey) -> RequestStats:
         if key.response_code == _CODE_NOT_SUPPORTED or len(self._requests) >= self._limit:

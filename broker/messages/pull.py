@@ -118,6 +118,8 @@ class PullProcessor:
         self._slave_read = settings.slave_read
         # For pulls with maxMsgBytes; None treats them as any other.
         self._bulk = ReadLimits.bulk(settings) if settings.transfer_bytes_bulk else None
+        # How long the last read took; it is answered before there is another.
+        self._spent_s = 0.0
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -393,7 +395,7 @@ class PullProcessor:
         return result
 
     def _note_time(self, started: float) -> None:
-        spent_s = perf_counter() - started
+        self._spent_s = spent_s = perf_counter() - started
         if spent_s > self._stats.get_time_max_s:
             self._stats.get_time_max_s = spent_s
 
@@ -475,7 +477,7 @@ class PullProcessor:
         stats = self._stats
         if code == ResponseCode.SUCCESS:
             counters = stats.consumer(header.consumer_group, header.topic)
-            stats.delivered(counters, result.count, result.size)
+            stats.delivered(counters, result.count, result.size, header.queue_id, self._spent_s)
             counters.pulled[header.queue_id] = result.next_offset
             # One copy of what is served: a pull is 256 KiB (30 us of memcpy), a bulk one 4 MiB, and
             # the segment's pins end here instead of living as long as a slow reader's socket.

@@ -272,7 +272,9 @@ class SendProcessor:
         else:
             result = self._store.put(message)
             kind = MESSAGE_FIFO if _SHARDING_KEY in header.properties else MESSAGE_NORMAL
-            self._stats.stored(self._stats.topic(topic_name, kind), 1, result.size)
+            self._stats.stored(
+                self._stats.topic(topic_name, kind), 1, result.size, message.queue_id
+            )
             if destination is not None and destination.dead:
                 self._note_dead(header)
         msg_id = f"{self._msg_id_prefix}{result.log_offset:016X}"
@@ -307,7 +309,7 @@ class SendProcessor:
         if len(messages) == _LARGE_BATCH:
             return self._large_batch(connection, command, header, shared, chain(messages, made))
         result = self._store.put_batch(messages)
-        self._stats.stored(self._stats.topic(header.topic), result.count, result.size)
+        self._stats.stored(self._stats.topic(header.topic), result.count, result.size, queue_id)
         prefix = self._msg_id_prefix
         msg_ids = ",".join([f"{prefix}{offset:016X}" for offset in result.log_offsets])
         return self._answer(connection, command, result, msg_ids, queue_id, shared.wait)
@@ -344,8 +346,8 @@ class SendProcessor:
         except Exception:
             self._count_failure(command)
             raise
-        self._stats.stored(self._stats.topic(header.topic), result.count, result.size)
         queue_id = batch.first.queue_id
+        self._stats.stored(self._stats.topic(header.topic), result.count, result.size, queue_id)
         del batch
         msg_ids: list[str] = []
         prefix, offsets = self._msg_id_prefix, result.log_offsets

@@ -28,6 +28,7 @@ from unittest.mock import patch
 import pytest
 
 from aerobee.broker import workers
+from aerobee.broker.requests import consumers
 from aerobee.broker.router import Handler
 from aerobee.broker.scheduler import Scheduler
 from aerobee.broker.tables.state_file import JsonStateFile
@@ -219,6 +220,9 @@ def _by_themselves() -> Iterator[None]:
         patch.object(log, "level", logging.INFO),
         patch.object(Scheduler, "every", lambda *_arguments, **_options: None),
         patch.object(ConnectionSet, "_sweep", lambda _connections: None),
+        # The members of groups answer, however slow the machine.
+        patch.object(consumers, "STATUS_S", 1e6),
+        patch.object(consumers, "PASS_ON_S", 1e6),
     ):
         yield
 
