@@ -55,6 +55,7 @@ from aerobee.broker.workers import BodyReader, LoopCalls, WorkerAnswers
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.routes import PERM_WRITE
 from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.filters.bloom import BloomFilter
 from aerobee.protocol.headers.send import SendReply
 from aerobee.protocol.names import is_light
 from aerobee.remoting.turns import Spread, Turns
@@ -63,7 +64,8 @@ from aerobee.store.message_store import MessageStore
 # Held pulls and waiting acks are looked at this often; a hold lasts at most this much too long.
 _SWEEP_S = 0.2
 _CLIENT_SWEEP_S = 10.0
-_FILTERS_KEPT_MS = 86_400_000
+# RocketMQ's interval.
+_FILTERS_SAVED_S = 10.0
 # The first run of retention comes this many intervals after the start, when its rush is over.
 _RETENTION_FIRST_AFTER = 6
 
@@ -155,7 +157,14 @@ class BrokerCore:
             ),
         )
         self.filters = FilterTable(
-            wall_clock_ms, _FILTERS_KEPT_MS, lambda: settings.sql_filter_bytes
+            self._state_file("consumerFilter.json"),
+            BloomFilter(settings.filter_error_percent, settings.filter_groups),
+            wall_clock_ms,
+            settings.filter_keep_ms,
+            lambda: settings.sql_filter_bytes,
+        )
+        self._filters_saver = Saver(
+            self._loop, "filters", self.filters, _FILTERS_SAVED_S, self._state_pool
         )
 
     def _state_file(self, name: str) -> JsonStateFile:
@@ -458,6 +467,7 @@ class BrokerCore:
         every(Saver.LOOK_S, "consumer offsets", self._offsets_saver.look)
         every(Saver.LOOK_S, "delay progress", self._progress_saver.look)
         every(Saver.LOOK_S, "timer progress", self._timer_saver.look)
+        every(Saver.LOOK_S, "filters", self._filters_saver.look)
         every(1.0, "rates", store.stats_service.sample)
         every(SAMPLE_S, "traffic", Spread(self.turns, self._traffic.step).go_on)
         every(1.0, "mending queues", store.repair_queues)
@@ -507,6 +517,7 @@ class BrokerCore:
             # The places that become durable from now on are written by the store at its end.
             await self._progress_saver.close()
             await self._timer_saver.close()
+            await self._filters_saver.close()
         finally:
             await self._offsets_saver.close()
             self._state_pool.shutdown()

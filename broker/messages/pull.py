@@ -267,7 +267,7 @@ class PullProcessor:
         self._check_serves_expressions(subscription.type)
         group, topic = header.consumer_group, header.topic
         found = self._filters.get(topic, group)
-        if found is None:
+        if found is None or found.compiled is None:
             why = self._expressions.why_refused(subscription.type, subscription.expression)
             raise BadRequest(
                 ResponseCode.FILTER_DATA_NOT_EXIST,

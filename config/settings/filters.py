@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from aerobee.config.settings.setting import setting
+from aerobee.config.settings.setting import I64_MAX, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,4 +24,23 @@ class FilterSettings:
         why="""Judge a SQL92 subscription to a retry topic by the filters that its group has for the
         topics the messages came from. Retry topics that are subscribed by tag, as clients do it by
         themselves, are not judged.""",
+    )
+    filter_keep_ms: int = setting(
+        86_400_000,
+        "filterDataCleanTimeSpan",
+        within=(0, I64_MAX),
+        why="How long the filter of a group is kept after its last consumer has left.",
+    )
+    filter_groups: int = setting(
+        32,
+        "expectConsumerNumUseFilter",
+        within=(1, 10_000),
+        why="""Groups that are expected to filter one topic by SQL92. With the next it decides how
+        large a bit map is: 112 bits, or 3,352 for a thousand groups.""",
+    )
+    filter_error_percent: int = setting(
+        20,
+        "maxErrorRateOfBloomFilter",
+        within=(1, 99),
+        why="How many of a hundred messages a bit map may wrongly call met.",
     )

@@ -110,9 +110,6 @@ class LegacySettings:
         "Belongs to disableConsumeIfConsumerReadSlowly.",
     )
     filter_bitmap: bool = _idle(False, "enableCalcFilterBitMap", _FILTER)
-    filter_consumers: int = _idle(32, "expectConsumerNumUseFilter", _FILTER)
-    filter_error_percent: int = _idle(20, "maxErrorRateOfBloomFilter", _FILTER)
-    filter_clean_interval_ms: int = _idle(86_400_000, "filterDataCleanTimeSpan", _FILTER)
     detail_stat: bool = _idle(
         True, "enableDetailStat", "Counting by queue is cheap enough to be always on."
     )

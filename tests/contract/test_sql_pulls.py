@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import aerobee.testing
@@ -226,6 +227,25 @@ async def test_many_waiting_expressions_keep_nobody_else_waiting(wire: Wire) -> 
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_filters_outlive_a_restart_and_wait_for_their_consumers(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"store_path": str(tmp_path)}
+    with aerobee.testing.broker(**settings) as running:
+        wire = await Wire.to(running.broker)
+        await send_numbers(wire, "Kept", 6)
+        await heartbeat(wire, "KG", {"Kept": ("SQL92", "n > 3")}, version=7)
+        wire.caller.close()
+    stored = json.loads((tmp_path / "config" / "consumerFilter.json").read_bytes())
+    kept = stored["filterDataByTopic"]["Kept"]["groupFilterData"]["KG"]
+    assert (kept["expression"], kept["clientVersion"]) == ("n > 3", 7)
+    with aerobee.testing.broker(**settings) as running:
+        wire = await Wire.to(running.broker)
+        answer = await group_pull(wire, "KG", "Kept")
+        assert answer.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+        await heartbeat(wire, "KG", {"Kept": ("SQL92", "n > 3")}, version=7)
+        assert bodies(await group_pull(wire, "KG", "Kept", version=7)) == ["4", "5"]
+        wire.caller.close()
 
 
 async def test_expressions_can_be_turned_off() -> None:

@@ -18,6 +18,7 @@ from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.workers import BodyReader
 from aerobee.config.model import Settings
+from aerobee.protocol.filters.bloom import BloomFilter
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.remoting.connection import Connection
@@ -165,7 +166,13 @@ class Tables:
             self.clock, 120.0, self.warnings.bump, limit_bytes=lambda: 64 << 20
         )
         self.expressions = Expressions(loop, lambda: SQL_LIMITS)
-        self.filters = FilterTable(lambda: NOW_MS, 86_400_000, lambda: SQL_LIMITS.bytes)
+        self.filters = FilterTable(
+            JsonStateFile(folder / "consumerFilter.json"),
+            BloomFilter(20, 32),
+            lambda: NOW_MS,
+            86_400_000,
+            lambda: SQL_LIMITS.bytes,
+        )
 
 
 def heartbeat_body(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from aerobee.broker import expressions as module
 from aerobee.broker.expressions import ExpressionLimits, Expressions
 from aerobee.broker.tables.filters import ConsumerFilter, FilterTable
+from aerobee.broker.tables.state_file import JsonStateFile, StateFileError
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters import sql_filter
+from aerobee.protocol.filters.bloom import BloomFilter
 from aerobee.protocol.filters.property_filter import PropertyFilter
 from aerobee.protocol.filters.subscription import Subscription
 from tests.inline_loop import INLINE, drive
@@ -23,10 +26,20 @@ LIMITS = ExpressionLimits(chars=200, depth=10, nodes=20, bytes=9_000)
 class World:
     """A table, the expressions it is made of, and a clock that is moved by hand."""
 
-    def __init__(self, limit_bytes: int = 1 << 21) -> None:
-        self.now_ms = 10_000
+    def __init__(self, folder: Path, limit_bytes: int = 1 << 21, now_ms: int = 10_000) -> None:
+        self.now_ms = now_ms
         self.expressions = Expressions(INLINE, lambda: LIMITS)
-        self.table = FilterTable(lambda: self.now_ms, KEEP_MS, lambda: limit_bytes)
+        self.file = JsonStateFile(folder / "consumerFilter.json")
+        self.table = FilterTable(
+            self.file, BloomFilter(20, 32), lambda: self.now_ms, KEEP_MS, lambda: limit_bytes
+        )
+
+    def save(self) -> bool:
+        """Whether there was something to save."""
+        changes = self.table.take_changes()
+        if changes is not None:
+            self.table.save(changes)
+        return changes is not None
 
     def beat(self, group: str, version: int = 1, **topics: str) -> None:
         """A heartbeat; `*` is a subscription by tag."""
@@ -51,8 +64,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
 
 
 def test_a_filter_is_born_with_its_first_heartbeat_and_keeps_its_time(world: World) -> None:
@@ -65,7 +78,9 @@ def test_a_filter_is_born_with_its_first_heartbeat_and_keeps_its_time(world: Wor
     assert (world.of("T", "g").client_version, world.of("T", "g").born_ms) == (7, 10_000)
     world.beat("g", 8, T="a > 2")
     assert (world.of("T", "g").client_version, world.of("T", "g").born_ms) == (8, 10_005)
-    assert world.of("T", "g").compiled.matches(b"a\x013")
+    compiled = world.of("T", "g").compiled
+    assert compiled is not None
+    assert compiled.matches(b"a\x013")
 
 
 def test_an_older_version_changes_nothing(world: World) -> None:
@@ -116,9 +131,9 @@ def test_dead_filters_are_forgotten_in_time(world: World) -> None:
     assert len(world.table) == 1
 
 
-def test_the_dead_make_room_and_then_it_is_refused() -> None:
-    one = 1024 + drive(World().expressions.compiled("SQL92", "a > 1")).size
-    world = World(limit_bytes=3 * one)
+def test_the_dead_make_room_and_then_it_is_refused(tmp_path: Path) -> None:
+    one = 1024 + drive(World(tmp_path).expressions.compiled("SQL92", "a > 1")).size
+    world = World(tmp_path, limit_bytes=3 * one)
     for group in ("g1", "g2", "g3"):
         world.beat(group, 1, T="a > 1")
     world.table.group_left("g2")
@@ -138,6 +153,89 @@ def test_many_subscriptions_are_noted_in_steps(world: World) -> None:
     compiled = {"a > 1": drive(world.expressions.compiled("SQL92", "a > 1"))}
     counts = [len(world.table) for _ in world.table.register("g", said, compiled)]
     assert counts == list(range(4, 321, 4))
+
+
+# --- the file -------------------------------------------------------------------------------------
+
+FILE = """{
+	"filterDataByTopic":{
+		"T":{
+			"groupFilterData":{
+				"g":{
+					"bloomFilterData":{
+						"bitNum":112,
+						"bitPos":[90,68,28]
+					},
+					"bornTime":10000,
+					"clientVersion":1,
+					"consumerGroup":"g",
+					"dead":false,
+					"deadTime":0,
+					"expression":"a > '\u00fc'",
+					"expressionType":"SQL92",
+					"topic":"T"
+				}
+			},
+			"topic":"T"
+		}
+	}
+}"""
+
+
+def test_the_file_is_what_rocketmq_writes(world: World) -> None:
+    assert not world.save()
+    world.beat("g", 1, T="a = '\u00fc'")
+    assert world.save()
+    assert world.file.path.read_text() == FILE.replace(" > ", " = ")
+    assert not world.save()
+    world.table.group_left("g")
+    assert world.save()
+    assert '"dead":true,\n\t\t\t\t\t"deadTime":10000,' in world.file.path.read_text()
+
+
+def test_after_a_start_all_are_dead_until_a_heartbeat_names_them(
+    world: World, tmp_path: Path
+) -> None:
+    world.beat("g", 3, T="a > 1", U="a > 2")
+    world.beat("g", 4, T="a > 1")
+    world.save()
+    for later_ms, dead_ms in ((5, 10_000), (90_000, 70_000)):
+        again = World(tmp_path, now_ms=10_000 + later_ms)
+        loaded = again.of("T", "g")
+        assert (loaded.born_ms, loaded.client_version, loaded.compiled) == (10_000, 4, None)
+        assert (loaded.dead_ms, again.of("U", "g").dead_ms) == (dead_ms, 10_000)
+        assert again.table.bytes > 0
+        again.beat("g", 4, T="a > 1")
+        alive = again.of("T", "g")
+        assert (alive.born_ms, alive.dead_ms) == (10_000, 0)
+        assert alive.compiled is not None
+    again.now_ms += 10 * KEEP_MS
+    again.table.forget_dead()
+    assert len(again.table) == 1
+
+
+def test_a_save_that_failed_is_made_again(world: World) -> None:
+    world.beat("g", 1, T="a > 1")
+    assert world.table.take_changes() is not None
+    assert world.table.take_changes() is None
+    world.table.mark_unsaved()
+    assert world.save()
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", '{"filterDataByTopic":[]}', '{"filterDataByTopic":{"T":{}}}', FILE[:-9] + "1}"],
+)
+def test_a_damaged_file_is_read_from_its_backup_or_stops_the_start(
+    tmp_path: Path, content: str
+) -> None:
+    file = JsonStateFile(tmp_path / "consumerFilter.json")
+    file.path.write_text(content)
+    file.backup.write_text(FILE)
+    assert len(World(tmp_path).table) == 1
+    file.backup.unlink()
+    with pytest.raises(StateFileError, match=r"consumerFilter\.json cannot be read"):
+        World(tmp_path)
 
 
 # --- expressions ----------------------------------------------------------------------------------
