@@ -34,14 +34,12 @@ from aerobee.nameserver.bodies import (
 )
 from aerobee.nameserver.kv import ORDER_TOPIC_NAMESPACE, KvTable
 from aerobee.nameserver.routes import (
-    UNIT,
-    UNIT_SUB,
     QueueData,
     Registration,
     RouteLimitReached,
     RouteTable,
 )
-from aerobee.protocol.bodies.topics import DataVersion
+from aerobee.protocol.bodies.topics import UNIT, UNIT_SUB, DataVersion
 from aerobee.protocol.checksum import body_crc
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest

@@ -22,7 +22,8 @@ from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.topics import TopicTable
-from aerobee.protocol.bodies.routes import PERM_READ_WRITE, PERM_WRITE
+from aerobee.protocol.bodies.routes import PERM_WRITE
+from aerobee.protocol.bodies.topics import UNIT_SUB
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_success
@@ -123,7 +124,8 @@ class RetryProcessor:
             raise BadRequest.system_error(f"look message by offset failed, {header.offset}")
         message = decode_record(record)
         topic, queues = self._target(command, header, group, message)
-        creation = self._topics.create_retry(topic, queues, PERM_READ_WRITE)
+        subscribed = header.unit_mode and topic != dlq_topic(header.group)
+        creation = self._topics.create_retry(topic, queues, UNIT_SUB if subscribed else 0)
         if creation is not None:
             return self._when_made(creation, connection, command)
         queue_id = self._writable(topic, queues)

@@ -27,8 +27,8 @@ from aerobee.broker.stats import MESSAGE_FIFO, MESSAGE_NORMAL, BrokerStats
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
-from aerobee.protocol.bodies.routes import PERM_READ_WRITE, PERM_WRITE
-from aerobee.protocol.bodies.topics import TopicConfig
+from aerobee.protocol.bodies.routes import PERM_WRITE
+from aerobee.protocol.bodies.topics import UNIT, UNIT_SUB, TopicConfig
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command
@@ -192,10 +192,15 @@ class SendProcessor:
         """Begin to make the topic of a first send."""
         check_topic_name(header.topic)
         if header.topic.startswith(RETRY_PREFIX):
-            creation = self._topics.create_retry(header.topic, 1, PERM_READ_WRITE)
+            creation = self._topics.create_retry(
+                header.topic, 1, UNIT_SUB if header.unit_mode else 0
+            )
         else:
             creation = self._topics.create_on_send(
-                header.topic, header.default_topic, header.default_topic_queue_nums, 0
+                header.topic,
+                header.default_topic,
+                header.default_topic_queue_nums,
+                UNIT if header.unit_mode else 0,
             )
         if creation is None:
             reason = self._topics.limit_reached(header.default_topic) or (
@@ -243,7 +248,7 @@ class SendProcessor:
         ):
             destination = self._destination(command, header, properties, queue_id)
             if destination.dead:
-                creation = self._topics.create_retry(destination.topic, 1, PERM_READ_WRITE)
+                creation = self._topics.create_retry(destination.topic, 1)
                 if creation is not None:
                     return self._when_made(creation, connection, command)
             topic_name, queue_id = destination.topic, destination.queue_id

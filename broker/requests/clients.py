@@ -29,7 +29,7 @@ from aerobee.protocol.bodies.clients import (
     HeartbeatData,
     encode_consumer_list,
 )
-from aerobee.protocol.bodies.routes import PERM_READ_WRITE
+from aerobee.protocol.bodies.topics import UNIT_SUB
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.property_filter import PropertyFilter
@@ -140,7 +140,7 @@ class ClientRequests:
         made: dict[asyncio.Future[None], None] = {}
         with self._groups.together(), self._topics.together():
             for number, consumer in enumerate(consumers, 1):
-                retry = self._prepare_one(consumer.group)
+                retry = self._prepare_one(consumer)
                 if retry is not None:
                     made[retry] = None
                 if number % _STEP == 0:
@@ -149,15 +149,17 @@ class ClientRequests:
             yield saved
             saved.result()
 
-    def _prepare_one(self, name: str) -> asyncio.Future[None] | None:
+    def _prepare_one(self, consumer: ConsumerData) -> asyncio.Future[None] | None:
         """What there is to wait for."""
+        name = consumer.group
         group = self._groups.get(name)
         if self._settings.lmq_enabled and is_light(name):
             # There may be thousands; theirs is made when the first message is sent back.
             return None
         if group is None or group.retry_queue_nums <= 0:
             return None
-        return self._topics.create_retry(retry_topic(name), group.retry_queue_nums, PERM_READ_WRITE)
+        sys_flag = UNIT_SUB if consumer.unit_mode else 0
+        return self._topics.create_retry(retry_topic(name), group.retry_queue_nums, sys_flag)
 
     def unregister(self, connection: Connection, command: Command) -> bytes:
         """The client leaves its groups; never an error once the header is read."""

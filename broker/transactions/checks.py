@@ -29,7 +29,6 @@ from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.transactions.forms import QUEUE, Half, check_request
 from aerobee.broker.transactions.log import TransactionLog
 from aerobee.broker.transactions.table import Pending, TransactionTable
-from aerobee.protocol.bodies.routes import PERM_READ_WRITE
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.names import (
     CHECK_MAX_TIME_TOPIC,
@@ -277,7 +276,7 @@ class CheckService:
 
     def _make_topic(self, name: str) -> None:
         """Have the topic table know a topic of ours; puts do not wait for that."""
-        made = self._topics.create_retry(name, 1, PERM_READ_WRITE)
+        made = self._topics.create_retry(name, 1)
         if made is not None:
             made.add_done_callback(_made)
 

@@ -79,6 +79,29 @@ async def test_topics_are_told_whole(wire: Wire) -> None:
     assert "AdminTopic" not in system
 
 
+async def test_topics_of_units_have_their_flags(wire: Wire) -> None:
+    """topicSysFlag 1: a topic of a unit; 2: one that units subscribe to (protocol/WIRE.md 6.5)."""
+    assert (await wire.send("UnitOrders", unit_mode=True)).code == 0
+    assert (await wire.send("PlainOrders")).code == 0
+    groups = [{"groupName": "UnitBeat", "unitMode": True}, {"groupName": "PlainBeat"}]
+    body = json.dumps({"clientID": "10.0.0.1@unit", "consumerDataSet": groups}).encode()
+    await done(wire, Code.HEART_BEAT, {}, body)
+    back = {"offset": 0, "delayLevel": 0}
+    await done(wire, Code.CONSUMER_SEND_MSG_BACK, {**back, "group": "UnitBack", "unitMode": True})
+    dead = {**back, "group": "UnitDead", "unitMode": True, "delayLevel": -1}
+    await done(wire, Code.CONSUMER_SEND_MSG_BACK, dead)
+    table = parse_topic_table((await done(wire, Code.GET_ALL_TOPIC_CONFIG)).body)
+    flags = {name: table.topics[name].sys_flag for name in ("UnitOrders", "PlainOrders")}
+    flags |= {
+        group: table.topics[f"%RETRY%{group}"].sys_flag
+        for group in ("UnitBeat", "PlainBeat", "UnitBack")
+    }
+    assert flags == {
+        "UnitOrders": 1, "PlainOrders": 0, "UnitBeat": 2, "PlainBeat": 0, "UnitBack": 2,
+    }  # fmt: skip
+    assert table.topics["%DLQ%UnitDead"].sys_flag == 0
+
+
 async def test_a_group_s_connections_are_told(wire: Wire) -> None:
     await join(wire, "10.0.0.1@admin", "AdminMembers", "AdminBeat", "AdminProducers")
     ext = {"consumerGroup": "AdminMembers"}

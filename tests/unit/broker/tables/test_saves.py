@@ -193,14 +193,14 @@ async def test_a_hundred_topics_at_once_cost_two_saves(world: World) -> None:
 
 async def test_a_topic_that_is_being_made_is_made_once_for_all_who_ask(world: World) -> None:
     asked = [world.topics.create_on_send("T", "TBW102", 4, 0) for _ in range(9)]
-    asked += [world.topics.create_retry("T", 1, 6) for _ in range(9)]
+    asked += [world.topics.create_retry("T", 1) for _ in range(9)]
     assert len({id(creation) for creation in asked}) == 1
     assert world.topics.get("T") is None
     assert asked[0] is not None
     await asked[0]
     assert world.topics.get("T") == TopicConfig("T", 4, 4)
     assert world.topics.created_on_send == 1
-    assert world.topics.create_retry("T", 1, 6) is None
+    assert world.topics.create_retry("T", 1) is None
 
 
 async def test_what_a_full_disk_refuses_is_refused_to_all_and_changes_nothing(
