@@ -107,6 +107,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "config check": ("configs", "check"),
     "config explain": ("configs", "explain"),
     "broker clean": ("cluster.brokers", "clean"),
+    "broker config": ("cluster.brokers", "show_config"),
     "topic list": ("cluster.topics", "list_topics"),
     "topic create": ("cluster.topic_create", "create_topic"),
     "topic describe": ("cluster.topics", "describe_topic"),

@@ -369,6 +369,18 @@ def _add_broker(commands: "Commands") -> None:
     add("--broker", type=text, metavar="NAME", help="this one alone (default: all masters)")
     _add_client(clean)
     clean.set_defaults(command="broker clean")
+    config = group.add_parser(
+        "config",
+        help="the settings that running brokers have, under RocketMQ's names",
+        description="Ask running brokers for their settings, RocketMQ's or ours. Secrets are not "
+        "shown. What a file, this environment and flags would give is said by aerobee config show.",
+    )
+    config.add_argument("key", nargs="*", type=text, metavar="KEY", help="only these")
+    config.add_argument(
+        "--broker", type=text, metavar="NAME", help="this one alone (default: all masters)"
+    )
+    _add_client(config)
+    config.set_defaults(command="broker config")
 
 
 def _group(commands: "Commands", name: str, about: str) -> "Commands":

@@ -405,6 +405,16 @@ class Admin(Role):
 
     # Brokers
 
+    async def broker_settings(self, broker: str | None = None) -> dict[str, dict[str, str]]:
+        """The settings that masters run with, under RocketMQ's names, by the brokers' names."""
+        found: dict[str, dict[str, str]] = {}
+        for name, address in sorted(_masters(await self.cluster(), None, broker).items()):
+            answer = await self._session.call(address, RequestCode.GET_BROKER_CONFIG)
+            lines = answer.body.decode("utf-8", "replace").splitlines()
+            pairs = (line.partition("=") for line in lines)
+            found[name] = {key: value for key, separator, value in pairs if separator}
+        return found
+
     async def runtime_info(self, address: str) -> dict[str, str]:
         """A broker's own figures by name (protocol/WIRE.md 4.8)."""
         self._session.check_running()

@@ -353,7 +353,7 @@ class Requests:
 
     def _get_config(self, _owner: object, command: Command) -> bytes:
         shown = self._options.shown or {}
-        text = "".join(f"{key}={value}\n" for key, value in shown.items())
+        text = "".join(f"{key}={value}\n" for key, value in sorted(shown.items()))
         return encode_success(command, text.encode())
 
 

@@ -560,9 +560,23 @@ def test_brokers_are_asked_to_clean(run: Run) -> None:
     assert "wasp" in error
 
 
+def test_running_brokers_say_what_they_are_set_to(run: Run) -> None:
+    code, out, _ = run("broker", "config", "brokerName", "flushDiskType", "--json")
+    assert (code, json.loads(out)) == (
+        0,
+        {"bee": {"brokerName": "bee", "flushDiskType": "ASYNC_FLUSH"}},
+    )
+    code, out, _ = run("broker", "config", "--broker", "bee")
+    assert (code, "maxMessageSize" in out) == (0, True)
+    code, _, error = run("broker", "config", "flushDiskTyp")
+    assert (code, "did you mean flushDiskType?" in error) == (1, True)
+    assert run("broker", "config", "--broker", "wasp")[0] == 1
+
+
 @pytest.mark.parametrize(
     ("command", "named"),
     [
+        ("broker config ?", "KEY"),
         ("message send T x --tags ?", "--tags"),
         ("message send T x --keys ?", "--keys/--key"),
         ("message send T x --property a=?", "--property"),
