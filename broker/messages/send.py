@@ -28,7 +28,7 @@ from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.routes import PERM_WRITE
-from aerobee.protocol.bodies.topics import UNIT, UNIT_SUB, TopicConfig
+from aerobee.protocol.bodies.topics import MULTI_TAG, UNIT, UNIT_SUB, TopicConfig
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command
@@ -257,9 +257,7 @@ class SendProcessor:
             topic_name,
             queue_id,
             header.flag,
-            header.sys_flag | SYS_MULTI_TAGS
-            if topic.filter_type == "MULTI_TAG"
-            else header.sys_flag,
+            _sys_flag(header, topic),
             header.born_timestamp,
             connection.packed_peer,
             self._store_host,
@@ -307,7 +305,8 @@ class SendProcessor:
                 f"the batch has {len(command.body)} bytes, the limit is "
                 f"{self._settings.max_message_bytes} (maxMessageSize)"
             )
-        made = self._batch_messages(connection, command, header, shared, queue_id)
+        sys_flag = _sys_flag(header, topic)
+        made = self._batch_messages(connection, command, header, sys_flag, shared, queue_id)
         messages = list(islice(made, _LARGE_BATCH))
         if not messages:
             raise BadRequest.illegal_message("the batch holds no message")
@@ -368,6 +367,7 @@ class SendProcessor:
         connection: Connection,
         command: Command,
         header: SendMessageHeader,
+        sys_flag: int,
         shared: StoredProperties,
         queue_id: int,
     ) -> Iterator[StoreMessage]:
@@ -387,7 +387,7 @@ class SendProcessor:
                 header.topic,
                 queue_id,
                 flag,
-                header.sys_flag,
+                sys_flag,
                 header.born_timestamp,
                 connection.packed_peer,
                 self._store_host,
@@ -511,3 +511,8 @@ def refused_without_buffer(handle: Handler, store: MessageStore, stats: BrokerSt
         return handle(connection, command)
 
     return checked
+
+
+def _sys_flag(header: SendMessageHeader, topic: TopicConfig) -> int:
+    """The stored sysFlag of a message, or of each message of a batch."""
+    return header.sys_flag | SYS_MULTI_TAGS if topic.filter_type == MULTI_TAG else header.sys_flag

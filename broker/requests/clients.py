@@ -101,6 +101,9 @@ class ClientRequests:
             for consumer in part.consumers:
                 subscriptions = consumer.subscriptions
                 yield from self._filters.register(consumer.group, subscriptions, compiled)
+                if self._clients.consumer_group(consumer.group) is None:
+                    # It left meanwhile, as the last one.
+                    self._filters.group_left(consumer.group)
         return encode_success(command)
 
     def _compile(

@@ -12,10 +12,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import aerobee.testing
+from aerobee.client import (
+    CallerError,
+    ConsumeFrom,
+    PullConsumer,
+    PushConsumer,
+    PushOptions,
+    ReceivedMessage,
+    RequestRefused,
+)
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.message.record import decode_records
+from aerobee.testing import RunningBroker
 from tests.contract.conftest import Wire
 
 SQL = {"expressionType": "SQL92"}
@@ -275,3 +287,62 @@ async def test_retries_are_judged_by_the_filter_of_their_topic_where_that_is_on(
         assert (await heartbeat(wire, "RG", {**beat, retry: ("TAG", "*")}, version=2)).code == 0
         assert len(bodies(await group_pull(wire, "RG", retry, version=2))) == 4
         wire.caller.close()
+
+
+# --- our own client -------------------------------------------------------------------------------
+
+
+async def test_our_push_consumer_gets_what_its_expression_wants(
+    running: RunningBroker, wire: Wire
+) -> None:
+    await send_numbers(wire, "Pushed", 1)
+    got: asyncio.Queue[str] = asyncio.Queue()
+
+    async def listen(messages: list[ReceivedMessage]) -> None:
+        for one in messages:
+            got.put_nowait(one.body.decode())
+
+    options = PushOptions(consume_from=ConsumeFrom.FIRST)
+    consumer = PushConsumer(running.name_server, "PushSql", listen, options)
+    await consumer.subscribe("Pushed", "n BETWEEN 3 AND 4 OR n = 9", "SQL92")
+    async with consumer:
+        for number in range(1, 10):
+            await send(wire, "Pushed", str(number), {"n": str(number)})
+        async with asyncio.timeout(20):
+            assert [await got.get() for _ in range(3)] == ["3", "4", "9"]
+        # A wrong one changes nothing.
+        with pytest.raises(RequestRefused, match="at character 3") as caught:
+            await consumer.subscribe("Pushed", "n ! 3", "SQL92")
+        assert caught.value.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+        await send(wire, "Pushed", "again", {"n": "3"})
+        async with asyncio.timeout(20):
+            assert await got.get() == "again"
+        assert got.empty()
+
+
+async def test_our_push_consumer_does_not_start_with_a_wrong_expression(
+    running: RunningBroker, wire: Wire
+) -> None:
+    await send_numbers(wire, "Pushed2", 1)
+
+    async def listen(_messages: list[ReceivedMessage]) -> None:
+        raise AssertionError
+
+    consumer = PushConsumer(running.name_server, "WrongSql", listen)
+    await consumer.subscribe("Pushed2", "n > 'x'", "SQL92")
+    with pytest.raises(RequestRefused, match="at character 5"):
+        await consumer.start()
+    with pytest.raises(CallerError, match="TAG or SQL92"):
+        await consumer.subscribe("Pushed2", "n", "CEL")
+
+
+async def test_our_pull_consumer_pulls_by_an_expression(running: RunningBroker, wire: Wire) -> None:
+    await send_numbers(wire, "Pulled", 6)
+    async with PullConsumer(running.name_server) as consumer:
+        queue = next(one for one in await consumer.queues("Pulled") if one.queue_id == 0)
+        sql = {"expression": "n > 3", "expression_type": "SQL92"}
+        result = await consumer.pull(queue, 0, **sql)
+        assert [one.body for one in result.messages] == [b"4", b"5"]
+        assert (await consumer.pull(queue, 0, expression="t1")).messages[0].body == b"1"
+        with pytest.raises(RequestRefused, match="at the end"):
+            await consumer.pull(queue, 0, expression="n >", expression_type="SQL92")

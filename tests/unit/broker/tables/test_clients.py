@@ -349,6 +349,40 @@ def test_the_client_check_refuses_expressions_where_they_are_not_served(broker: 
     assert caught.value.code == ResponseCode.SYSTEM_ERROR
 
 
+def _sql_beat(count: int) -> bytes:
+    said = [
+        {"topic": f"T{n}", "subString": "a > 1", "expressionType": "SQL92", "subVersion": 1}
+        for n in range(count)
+    ]
+    consumer = {"groupName": "g", "subscriptionDataSet": said}
+    return json.dumps({"clientID": "c1", "consumerDataSet": [consumer]}).encode()
+
+
+def test_the_filters_of_a_group_die_with_its_last_member(broker: Broker) -> None:
+    first, second = Peer(1), Peer(2)
+    for peer in (first, second):
+        drive(broker.requests.heartbeat(peer.connection, request(34, body=_sql_beat(2))))
+    filters = broker.tables.filters
+    broker.requests.connection_closed(first.connection)
+    assert [one.dead_ms for n in range(2) if (one := filters.get(f"T{n}", "g"))] == [0, 0]
+    leave = request(35, {"clientID": "c1", "consumerGroup": "g"})
+    broker.requests.unregister(second.connection, leave)
+    assert [bool(one.dead_ms) for n in range(2) if (one := filters.get(f"T{n}", "g"))] == [True] * 2
+
+
+def test_a_client_that_leaves_while_its_filters_are_noted_leaves_none_alive(
+    broker: Broker,
+) -> None:
+    peer = Peer(1)
+    steps = broker.requests.heartbeat(peer.connection, request(34, body=_sql_beat(20)))
+    while broker.tables.filters.get("T0", "g") is None:
+        next(steps)
+    broker.requests.connection_closed(peer.connection)
+    drive(steps)
+    found = [broker.tables.filters.get(f"T{n}", "g") for n in range(20)]
+    assert [bool(one and one.dead_ms) for one in found] == [True] * 20
+
+
 def test_the_table_is_bounded() -> None:
     table = ClientTable(Clock(), 120.0, lambda _kind: None, limit=3, limit_bytes=lambda: 1 << 20)
 
