@@ -34,9 +34,16 @@ from aerobee.client.options import (
     Model,
     ProducerOptions,
     PushOptions,
+    TransactionOptions,
 )
 from aerobee.client.producing.producer import Producer
 from aerobee.client.producing.sender import SendResult, SendStatus
+from aerobee.client.producing.transaction import (
+    Decision,
+    TransactionListener,
+    TransactionProducer,
+    TransactionResult,
+)
 from aerobee.protocol.bodies.common import MessageQueue
 
 __all__ = [
@@ -51,6 +58,7 @@ __all__ = [
     "ConnectionLost",
     "ConsumeFrom",
     "Consumed",
+    "Decision",
     "HeaderForm",
     "Message",
     "MessageQueue",
@@ -71,6 +79,10 @@ __all__ = [
     "SendFailed",
     "SendResult",
     "SendStatus",
+    "TransactionListener",
+    "TransactionOptions",
+    "TransactionProducer",
+    "TransactionResult",
     "Untrusted",
     "WrongPeer",
 ]

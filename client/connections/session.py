@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, Protocol
 
 from aerobee.client.connections.background import FirstAlone, Periodic, TaskOwner
@@ -55,6 +55,7 @@ _SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
 _OF_NAME_SERVERS: Final = frozenset({RequestCode.DELETE_TOPIC_IN_NAMESRV})
 
 
+OnCheck = Callable[[str, Command], Awaitable[None]]
 Signer = Callable[[Mapping[str, str], bytes], dict[str, str]]
 
 
@@ -79,7 +80,11 @@ class Member(Protocol):
 class Session:
     """Shared machinery of one client; see the module's text."""
 
-    def __init__(self, name_servers: Addresses, options: ClientOptions) -> None:
+    def __init__(
+        self, name_servers: Addresses, options: ClientOptions, on_check: OnCheck | None = None
+    ) -> None:
+        """`on_check` gets the address of a broker that asks about a transaction, and the request,
+        which names no group."""
         self.options = options
         self.name_servers = parse_addresses(name_servers)
         self.local_ip = local_ip(self.name_servers[0])
@@ -94,6 +99,7 @@ class Session:
         #: Commits of offsets, by broker, group and topic.
         self.commits = FirstAlone()
         self._signed = _make_signer(options)
+        self._on_check = on_check
         self._members: dict[str, Member] = {}
         self._heartbeats = Periodic(options.heartbeat_interval_s, self.heartbeat, "heartbeat")
         self._refreshes = Periodic(options.route_refresh_interval_s, self._refresh_routes, "routes")
@@ -269,7 +275,10 @@ class Session:
         member = self._members.get(group)
         answer: Command | None = None
         try:
-            answer = None if member is None else await member.answer(command)
+            if command.code == RequestCode.CHECK_TRANSACTION_STATE and self._on_check is not None:
+                await self._on_check(address, command)
+            elif member is not None:
+                answer = await member.answer(command)
         except Exception as error:  # top of a task; the broker gets code 1
             log.exception("broker request failed address=%s code=%d", address, command.code)
             answer = make_response(command, ResponseCode.SYSTEM_ERROR, repr(error))

@@ -17,6 +17,7 @@ threads overtake one another: where order matters there, wait for each send befo
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -38,6 +39,8 @@ from aerobee.protocol.frames.command import Command
 from aerobee.protocol.hashing import java_hash
 from aerobee.protocol.names import check_group_name
 
+log = logging.getLogger(__name__)
+
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """Chooses one of a topic's queues for a message."""
 
@@ -54,7 +57,7 @@ class Producer(Role):
         with checking_arguments():
             self.group = check_group_name(group)
         self.options = options or ProducerOptions()
-        super().__init__(Session(name_servers, self.options))
+        super().__init__(Session(name_servers, self.options, self._on_check))
         self._sender = Sender(self._session, group, self.options)
         self._chooser = QueueChooser(self.options.avoid_failed_broker_s, time.monotonic)
         self._topics: set[str] = set()
@@ -76,8 +79,12 @@ class Producer(Role):
         """A producer group has none."""
 
     async def answer(self, command: Command) -> Command | None:
-        """Brokers ask producers only about transactions, which this producer does not send."""
+        """Brokers ask producers only about transactions, see `_on_check`."""
         return None
+
+    async def _on_check(self, address: str, command: Command) -> None:
+        """A broker asks about a transaction, of which this producer has none."""
+        log.debug("transaction check ignored address=%s opaque=%d", address, command.opaque)
 
     # Sending
 
@@ -99,6 +106,17 @@ class Producer(Role):
         """
         self._session.check_running()
         outgoing = self._sender.prepare(message)
+        return await self._send(outgoing, message, queue, key, selector, timeout_s)
+
+    async def _send(
+        self,
+        outgoing: Outgoing,
+        message: Message,
+        queue: MessageQueue | None,
+        key: str | None,
+        selector: Selector | None,
+        timeout_s: float | None,
+    ) -> SendResult:
         timeout_s = self.options.send_timeout_s if timeout_s is None else timeout_s
         async with self._turns:
             queues = await self._queues(message.topic)
