@@ -80,6 +80,14 @@ class ProducerOptions(ClientOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionOptions(ProducerOptions):
+    """Options of a producer of transactions."""
+
+    check_concurrency: int = 20  # checks at work at the same time, and threads for plain listeners
+    checks_waiting: int = 2000  # checks that wait for their turn; brokers ask again about others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PushOptions(ClientOptions):
     """Options of a push consumer."""
 

@@ -172,12 +172,14 @@ class CheckService:
         young = 0
         try:
             for offset, pending in self._table.due(self._table.end):
-                if now_ms >= pending.check_after_ms:
-                    self._look_at(offset, pending, now_ms)
+                is_due = now_ms >= pending.check_after_ms
+                if is_due or self._is_long:
+                    half = self._read(offset, pending)
                     yield None
-                elif self._is_long:
-                    self._renew(offset, pending)
-                    yield None
+                    # It may have been decided meanwhile.
+                    if half is not None and offset in self._table:
+                        self._store_again(offset, half, pending, now_ms if is_due else None)
+                        yield None
                 else:
                     young += 1
                     if young % _YOUNG_STEP == 0:
@@ -193,28 +195,23 @@ class CheckService:
         """Whether too many decisions are remembered for one that is missing."""
         return self._table.ops > MOST_OPS
 
-    def _look_at(self, offset: int, pending: Pending, now_ms: int) -> None:
-        half = self._read(offset, pending)
-        if half is None:
-            return
-        too_old = now_ms - half.message.born_timestamp_ms > self._rules.retention_ms()
+    def _store_again(self, offset: int, half: Half, pending: Pending, now_ms: int | None) -> None:
+        """Ask about it, or put it aside; without a time store it as it is, so that progress
+        passes."""
         try:
-            if too_old or half.checks >= self._rules.checks:
+            if now_ms is None:
+                self._log.copy(half, offset, None, pending.check_after_ms)
+            elif self._is_over(half, now_ms):
                 self._put_aside(half)
             else:
                 self._ask(offset, half, now_ms)
         except (MessageIllegal, PropertiesTooLarge) as error:
             self._give_up(offset, pending, str(error))
 
-    def _renew(self, offset: int, pending: Pending) -> None:
-        """Store it again as it is, so that progress passes."""
-        half = self._read(offset, pending)
-        if half is None:
-            return
-        try:
-            self._log.copy(half, offset, None, pending.check_after_ms)
-        except (MessageIllegal, PropertiesTooLarge) as error:
-            self._give_up(offset, pending, str(error))
+    def _is_over(self, half: Half, now_ms: int) -> bool:
+        """Whether it was asked about too often, or is older than messages are kept."""
+        age_ms = now_ms - half.message.born_timestamp_ms
+        return half.checks >= self._rules.checks or age_ms > self._rules.retention_ms()
 
     def _read(self, offset: int, pending: Pending) -> Half | None:
         """The half message; None when it cannot be had, which is noted."""

@@ -56,8 +56,8 @@ _OF_NAME_SERVERS: Final = frozenset({RequestCode.DELETE_TOPIC_IN_NAMESRV})
 
 
 Signer = Callable[[Mapping[str, str], bytes], dict[str, str]]
-Answer = Callable[[Command], Awaitable[Command | None]]
-"""The answer to a broker's request, or None to a oneway or an unknown one."""
+Answer = Callable[[str, Command], Awaitable[Command | None]]
+"""The answer to the request of a broker of that address, or None to a oneway or an unknown one."""
 
 
 class Member(Protocol):
@@ -282,10 +282,13 @@ class Session:
     async def _answer(self, address: str, caller: Caller, command: Command) -> None:
         group = command.ext.get("consumerGroup") or command.ext.get("group") or ""
         member = self._members.get(group)
-        serve = self._served.get(command.code, None if member is None else member.answer)
+        serve = self._served.get(command.code)
         answer: Command | None = None
         try:
-            answer = None if serve is None else await serve(command)
+            if serve is not None:
+                answer = await serve(address, command)
+            elif member is not None:
+                answer = await member.answer(command)
         except Exception as error:  # top of a task; the broker gets code 1
             log.exception("broker request failed address=%s code=%d", address, command.code)
             answer = make_response(command, ResponseCode.SYSTEM_ERROR, repr(error))

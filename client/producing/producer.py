@@ -101,7 +101,7 @@ class Producer(Role):
         """A producer group has none."""
 
     async def answer(self, command: Command) -> Command | None:
-        """Brokers ask producers only about transactions, which this producer does not send."""
+        """What brokers ask producers names no group, so it comes another way (`Session.serve`)."""
         return None
 
     # Sending
@@ -124,6 +124,17 @@ class Producer(Role):
         """
         self._session.check_running()
         outgoing = self._sender.prepare(message)
+        return await self._send(outgoing, message, queue, key, selector, timeout_s)
+
+    async def _send(
+        self,
+        outgoing: Outgoing,
+        message: Message,
+        queue: MessageQueue | None,
+        key: str | None,
+        selector: Selector | None,
+        timeout_s: float | None,
+    ) -> SendResult:
         timeout_s = self.options.send_timeout_s if timeout_s is None else timeout_s
         async with self._turns:
             queues = await self._queues(message.topic)

@@ -101,7 +101,7 @@ class Replies:
             if not future.done():
                 future.set_exception(ClientClosed("the client was closed while a reply was due"))
 
-    async def answer(self, command: Command) -> Command:
+    async def answer(self, _address: str, command: Command) -> Command:
         """Take a reply that a broker pushes; code 1 for one that cannot be read."""
         try:
             header = PushReplyHeader.from_ext(command.ext)
