@@ -111,6 +111,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "topic create": ("cluster.topic_create", "create_topic"),
     "topic describe": ("cluster.topics", "describe_topic"),
     "message send": ("cluster.sending", "send"),
+    "message cancel": ("cluster.sending", "cancel"),
     "message pull": ("cluster.messages", "pull"),
     "message tail": ("cluster.messages", "tail"),
     "message query": ("cluster.messages", "query"),

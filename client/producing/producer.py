@@ -23,7 +23,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from aerobee.client.connections.background import wait_all
 from aerobee.client.connections.role import Role
 from aerobee.client.connections.session import Session
-from aerobee.client.errors import ClientError, NetworkError, SendFailed, checking_arguments
+from aerobee.client.errors import (
+    BadMessage,
+    ClientError,
+    NetworkError,
+    SendFailed,
+    checking_arguments,
+)
 from aerobee.client.message import Message
 from aerobee.client.options import Addresses, ProducerOptions
 from aerobee.client.producing.queue_choice import (
@@ -36,6 +42,7 @@ from aerobee.client.producing.sender import Outgoing, Sender, SendResult, SendSt
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.hashing import java_hash
+from aerobee.protocol.message.recall import decode_handle
 from aerobee.protocol.names import check_group_name
 
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
@@ -170,6 +177,23 @@ class Producer(Role):
                 raise result
             sent.append(result)
         return sent
+
+    async def recall(self, topic: str, handle: str, *, timeout_s: float | None = None) -> str:
+        """Have a message that waits for a time of its own not delivered; returns its unique id.
+
+        `handle` is the `recall_handle` of its SendResult. That it returns means that the broker has
+        noted the recall, not that there was such a message. Raises BadMessage for what is no
+        handle, RequestRefused when the message's time has come, NoRoute or NetworkError.
+        """
+        self._session.check_running()
+        try:
+            parts = decode_handle(handle)
+        except ValueError as error:
+            raise BadMessage(f"{handle!r} is no recall handle: {error}") from error
+        timeout_s = self.options.send_timeout_s if timeout_s is None else timeout_s
+        async with self._turns:
+            await self._queues(topic)
+            return await self._sender.recall(topic, handle, parts.broker_name, timeout_s)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues a message of this topic may go to, sorted."""
