@@ -22,6 +22,7 @@ from aerobee.broker.messages.acks import Acks
 from aerobee.broker.messages.held_pulls import HeldPulls
 from aerobee.broker.messages.pull import PullProcessor
 from aerobee.broker.messages.query import QueryProcessor
+from aerobee.broker.messages.recall import RecallProcessor
 from aerobee.broker.messages.reput import ReputService
 from aerobee.broker.messages.retry import FailedMessages, RetryProcessor
 from aerobee.broker.messages.send import SendProcessor, refused_without_buffer
@@ -255,6 +256,8 @@ class BrokerCore:
                 lambda: settings.timer_enabled,
                 lambda: settings.timer_max_delay_seconds * 1000,
                 lambda: timer_window_ms(settings),
+                lambda: settings.timer_messages,
+                lambda: settings.timer_recalls,
             ),
         )
 
@@ -285,9 +288,9 @@ class BrokerCore:
             settings,
             self.identity,
             store,
-            self.timer.put,
+            self.delays.put,
             self.transactions.prepare,
-            self.timer.asks_for_time,
+            self.timer,
             self.topics,
             self.groups,
             self.acks,
@@ -406,11 +409,22 @@ class BrokerCore:
             lambda: bool(settings.broker_permission & PERM_WRITE),
             self._appended,
         )
+        recall = RecallProcessor(
+            settings,
+            self.identity,
+            self.timer,
+            self.topics,
+            self.acks,
+            SendReply(settings.region_id, settings.trace_on),
+            self._appended,
+            wall_clock_ms,
+        )
         handlers: dict[int, Handler] = {
             RequestCode.SEND_MESSAGE: self._send.handle,
             RequestCode.SEND_MESSAGE_V2: self._send.handle,
             RequestCode.SEND_BATCH_MESSAGE: self._send.handle,
             **retry.handlers(),
+            **recall.handlers(),
         }
         if not (settings.transient_pool_effective and settings.transient_pool_fail_fast):
             return handlers

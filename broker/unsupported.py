@@ -16,7 +16,7 @@ _CONTROLLER: Final = "the controller of RocketMQ 5"
 _COLD_DATA: Final = "control of cold data of RocketMQ 5"
 _ACCESS_OF_5: Final = "users and access control lists of RocketMQ 5"
 _LITE_TOPICS: Final = "lite topics of RocketMQ 5"
-_TIMER: Final = "timer messages of RocketMQ 5"
+_TIMER: Final = "administration of the timer of RocketMQ 5"
 _RESET: Final = "offset reset"
 _CONSUMERS: Final = "looking into a running consumer"
 
@@ -50,7 +50,6 @@ FEATURES: Final[dict[int, str]] = {
         ),
         _POP,
     ),
-    Code.RECALL_MESSAGE: _TIMER,
     Code.GET_TIMER_CHECK_POINT: _TIMER,
     Code.GET_TIMER_METRICS: _TIMER,
     **dict.fromkeys(

@@ -118,6 +118,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "offset reset": ("cluster.offsets", "reset_offsets"),
     "offset clone": ("cluster.offsets", "clone_offsets"),
     "message send": ("cluster.sending", "send"),
+    "message cancel": ("cluster.sending", "cancel"),
     "message pull": ("cluster.messages", "pull"),
     "message tail": ("cluster.messages", "tail"),
     "message query": ("cluster.messages", "query"),

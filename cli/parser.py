@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from aerobee import __version__
-from aerobee.cli.parser_types import count, port, seconds, text
+from aerobee.cli.parser_types import count, duration, port, seconds, text
 from aerobee.cli.store.parser import add_store
 from aerobee.nearest_name import nearest_name
 from aerobee.pipeline.jobs.arguments import add_jobs, number
@@ -256,6 +256,7 @@ def _add_reset(group: "Commands") -> None:
 def _add_message(commands: "Commands") -> None:
     group = _group(commands, "message", "send, read, follow and find messages")
     _add_send(group)
+    _add_cancel(group)
     _add_reading(group)
     query = group.add_parser("query", help="find messages by key or id")
     query.add_argument(
@@ -308,6 +309,19 @@ def _add_send(group: "Commands") -> None:
         help=f"have the broker deliver it later, level 1 to 18: {_DELAYS}, "
         "if its messageDelayLevel does not say otherwise",
     )
+    when = send.add_mutually_exclusive_group()
+    when.add_argument(
+        "--deliver-at",
+        type=text,
+        metavar="TIME",
+        help="have the broker deliver it then: ISO time or ms since 1970, up to 40 days ahead",
+    )
+    when.add_argument(
+        "--delay",
+        type=duration,
+        metavar="SPAN",
+        help="have the broker deliver it after that: seconds, or such as 90s, 15m, 2h, 3d",
+    )
     add("--order-key", type=text, metavar="TEXT", help="messages of one order key share a queue")
     add("--queue", type=number, metavar="N", help="number of the queue to send to")
     add(
@@ -320,6 +334,19 @@ def _add_send(group: "Commands") -> None:
     add("--oneway", action="store_true", help="do not wait for an answer")
     _add_client(send)
     send.set_defaults(command="message send")
+
+
+def _add_cancel(group: "Commands") -> None:
+    about = "have a message that waits for a time of its own not delivered"
+    cancel = group.add_parser("cancel", help=about, description=about)
+    add = cancel.add_argument
+    add("topic", type=text)
+    add("handle", type=text, nargs="?", help="what `message send` printed as its recall handle")
+    add("--id", type=text, metavar="ID", help="in place of the handle: the client's unique id")
+    add("--deliver-at", type=text, metavar="TIME", help="with --id: its time, ISO or ms, exactly")
+    add("--broker", type=text, metavar="NAME", help="with --id: where several have the topic")
+    _add_client(cancel)
+    cancel.set_defaults(command="message cancel")
 
 
 def _add_reading(group: "Commands") -> None:

@@ -108,6 +108,7 @@ class Producer(_Role[AsyncProducer]):
     send = _blocking(AsyncProducer.send)
     send_batch = _blocking(AsyncProducer.send_batch)
     send_oneway = _blocking(AsyncProducer.send_oneway)
+    recall = _blocking(AsyncProducer.recall)
     # The messages are read on the background thread.
     send_many = _blocking(AsyncProducer.send_many)
     request = _blocking(AsyncProducer.request)

@@ -240,6 +240,8 @@ class ResponseCode(IntEnum):
     DELETE_ACL_CONFIG_FAILED = 210
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211
     FLOW_CONTROL = 215
+    # Of RocketMQ 5: a recall that cannot be.
+    ILLEGAL_OPERATION = 604
     # Ours, answers to STAGE_INTENT and STAGE_CHUNK.
     STAGE_INCOMPLETE = 31100
     STAGE_CLOSED = 31101

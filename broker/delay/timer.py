@@ -24,15 +24,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from aerobee.broker.delay.timer_progress import Cursor, Done, TimerProgress
 from aerobee.broker.delay.wheel import Wheel
 from aerobee.broker.stats import MESSAGE_DELAY, BrokerStats
-from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.errors import BadRequest, CorruptRecord
 from aerobee.protocol.message.properties import (
     PROPERTY_REAL_TOPIC,
+    PROPERTY_TIMER_DEL_UNIQUE_KEY,
     TIMER_PROPERTIES,
     decode_properties,
 )
@@ -45,15 +47,19 @@ from aerobee.store.errors import (
     StoreBroken,
     StoreClosed,
     StoreError,
+    StoreNotWritable,
 )
 from aerobee.store.message_store import MessageStore
 from aerobee.store.reading.timed_messages import (
     BUCKETS,
     HOUR_MS,
+    RECALLS_FROM,
     asked_ms,
+    bucket_of,
     deliver_ms_of,
     delivered_form,
     next_action_ms,
+    recalled_digest,
     rolled_form,
     waiting_form,
 )
@@ -86,6 +92,7 @@ class TimerCounts:
 
     delivered: int = 0
     rolled: int = 0
+    recalled: int = 0
     passed_over: int = 0
     lost: int = 0
     put_failures: int = 0
@@ -97,6 +104,9 @@ class _Hour:
 
     number: int
     position: int
+    #: The same of the recalls, and what they mean.
+    recall_position: int
+    recalled: set[bytes] = field(default_factory=set)
 
     @property
     def begin_ms(self) -> int:
@@ -115,8 +125,13 @@ class TimerRules:
         enabled: Callable[[], bool],
         max_delay_ms: Callable[[], int],
         window_ms: Callable[[], int],
+        messages: Callable[[], int],
+        recalls: Callable[[], int],
     ) -> None:
+        """`messages`, `recalls`: most of one hour."""
         self.enabled = enabled
+        self.messages = messages
+        self.recalls = recalls
         self.max_delay_ms = max_delay_ms
         self.window_ms = window_ms
 
@@ -160,45 +175,78 @@ class TimerService:
 
     # --- storing ----------------------------------------------------------------------------
 
-    def asks_for_time(self, properties: bytes) -> bool:
-        """Whether a message with these stored properties waits for a time of its own.
+    def deliver_at(self, properties: bytes) -> int | None:
+        """When a message with these stored properties is to be delivered, if it waits for a time of
+        its own; None if not, or if its time has passed.
 
         Raises MessageIllegal for a time that is none or too far ahead, and where the timer is off.
         """
-        return self._asked_ms(properties) is not None
-
-    def _asked_ms(self, properties: bytes) -> int | None:
         if not any(mark in properties for mark in _MARKS):
             return None
         values = decode_properties(str(properties, "utf-8", "surrogatepass"))
         now_ms = self._clock_ms()
         asked = asked_ms(values, now_ms, self._rules.max_delay_ms())
         if asked is None or asked <= now_ms:
+            if PROPERTY_TIMER_DEL_UNIQUE_KEY in values:
+                raise MessageIllegal(
+                    f"timer message illegal: it recalls another ({PROPERTY_TIMER_DEL_UNIQUE_KEY}), "
+                    "whose time has passed or is not named; name the time that it waits for"
+                )
             return None
         if not self._rules.enabled():
             raise MessageIllegal(
                 "timer message refused: arbitrary delivery times are off on this broker "
                 "(timerWheelEnable=false); send it with a delay level, or have it switched on"
             )
-        return asked
+        self._follow_back(now_ms)
+        # Nothing may come to lie behind the cursor, which is ahead of the clock by a step at most.
+        return max(asked, self._progress.done.cursor.action_ms)
 
     def put(self, message: StoreMessage) -> PutResult:
         """Store a message where it waits, by a delay level or a time of its own; one that asks for
         neither, or for a time that has passed, where it goes. Raises a StoreError; then nothing was
         changed."""
         is_half = message.sys_flag & SYS_TRANSACTION_PREPARED
-        asked = None if is_half else self._asked_ms(message.properties)
-        if asked is None:
+        deliver_ms = None if is_half else self.deliver_at(message.properties)
+        if deliver_ms is None:
             return self._put_delayed(message)
-        now_ms = self._clock_ms()
-        self._follow_back(now_ms)
-        # Nothing may come to lie behind the cursor, which is ahead of the clock by a step at most.
-        deliver_ms = max(asked, self._progress.done.cursor.action_ms)
-        action_ms = next_action_ms(deliver_ms, now_ms, self._rules.window_ms())
-        result = self._put(waiting_form(message, deliver_ms, action_ms))
+        return self.put_at(message, deliver_ms)
+
+    def put_at(self, message: StoreMessage, deliver_ms: int) -> PutResult:
+        """Store a message, or a recall of one, that waits for the time that `deliver_at` gave.
+        Raises a StoreError."""
+        action_ms = next_action_ms(deliver_ms, self._clock_ms(), self._rules.window_ms())
+        held, most = self._queues.readable(bucket_of(action_ms)), self._rules.messages()
+        if held >= most:
+            raise StoreNotWritable(
+                f"{held} messages wait for that hour, {most} may (limits.timer_messages); choose "
+                "another time"
+            )
+        waiting = waiting_form(message, deliver_ms, action_ms)
+        result = self._put(waiting)
         self._stats.stored(self._stats.topic(TIMER_TOPIC, MESSAGE_DELAY), 1, result.size)
+        if waiting.queue_id >= RECALLS_FROM:
+            self._recalled(deliver_ms, decode_properties(waiting.properties))
         self._wake_at(action_ms)
         return result
+
+    def check_room_for_recall(self, deliver_ms: int) -> None:
+        """Raises BadRequest (SYSTEM_BUSY) when an hour has as many recalls as it may have."""
+        held = self._queues.readable(RECALLS_FROM + bucket_of(deliver_ms))
+        most = self._rules.recalls()
+        if held >= most:
+            raise BadRequest(
+                ResponseCode.SYSTEM_BUSY,
+                f"recall refused: {held} messages of that hour are recalled, {most} may be "
+                "(limits.timer_recalls); have the consumer leave the message out",
+            )
+
+    def _recalled(self, deliver_ms: int, properties: Mapping[str, str]) -> None:
+        """A recall is stored: heed it if its hour is loaded, else it is loaded with it."""
+        hour = self._hours.get(deliver_ms // HOUR_MS)
+        digest = recalled_digest(properties)
+        if hour is not None and digest is not None:
+            hour.recalled.add(digest)
 
     def _put(self, waiting: StoreMessage) -> PutResult:
         """Store a record in the timer's topic."""
@@ -208,6 +256,11 @@ class TimerService:
             hidden.pop()
         hidden.append((result.end, action_ms))
         return result
+
+    def _until_ms(self, now_ms: int) -> int:
+        """Up to where messages may be delivered: before all that is not visible yet, which may be a
+        recall."""
+        return min(now_ms, self._hidden_from() - 1)
 
     def _hidden_from(self) -> int:
         """The earliest action time of what is stored and not visible yet."""
@@ -307,7 +360,7 @@ class TimerService:
             return now
         next_ms = self._wheel.next_ms
         if next_ms is not None and next_ms <= now_ms:
-            return now if next_ms <= self._hidden_from() else now + _HIDDEN_S
+            return now if next_ms < self._hidden_from() else now + _HIDDEN_S
         hour = self._hour
         to_open = hour.number + 1 not in self._hours
         until_ms = hour.end_ms - (_LEAD_MS if to_open else 0)
@@ -340,7 +393,7 @@ class TimerService:
             if self._unread(one):
                 self._read(one)
                 return
-        if self._wheel.prepare(min(now_ms, self._hidden_from())):
+        if self._wheel.prepare(self._until_ms(now_ms)):
             return
         next_ms = self._wheel.next_ms
         if next_ms is not None and next_ms < hour.end_ms:
@@ -372,7 +425,12 @@ class TimerService:
 
     def _open(self, number: int) -> None:
         """Begin to load an hour."""
-        self._hours[number] = _Hour(number, self._queues.span(number % BUCKETS).first)
+        bucket = number % BUCKETS
+        self._hours[number] = _Hour(
+            number,
+            self._queues.span(bucket).first,
+            self._queues.span(RECALLS_FROM + bucket).first,
+        )
 
     def _next_hour(self, hour: _Hour) -> None:
         """All of an hour is done: the cursor stands before the next one."""
@@ -383,11 +441,19 @@ class TimerService:
         self._progress.moved(done.at(max(Cursor(hour.end_ms, -1), done.cursor)))
 
     def _unread(self, hour: _Hour) -> bool:
-        return hour.position < self._queues.span(hour.number % BUCKETS).end
+        bucket, span = hour.number % BUCKETS, self._queues.span
+        return (
+            hour.position < span(bucket).end
+            or hour.recall_position < span(RECALLS_FROM + bucket).end
+        )
 
     def _read(self, hour: _Hour) -> None:
-        """Load some entries. Raises OSError."""
+        """Load some entries, recalls first. Raises OSError."""
         begin_ms, end_ms = hour.begin_ms, hour.end_ms
+        recalls = RECALLS_FROM + hour.number % BUCKETS
+        if hour.recall_position < self._queues.span(recalls).end:
+            self._read_recalls(hour, recalls)
+            return
         entries, hour.position = self._queues.entries(
             hour.number % BUCKETS, hour.position, _READ_ENTRIES
         )
@@ -408,11 +474,27 @@ class TimerService:
                 begin_ms,
             )  # fmt: skip
 
+    def _read_recalls(self, hour: _Hour, queue_id: int) -> None:
+        entries, hour.recall_position = self._queues.entries(
+            queue_id, hour.recall_position, _MOST_AT_ONCE
+        )
+        has = self._progress.done.has
+        for action_ms, log_offset in entries:
+            if not hour.begin_ms <= action_ms < hour.end_ms or has(action_ms, log_offset):
+                continue
+            message = self._queues.message(log_offset)
+            digest = None if message is None else recalled_digest(message.properties)
+            if digest is None:
+                self.counts.lost += 1
+                log.error("recall is gone or damaged, it has no effect log_offset=%d", log_offset)
+            else:
+                hour.recalled.add(digest)
+
     # --- delivery ---------------------------------------------------------------------------
 
     def _deliver(self, now_ms: int) -> None:
         """Do some of what is due. Raises StoreBroken, StoreClosed, OSError."""
-        wheel, until_ms = self._wheel, min(now_ms, self._hidden_from())
+        wheel, until_ms = self._wheel, self._until_ms(now_ms)
         cursor: Cursor | None = None
         end: int | None = None
         try:
@@ -420,7 +502,7 @@ class TimerService:
                 first = wheel.first()
                 if first is None or first[0] > until_ms:
                     break
-                end = self._serve(first[1], now_ms) or end
+                end = self._serve(*first, now_ms) or end
                 wheel.take()
                 cursor = Cursor(*first)
         except StoreError as error:
@@ -432,9 +514,9 @@ class TimerService:
             if end is not None:
                 self._appended()
 
-    def _serve(self, log_offset: int, now_ms: int) -> int | None:
-        """Deliver or roll one record. Returns the log offset behind what was stored, None if
-        nothing is to be stored. Raises StoreError when it cannot be now."""
+    def _serve(self, action_ms: int, log_offset: int, now_ms: int) -> int | None:
+        """Deliver or roll one record, or leave out what is recalled. Returns the log offset behind
+        what was stored, None if nothing is to be. Raises StoreError when it cannot be now."""
         message = self._queues.message(log_offset)
         if message is None:
             self.counts.lost += 1
@@ -442,8 +524,12 @@ class TimerService:
             return None
         try:
             deliver_ms = deliver_ms_of(message)
-            if deliver_ms > now_ms:
+            if action_ms < deliver_ms:
+                # Also if that has come by now: only its own hour knows of its recall.
                 result = self._roll(message, deliver_ms, now_ms)
+            elif recalled_digest(message.properties) in self._recalls_of(action_ms):
+                self.counts.recalled += 1
+                return None
             else:
                 result = self._put_due(message)
         except (CorruptRecord, MessageIllegal, PropertiesTooLarge) as error:
@@ -458,9 +544,16 @@ class TimerService:
 
     def _roll(self, message: Message, deliver_ms: int, now_ms: int) -> PutResult:
         action_ms = next_action_ms(deliver_ms, now_ms, self._rules.window_ms())
-        result = self._put(rolled_form(message, action_ms))
+        rolled = rolled_form(message, action_ms)
+        result = self._put(rolled)
+        if rolled.queue_id >= RECALLS_FROM:
+            self._recalled(deliver_ms, message.properties)
         self.counts.rolled += 1
         return result
+
+    def _recalls_of(self, action_ms: int) -> set[bytes]:
+        hour = self._hours.get(action_ms // HOUR_MS)
+        return set() if hour is None else hour.recalled
 
     def _put_due(self, message: Message) -> PutResult:
         due = delivered_form(message)

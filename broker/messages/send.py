@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import chain, islice
 from typing import NamedTuple
 
+from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.messages.acks import Acks
 from aerobee.broker.messages.properties import StoredProperties, stored_properties, without_own
 from aerobee.broker.messages.retry import FailedMessages
@@ -39,9 +40,11 @@ from aerobee.protocol.message.properties import (
     MAX_PROPERTIES_BYTES,
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_TAGS,
+    PROPERTY_UNIQUE_KEY,
     decode_properties,
     index_keys,
 )
+from aerobee.protocol.message.recall import RecallHandle, is_recallable_id
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.protocol.message.record_layout import (
     SYS_MULTI_TAGS,
@@ -84,12 +87,14 @@ class Destination(NamedTuple):
     delayed: bool
     dead: bool
     half: bool = False
+    #: The time of its own that it waits for.
+    deliver_ms: int | None = None
 
 
 class SendProcessor:
-    """Stores what producers send; `put_delayed` and `put_half` store what waits, `asks_for_time`
-    says of stored properties whether they ask for a time that is still to come. Loop thread only.
-    """
+    """Stores what producers send; `put_delayed` stores what waits for a delay level, `put_half`
+    what waits for the end of a transaction, `timer` what waits for a time of its own. Loop thread
+    only."""
 
     def __init__(
         self,
@@ -98,7 +103,7 @@ class SendProcessor:
         store: MessageStore,
         put_delayed: Callable[[StoreMessage], PutResult],
         put_half: Callable[[StoreMessage], PutResult],
-        asks_for_time: Callable[[bytes], bool],
+        timer: TimerService,
         topics: TopicTable,
         groups: GroupTable,
         acks: Acks,
@@ -114,7 +119,7 @@ class SendProcessor:
         self._store = store
         self._put_delayed = put_delayed
         self._put_half = put_half
-        self._asks_for_time = asks_for_time
+        self._timer = timer
         self._topics = topics
         self._groups = groups
         self._acks = acks
@@ -268,8 +273,13 @@ class SendProcessor:
             properties.tags_code,
             properties.keys,
         )
+        more: dict[str, str] | None = None
         if destination is not None and destination.delayed:
-            result = self._put_delayed(message)
+            if destination.deliver_ms is None:
+                result = self._put_delayed(message)
+            else:
+                result = self._timer.put_at(message, destination.deliver_ms)
+                more = self._recall_handle(header, destination.deliver_ms)
         elif destination is not None and destination.half:
             result = self._put_half(message)
         else:
@@ -281,7 +291,16 @@ class SendProcessor:
             if destination is not None and destination.dead:
                 self._note_dead(header)
         msg_id = f"{self._msg_id_prefix}{result.log_offset:016X}"
-        return self._answer(connection, command, result, msg_id, queue_id, properties.wait)
+        return self._answer(connection, command, result, msg_id, queue_id, properties.wait, more)
+
+    def _recall_handle(self, header: SendMessageHeader, deliver_ms: int) -> dict[str, str] | None:
+        """What the answer to a timed message says of how to recall it, as RocketMQ 5 does."""
+        unique_id = decode_properties(header.properties).get(PROPERTY_UNIQUE_KEY, "")
+        if not is_recallable_id(unique_id):
+            return None
+        name = self._settings.broker_name
+        handle = RecallHandle(header.topic, name, deliver_ms, unique_id)
+        return {"recallHandle": handle.encode()}
 
     def _put_batch(
         self,
@@ -407,15 +426,17 @@ class SendProcessor:
         msg_id: str,
         queue_id: int,
         wait: bool,
+        more: dict[str, str] | None = None,
     ) -> bytes | None:
+        queue_offset = result.queue_offset
         if not self._sync_flush:
             self._appended()
         elif wait and not command.is_oneway:
-            self._acks.wait(result.end, connection, command, msg_id, queue_id, result.queue_offset)
+            self._acks.wait(result.end, connection, command, msg_id, queue_id, queue_offset, more)
             return None
         else:
             self._store.request_flush()
-        return self._reply(command, 0, msg_id, queue_id, result.queue_offset)
+        return self._reply(command, 0, msg_id, queue_id, queue_offset, None, more)
 
     def _destination(
         self,
@@ -434,14 +455,13 @@ class SendProcessor:
             dead_letters = dlq_topic(topic[len(RETRY_PREFIX) :])
             return Destination(dead_letters, 0, properties, delayed=False, dead=True)
         # A time is checked of half messages too, which wait for it when they are committed.
-        waits = (properties.timed and self._asks_for_time(properties.encoded)) or (
-            properties.delay_level > 0
-        )
+        deliver_ms = self._timer.deliver_at(properties.encoded) if properties.timed else None
+        waits = deliver_ms is not None or properties.delay_level > 0
         delayed = waits and not header.sys_flag & SYS_TRANSACTION_PREPARED
         if delayed:
             # As the reference: the text is made again from all properties, WAIT among them.
             properties = stored_properties(header.properties, self._cluster, keep_wait=True)
-        return Destination(topic, queue_id, properties, delayed, dead=False)
+        return Destination(topic, queue_id, properties, delayed, dead=False, deliver_ms=deliver_ms)
 
     def _half_properties(self, header: SendMessageHeader) -> StoredProperties:
         """What is kept with a half message: all of it. Raises `BadRequest` where none may be."""

@@ -278,6 +278,11 @@ def _timer(timer: TimerService) -> list[Number]:
             counts.rolled,
         ),
         (
+            "aerobee_timer_recalled_messages_total",
+            "Messages not delivered because they were recalled",
+            counts.recalled,
+        ),
+        (
             "aerobee_timer_lost_messages_total",
             "Records that were gone or damaged when their time came; the log names them",
             counts.lost,

@@ -24,6 +24,7 @@ from aerobee.client.connections.background import wait_all
 from aerobee.client.connections.role import Role
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import (
+    BadMessage,
     CallTimeout,
     ClientError,
     NetworkError,
@@ -46,6 +47,7 @@ from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.hashing import java_hash
+from aerobee.protocol.message.recall import decode_handle
 from aerobee.protocol.names import REPLY_TOPIC_SUFFIX, check_group_name
 
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
@@ -251,6 +253,23 @@ class Producer(Role):
                     continue
                 self._topics.add(replies)
         await self._session.meet()
+
+    async def recall(self, topic: str, handle: str, *, timeout_s: float | None = None) -> str:
+        """Have a message that waits for a time of its own not delivered; returns its unique id.
+
+        `handle` is the `recall_handle` of its SendResult. That it returns means that the broker has
+        noted the recall, not that there was such a message. Raises BadMessage for what is no
+        handle, RequestRefused when the message's time has come, NoRoute or NetworkError.
+        """
+        self._session.check_running()
+        try:
+            parts = decode_handle(handle)
+        except ValueError as error:
+            raise BadMessage(f"{handle!r} is no recall handle: {error}") from error
+        timeout_s = self.options.send_timeout_s if timeout_s is None else timeout_s
+        async with self._turns:
+            await self._queues(topic)
+            return await self._sender.recall(topic, handle, parts.broker_name, timeout_s)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues a message of this topic may go to, sorted."""

@@ -22,6 +22,7 @@ from aerobee.client.options import ProducerOptions
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
+from aerobee.protocol.headers.client import RecallMessageHeader
 from aerobee.protocol.headers.send import SendMessageHeader, SendMessageResponse
 from aerobee.protocol.message.batch import BatchItem, encode_batch
 from aerobee.protocol.message.ids import UniqueIdMaker
@@ -62,6 +63,8 @@ class SendResult:
     offset_msg_id: str
     queue: MessageQueue
     queue_offset: int
+    #: By which `Producer.recall` takes back what waits for a time of its own; "" of others.
+    recall_handle: str = ""
 
 
 @dataclass(slots=True)
@@ -208,10 +211,22 @@ class Sender:
             offset_msg_id=stored.msg_id,
             queue=MessageQueue(queue.topic, queue.broker_name, stored.queue_id),
             queue_offset=stored.queue_offset,
+            recall_handle=stored.recall_handle or "",
         )
         if self._on_stored is not None:
             self._on_stored(outgoing, address, result, answer.ext, time.monotonic() - started)
         return result
+
+    async def recall(self, topic: str, handle: str, broker_name: str, timeout_s: float) -> str:
+        """Ask for a recall once; raises PeerError, NetworkError or NoRoute."""
+        session = self._session
+        address = session.master(broker_name)
+        header = RecallMessageHeader(topic, handle, self._group)
+        command = session.command(RequestCode.RECALL_MESSAGE, header.to_ext())
+        answer = await session.pool.call(address, command, timeout_s)
+        if answer.code not in STORED_CODES:
+            raise peer_error(address, answer)
+        return answer.ext.get("msgId", "")
 
 
 def _check_batch(messages: Sequence[Message]) -> None:
@@ -226,5 +241,5 @@ def _check_batch(messages: Sequence[Message]) -> None:
             raise BadMessage(f"a batch goes to one topic, not {first.topic} and {message.topic}")
         if message.wait_store != first.wait_store:
             raise BadMessage("the messages of a batch must agree on wait_store")
-        if message.delay_level:
+        if message.is_delayed:
             raise BadMessage("a batch cannot hold delayed messages")

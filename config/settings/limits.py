@@ -332,6 +332,31 @@ class LimitSettings:
             bytes_each=28,
         ),
     )
+    timer_messages: int = setting(
+        10_000_000,
+        within=(1, 1_000_000_000),
+        live=True,
+        why="""Most messages that may wait for delivery times of their own in one hour; those of
+        other hours take no memory.""",
+        limit=Limit(
+            "when the messages of the present hour are due, and where they lie",
+            "code 14 with the reason",
+            "aerobee_timer_messages",
+            bytes_each=9,
+        ),
+    )
+    timer_recalls: int = setting(
+        100_000,
+        within=(1, 10_000_000),
+        live=True,
+        why="Most recalls of messages that wait for one hour.",
+        limit=Limit(
+            "which messages of the present hour and the next one are recalled",
+            "code 2 (SYSTEM_BUSY) with the reason",
+            'aerobee_refused_requests_total{reason="system_busy"}',
+            bytes_each=320,
+        ),
+    )
     max_topics: int = setting(
         20_000,
         within=(16, 1_000_000),

@@ -11,6 +11,7 @@ Pure: values in, values out.
 import random
 import re
 from collections.abc import Mapping
+from hashlib import blake2b
 
 import msgspec
 
@@ -20,10 +21,12 @@ from aerobee.protocol.message.properties import (
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     PROPERTY_START_DELIVER_TIME,
+    PROPERTY_TIMER_DEL_UNIQUE_KEY,
     PROPERTY_TIMER_DELAY_MS,
     PROPERTY_TIMER_DELAY_SEC,
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TIMER_OUT_MS,
+    PROPERTY_UNIQUE_KEY,
     TIMER_PROPERTIES,
     decode_properties,
     encode_properties,
@@ -39,6 +42,8 @@ from aerobee.store.reading.delayed_messages import asked_level, due_form
 HOUR_MS = 3_600_000
 #: Hours have queues in turn: more than the 40 days that a message may wait.
 BUCKETS = 1024
+#: The queue ids of recalls, by the hour of the delivery that is not to be: from here on.
+RECALLS_FROM = BUCKETS
 
 # More digits than any time has; what is longer is no number to compute with.
 _NUMBER = re.compile(r"\+?[0-9]{1,18}", re.ASCII)
@@ -98,6 +103,29 @@ def next_action_ms(deliver_ms: int, now_ms: int, window_ms: int) -> int:
     return min(action_ms, deliver_ms - window_ms // 8)
 
 
+def _queue_id(properties: Mapping[str, str], action_ms: int) -> int:
+    """Where a record waits: a recall that need not be stored again lies beside the messages."""
+    bucket = bucket_of(action_ms)
+    is_recall = PROPERTY_TIMER_DEL_UNIQUE_KEY in properties
+    if is_recall and properties[PROPERTY_TIMER_DELIVER_MS] == str(action_ms):
+        return RECALLS_FROM + bucket
+    return bucket
+
+
+def recalled_digest(properties: Mapping[str, str]) -> bytes | None:
+    """What a recall and the message that it means have in common; None of a message without id."""
+    recalled = properties.get(PROPERTY_TIMER_DEL_UNIQUE_KEY)
+    unique_id = recalled or properties.get(PROPERTY_UNIQUE_KEY)
+    if not unique_id:
+        return None
+    names = (
+        properties.get(PROPERTY_REAL_TOPIC, ""),
+        properties.get(PROPERTY_TIMER_DELIVER_MS, ""),
+        unique_id,
+    )
+    return blake2b("\x01".join(names).encode("utf-8", "replace"), digest_size=16).digest()
+
+
 def waiting_form(message: StoreMessage, deliver_ms: int, action_ms: int) -> StoreMessage:
     """The message as it waits. Text that is no UTF-8 becomes question marks, as for delay levels;
     of the ways to ask for a time one is kept, the time itself."""
@@ -112,7 +140,7 @@ def waiting_form(message: StoreMessage, deliver_ms: int, action_ms: int) -> Stor
     return msgspec.structs.replace(
         message,
         topic=TIMER_TOPIC,
-        queue_id=bucket_of(action_ms),
+        queue_id=_queue_id(properties, action_ms),
         tags_code=action_ms,
         properties=stored,
         keys=index_keys(decode_properties(stored)),
@@ -125,7 +153,7 @@ def rolled_form(message: Message, action_ms: int) -> StoreMessage:
     properties[PROPERTY_TIMER_OUT_MS] = str(action_ms)
     return StoreMessage(
         TIMER_TOPIC,
-        bucket_of(action_ms),
+        _queue_id(properties, action_ms),
         message.flag,
         message.sys_flag,
         message.born_timestamp_ms,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -37,6 +38,7 @@ from aerobee.protocol.headers.stages import (
 )
 from aerobee.protocol.message.batch import BatchItem, encode_batch
 from aerobee.protocol.message.ids import offset_msg_id
+from aerobee.protocol.message.recall import RecallHandle
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.remoting.connection import Connection
 from aerobee.store.segments.results import PutResult
@@ -78,6 +80,7 @@ KV_ENTRIES = 20_000
 BROKERS, ROUTE_ENTRIES, TOPICS_OF_BROKER = 1_000, 200_000, 50_000
 
 TOPIC, WIDE, ONE, GROUP, PRODUCERS = "Orders", "Wide", "One", "CG", "PG"
+_UNIQUE = "A" * 255
 _LATER = 9_223_372_036_854_775_807
 #: Who stored the messages.
 HOST = bytes((127, 0, 0, 1, 0, 0, 0, 7))
@@ -307,6 +310,7 @@ def _sends(code: int) -> Inputs:
             [Request(code, {**ext, name: "KEYS\x01a\x02"}, body)],
             [Request(code, {**ext, name: f"KEYS\x01{keys}\x02"}, b"x")],
             [Request(code, {**ext, name: pairs}, b"x")],
+            *(_timed(full) if code == Code.SEND_MESSAGE else []),
         ]
 
     return inputs
@@ -324,6 +328,21 @@ def _replies(code: int) -> Inputs:
         ]
 
     return inputs
+
+
+def _timed(full: Full) -> list[list[Request]]:
+    """Messages that wait for a time of their own, with as many properties as there may be."""
+    ext = _fields(Code.SEND_MESSAGE)
+    pairs = "".join(f"{number:x}\x011\x02" for number in _many(full, PROPERTIES, 8))
+    asked = f"TIMER_DELAY_SEC\x013600\x02UNIQ_KEY\x01{_UNIQUE}\x02{pairs}"
+    return [[Request(Code.SEND_MESSAGE, {**ext, "properties": asked}, b"x")]]
+
+
+def _recalls(full: Full) -> list[list[Request]]:
+    name = full.core.settings.broker_name
+    deliver_ms = time.time_ns() // 1_000_000 + 3_600_000
+    handle = RecallHandle(TOPIC, name, deliver_ms, _UNIQUE).encode()
+    return [[Request(Code.RECALL_MESSAGE, {"topic": TOPIC, "recallHandle": handle})]]
 
 
 def _batches(full: Full) -> list[list[Request]]:
@@ -578,6 +597,7 @@ BROKER: dict[int, Inputs] = {
     Code.SEND_BATCH_MESSAGE: _batches,
     Code.SEND_REPLY_MESSAGE: _replies(Code.SEND_REPLY_MESSAGE),
     Code.SEND_REPLY_MESSAGE_V2: _replies(Code.SEND_REPLY_MESSAGE_V2),
+    Code.RECALL_MESSAGE: _recalls,
     Code.CONSUMER_SEND_MSG_BACK: _send_back,
     Code.END_TRANSACTION: _ends,
     Code.RESUME_CHECK_HALF_MESSAGE: _resumed,

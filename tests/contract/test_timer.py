@@ -7,12 +7,19 @@ import time
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 import aerobee.testing
+from aerobee.client import Message, Producer
+from aerobee.client.blocking import Producer as BlockingProducer
+from aerobee.client.errors import BadMessage, PeerError
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.message.batch import BatchItem, encode_batch
 from aerobee.protocol.message.ids import parse_offset_msg_id
-from aerobee.protocol.message.record import Message, decode_records
+from aerobee.protocol.message.recall import RecallHandle, decode_handle
+from aerobee.protocol.message.record import Message as StoredMessage
+from aerobee.protocol.message.record import decode_records
 from aerobee.protocol.names import TIMER_TOPIC
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import Wire
@@ -20,7 +27,7 @@ from tests.contract.conftest import Wire
 WITH_METRICS = True
 
 
-def only_message(answer: Command) -> Message:
+def only_message(answer: Command) -> StoredMessage:
     [message] = decode_records(answer.body)
     return message
 
@@ -151,3 +158,87 @@ async def test_under_sync_flush_what_waits_outlives_restarts(tmp_path: Path) -> 
             found += [one.body for one in decode_records(pulled.body)]
         assert found == [b"%d" % number for number in range(5)]
         wire.caller.close()
+
+
+# --- recalling ------------------------------------------------------------------------------
+
+
+async def timed(wire: Wire, topic: str, body: bytes, unique: str, wait_ms: int) -> str:
+    """Send a message with a time of its own; its recall handle."""
+    asked = f"UNIQ_KEY\x01{unique}\x02TIMER_DELAY_MS\x01{wait_ms}"
+    sent = await wire.send(topic, body, properties=asked)
+    assert sent.code == ResponseCode.SUCCESS
+    return sent.ext["recallHandle"]
+
+
+async def recall(wire: Wire, topic: str, handle: str) -> Command:
+    return await wire.call(
+        RequestCode.RECALL_MESSAGE, {"topic": topic, "recallHandle": handle, "producerGroup": "PG"}
+    )
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_a_message_is_recalled_by_the_handle_of_its_answer(flush: str) -> None:
+    with aerobee.testing.broker(flush_disk_type=flush) as running:
+        wire = await Wire.to(running.broker)
+        handle = await timed(wire, "Recalled", b"recalled", "AC1", 1000)
+        await timed(wire, "Recalled", b"other", "AC2", 1200)
+        parts = decode_handle(handle)
+        assert (parts.topic, parts.broker_name, parts.unique_id) == (
+            "Recalled", "test-broker", "AC1",
+        )  # fmt: skip
+        answer = await recall(wire, "Recalled", handle)
+        assert (answer.code, answer.ext["msgId"]) == (ResponseCode.SUCCESS, "AC1")
+        assert only_message(await wire.await_message("Recalled")).body == b"other"
+        wire.caller.close()
+
+
+async def test_an_answer_without_a_time_or_an_id_has_no_handle(wire: Wire) -> None:
+    plain = await wire.send("Handles", properties="UNIQ_KEY\x01AC1")
+    nameless = await wire.send("Handles", properties="TIMER_DELAY_SEC\x013600")
+    past = await wire.send("Handles", properties="UNIQ_KEY\x01AC1\x02TIMER_DELIVER_MS\x01123")
+    for answer in (plain, nameless, past):
+        assert answer.code == ResponseCode.SUCCESS
+        assert "recallHandle" not in answer.ext
+
+
+async def test_a_recall_that_cannot_be_says_why(wire: Wire) -> None:
+    await wire.send("Why", b"the first makes the topic")
+    good = RecallHandle("Why", "test-broker", in_ms(60_000), "AC1")
+    for handle, reason in (
+        ("%%%", "base64"),
+        ("djIgYQ==", "v1 topic broker time id"),
+        (good._replace(deliver_ms=in_ms(-1000)).encode(), "has come"),
+        (good._replace(deliver_ms=in_ms(41 * 86_400_000)).encode(), "timerMaxDelaySec"),
+        (good._replace(topic="Other").encode(), "topic[Other]"),
+        (good._replace(broker_name="broker-z").encode(), "broker[broker-z]"),
+        (good._replace(unique_id='a"b').encode(), "other characters"),
+    ):
+        refused = await recall(wire, "Why", handle)
+        assert refused.code == ResponseCode.ILLEGAL_OPERATION
+        assert refused.remark is not None
+        assert reason in refused.remark
+    assert (await recall(wire, "Nowhere", good.encode())).code == ResponseCode.TOPIC_NOT_EXIST
+    missing = await wire.call(RequestCode.RECALL_MESSAGE, {"topic": "Why"})
+    assert missing.code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_our_producer_sends_with_a_time_and_recalls(running: RunningBroker) -> None:
+    async with Producer(running.name_server) as producer:
+        sent = await producer.send(Message("Ours", b"recalled", delay_s=3600))
+        at = await producer.send(Message("Ours", b"at", deliver_at_ms=in_ms(3_600_000)))
+        assert decode_handle(at.recall_handle).unique_id == at.msg_id
+        assert await producer.recall("Ours", sent.recall_handle) == sent.msg_id
+        with pytest.raises(BadMessage, match="no recall handle"):
+            await producer.recall("Ours", "rubbish")
+        late = decode_handle(at.recall_handle)._replace(deliver_ms=1).encode()
+        with pytest.raises(PeerError, match="has come"):
+            await producer.recall("Ours", late)
+        with pytest.raises(BadMessage, match="batch"):
+            await producer.send_batch([Message("Ours", b"x", delay_s=1)])
+
+
+def test_the_blocking_producer_recalls_too(running: RunningBroker) -> None:
+    with BlockingProducer(running.name_server) as producer:
+        sent = producer.send(Message("Ours", b"recalled", delay_s=3600))
+        assert producer.recall("Ours", sent.recall_handle) == sent.msg_id

@@ -14,6 +14,8 @@ from aerobee.broker.delay.timer import TimerRules, TimerService
 from aerobee.broker.delay.timer_progress import TimerProgress
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.state_file import JsonStateFile
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.message.properties import decode_properties
 from aerobee.protocol.message.record import Message, StoreMessage
 from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
@@ -49,6 +51,7 @@ class Bench:
         self.enabled = True
         self.max_delay_ms = 40 * DAY_MS
         self.window_ms = 36 * HOUR_MS
+        self.most = 1000
         self.refusal: Exception | None = None
         self.open()
 
@@ -75,7 +78,13 @@ class Bench:
             self.appended,
             self.clock.now_ms,
             self.store.put,
-            TimerRules(lambda: self.enabled, lambda: self.max_delay_ms, lambda: self.window_ms),
+            TimerRules(
+                lambda: self.enabled,
+                lambda: self.max_delay_ms,
+                lambda: self.window_ms,
+                lambda: self.most,
+                lambda: self.most,
+            ),
         )
         self.store.listen(closing=self.timer.save_last)
         self.timer.start()
@@ -116,6 +125,12 @@ class Bench:
         self.timer.put(message(body, topic, queue_id, tags="T", unique=body.hex(), more=asked))
         self.appended()
         return deliver_ms
+
+    def recall(self, body: bytes, deliver_ms: int, topic: str = "Orders") -> None:
+        asked = {"TIMER_DEL_UNIQKEY": body.hex(), "TIMER_DELIVER_MS": str(deliver_ms)}
+        self.timer.check_room_for_recall(deliver_ms)
+        self.timer.put(message(b"-", topic, unique=body.hex(), more=asked))
+        self.appended()
 
     def pass_ms(self, duration_ms: int, most_turns: int = 200_000) -> None:
         """Let time go by; every timer runs at its time."""
@@ -201,7 +216,7 @@ def test_each_way_to_ask_for_a_time_is_understood(bench: Bench, asked: str, wait
 def test_a_message_without_a_time_to_come_is_stored_where_it_goes(
     bench: Bench, properties: bytes
 ) -> None:
-    assert not bench.timer.asks_for_time(properties)
+    assert bench.timer.deliver_at(properties) is None
     bench.timer.put(from_properties(b"x", "Orders", 0, properties))
     bench.store.dispatch()
     assert bodies(bench.store) == [b"x"]
@@ -243,7 +258,7 @@ def test_with_the_timer_off_a_time_to_come_is_refused_and_what_waits_is_delivere
 def test_a_delay_level_counts_before_a_time(bench: Bench) -> None:
     """Which is what the message then gets from whoever serves levels."""
     both = b"TIMER_DELAY_SEC\x0130\x02DELAY\x013"
-    assert not bench.timer.asks_for_time(both)
+    assert bench.timer.deliver_at(both) is None
 
 
 def test_a_half_message_s_time_is_left_alone(bench: Bench) -> None:
@@ -430,6 +445,17 @@ def test_a_stop_says_how_many_wait(bench: Bench, caplog: pytest.LogCaptureFixtur
     assert "export-timers" in caplog.text
 
 
+def test_an_hour_that_is_full_takes_no_more_and_other_hours_do(bench: Bench) -> None:
+    bench.most = 2
+    for n in range(2):
+        bench.send(b"%d" % n, 2 * HOUR_MS + n)
+    with pytest.raises(StoreNotWritable, match="timer_messages"):
+        bench.send(b"x", 2 * HOUR_MS)
+    bench.send(b"2", 4 * HOUR_MS)
+    bench.pass_ms(5 * HOUR_MS)
+    assert bodies(bench.store) == [b"0", b"1", b"2"]
+
+
 # --- rolling --------------------------------------------------------------------------------
 
 
@@ -463,3 +489,80 @@ def test_rolls_of_one_burst_are_spread(bench: Bench) -> None:
     assert len({one.properties["TIMER_OUT_MS"][:-3] for one in bench.waiting()}) > 25
     bench.pass_ms(3 * HOUR_MS + 1000)
     assert sorted(bodies(bench.store)) == sorted(b"%d" % n for n in range(50))
+
+
+# --- recalling ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wait_ms", [5000, HOUR_MS, 3 * HOUR_MS])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_recalled_message_is_not_delivered_and_others_are(
+    bench: Bench, wait_ms: int, restarted: bool
+) -> None:
+    bench.window_ms = HOUR_MS  # the longest of them is rolled
+    deliver_ms = bench.send(b"recalled", wait_ms)
+    bench.send(b"other", wait_ms)
+    bench.send(b"recalled", wait_ms + 1)  # another time: another message
+    bench.send(b"recalled", wait_ms, "Others")
+    bench.recall(b"recalled", deliver_ms)
+    if restarted:
+        bench.pass_ms(wait_ms // 2)
+        bench.restart()
+    bench.pass_ms(wait_ms + 10)
+    assert sorted(bodies(bench.store)) == [b"other", b"recalled"]
+    assert bodies(bench.store, "Others") == [b"recalled"]
+    assert bench.timer.counts.recalled == 1
+
+
+def test_a_recall_that_comes_shortly_before_its_time_is_heeded(bench: Bench) -> None:
+    deliver_ms = bench.send(b"x", 60_000)
+    bench.pass_ms(59_990)
+    bench.recall(b"x", deliver_ms)
+    bench.pass_ms(1000)
+    assert not bodies(bench.store)
+
+
+def test_a_recall_that_is_not_visible_yet_is_waited_for(bench: Bench) -> None:
+    deliver_ms = bench.send(b"x", 6 * HOUR_MS)
+    bench.pass_ms(1000)
+    bench.visible = False
+    bench.recall(b"x", deliver_ms)
+    bench.clock.shift_ms += 7 * HOUR_MS
+    bench.pass_ms(500)
+    assert not bodies(bench.store)
+    bench.visible = True
+    bench.store.dispatch()
+    bench.pass_ms(5000)
+    assert not bodies(bench.store)
+    assert bench.timer.counts.recalled == 1
+
+
+def test_a_recall_far_ahead_outlives_a_long_downtime(bench: Bench) -> None:
+    """Message and recall were both to be stored again meanwhile."""
+    bench.window_ms = 8 * HOUR_MS
+    deliver_ms = bench.send(b"recalled", 30 * HOUR_MS)
+    bench.send(b"other", 30 * HOUR_MS)
+    bench.pass_ms(HOUR_MS)
+    bench.recall(b"recalled", deliver_ms)
+    bench.close()
+    bench.loop.now += 48 * 3600
+    bench.open()
+    bench.pass_ms(10_000)
+    assert bodies(bench.store) == [b"other"]
+
+
+def test_a_recall_for_a_time_that_has_passed_is_refused(bench: Bench) -> None:
+    deliver_ms = bench.send(b"x", 1000)
+    bench.pass_ms(2000)
+    with pytest.raises(MessageIllegal, match="TIMER_DEL_UNIQKEY"):
+        bench.recall(b"x", deliver_ms)
+
+
+def test_an_hour_takes_so_many_recalls(bench: Bench) -> None:
+    bench.most = 2
+    deliver_ms = bench.clock.now_ms() + 2 * HOUR_MS
+    for body in (b"1", b"2"):
+        bench.recall(body, deliver_ms)
+    with pytest.raises(BadRequest, match="timer_recalls") as refused:
+        bench.recall(b"3", deliver_ms)
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY
