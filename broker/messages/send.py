@@ -41,6 +41,7 @@ from aerobee.protocol.message.properties import (
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_TAGS,
     PROPERTY_UNIQUE_KEY,
+    TIMER_PROPERTIES,
     decode_properties,
     index_keys,
 )
@@ -454,7 +455,6 @@ class SendProcessor:
         if topic.startswith(RETRY_PREFIX) and self._is_dead(command, header):
             dead_letters = dlq_topic(topic[len(RETRY_PREFIX) :])
             return Destination(dead_letters, 0, properties, delayed=False, dead=True)
-        # A time is checked of half messages too, which wait for it when they are committed.
         deliver_ms = self._timer.deliver_at(properties.encoded) if properties.timed else None
         waits = deliver_ms is not None or properties.delay_level > 0
         delayed = waits and not header.sys_flag & SYS_TRANSACTION_PREPARED
@@ -474,6 +474,11 @@ class SendProcessor:
         if properties.delay_level > 0:
             raise BadRequest.illegal_message(
                 "a transactional message cannot have a delay level: take the property DELAY out"
+            )
+        if properties.timed:
+            raise BadRequest.illegal_message(
+                "a transactional message cannot have a time of its own: take the properties "
+                f"{', '.join(TIMER_PROPERTIES)} out"
             )
         if not decode_properties(header.properties).get(PROPERTY_PRODUCER_GROUP):
             raise BadRequest.illegal_message(

@@ -215,6 +215,7 @@ async def test_a_broken_batch_is_refused_whole(wire: Wire, body: bytes) -> None:
     [
         ("TRAN_MSG\x01true", "PGROUP"),
         ("TRAN_MSG\x01true\x02PGROUP\x01PG\x02DELAY\x013", "DELAY"),
+        ("TRAN_MSG\x01true\x02PGROUP\x01PG\x02TIMER_DELAY_SEC\x0130", "TIMER_DELAY_SEC"),
         ("TRAN_MSG\x01true\x02PGROUP\x01PG\x02a\x01" + "x" * 32_600, "32"),
     ],
 )
