@@ -126,6 +126,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "store rebuild": ("store.rebuild", "rebuild_store"),
     "store repair": ("store.repair", "repair_store"),
     "store truncate": ("store.truncate", "truncate_store"),
+    "store export-timers": ("store.export_timers", "export_timers"),
     "store retention": ("store.retention", "show_retention"),
     "store dump messages": ("store.dump", "dump_messages"),
     "store dump queues": ("store.dump", "dump_queues"),
