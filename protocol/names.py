@@ -42,6 +42,8 @@ TIMER_TOPIC = "rmq_sys_aerobee_timer"
 WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 #: Those of ours, which no topic table knows.
 OWN_TOPICS = frozenset({STAGE_TOPIC, TIMER_TOPIC})
+#: What is in these has not been delivered to anybody yet, or never will be.
+UNDELIVERED_TOPICS = frozenset({HALF_TOPIC, OP_HALF_TOPIC, *WAITING_TOPICS, *OWN_TOPICS})
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 
 SYSTEM_TOPICS = frozenset(

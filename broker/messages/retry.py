@@ -40,7 +40,7 @@ from aerobee.protocol.message.properties import (
 )
 from aerobee.protocol.message.record import Message, StoreMessage, decode_record
 from aerobee.protocol.message.record_layout import pack_host
-from aerobee.protocol.names import dlq_topic, retry_topic
+from aerobee.protocol.names import UNDELIVERED_TOPICS, dlq_topic, retry_topic
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.turns import Steps
 from aerobee.store.message_store import MessageStore
@@ -123,6 +123,12 @@ class RetryProcessor:
         if record is None:
             raise BadRequest.system_error(f"look message by offset failed, {header.offset}")
         message = decode_record(record)
+        if message.topic in UNDELIVERED_TOPICS:
+            # Its copy would be delivered, before its time or its commit.
+            raise BadRequest.system_error(
+                f"look message by offset failed, {header.offset}: what is there waits in "
+                f"{message.topic}, and no consumer has had it"
+            )
         topic, queues = self._target(command, header, group, message)
         subscribed = header.unit_mode and topic != dlq_topic(header.group)
         creation = self._topics.create_retry(topic, queues, UNIT_SUB if subscribed else 0)

@@ -232,6 +232,23 @@ async def test_a_transaction_that_nobody_could_end_is_refused(
     assert await stored(wire) == before
 
 
+@pytest.mark.parametrize(
+    "properties",
+    ["TRAN_MSG\x01true\x02PGROUP\x01PG", "DELAY\x0118", "TIMER_DELAY_SEC\x013600"],
+    ids=["half", "level", "time"],
+)
+async def test_what_is_not_delivered_yet_cannot_be_given_back(wire: Wire, properties: str) -> None:
+    await wire.send("Waits")
+    sent = await wire.send("Waits", properties=properties)
+    assert sent.code == 0, sent.remark
+    before = await stored(wire)
+    log_offset = int(sent.ext["msgId"][-16:], 16)
+    back = {"group": "CG", "offset": log_offset, "delayLevel": 1}
+    answer = await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+    refused(answer, ResponseCode.SYSTEM_ERROR, str(log_offset), "no consumer has had it")
+    assert await stored(wire) == before
+
+
 async def test_a_delay_level_that_is_no_number_is_refused_as_java_does(wire: Wire) -> None:
     await wire.send("Delays")
     before = await stored(wire)
