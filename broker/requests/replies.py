@@ -136,6 +136,8 @@ class ReplyProcessor:
             msg_id, queue_offset = self._stored(
                 header, queue_id, connection.packed_peer, command.body
             )
+            # Properties of 32 KiB are taken apart for the store, and put together for the push.
+            yield None
         remark = None
         try:
             member = self._asker(properties)

@@ -58,7 +58,7 @@ MAX_WAITING = 20_000
 _LOOK_S = 0.005
 _LOOKS = 200
 # A message with so many is read in one step and stored again in the next; 0.2 us each, twice.
-_MANY_PROPERTIES = 500
+_MANY_PROPERTIES = 64
 
 _WORDS = {COMMIT: "committed", ROLLBACK: "rolled back"}
 

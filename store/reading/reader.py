@@ -60,7 +60,7 @@ _STEP_ENTRIES = 512
 # What judging messages by their properties may take, in tenths of a microsecond: in one step, in
 # which so many of the cheapest fit, and for one answer.
 _JUDGED_ENTRIES = 128
-_JUDGED_STEP = 5_000
+_JUDGED_STEP = 3_000
 _JUDGED_COST = 100_000
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 import zlib
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from aerobee.protocol.headers.stages import (
     stage_checksum,
 )
 from aerobee.protocol.message.batch import BatchItem, encode_batch
+from aerobee.protocol.message.recall import RecallHandle
 
 TOPIC, GROUP, CLIENT = "Orders", "CG", "127.0.0.1@7"
 BROKER, CLUSTER, ADDRESS = "fuzzed", "DefaultCluster", "127.0.0.1:10911"
@@ -59,6 +61,9 @@ _PULL = {
 _QUEUE = {"topic": TOPIC, "queueId": "0"}
 _OFFSET = {"consumerGroup": GROUP, **_QUEUE}
 _REPLY = f"REPLY_TO_CLIENT\x01{CLIENT}\x02CORRELATION_ID\x011\x02MSG_TYPE\x01reply\x02"
+_HANDLE = RecallHandle(
+    TOPIC, BROKER, time.time_ns() // 1_000_000 + 30 * 86_400_000, "A" * 32
+).encode()
 _MEMBER = {"consumerGroup": GROUP, "clientId": CLIENT}
 _SUBSCRIPTION = {
     "topic": TOPIC, "subString": "t1 || t2", "tagsSet": ["t1", "t2"], "codeSet": [3645, 3646],
@@ -135,12 +140,14 @@ BROKER_SEEDS: tuple[Seed, ...] = (
     Seed(Code.SEND_MESSAGE_V2, {**_SEND_V2, "e": "1", "i": _PROPERTIES + "DELAY\x013\x02"}, b"d"),
     Seed(Code.SEND_BATCH_MESSAGE, {**_SEND_V2, "m": "true"}, _BATCH),
     Seed(Code.SEND_MESSAGE, {**_SEND, "batch": "true"}, _BATCH),
+    Seed(Code.RECALL_MESSAGE, {"topic": TOPIC, "recallHandle": _HANDLE, "producerGroup": "PG"}),
     Seed(Code.SEND_REPLY_MESSAGE, {**_SEND, "properties": _REPLY}, b"reply"),
     Seed(Code.SEND_REPLY_MESSAGE_V2, {**_SEND_V2, "i": _REPLY}, b"reply"),
     Seed(
         Code.CONSUMER_SEND_MSG_BACK,
         {
-            "offset": "0", "group": GROUP, "delayLevel": "0", "originMsgId": "U1",
+            # Behind the half message, its copy, and what its commit has stored.
+            "offset": "1114", "group": GROUP, "delayLevel": "0", "originMsgId": "U1",
             "originTopic": TOPIC, "unitMode": "false", "maxReconsumeTimes": "3",
         },
     ),

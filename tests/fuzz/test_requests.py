@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import aerobee.testing
-from aerobee.broker.requests import consumers
+from aerobee.broker.requests import consumers, replies
 from aerobee.protocol.codes import PROTOCOL_VERSION, RequestCode
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.frames.command import Command, encode_response, encode_success
@@ -74,6 +74,7 @@ async def test_each_seed_is_a_request_that_is_served(
     # The seeds' consumer answers nothing when it is asked.
     for name in ("PASS_ON_S", "STATUS_S"):
         monkeypatch.setattr(consumers, name, 0.05)
+    monkeypatch.setattr(replies, "PUSH_S", 0.05)
     refused: list[str] = []
     async with Target(folder) as target:
         for port, seeds in (("broker", BROKER_SEEDS), ("name server", NAME_SERVER_SEEDS)):
@@ -94,6 +95,9 @@ async def test_each_seed_is_a_request_that_is_served(
                     continue  # nothing has been sampled yet
                 if one.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
                     assert "another broker's" in (answer.remark or "")  # ports are free ones here
+                    continue
+                if one.code in (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2):
+                    assert "no answer" in (answer.remark or "")
                     continue
                 if answer.code in (1, 3, 13):
                     refused.append(f"{port} {one.code}: {answer.code} {answer.remark}")
