@@ -43,7 +43,7 @@ WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 #: Those of ours, which no topic table knows.
 OWN_TOPICS = frozenset({STAGE_TOPIC, TIMER_TOPIC})
 #: What is in these has not been delivered to anybody yet, or never will be.
-UNDELIVERED_TOPICS = frozenset({HALF_TOPIC, OP_HALF_TOPIC, *WAITING_TOPICS, *OWN_TOPICS})
+UNDELIVERED_TOPICS = frozenset({HALF_TOPIC, OP_HALF_TOPIC, *OWN_TOPICS})
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 
 SYSTEM_TOPICS = frozenset(

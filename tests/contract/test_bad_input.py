@@ -234,8 +234,8 @@ async def test_a_transaction_that_nobody_could_end_is_refused(
 
 @pytest.mark.parametrize(
     "properties",
-    ["TRAN_MSG\x01true\x02PGROUP\x01PG", "DELAY\x0118", "TIMER_DELAY_SEC\x013600"],
-    ids=["half", "level", "time"],
+    ["TRAN_MSG\x01true\x02PGROUP\x01PG", "TIMER_DELAY_SEC\x013600"],
+    ids=["half", "time"],
 )
 async def test_what_is_not_delivered_yet_cannot_be_given_back(wire: Wire, properties: str) -> None:
     await wire.send("Waits")
