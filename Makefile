@@ -51,7 +51,7 @@ campaign: bring
 	$(PYTHON_IN_VENV) -m tests.campaign report --write $(FIGURES)
 
 check: lint types
-	$(PYTEST) tests/unit tests/test_layers.py tests/contract $(PARALLEL) $(ARGS)
+	$(PYTEST) tests/unit tests/test_layers.py tests/test_compatibility_page.py tests/contract $(PARALLEL) $(ARGS)
 
 lint: setup
 	.venv/bin/ruff check .

@@ -15,17 +15,27 @@ from functools import partial
 
 from aerobee.broker.delay.progress import DelayProgress
 from aerobee.broker.delay.service import ScheduleMessageService
+from aerobee.broker.delay.timer import TimerRules, TimerService
+from aerobee.broker.delay.timer_progress import TimerProgress
+from aerobee.broker.expressions import ExpressionLimits, Expressions
 from aerobee.broker.messages.acks import Acks
 from aerobee.broker.messages.held_pulls import HeldPulls
 from aerobee.broker.messages.pull import PullProcessor
 from aerobee.broker.messages.query import QueryProcessor
+from aerobee.broker.messages.recall import RecallProcessor
 from aerobee.broker.messages.reput import ReputService
 from aerobee.broker.messages.retry import FailedMessages, RetryProcessor
 from aerobee.broker.messages.send import SendProcessor, refused_without_buffer
 from aerobee.broker.registration.addresses import Identity
+from aerobee.broker.requests.client_calls import ClientCalls
 from aerobee.broker.requests.clients import ClientRequests
+from aerobee.broker.requests.consumers import ConsumerRequests
 from aerobee.broker.requests.locks import LockRequests, OrderLocks
 from aerobee.broker.requests.offsets import OffsetRequests
+from aerobee.broker.requests.progress import ProgressRequests
+from aerobee.broker.requests.queues import QueueRequests
+from aerobee.broker.requests.replies import ReplyProcessor
+from aerobee.broker.requests.resets import ResetRequests
 from aerobee.broker.requests.runtime import RuntimeRequests
 from aerobee.broker.requests.stats import StatsRequests
 from aerobee.broker.requests.topics import TopicRequests
@@ -35,22 +45,28 @@ from aerobee.broker.scheduler import Saver, Scheduler
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable
+from aerobee.broker.tables.filters import FilterTable
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.light_queues import LightGroupTable, LightTopicTable, load_offsets
 from aerobee.broker.tables.offsets import Admission, committed_by_queue
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
+from aerobee.broker.transactions.transactions import Transactions
 from aerobee.broker.workers import BodyReader, LoopCalls, WorkerAnswers
 from aerobee.config.model import Settings
+from aerobee.protocol.bodies.routes import PERM_WRITE
 from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.filters.bloom import BloomFilter
 from aerobee.protocol.headers.send import SendReply
 from aerobee.protocol.names import is_light
-from aerobee.remoting.turns import Turns
+from aerobee.remoting.turns import Spread, Turns
 from aerobee.store.message_store import MessageStore
 
 # Held pulls and waiting acks are looked at this often; a hold lasts at most this much too long.
 _SWEEP_S = 0.2
 _CLIENT_SWEEP_S = 10.0
+# RocketMQ's interval.
+_FILTERS_SAVED_S = 10.0
 # The first run of retention comes this many intervals after the start, when its rush is over.
 _RETENTION_FIRST_AFTER = 6
 
@@ -89,7 +105,7 @@ class BrokerCore:
         light = settings.lmq_enabled
         # Not the loop's own workers: a save must not wait for what administrators have them do.
         # One for each table, of which each has one save at a time.
-        self._state_pool = ThreadPoolExecutor(4, thread_name_prefix="aerobee-state")
+        self._state_pool = ThreadPoolExecutor(5, thread_name_prefix="aerobee-state")
         self._topics_file = self._state_file("topics.json")
         self.topics = (LightTopicTable if light else TopicTable)(
             settings,
@@ -126,20 +142,44 @@ class BrokerCore:
             self.stats.group_warnings.bump,
             limit_bytes=lambda: settings.client_bytes,
         )
+        self._build_filters()
         self._locks = OrderLocks(settings.lock_lease_ms / 1000, self._loop.time)
         self._failed_messages = FailedMessages(self.topics, self.stats)
+
+    def _build_filters(self) -> None:
+        settings = self.settings
+        self.expressions = Expressions(
+            self._loop,
+            lambda: ExpressionLimits(
+                settings.max_sql_chars,
+                settings.max_sql_depth,
+                settings.max_sql_nodes,
+                settings.sql_filter_bytes,
+            ),
+        )
+        self.filters = FilterTable(
+            self._state_file("consumerFilter.json"),
+            BloomFilter(settings.filter_error_percent, settings.filter_groups),
+            wall_clock_ms,
+            settings.filter_keep_ms,
+            lambda: settings.sql_filter_bytes,
+        )
+        self._filters_saver = Saver(
+            self._loop, "filters", self.filters, _FILTERS_SAVED_S, self._state_pool
+        )
 
     def _state_file(self, name: str) -> JsonStateFile:
         return JsonStateFile(os.path.join(self.settings.store_path, "config", name))
 
     def _build_appending(self) -> None:
-        """What puts messages by itself (delayed ones, staged ones), and what follows an append."""
+        """What puts messages by itself (delayed, staged, half ones), and what follows an append."""
         settings, store, loop = self.settings, self.store, self._loop
         self.held = HeldPulls(
             loop.time,
             lambda: settings.held_pulls,
             lambda: settings.held_pull_bytes,
             self.turns,
+            store.properties_at,
         )
         self._reput = ReputService(loop, store, self.held, self.turns)
         self._appended = self._reput.after_append(settings)
@@ -162,6 +202,7 @@ class BrokerCore:
             wall_clock_ms,
             count_deliveries=settings.schedule_message_stats,
         )
+        self._build_timer()
         self.staging = Staging(
             settings,
             loop,
@@ -175,10 +216,59 @@ class BrokerCore:
             self._bodies,
             self.delays,
         )
+        self.transactions = Transactions(
+            settings,
+            loop,
+            self.turns,
+            store,
+            self.topics,
+            self.clients,
+            self.offsets,
+            self.stats,
+            self.identity.store_host,
+            self._appended,
+            wall_clock_ms,
+            lambda: self.acks.broken,
+        )
+
+    def _build_timer(self) -> None:
+        """What delivers at any time; `timer.put` stores all that is not to be delivered at once."""
+        settings, store = self.settings, self.store
+        self._timer_progress = TimerProgress(
+            self._state_file("timerProgress.json"), lambda: store.durable, store.sync_soon
+        )
+        self._timer_saver = Saver(
+            self._loop,
+            "timer progress",
+            self._timer_progress,
+            settings.flush_delay_offset_interval_ms / 1000,
+            self._state_pool,
+        )
+        self.timer = TimerService(
+            self._loop,
+            store,
+            self._timer_progress,
+            self.stats,
+            self._appended,
+            wall_clock_ms,
+            self.delays.put,
+            TimerRules(
+                lambda: settings.timer_enabled,
+                lambda: settings.timer_max_delay_seconds * 1000,
+                lambda: timer_window_ms(settings),
+                lambda: settings.timer_messages,
+                lambda: settings.timer_recalls,
+            ),
+        )
+
+    def _save_last(self) -> None:
+        """The store has closed: what it has is durable."""
+        self.delays.save_last()
+        self.timer.save_last()
 
     def _build_messages(self) -> None:
         settings, store = self.settings, self.store
-        reply = SendReply(settings.region_id, settings.trace_on)
+        reply = self._send_answers = SendReply(settings.region_id, settings.trace_on)
         self.acks = Acks(
             self._loop,
             store,
@@ -192,13 +282,15 @@ class BrokerCore:
             durable=self.acks.on_durable,
             committed=self.acks.on_durable,
             broken=self.acks.on_broken,
-            closing=self.delays.save_last,
+            closing=self._save_last,
         )
         self._send = SendProcessor(
             settings,
             self.identity,
             store,
             self.delays.put,
+            self.transactions.prepare,
+            self.timer,
             self.topics,
             self.groups,
             self.acks,
@@ -219,18 +311,29 @@ class BrokerCore:
             self.held,
             self.stats,
             self._appended,
+            self.turns,
+            self.expressions,
+            self.filters,
         )
 
     def _after_durable(self) -> None:
         """The durable mark has moved: answer the pulls that wait for what it has made visible, and
-        the requests that wait for the decision about a staged batch."""
+        the requests that wait for the decision about a staged batch or a transaction."""
         self._reput.run()
         self.staging.answers.send_ready()
+        self.transactions.answers.send_ready()
 
     def _build_routers(self) -> None:
         settings, store = self.settings, self.store
         self._client_requests = ClientRequests(
-            settings, self.clients, self.topics, self.groups, self.turns, self._bodies
+            settings,
+            self.clients,
+            self.topics,
+            self.groups,
+            self.turns,
+            self._bodies,
+            self.expressions,
+            self.filters,
         )
         query = QueryProcessor(
             store, settings.query_max_messages, settings.unique_query_max_messages
@@ -238,10 +341,12 @@ class BrokerCore:
         handlers: dict[int, Handler] = {
             **self._appending_handlers(),
             **self.staging.handlers(),
+            **self.transactions.handlers(),
             **query.handlers(),
             **self._client_requests.handlers(),
             **OffsetRequests(self.offsets, store).handlers(),
             **LockRequests(self._locks, self._bodies).handlers(),
+            **self._asking_handlers(),
             **self._admin_handlers(),
         }
         pulls: dict[int, Handler] = {
@@ -260,6 +365,38 @@ class BrokerCore:
         self.main_router = Router({**handlers, **pulls}, *serving)
         self.vip_router = Router(handlers, *serving)
 
+    def _asking_handlers(self) -> dict[int, Handler]:
+        """What is answered when clients have answered."""
+        settings, store = self.settings, self.store
+        self.client_calls = ClientCalls(
+            self.turns,
+            self.stats,
+            lambda: settings.client_calls,
+            lambda: settings.client_calls_per_connection,
+        )
+        consumers = ConsumerRequests(
+            settings.broker_name,
+            self.clients,
+            store,
+            self.client_calls,
+            self._bodies,
+            settings.max_request_bytes,
+        )
+        replies = ReplyProcessor(
+            settings,
+            self.identity,
+            store,
+            self.topics,
+            self.clients,
+            self.client_calls,
+            self._send,
+            self._send_answers,
+            self.stats,
+            self._appended,
+            wall_clock_ms,
+        )
+        return {**consumers.handlers(), **replies.handlers()}
+
     def _appending_handlers(self) -> dict[int, Handler]:
         settings, store = self.settings, self.store
         retry = RetryProcessor(
@@ -268,14 +405,26 @@ class BrokerCore:
             self.topics,
             self.groups,
             self._failed_messages,
-            self.identity.store_host,
+            self.identity,
+            lambda: bool(settings.broker_permission & PERM_WRITE),
             self._appended,
+        )
+        recall = RecallProcessor(
+            settings,
+            self.identity,
+            self.timer,
+            self.topics,
+            self.acks,
+            SendReply(settings.region_id, settings.trace_on),
+            self._appended,
+            wall_clock_ms,
         )
         handlers: dict[int, Handler] = {
             RequestCode.SEND_MESSAGE: self._send.handle,
             RequestCode.SEND_MESSAGE_V2: self._send.handle,
             RequestCode.SEND_BATCH_MESSAGE: self._send.handle,
             **retry.handlers(),
+            **recall.handlers(),
         }
         if not (settings.transient_pool_effective and settings.transient_pool_fail_fast):
             return handlers
@@ -308,6 +457,13 @@ class BrokerCore:
             ).handlers(),
             **statistics.handlers(),
             **RuntimeRequests(settings, topics, store, stats, self.delays.level_stats).handlers(),
+            **ResetRequests(
+                settings.broker_name, topics, offsets, self.clients, store, stats
+            ).handlers(),
+            **ProgressRequests(
+                settings.broker_name, topics, offsets, self.clients, store
+            ).handlers(),
+            **QueueRequests(self.clients, store).handlers(),
             **self.delays.handlers(),
             **TrafficRequests(self._traffic).handlers(),
         }
@@ -316,14 +472,18 @@ class BrokerCore:
         """Begin what has to be done again and again."""
         settings, store, every = self.settings, self.store, scheduler.every
         self.staging.start_tasks(scheduler)
+        self.transactions.start_tasks(scheduler)
         every(_SWEEP_S, "held pulls", self.held.sweep)
         every(_SWEEP_S, "waiting acks", self.acks.expire)
         every(_CLIENT_SWEEP_S, "silent clients", self._client_requests.expire)
+        every(_CLIENT_SWEEP_S, "dead filters", self.filters.forget_dead)
         every(settings.lock_lease_ms / 1000, "order locks", self._locks.sweep)
         every(Saver.LOOK_S, "consumer offsets", self._offsets_saver.look)
         every(Saver.LOOK_S, "delay progress", self._progress_saver.look)
+        every(Saver.LOOK_S, "timer progress", self._timer_saver.look)
+        every(Saver.LOOK_S, "filters", self._filters_saver.look)
         every(1.0, "rates", store.stats_service.sample)
-        every(SAMPLE_S, "traffic", self._traffic.sample)
+        every(SAMPLE_S, "traffic", Spread(self.turns, self._traffic.step).go_on)
         every(1.0, "mending queues", store.repair_queues)
         clean_s = settings.clean_interval_ms / 1000
         committed = partial(committed_by_queue, self._on_loop, self.offsets, self._delay_progress)
@@ -335,6 +495,7 @@ class BrokerCore:
             first_s=_RETENTION_FIRST_AFTER * clean_s,
         )
         self.delays.start()
+        self.timer.start()
 
     def complete_tables(self) -> None:
         """Add to tables that are those of their backups what the store knows and they do not.
@@ -359,17 +520,28 @@ class BrokerCore:
         """Answer the held pulls, write what is only in memory. The servers are closed already.
         Raises OSError when the offsets cannot be written."""
         self.delays.close()
+        self.timer.close()
         self.held.release_all()
         self.staging.close()
+        self.transactions.close()
         self._reput.run()
         try:
             await self.save_tables()
+            await self.transactions.save_progress()
             # The places that become durable from now on are written by the store at its end.
             await self._progress_saver.close()
+            await self._timer_saver.close()
+            await self._filters_saver.close()
         finally:
             await self._offsets_saver.close()
             self._state_pool.shutdown()
             self._bodies.close()
+
+
+def timer_window_ms(settings: Settings) -> int:
+    """How far ahead a waiting record is left alone: it has to outlive retention by far."""
+    seconds = min(settings.timer_roll_window_seconds, settings.retention_hours * 3600 // 2)
+    return seconds * 1000
 
 
 def _patience_s(settings: Settings) -> dict[int, float]:

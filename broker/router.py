@@ -41,6 +41,8 @@ _CARRY_MESSAGES = frozenset(
         RequestCode.SEND_MESSAGE,
         RequestCode.SEND_MESSAGE_V2,
         RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
         RequestCode.STAGE_CHUNK,
         RequestCode.STAGE_INTENT,
     }

@@ -35,6 +35,8 @@ _CODE_NOT_SUPPORTED = 3  # ResponseCode.REQUEST_CODE_NOT_SUPPORTED, protocol/WIR
 #: Upper bounds, in bytes and in seconds, as RocketMQ 5.x has them (milliseconds there).
 MESSAGE_SIZE_BOUNDS: tuple[float, ...] = (1024, 4096, 524288, 1048576, 2097152, 4194304)
 RPC_LATENCY_BOUNDS: tuple[float, ...] = (0.001, 0.003, 0.005, 0.007, 0.01, 0.1, 1.0, 2.0, 3.0)
+#: For answers of clients, which get 10 s.
+CLIENT_CALL_BOUNDS: tuple[float, ...] = (0.01, 0.1, 1.0, 3.0, 10.0)
 #: For stages inside the broker, microseconds to seconds.
 STAGE_BOUNDS: tuple[float, ...] = (
     0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0,
@@ -43,6 +45,7 @@ STAGE_BOUNDS: tuple[float, ...] = (
 MESSAGE_NORMAL = "normal"
 MESSAGE_FIFO = "fifo"  # carries a sharding key
 MESSAGE_DELAY = "delay"  # counted where it waits, and where it is delivered
+MESSAGE_TRANSACTION = "transaction"  # likewise: as a half message, and when it is committed
 
 RESULT_SUCCESS = "success"
 
@@ -72,6 +75,21 @@ class TrafficCounts(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
+class QueueCounts:
+    """What was put into one queue, or a group got of it: messages, bytes; of the second how often,
+    and how long reading them took."""
+
+    messages: int = 0
+    size: int = 0
+    times: int = 0
+    spent_s: float = 0.0
+
+    @property
+    def counts(self) -> TrafficCounts:
+        return TrafficCounts(self.messages, self.size, 0)
+
+
+@dataclass(slots=True, eq=False)
 class TopicStats:
     """What came in for one topic and one kind of message. `bytes_in` are stored bytes."""
 
@@ -81,6 +99,7 @@ class TopicStats:
     bytes_in: int = 0
     failures: int = 0
     sizes: Buckets = field(default_factory=lambda: Buckets(MESSAGE_SIZE_BOUNDS))
+    queues: dict[int, QueueCounts] = field(default_factory=dict)
 
     @property
     def counts(self) -> TrafficCounts:
@@ -99,6 +118,7 @@ class ConsumerStats:
     messages_out: int = 0
     bytes_out: int = 0
     pulled: dict[int, int] = field(default_factory=dict)
+    queues: dict[int, QueueCounts] = field(default_factory=dict)
     sent_back: int = 0
     sent_to_dlq: int = 0
 
@@ -147,9 +167,10 @@ class BrokerStats:
     """All counters of one broker. `wall_clock` gives seconds since 1970."""
 
     __slots__ = (
-        "_consumers", "_light", "_limit", "_requests", "_served", "_topics", "events",
-        "failures_without_topic", "get_found", "get_missed", "get_time_max_s", "group_warnings",
-        "handler_failures", "overflowed", "put_failures", "started_ms",
+        "_consumers", "_light", "_limit", "_other_queue", "_queue_count", "_requests", "_served",
+        "_topics", "client_calls", "events", "failures_without_topic", "get_found", "get_missed",
+        "get_time_max_s", "group_warnings", "handler_failures", "overflowed", "put_failures",
+        "started_ms",
     )  # fmt: skip
 
     def __init__(
@@ -161,6 +182,8 @@ class BrokerStats:
     ) -> None:
         """With `light`, light queues and groups are counted together, under their prefix."""
         self._limit = series_limit
+        self._queue_count = 0
+        self._other_queue = QueueCounts()
         self._topics: dict[tuple[str, str], TopicStats] = {}
         self._consumers: dict[tuple[str, str], ConsumerStats] = {}
         self._requests: dict[tuple[int, int, str, bool], RequestStats] = {}
@@ -173,6 +196,8 @@ class BrokerStats:
         self.get_time_max_s = 0.0  # longest read of the store for a pull
         self.group_warnings = Tally()  # by kind: mixed subscriptions, shared clientId, ...
         self._light = light
+        # What clients were asked by the broker: latency by request code and how it ended.
+        self.client_calls: dict[tuple[int, str], Buckets] = {}
         self.events = Tally()  # anything else worth a counter
         self.overflowed = Tally()  # look-ups that ended at __other__, by table
 
@@ -217,11 +242,26 @@ class BrokerStats:
         """A request was answered with an error code; "success" means that it was answered."""
         self.request(code, response_code).add(seconds)
 
-    def stored(self, topic: TopicStats, messages: int, stored_bytes: int) -> None:
-        """`messages` of one append were stored; sizes are counted at their mean, as 5.x does."""
+    def client_called(self, code: int, outcome: str, seconds: float) -> None:
+        """The broker asked a client something, which took so long; `outcome` is one of few."""
+        calls = self.client_calls.get((code, outcome))
+        if calls is None:
+            calls = self.client_calls[code, outcome] = Buckets(CLIENT_CALL_BOUNDS)
+        calls.add(seconds)
+
+    def stored(
+        self, topic: TopicStats, messages: int, stored_bytes: int, queue_id: int = 0
+    ) -> None:
+        """`messages` of one append were stored in a queue; sizes are counted at their mean, as 5.x
+        does."""
         topic.messages_in += messages
         topic.bytes_in += stored_bytes
-        topic.sizes.add(stored_bytes / messages, messages)
+        sizes = topic.sizes
+        sizes.counts[bisect_left(MESSAGE_SIZE_BOUNDS, stored_bytes / messages)] += messages
+        sizes.total += stored_bytes
+        queue = topic.queues.get(queue_id) or self._new_queue(topic.queues, queue_id)
+        queue.messages += messages
+        queue.size += stored_bytes
 
     def failed(self, topic: TopicStats | None = None) -> None:
         """A send was refused, or failed; `topic` is None when it named no topic there is."""
@@ -231,10 +271,23 @@ class BrokerStats:
         else:
             topic.failures += 1
 
-    def delivered(self, consumer: ConsumerStats, messages: int, stored_bytes: int) -> None:
-        """A pull answered with messages. One that found none adds to `get_missed` instead."""
+    def delivered(
+        self,
+        consumer: ConsumerStats,
+        messages: int,
+        stored_bytes: int,
+        queue_id: int = 0,
+        spent_s: float = 0.0,
+    ) -> None:
+        """A pull answered with messages of a queue, which took so long to read. One that found none
+        adds to `get_missed` instead."""
         consumer.messages_out += messages
         consumer.bytes_out += stored_bytes
+        queue = consumer.queues.get(queue_id) or self._new_queue(consumer.queues, queue_id)
+        queue.messages += messages
+        queue.size += stored_bytes
+        queue.times += 1
+        queue.spent_s += spent_s
         self.get_found += 1
 
     def pulled(self, group: str, topic: str) -> Mapping[int, int]:
@@ -256,14 +309,14 @@ class BrokerStats:
     def forget_topic(self, topic: str) -> None:
         """Drop the counters of a deleted topic; the totals keep what they counted."""
         for key in [key for key in self._topics if key[0] == topic]:
-            del self._topics[key]
+            self._queue_count -= len(self._topics.pop(key).queues)
         for pair in [pair for pair in self._consumers if pair[1] == topic]:
-            del self._consumers[pair]
+            self._queue_count -= len(self._consumers.pop(pair).queues)
 
     def forget_group(self, group: str) -> None:
         """Drop the counters of a deleted consumer group."""
         for pair in [pair for pair in self._consumers if pair[0] == group]:
-            del self._consumers[pair]
+            self._queue_count -= len(self._consumers.pop(pair).queues)
 
     def _new_topic(self, topic: str, message_type: str) -> TopicStats:
         if self._light:
@@ -281,6 +334,13 @@ class BrokerStats:
             self.overflowed.bump("consumer")
             group = topic = OTHER
         return self._consumers.setdefault((group, topic), ConsumerStats(group, topic))
+
+    def _new_queue(self, queues: dict[int, QueueCounts], queue_id: int) -> QueueCounts:
+        if self._queue_count >= self._limit:
+            self.overflowed.bump("queue")
+            return self._other_queue
+        self._queue_count += 1
+        return queues.setdefault(queue_id, QueueCounts())
 
     def _new_request(self, key: RequestKey) -> RequestStats:
         if key.response_code == _CODE_NOT_SUPPORTED or len(self._requests) >= self._limit:

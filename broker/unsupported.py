@@ -8,22 +8,20 @@ from typing import Final
 
 from aerobee.protocol.codes import RequestCode as Code
 
-_TRANSACTIONS: Final = "transactions"
 _REPLIES: Final = "request-reply"
 _ACCESS: Final = "access control"
 _POP: Final = "POP consumption of RocketMQ 5"
 _OF_5: Final = "RocketMQ 5"
-_TIMER: Final = "timer messages of RocketMQ 5"
+_CONTROLLER: Final = "the controller of RocketMQ 5"
+_COLD_DATA: Final = "control of cold data of RocketMQ 5"
+_ACCESS_OF_5: Final = "users and access control lists of RocketMQ 5"
+_LITE_TOPICS: Final = "lite topics of RocketMQ 5"
+_TIMER: Final = "administration of the timer of RocketMQ 5"
 _RESET: Final = "offset reset"
 _CONSUMERS: Final = "looking into a running consumer"
 
 #: The feature that each request belongs to.
 FEATURES: Final[dict[int, str]] = {
-    Code.END_TRANSACTION: _TRANSACTIONS,
-    Code.CHECK_TRANSACTION_STATE: _TRANSACTIONS,
-    Code.RESUME_CHECK_HALF_MESSAGE: _TRANSACTIONS,
-    Code.SEND_REPLY_MESSAGE: _REPLIES,
-    Code.SEND_REPLY_MESSAGE_V2: _REPLIES,
     Code.PUSH_REPLY_MESSAGE_TO_CLIENT: _REPLIES,
     Code.UPDATE_BROKER_CONFIG: "changing settings from afar",
     Code.UPDATE_AND_CREATE_ACL_CONFIG: _ACCESS,
@@ -32,16 +30,8 @@ FEATURES: Final[dict[int, str]] = {
     Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _ACCESS,
     Code.GET_BROKER_CLUSTER_ACL_CONFIG: _ACCESS,
     Code.RESET_CONSUMER_CLIENT_OFFSET: _RESET,
-    Code.INVOKE_BROKER_TO_RESET_OFFSET: _RESET,
     Code.RESET_CONSUMER_OFFSET_IN_BROKER: _RESET,
     Code.GET_CONSUMER_STATUS_FROM_CLIENT: _CONSUMERS,
-    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _CONSUMERS,
-    Code.GET_CONSUMER_RUNNING_INFO: _CONSUMERS,
-    Code.CONSUME_MESSAGE_DIRECTLY: "giving one message to a consumer",
-    Code.QUERY_CONSUME_TIME_SPAN: "a group's time spans",
-    Code.QUERY_CORRECTION_OFFSET: "corrected offsets",
-    Code.CLONE_GROUP_OFFSET: "cloned offsets",
-    Code.QUERY_CONSUME_QUEUE: "looking into a consume queue",
     Code.REGISTER_FILTER_SERVER: "filter servers",
     Code.REGISTER_MESSAGE_FILTER_CLASS: "filter servers",
     **dict.fromkeys(
@@ -60,9 +50,71 @@ FEATURES: Final[dict[int, str]] = {
         ),
         _POP,
     ),
-    Code.RECALL_MESSAGE: _TIMER,
     Code.GET_TIMER_CHECK_POINT: _TIMER,
     Code.GET_TIMER_METRICS: _TIMER,
+    **dict.fromkeys(
+        (
+            Code.CONTROLLER_ALTER_SYNC_STATE_SET,
+            Code.CONTROLLER_ELECT_MASTER,
+            Code.CONTROLLER_REGISTER_BROKER,
+            Code.CONTROLLER_GET_REPLICA_INFO,
+            Code.CONTROLLER_GET_METADATA_INFO,
+            Code.CONTROLLER_GET_SYNC_STATE_DATA,
+            Code.GET_BROKER_EPOCH_CACHE,
+            Code.NOTIFY_BROKER_ROLE_CHANGED,
+            Code.UPDATE_CONTROLLER_CONFIG,
+            Code.GET_CONTROLLER_CONFIG,
+            Code.CLEAN_BROKER_DATA,
+            Code.CONTROLLER_GET_NEXT_BROKER_ID,
+            Code.CONTROLLER_APPLY_BROKER_ID,
+            Code.BROKER_CLOSE_CHANNEL_REQUEST,
+            Code.CHECK_NOT_ACTIVE_BROKER_REQUEST,
+            Code.GET_BROKER_LIVE_INFO_REQUEST,
+            Code.GET_SYNC_STATE_DATA_REQUEST,
+            Code.RAFT_BROKER_HEART_BEAT_EVENT_REQUEST,
+        ),
+        _CONTROLLER,
+    ),
+    **dict.fromkeys(
+        (
+            Code.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
+            Code.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
+            Code.GET_COLD_DATA_FLOW_CTR_INFO,
+            Code.SET_COMMITLOG_READ_MODE,
+        ),
+        _COLD_DATA,
+    ),
+    **dict.fromkeys(
+        (
+            Code.AUTH_CREATE_USER,
+            Code.AUTH_UPDATE_USER,
+            Code.AUTH_DELETE_USER,
+            Code.AUTH_GET_USER,
+            Code.AUTH_LIST_USER,
+            Code.AUTH_CREATE_ACL,
+            Code.AUTH_UPDATE_ACL,
+            Code.AUTH_DELETE_ACL,
+            Code.AUTH_GET_ACL,
+            Code.AUTH_LIST_ACL,
+        ),
+        _ACCESS_OF_5,
+    ),
+    **dict.fromkeys(
+        (
+            Code.POP_LITE_MESSAGE,
+            Code.LITE_SUBSCRIPTION_CTL,
+            Code.ACK_LITE_MESSAGE,
+            Code.NOTIFY_UNSUBSCRIBE_LITE,
+            Code.GET_BROKER_LITE_INFO,
+            Code.GET_PARENT_TOPIC_INFO,
+            Code.GET_LITE_TOPIC_INFO,
+            Code.GET_LITE_CLIENT_INFO,
+            Code.GET_LITE_GROUP_INFO,
+            Code.TRIGGER_LITE_DISPATCH,
+        ),
+        _LITE_TOPICS,
+    ),
+    Code.SWITCH_TIMER_ENGINE: _TIMER,
     **dict.fromkeys(
         (
             Code.UPDATE_AND_CREATE_TOPIC_LIST,

@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from aerobee import __version__
-from aerobee.cli.parser_types import count, port, seconds, text
+from aerobee.cli.parser_types import count, duration, port, seconds, text
 from aerobee.cli.store.parser import add_store
 from aerobee.nearest_name import nearest_name
 from aerobee.pipeline.jobs.arguments import add_jobs, number
@@ -73,6 +73,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_nameserver(commands)
     _add_config(commands)
     _add_topic(commands)
+    _add_group(commands)
+    _add_offset(commands)
     _add_message(commands)
     _add_broker(commands)
     add_store(commands)
@@ -156,7 +158,7 @@ def _add_config(commands: "Commands") -> None:
 
 
 def _add_topic(commands: "Commands") -> None:
-    group = _group(commands, "topic", "list, create and describe topics")
+    group = _group(commands, "topic", "list, create, describe and delete topics")
     listing = group.add_parser("list", help="topics the name server knows")
     listing.add_argument(
         "--all", action="store_true", help="system, retry and dead letter ones too"
@@ -182,11 +184,79 @@ def _add_topic(commands: "Commands") -> None:
     describe.add_argument("topic", type=text)
     _add_client(describe)
     describe.set_defaults(command="topic describe")
+    delete = group.add_parser(
+        "delete",
+        help="say what a topic holds; --yes: delete it, with its messages",
+        description="Delete a topic on all brokers: its messages cannot be read any more, and its "
+        "groups' offsets in it are gone. Without --yes nothing is deleted.",
+    )
+    delete.add_argument("topic", type=text)
+    _add_yes(delete)
+    _add_client(delete)
+    delete.set_defaults(command="topic delete")
+
+
+# Groups and offsets
+
+
+def _add_group(commands: "Commands") -> None:
+    group = _group(commands, "group", "list and describe consumer groups")
+    listing = group.add_parser("list", help="groups that brokers know, with members and lag")
+    listing.add_argument("--all", action="store_true", help="those of RocketMQ's own tools too")
+    _add_client(listing)
+    listing.set_defaults(command="group list")
+    describe = group.add_parser("describe", help="members, subscriptions and lag of a group")
+    describe.add_argument("group", type=text)
+    _add_client(describe)
+    describe.set_defaults(command="group describe")
+
+
+def _add_offset(commands: "Commands") -> None:
+    group = _group(commands, "offset", "where consumer groups are: show, reset, clone")
+    show = group.add_parser("show", help="a group's offset in each queue, and how far it is behind")
+    show.add_argument("group", type=text)
+    show.add_argument("--topic", type=text, metavar="NAME", help="only of this one (default: all)")
+    _add_client(show)
+    show.set_defaults(command="offset show")
+    _add_reset(group)
+    clone = group.add_parser(
+        "clone",
+        help="give a group the offsets of another one",
+        description="Show what a group would get of another one's offsets; --yes does it. The "
+        "group should not be online: its members would commit over it.",
+    )
+    clone.add_argument("source", type=text, metavar="SOURCE")
+    clone.add_argument("group", type=text, metavar="GROUP")
+    clone.add_argument("--topic", type=text, metavar="NAME", help="only of this one (default: all)")
+    _add_yes(clone)
+    _add_client(clone)
+    clone.set_defaults(command="offset clone")
+
+
+def _add_reset(group: "Commands") -> None:
+    reset = group.add_parser(
+        "reset",
+        help="have a group go on somewhere else",
+        description="Show how many messages of each queue a group would get again or miss, and "
+        "which members would be told; --yes does it. Members that are online are told by the "
+        "broker and commit the new offsets; without any they are committed in its place.",
+    )
+    add = reset.add_argument
+    add("group", type=text)
+    add("topic", type=text)
+    add("--to", type=text, required=True, metavar="WHERE", help="earliest, latest, or a time "
+        "(ISO or ms)")  # fmt: skip
+    add("--only-back", action="store_true", help="leave queues alone that would miss messages")
+    add("--broker", type=text, metavar="NAME", help="only on this broker (default: on all)")
+    _add_yes(reset)
+    _add_client(reset)
+    reset.set_defaults(command="offset reset")
 
 
 def _add_message(commands: "Commands") -> None:
     group = _group(commands, "message", "send, read, follow and find messages")
     _add_send(group)
+    _add_cancel(group)
     _add_reading(group)
     query = group.add_parser("query", help="find messages by key or id")
     query.add_argument(
@@ -239,6 +309,19 @@ def _add_send(group: "Commands") -> None:
         help=f"have the broker deliver it later, level 1 to 18: {_DELAYS}, "
         "if its messageDelayLevel does not say otherwise",
     )
+    when = send.add_mutually_exclusive_group()
+    when.add_argument(
+        "--deliver-at",
+        type=text,
+        metavar="TIME",
+        help="have the broker deliver it then: ISO time or ms since 1970, up to 40 days ahead",
+    )
+    when.add_argument(
+        "--delay",
+        type=duration,
+        metavar="SPAN",
+        help="have the broker deliver it after that: seconds, or such as 90s, 15m, 2h, 3d",
+    )
     add("--order-key", type=text, metavar="TEXT", help="messages of one order key share a queue")
     add("--queue", type=number, metavar="N", help="number of the queue to send to")
     add(
@@ -251,6 +334,19 @@ def _add_send(group: "Commands") -> None:
     add("--oneway", action="store_true", help="do not wait for an answer")
     _add_client(send)
     send.set_defaults(command="message send")
+
+
+def _add_cancel(group: "Commands") -> None:
+    about = "have a message that waits for a time of its own not delivered"
+    cancel = group.add_parser("cancel", help=about, description=about)
+    add = cancel.add_argument
+    add("topic", type=text)
+    add("handle", type=text, nargs="?", help="what `message send` printed as its recall handle")
+    add("--id", type=text, metavar="ID", help="in place of the handle: the client's unique id")
+    add("--deliver-at", type=text, metavar="TIME", help="with --id: its time, ISO or ms, exactly")
+    add("--broker", type=text, metavar="NAME", help="with --id: where several have the topic")
+    _add_client(cancel)
+    cancel.set_defaults(command="message cancel")
 
 
 def _add_reading(group: "Commands") -> None:
@@ -300,11 +396,27 @@ def _add_broker(commands: "Commands") -> None:
     add("--broker", type=text, metavar="NAME", help="this one alone (default: all masters)")
     _add_client(clean)
     clean.set_defaults(command="broker clean")
+    config = group.add_parser(
+        "config",
+        help="the settings that running brokers have, under RocketMQ's names",
+        description="Ask running brokers for their settings, RocketMQ's or ours. Secrets are not "
+        "shown. What a file, this environment and flags would give is said by aerobee config show.",
+    )
+    config.add_argument("key", nargs="*", type=text, metavar="KEY", help="only these")
+    config.add_argument(
+        "--broker", type=text, metavar="NAME", help="this one alone (default: all masters)"
+    )
+    _add_client(config)
+    config.set_defaults(command="broker config")
 
 
 def _group(commands: "Commands", name: str, about: str) -> "Commands":
     parser = commands.add_parser(name, help=about, description=about)
     return parser.add_subparsers(metavar="COMMAND", required=True)
+
+
+def _add_yes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do it (default: say what would be)")
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:

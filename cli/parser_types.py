@@ -2,6 +2,8 @@
 
 import argparse
 
+_SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
 
 def port(text: str) -> int:
     """A port; 0 is one."""
@@ -34,3 +36,12 @@ def text(argument: str) -> str:
     except UnicodeEncodeError as error:
         raise argparse.ArgumentTypeError(f"{argument!r} is not valid UTF-8") from error
     return argument
+
+
+def duration(argument: str) -> float:
+    """A time span in seconds: a number, with s, m, h or d behind it if it is none of seconds."""
+    factor = _SPANS.get(argument[-1:], 0)
+    value = float(argument[:-1] if factor else argument) * (factor or 1)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be above 0, such as 90s, 15m, 2h or 3d: {argument}")
+    return value

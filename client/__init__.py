@@ -34,9 +34,17 @@ from aerobee.client.options import (
     Model,
     ProducerOptions,
     PushOptions,
+    TransactionOptions,
 )
 from aerobee.client.producing.producer import Producer
+from aerobee.client.producing.request_reply import reply_to
 from aerobee.client.producing.sender import SendResult, SendStatus
+from aerobee.client.producing.transaction import (
+    Decision,
+    TransactionListener,
+    TransactionProducer,
+    TransactionResult,
+)
 from aerobee.protocol.bodies.common import MessageQueue
 
 __all__ = [
@@ -51,6 +59,7 @@ __all__ = [
     "ConnectionLost",
     "ConsumeFrom",
     "Consumed",
+    "Decision",
     "HeaderForm",
     "Message",
     "MessageQueue",
@@ -71,6 +80,11 @@ __all__ = [
     "SendFailed",
     "SendResult",
     "SendStatus",
+    "TransactionListener",
+    "TransactionOptions",
+    "TransactionProducer",
+    "TransactionResult",
     "Untrusted",
     "WrongPeer",
+    "reply_to",
 ]

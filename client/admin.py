@@ -14,7 +14,13 @@ from aerobee.client.connections.session import Session
 from aerobee.client.errors import ClientError, NoRoute, checking_arguments, reading
 from aerobee.client.message import ReceivedMessage, received
 from aerobee.client.options import Addresses, ClientOptions
-from aerobee.protocol.bodies.common import MessageQueue, parse_kv_table, parse_topic_list
+from aerobee.client.queue_offsets import commit_offset, max_offset, min_offset, offset_at
+from aerobee.protocol.bodies.common import (
+    MessageQueue,
+    parse_kv_table,
+    parse_offset_table,
+    parse_topic_list,
+)
 from aerobee.protocol.bodies.routes import (
     MASTER_ID,
     BrokerRoute,
@@ -26,16 +32,21 @@ from aerobee.protocol.bodies.stats import (
     ConnectionData,
     ConsumeStats,
     GroupProgress,
+    GroupState,
     QueueOffsets,
     parse_connections,
+    parse_group_list,
+    parse_group_names,
     parse_topic_stats,
 )
 from aerobee.protocol.bodies.topics import TopicConfig, parse_topic_table
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.headers.admin import (
+    CloneOffsetHeader,
     ConsumeStatsHeader,
     CreateTopicHeader,
     DeleteTopicHeader,
+    ResetOffsetHeader,
     TopicHeader,
 )
 from aerobee.protocol.headers.client import (
@@ -49,6 +60,8 @@ from aerobee.protocol.names import check_topic_name, retry_topic
 from aerobee.remoting.peers import address_text
 
 FAR_FUTURE_MS: Final = 2**63 - 1
+#: The time that means the ends of queues, in a reset.
+END_OF_QUEUE: Final = -1
 _TEMPLATE_TOPIC: Final = "TBW102"
 
 
@@ -217,6 +230,107 @@ class Admin(Role):
                     found |= {data.client_id: data for data in parse_connections(answer.body)}
         return [found[client_id] for client_id in sorted(found)]
 
+    async def groups(self) -> dict[str, list[str]]:
+        """The consumer groups that masters know, and the names of the brokers that know them."""
+        found: dict[str, list[str]] = {}
+        for name, address in _masters(await self.cluster(), None, None).items():
+            code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+            answer = await self._session.call(address, code)
+            with reading(address):
+                for group in parse_group_names(answer.body):
+                    found.setdefault(group, []).append(name)
+        return dict(sorted(found.items()))
+
+    async def groups_of_topic(self, topic: str) -> list[str]:
+        """The groups that subscribe to a topic now, or have offsets in it."""
+        route = await self.route(topic)
+        found: set[str] = set()
+        ext = TopicHeader(topic).to_ext()
+        for address in masters(route.brokers).values():
+            answer = await self._session.call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, ext)
+            with reading(address):
+                found.update(parse_group_list(answer.body))
+        return sorted(found)
+
+    async def group_state(self, group: str) -> dict[str, GroupState]:
+        """Who is online in a group, by the names of the masters where somebody is."""
+        found: dict[str, GroupState] = {}
+        ext = ConsumerListHeader(group).to_ext()
+        for name, address in _masters(await self.cluster(), None, None).items():
+            answer = await self._session.call(
+                address,
+                RequestCode.GET_CONSUMER_CONNECTION_LIST,
+                ext,
+                accept=(ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE),
+            )
+            if answer.code == ResponseCode.SUCCESS:
+                with reading(address):
+                    found[name] = GroupState.parse(answer.body)
+        return found
+
+    async def group_progress(
+        self, group: str, topic: str | None = None
+    ) -> dict[MessageQueue, GroupProgress]:
+        """As `consume_progress`, of a group that may never have been online too: all masters are
+        asked. Where it has no offset in a queue, that is 0."""
+        progress: dict[MessageQueue, GroupProgress] = {}
+        ext = ConsumeStatsHeader(group, topic or "").to_ext()
+        for address in _masters(await self.cluster(), None, None).values():
+            answer = await self._session.call(address, RequestCode.GET_CONSUME_STATS, ext)
+            with reading(address):
+                progress |= ConsumeStats.parse(answer.body).queues
+        return dict(sorted(progress.items()))
+
+    async def reset_group(
+        self, broker: str, group: str, topic: str, timestamp_ms: int, *, force: bool = True
+    ) -> dict[MessageQueue, int] | None:
+        """Have a broker tell the members of a group to go on where its queues of the topic were at
+        a time (`END_OF_QUEUE`: at their ends); without `force` never ahead of where they are.
+
+        The offsets told, or None when no member is online there. Then they can be committed.
+        """
+        [address] = _masters(await self.cluster(), None, broker).values()
+        answer = await self._session.call(
+            address,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            ResetOffsetHeader(topic, group, timestamp_ms, force).to_ext(),
+            accept=(ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE),
+        )
+        if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
+            return None
+        with reading(address):
+            return parse_offset_table(answer.body)
+
+    async def clone_offsets(
+        self, broker: str, source: str, group: str, topic: str | None = None
+    ) -> str:
+        """Give a group the offsets that another one has at a broker, in one topic or in all; what
+        the broker has to say about it, "" for nothing."""
+        [address] = _masters(await self.cluster(), None, broker).values()
+        ext = CloneOffsetHeader(source, group, topic or "").to_ext()
+        answer = await self._session.call(address, RequestCode.CLONE_GROUP_OFFSET, ext)
+        return answer.remark or ""
+
+    async def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Set a group's next offset in a queue; members that are online commit over it."""
+        self._session.check_running()
+        await commit_offset(self._session, group, queue, offset)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The oldest offset that can still be read."""
+        self._session.check_running()
+        return await min_offset(self._session, queue)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The offset the next message will get."""
+        self._session.check_running()
+        return await max_offset(self._session, queue)
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset whose store time is nearest to `timestamp_ms`."""
+        self._session.check_running()
+        return await offset_at(self._session, queue, timestamp_ms)
+
     # Messages
 
     async def query_by_key(
@@ -290,6 +404,16 @@ class Admin(Role):
         return ""
 
     # Brokers
+
+    async def broker_settings(self, broker: str | None = None) -> dict[str, dict[str, str]]:
+        """The settings that masters run with, under RocketMQ's names, by the brokers' names."""
+        found: dict[str, dict[str, str]] = {}
+        for name, address in sorted(_masters(await self.cluster(), None, broker).items()):
+            answer = await self._session.call(address, RequestCode.GET_BROKER_CONFIG)
+            lines = answer.body.decode("utf-8", "replace").splitlines()
+            pairs = (line.partition("=") for line in lines)
+            found[name] = {key: value for key, separator, value in pairs if separator}
+        return found
 
     async def runtime_info(self, address: str) -> dict[str, str]:
         """A broker's own figures by name (protocol/WIRE.md 4.8)."""

@@ -12,7 +12,7 @@ names, whose docstrings say more.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from aerobee.client.admin import Admin as AsyncAdmin
@@ -21,8 +21,16 @@ from aerobee.client.consuming.pull_consumer import PullConsumer as AsyncPullCons
 from aerobee.client.consuming.push_consumer import PushConsumer as AsyncPushConsumer
 from aerobee.client.errors import ClientClosed
 from aerobee.client.loop_thread import LoopThread
-from aerobee.client.options import Addresses, ClientOptions, ProducerOptions, PushOptions
+from aerobee.client.options import (
+    Addresses,
+    ClientOptions,
+    ProducerOptions,
+    PushOptions,
+    TransactionOptions,
+)
 from aerobee.client.producing.producer import Producer as AsyncProducer
+from aerobee.client.producing.transaction import TransactionListener
+from aerobee.client.producing.transaction import TransactionProducer as AsyncTransactionProducer
 from aerobee.protocol.bodies.common import MessageQueue
 
 P = ParamSpec("P")
@@ -100,9 +108,36 @@ class Producer(_Role[AsyncProducer]):
     send = _blocking(AsyncProducer.send)
     send_batch = _blocking(AsyncProducer.send_batch)
     send_oneway = _blocking(AsyncProducer.send_oneway)
+    recall = _blocking(AsyncProducer.recall)
     # The messages are read on the background thread.
     send_many = _blocking(AsyncProducer.send_many)
+    request = _blocking(AsyncProducer.request)
     queues = _blocking(AsyncProducer.queues)
+
+
+class TransactionProducer(_Role[AsyncTransactionProducer]):
+    """Sends messages that depend on local transactions; the listener is called in background
+    threads."""
+
+    def __init__(
+        self,
+        name_servers: Addresses,
+        group: str,
+        listener: TransactionListener,
+        options: TransactionOptions | None = None,
+        *,
+        topics: Collection[str] = (),
+    ) -> None:
+        super().__init__(
+            AsyncTransactionProducer(name_servers, group, listener, options, topics=topics)
+        )
+
+    send_in_transaction = _blocking(AsyncTransactionProducer.send_in_transaction)
+    send = _blocking(AsyncTransactionProducer.send)
+    send_batch = _blocking(AsyncTransactionProducer.send_batch)
+    send_oneway = _blocking(AsyncTransactionProducer.send_oneway)
+    send_many = _blocking(AsyncTransactionProducer.send_many)
+    queues = _blocking(AsyncTransactionProducer.queues)
 
 
 class PullConsumer(_Role[AsyncPullConsumer]):
@@ -169,7 +204,18 @@ class Admin(_Role[AsyncAdmin]):
     topic_stats = _blocking(AsyncAdmin.topic_stats)
     consume_progress = _blocking(AsyncAdmin.consume_progress)
     consumers = _blocking(AsyncAdmin.consumers)
+    groups = _blocking(AsyncAdmin.groups)
+    groups_of_topic = _blocking(AsyncAdmin.groups_of_topic)
+    group_state = _blocking(AsyncAdmin.group_state)
+    group_progress = _blocking(AsyncAdmin.group_progress)
+    reset_group = _blocking(AsyncAdmin.reset_group)
+    clone_offsets = _blocking(AsyncAdmin.clone_offsets)
+    commit_offset = _blocking(AsyncAdmin.commit_offset)
+    min_offset = _blocking(AsyncAdmin.min_offset)
+    max_offset = _blocking(AsyncAdmin.max_offset)
+    offset_at = _blocking(AsyncAdmin.offset_at)
     query_by_key = _blocking(AsyncAdmin.query_by_key)
     query_by_unique_key = _blocking(AsyncAdmin.query_by_unique_key)
     view = _blocking(AsyncAdmin.view)
+    broker_settings = _blocking(AsyncAdmin.broker_settings)
     runtime_info = _blocking(AsyncAdmin.runtime_info)

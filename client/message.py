@@ -32,6 +32,10 @@ MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 # Inflated size a consumer accepts: a compressed 4 MiB body of plain text seldom exceeds ten times.
 MAX_INFLATED_BYTES: Final = 64 * 1024 * 1024
 MAX_DELAY_LEVEL: Final = 18
+#: The most that our broker takes; it may be set to less.
+MAX_DELAY_S: Final = 40 * 86_400
+# The year 9999.
+_LAST_MS: Final = 253_402_300_799_999
 
 _ZLIB_TYPES: Final = frozenset({0, SYS_COMPRESSION_ZLIB})
 _COMPRESS_LEVEL: Final = 5
@@ -47,8 +51,10 @@ class Message:
     """A message to be sent.
 
     `keys` find it again (`Admin.query_by_key`), `tags` is the one tag consumers filter on,
-    `delay_level` 1-18 asks the broker to hold it back, `wait_store` false waives the wait for a
-    disk flush on a broker with SYNC_FLUSH. `flag` and `properties` are the program's own.
+    `delay_level` 1-18 asks the broker to hold it back, `deliver_at_ms` (since 1970) or `delay_s`
+    until a time of its own, which RocketMQ before 5.0 does not know: it delivers such a message at
+    once. `wait_store` false waives the wait for a disk flush on a broker with SYNC_FLUSH. `flag`
+    and `properties` are the program's own.
     """
 
     topic: str
@@ -59,6 +65,8 @@ class Message:
     flag: int = 0
     delay_level: int = 0
     wait_store: bool = True
+    deliver_at_ms: int = 0
+    delay_s: float = 0
 
     def __post_init__(self) -> None:
         # Here already, where the program's own line is the last of the traceback.
@@ -77,9 +85,25 @@ class Message:
             raise BadMessage(f"body of {len(self.body)} bytes is over the limit {max_body_bytes}")
         if not 0 <= self.delay_level <= MAX_DELAY_LEVEL:
             raise BadMessage(f"delay_level must be 0 to {MAX_DELAY_LEVEL}, got {self.delay_level}")
+        self._check_time()
         for key in () if isinstance(self.keys, str) else self.keys:
             if not key or any(letter.isspace() for letter in key):
                 raise BadMessage(f"a key must be a word without blanks, got {key!r}")
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether it asks to be held back, by a level or until a time."""
+        return bool(self.delay_level or self.deliver_at_ms or self.delay_s)
+
+    def _check_time(self) -> None:
+        if (self.delay_level > 0) + (self.deliver_at_ms != 0) + (self.delay_s != 0) > 1:
+            raise BadMessage("of delay_level, deliver_at_ms and delay_s one can be given")
+        if not isinstance(self.deliver_at_ms, int) or not 0 <= self.deliver_at_ms <= _LAST_MS:
+            raise BadMessage(
+                f"deliver_at_ms must be milliseconds since 1970, got {self.deliver_at_ms!r}"
+            )
+        if not 0 <= self.delay_s <= MAX_DELAY_S:
+            raise BadMessage(f"delay_s must be 0 to {MAX_DELAY_S} (40 days), got {self.delay_s}")
 
     def all_properties(self) -> dict[str, str]:
         """The program's properties and those that carry the other fields; BadMessage if illegal."""
@@ -91,6 +115,10 @@ class Message:
             result[names.PROPERTY_TAGS] = self.tags
         if self.delay_level:
             result[names.PROPERTY_DELAY] = str(self.delay_level)
+        if self.deliver_at_ms:
+            result[names.PROPERTY_TIMER_DELIVER_MS] = str(self.deliver_at_ms)
+        if self.delay_s:
+            result[names.PROPERTY_TIMER_DELAY_MS] = str(max(1, round(self.delay_s * 1000)))
         if not self.wait_store:
             result[names.PROPERTY_WAIT] = "false"
         for name, value in result.items():

@@ -17,6 +17,7 @@ from typing import Final
 from aerobee.client.assign import Strategy, average
 from aerobee.client.errors import CallerError
 from aerobee.client.message import MAX_BODY_BYTES
+from aerobee.protocol.names import TRACE_TOPIC
 
 Addresses = str | Sequence[str]
 """`"host:port"`, several joined by `;`, or a sequence of them."""
@@ -59,6 +60,9 @@ class ClientOptions:
     secret_key: str | None = field(default=None, repr=False)
     use_tls: bool = False  # towards name servers and brokers
     trust_store: str | None = None  # PEM file; without one every certificate is taken, as in Java
+    # Producers and push consumers: tell `mqadmin queryMsgTraceById` what became of each message.
+    trace: bool = False
+    trace_topic: str = TRACE_TOPIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +77,14 @@ class ProducerOptions(ClientOptions):
     default_topic: str = "TBW102"  # the template of topics made by their first message
     default_topic_queues: int = 4
     avoid_failed_broker_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionOptions(ProducerOptions):
+    """Options of a producer of transactions."""
+
+    check_concurrency: int = 20  # checks at work at the same time, and threads for plain listeners
+    checks_waiting: int = 2000  # checks that wait for their turn; brokers ask again about others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

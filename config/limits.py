@@ -86,6 +86,7 @@ def check_limits(settings: Settings) -> None:
         ("outbound_bytes_per_connection", "outbound_bytes"),
         ("max_queues_per_topic", "max_queues"),
         ("default_topic_queues", "max_queues_per_topic"),
+        ("client_calls_per_connection", "client_calls"),
     ):
         high = getattr(settings, larger)
         reason = f"must not be above {BY_NAME[larger].full_key} = {high}"

@@ -64,6 +64,21 @@ FIXED: Final = (
               "aerobee_counters_overflowed_total", bytes_each=1 * _KIB),
     ),
     Fixed(
+        "queue counters",
+        50_000,
+        "queues",
+        Limit("counters by queue, of topics and of groups", "counted nowhere by queue",
+              "aerobee_counters_overflowed_total", bytes_each=300),
+    ),
+    Fixed(
+        "traffic history",
+        10_000,
+        "series",
+        Limit("what topics, groups and queues did in the last minute, hour and day",
+              "mqadmin statsAll shows none", "the answer to VIEW_BROKER_STATS_DATA",
+              bytes_each=2 * _KIB),
+    ),
+    Fixed(
         "unsent HTTP answers",
         32 * _MIB,
         "bytes",

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final, Self
 
 from aerobee.config.settings.broker import BrokerSettings, TopicSettings
 from aerobee.config.settings.delivery import DeliverySettings, StageSettings
+from aerobee.config.settings.filters import FilterSettings
 from aerobee.config.settings.later import AccessSettings, ReplicationSettings
 from aerobee.config.settings.legacy import LegacySettings
 from aerobee.config.settings.limits import LimitSettings
@@ -53,6 +54,7 @@ class Settings(
     ScrubSettings,
     StageSettings,
     DeliverySettings,
+    FilterSettings,
     ReplicationSettings,
     AccessSettings,
     LegacySettings,

@@ -23,6 +23,10 @@ _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _TOO_FEW_BUFFERS: Final = (
     "must be 3 or more to refuse sends while none is free: one is written to, one is ready"
 )
+_NO_ADDRESS_SERVER: Final = (
+    "fetching name servers from an address server is not built; list them in namesrvAddr "
+    "(broker.name_servers), or set this to false for the embedded one"
+)
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*:[^,:]*")
 
 
@@ -60,6 +64,9 @@ def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
         check.wrong("message_delay_levels", "must have one level at least")
     check.each("metrics_label", ",", _LABEL.fullmatch, "must be k:v,k:v")
     _log_directories(check, values)
+    if values["address_server"] and not values["name_servers"].strip():
+        # With a list RocketMQ does not ask the address server either.
+        check.wrong("address_server", _NO_ADDRESS_SERVER)
     if values["transient_pool_fail_fast"] and values["transient_pool_buffers"] < 3:
         check.wrong("transient_pool_buffers", _TOO_FEW_BUFFERS)
     raise_all(check.errors)

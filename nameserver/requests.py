@@ -34,14 +34,12 @@ from aerobee.nameserver.bodies import (
 )
 from aerobee.nameserver.kv import ORDER_TOPIC_NAMESPACE, KvTable
 from aerobee.nameserver.routes import (
-    UNIT,
-    UNIT_SUB,
     QueueData,
     Registration,
     RouteLimitReached,
     RouteTable,
 )
-from aerobee.protocol.bodies.topics import DataVersion
+from aerobee.protocol.bodies.topics import UNIT, UNIT_SUB, DataVersion
 from aerobee.protocol.checksum import body_crc
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
@@ -355,7 +353,7 @@ class Requests:
 
     def _get_config(self, _owner: object, command: Command) -> bytes:
         shown = self._options.shown or {}
-        text = "".join(f"{key}={value}\n" for key, value in shown.items())
+        text = "".join(f"{key}={value}\n" for key, value in sorted(shown.items()))
         return encode_success(command, text.encode())
 
 

@@ -31,9 +31,6 @@ log = logging.getLogger("aerobee.nameserver")
 
 T = TypeVar("T")
 
-UNIT = 1
-UNIT_SUB = 2
-
 # Topics that are looked at, or come into the table with a registration, in one step.
 _STEP_TOPICS = 500
 # Topics that a change of all topics of a broker reaches in one step.

@@ -14,19 +14,20 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
-from aerobee.config.model import Settings
+from aerobee.config.model import SETTINGS, Settings
 from aerobee.nameserver.kv import MAX_BYTES, Changes, KvFile, KvText
 from aerobee.nameserver.requests import RequestOptions, Requests
 from aerobee.nameserver.routes import RouteLimits, RouteTable
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command, encode_response
+from aerobee.protocol.frames.fastjson import text_of
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.limits import KIB, MIB, RemotingLimits
-from aerobee.remoting.server import RemotingServer
+from aerobee.remoting.server import BACKLOG, RemotingServer
 from aerobee.remoting.serving import Answer, Serving
 from aerobee.remoting.stats import ServerStats
 from aerobee.remoting.turns import Spread, Steps, Turns
@@ -40,6 +41,20 @@ DEFAULT_PORT = 9876
 _CHANGES_WAITING = 512
 # Silent brokers that are dropped before the loop serves others.
 _EXPIRED_AT_ONCE = 20
+# Of RocketMQ's name server: its threads, and Netty's settings.
+_SHOWN_WITHOUT_EFFECT = frozenset(
+    {
+        "serverAsyncSemaphoreValue",
+        "serverCallbackExecutorThreads",
+        "serverOnewaySemaphoreValue",
+        "serverPooledByteBufAllocatorEnable",
+        "serverSelectorThreads",
+        "serverSocketRcvBufSize",
+        "serverSocketSndBufSize",
+        "serverWorkerThreads",
+        "useEpollNativeSelector",
+    }
+)
 NAME_SERVER_LIMITS = RemotingLimits(read_buffer_bytes=64 * KIB, inbound_total_bytes=64 * MIB)
 
 
@@ -56,6 +71,8 @@ class NameServerOptions:
     # Looking for silent brokers: first after 5 s, then every 10 s (protocol/WIRE.md 5.2).
     first_scan_s: float = 5.0
     scan_interval_s: float = 10.0
+    # What GET_NAMESRV_CONFIG shows beside what there is here.
+    shown: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +154,8 @@ class NameServer(Serving):
             settings.nameserver_port,
             settings.kv_file,
             NameServerOptions(
+                order_messages=settings.nameserver_order_messages,
+                shown=_without_effect(settings),
                 max_inflated_bytes=settings.max_inflated_bytes,
                 max_kv_bytes=settings.max_kv_bytes,
             ),
@@ -282,9 +301,26 @@ class NameServer(Serving):
         self._scan = loop.call_later(0 if more else self._options.scan_interval_s, self._expire)
 
     def _shown_configuration(self) -> dict[str, str]:
+        """Under RocketMQ's names; no paths."""
         options = self._options
+        high_water = options.remoting.outbound_high_water_bytes
         return {
+            **options.shown,
+            "clusterTest": "false",
             "listenPort": str(self._asked_port),
-            "orderMessageEnable": str(options.order_messages).lower(),
+            "orderMessageEnable": text_of(options.order_messages),
+            "productEnvName": "center",
             "serverChannelMaxIdleTimeSeconds": str(int(options.remoting.idle_s)),
+            "serverSocketBacklog": str(BACKLOG),
+            "writeBufferHighWaterMark": str(high_water),
+            "writeBufferLowWaterMark": str(high_water // 4),
         }
+
+
+def _without_effect(settings: Settings) -> dict[str, str]:
+    """What RocketMQ's name server shows and is accepted here without effect."""
+    return {
+        setting.rocketmq_key: text_of(settings.value_of(setting))
+        for setting in SETTINGS
+        if setting.rocketmq_key in _SHOWN_WITHOUT_EFFECT
+    }

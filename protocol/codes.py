@@ -1,7 +1,7 @@
 """Request and response codes, languages and the version we answer with (WIRE.md 1.5, 1.6, 2).
 
-Codes that only 5.x brokers answer are listed too, so that metrics and logs can name what a newer
-client asked for; a code being here does not mean that somebody handles it.
+Codes that only 5.x brokers answer, up to 5.5.0, are listed too, so that metrics, logs and refusals
+can name what a newer client asked for; a code being here does not mean that somebody handles it.
 """
 
 from enum import IntEnum
@@ -140,6 +140,39 @@ class RequestCode(IntEnum):
     EXCHANGE_BROKER_HA_INFO = 906
     GET_BROKER_HA_STATUS = 907
     RESET_MASTER_FLUSH_OFFSET = 908
+    CONTROLLER_ALTER_SYNC_STATE_SET = 1001
+    CONTROLLER_ELECT_MASTER = 1002
+    CONTROLLER_REGISTER_BROKER = 1003
+    CONTROLLER_GET_REPLICA_INFO = 1004
+    CONTROLLER_GET_METADATA_INFO = 1005
+    CONTROLLER_GET_SYNC_STATE_DATA = 1006
+    GET_BROKER_EPOCH_CACHE = 1007
+    NOTIFY_BROKER_ROLE_CHANGED = 1008
+    UPDATE_CONTROLLER_CONFIG = 1009
+    GET_CONTROLLER_CONFIG = 1010
+    CLEAN_BROKER_DATA = 1011
+    CONTROLLER_GET_NEXT_BROKER_ID = 1012
+    CONTROLLER_APPLY_BROKER_ID = 1013
+    BROKER_CLOSE_CHANNEL_REQUEST = 1014
+    CHECK_NOT_ACTIVE_BROKER_REQUEST = 1015
+    GET_BROKER_LIVE_INFO_REQUEST = 1016
+    GET_SYNC_STATE_DATA_REQUEST = 1017
+    RAFT_BROKER_HEART_BEAT_EVENT_REQUEST = 1018
+    UPDATE_COLD_DATA_FLOW_CTR_CONFIG = 2001
+    REMOVE_COLD_DATA_FLOW_CTR_CONFIG = 2002
+    GET_COLD_DATA_FLOW_CTR_INFO = 2003
+    SET_COMMITLOG_READ_MODE = 2004
+    AUTH_CREATE_USER = 3001
+    AUTH_UPDATE_USER = 3002
+    AUTH_DELETE_USER = 3003
+    AUTH_GET_USER = 3004
+    AUTH_LIST_USER = 3005
+    AUTH_CREATE_ACL = 3006
+    AUTH_UPDATE_ACL = 3007
+    AUTH_DELETE_ACL = 3008
+    AUTH_GET_ACL = 3009
+    AUTH_LIST_ACL = 3010
+    SWITCH_TIMER_ENGINE = 5001
     # Ours (protocol/WIRE.md): no RocketMQ uses 31000 to 31999, and they fit the binary header.
     STAGE_CAPABILITY = 31000
     STAGE_CHUNK = 31001
@@ -154,6 +187,16 @@ class RequestCode(IntEnum):
     NOTIFICATION = 200054
     POLLING_INFO = 200055
     POP_ROLLBACK = 200056
+    POP_LITE_MESSAGE = 200070
+    LITE_SUBSCRIPTION_CTL = 200071
+    ACK_LITE_MESSAGE = 200072
+    NOTIFY_UNSUBSCRIBE_LITE = 200073
+    GET_BROKER_LITE_INFO = 200074
+    GET_PARENT_TOPIC_INFO = 200075
+    GET_LITE_TOPIC_INFO = 200076
+    GET_LITE_CLIENT_INFO = 200077
+    GET_LITE_GROUP_INFO = 200078
+    TRIGGER_LITE_DISPATCH = 200079
     BATCH_ACK_MESSAGE = 200151
 
 
@@ -197,6 +240,8 @@ class ResponseCode(IntEnum):
     DELETE_ACL_CONFIG_FAILED = 210
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211
     FLOW_CONTROL = 215
+    # Of RocketMQ 5: a recall that cannot be.
+    ILLEGAL_OPERATION = 604
     # Ours, answers to STAGE_INTENT and STAGE_CHUNK.
     STAGE_INCOMPLETE = 31100
     STAGE_CLOSED = 31101

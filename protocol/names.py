@@ -31,9 +31,19 @@ SCHEDULE_GROUP = "SCHEDULE_CONSUMER"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+#: The group whose offsets in the half and the op queue are the progress of transaction checks.
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 #: Ours: what jobs have staged and decided (docs/decisions/0010).
 STAGE_TOPIC = "rmq_sys_aerobee_stage"
+#: Ours: messages that wait for a time of their own (docs/decisions/0016).
+TIMER_TOPIC = "rmq_sys_aerobee_timer"
+#: What waits for its time: entries hold delivery times in the place of tags codes.
+WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
+#: Those of ours, which no topic table knows.
+OWN_TOPICS = frozenset({STAGE_TOPIC, TIMER_TOPIC})
+#: What is in these has not been delivered to anybody yet, or never will be.
+UNDELIVERED_TOPICS = frozenset({HALF_TOPIC, OP_HALF_TOPIC, *OWN_TOPICS})
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 
 SYSTEM_TOPICS = frozenset(
@@ -47,7 +57,7 @@ SYSTEM_TOPICS = frozenset(
         OP_HALF_TOPIC,
         CHECK_MAX_TIME_TOPIC,
         TRACE_TOPIC,
-        STAGE_TOPIC,
+        *OWN_TOPICS,
     }
 )
 # Clients may pull from these but a send to them is answered with NO_PERMISSION (WIRE.md 3.1).
@@ -59,7 +69,7 @@ NO_SEND_TOPICS = frozenset(
         CHECK_MAX_TIME_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
-        STAGE_TOPIC,
+        *OWN_TOPICS,
     }
 )
 BUILT_IN_GROUPS = (

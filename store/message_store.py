@@ -46,6 +46,7 @@ from aerobee.store.reading.delay_queues import DelayQueues
 from aerobee.store.reading.lookup import EntryLookup
 from aerobee.store.reading.reader import CHECKED_BELOW, Reader, ReadLimits
 from aerobee.store.reading.search import Search
+from aerobee.store.reading.timer_queues import TimerQueues
 from aerobee.store.recovery.cross_check import CrossCheck
 from aerobee.store.recovery.report import Progress
 from aerobee.store.retention.queue_cleaning import QueueCleaner
@@ -113,11 +114,13 @@ class MessageStore:
         self.wait_durable = self._sync.wait
         reader, search = self._reader, self._search
         self.get, self.get_steps = reader.get, reader.get_steps
+        self.get_judged, self.properties_at = reader.get_judged, reader.properties_at
         self.is_in_memory = reader.is_in_memory
         self.record_at, self.records_from = reader.record_at, reader.records_from
         self.query, self.query_steps = search.query, search.query_steps
         self.offset_by_time = search.offset_by_time
         self.store_time, self.earliest_store_time = search.store_time, search.earliest_store_time
+        self.queue_entries, self.has_queue = search.entries, search.has_queue
         self._queue_flusher = self._make_queue_flusher(settings)
         self._health.watch(self._before_breaking, lambda error: self._on_broken(error))
 
@@ -265,6 +268,7 @@ class MessageStore:
         )
         self._search = Search(self._queues, parts.index, self._reader, settings.query_max_messages)
         self.delays = DelayQueues(self._queues, self._reader, parts.levels)
+        self.timers = TimerQueues(self._queues, self._reader)
         self._queue_repair = QueueRepair(
             parts.segments,
             parts.queues,

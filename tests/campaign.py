@@ -91,6 +91,9 @@ SUITES: dict[str, Suite] = {
         3, 100, "kills", "one store, others each time; the points that matter are enumerated above"
     ),
     "kill delayed": Suite(3, 6, "kills", "each meets some waiting, some due and some given out"),
+    "kill transactions": Suite(
+        3, 10, "kills", "each meets some undecided, some being decided and some being checked"
+    ),
     "short lives": Suite(4, 100, "kills", "each loses what the one before it lost, or none does"),
     "kill store": Suite(3, 6, "kills", "a recovery in the test's process is followed by another's"),
     "kill pool": Suite(2, 5, "kills", "with each number of buffers, and one on what another left"),

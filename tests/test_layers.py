@@ -58,8 +58,9 @@ ORDER: dict[str, tuple[str, ...]] = {
     ),
     "nameserver": ("kv", "routes", "bodies", "requests", "server"),
     "broker": (
-        *("stats", "unsupported", "router", "workers", "scheduler", "tables"),
-        *("registration", "delay", "messages", "staging", "requests"),
+        *("stats", "unsupported", "router", "workers", "scheduler"),
+        *("expressions", "tables"),
+        *("registration", "delay", "messages", "staging", "transactions", "requests"),
         *("core", "monitoring", "daemon", "process"),
     ),
     "client": (

@@ -22,24 +22,27 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
 from aerobee.protocol.frames.fastjson import loads
 from aerobee.protocol.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 
+V = TypeVar("V")
 
-class _Place:
-    """One level: `offset` is where it is, with all before it below the log offset `end`."""
+
+class Place(Generic[V]):
+    """Of one level: `offset` is where it is, with all before it below the log offset `end`."""
 
     __slots__ = ("durable_offset", "end", "offset", "pending", "pending_end")
 
-    def __init__(self, offset: int) -> None:
+    def __init__(self, offset: V) -> None:
         self.offset = offset
         self.end = 0
         self.durable_offset = self.pending = offset
         self.pending_end = 0
 
-    def advance(self, durable: int) -> int:
+    def advance(self, durable: int) -> V:
         """The newest place known to be durable."""
         if self.end <= durable:
             self.durable_offset = self.pending = self.offset
@@ -68,7 +71,7 @@ class DelayProgress:
         stored: dict[int, int] = file.load(_parse, {})
         #: The file's backup was read, which is older and may lack levels.
         self.from_backup = file.loaded_from == file.backup
-        self._places = {level: _Place(offset) for level, offset in stored.items()}
+        self._places = {level: Place(offset) for level, offset in stored.items()}
         self._saved = stored
         # The newest text; one that waits for its turn while another was taken is not written.
         self._newest = ""
@@ -88,7 +91,7 @@ class DelayProgress:
         """A level has come to `offset`; what was delivered last ends at the log offset `end`."""
         place = self._places.get(level)
         if place is None:
-            place = self._places[level] = _Place(0)
+            place = self._places[level] = Place(0)
         place.offset = offset
         if end is not None:
             place.end = end

@@ -121,7 +121,9 @@ class ScheduleMessageService:
         if waiting is None:
             return self._store_put(message)
         result = self._store_put(waiting)
-        self._stats.stored(self._stats.topic(SCHEDULE_TOPIC, MESSAGE_DELAY), 1, result.size)
+        self._stats.stored(
+            self._stats.topic(SCHEDULE_TOPIC, MESSAGE_DELAY), 1, result.size, waiting.queue_id
+        )
         self._stored(waiting.queue_id + 1, result.store_timestamp_ms)
         return result
 
@@ -290,7 +292,9 @@ class ScheduleMessageService:
         level.failures = 0
         if self._count_deliveries:
             stats = self._stats
-            stats.stored(stats.topic(message.topic, MESSAGE_DELAY), 1, result.size)
+            stats.stored(
+                stats.topic(message.topic, MESSAGE_DELAY), 1, result.size, message.queue_id
+            )
             delivered = stats.consumer(SCHEDULE_GROUP, SCHEDULE_TOPIC)
             delivered.messages_out += 1
             delivered.bytes_out += result.size

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from aerobee.broker.router import refusal
@@ -45,6 +45,8 @@ class WaitingSend(NamedTuple):
     msg_id: str
     queue_id: int
     queue_offset: int
+    #: Further fields of the answer.
+    more: Mapping[str, str] | None
 
 
 class Acks:
@@ -77,6 +79,11 @@ class Acks:
         return len(self._waiting)
 
     @property
+    def broken(self) -> str | None:
+        """Why nothing more will become durable, None as long as it does."""
+        return self._broken
+
+    @property
     def full(self) -> bool:
         """As many sends wait as may; the next one is to be refused before it is appended."""
         return len(self._waiting) >= MAX_WAITING
@@ -89,6 +96,7 @@ class Acks:
         msg_id: str,
         queue_id: int,
         queue_offset: int,
+        more: Mapping[str, str] | None = None,
     ) -> None:
         """Answer `request` when the durable mark has passed `end` (a log offset)."""
         deadline = self._loop.time() + self._timeout_s
@@ -96,7 +104,7 @@ class Acks:
         request.body = b""
         request.ext = {}
         self._waiting.append(
-            WaitingSend(end, deadline, connection, request, msg_id, queue_id, queue_offset)
+            WaitingSend(end, deadline, connection, request, msg_id, queue_id, queue_offset, more)
         )
         if not self._flush_requested:
             # One wake-up for everything read in this turn of the loop.
@@ -155,13 +163,15 @@ class Acks:
         # Sends of one turn of the loop have one deadline: they are counted together.
         counted_deadline, counted_code, count = 0.0, 0, 0
         while waiting and waiting[0].end <= durable:
-            _, deadline, connection, request, msg_id, queue_id, queue_offset = waiting.popleft()
+            _, deadline, connection, request, msg_id, queue_id, queue_offset, more = (
+                waiting.popleft()
+            )
             if deadline != counted_deadline or request.code != counted_code:
                 self._count(counted_code, latest_deadline - counted_deadline, count)
                 counted_deadline, counted_code, count = deadline, request.code, 0
             count += 1
             try:
-                frame = answer(request, 0, msg_id, queue_id, queue_offset)
+                frame = answer(request, 0, msg_id, queue_id, queue_offset, None, more)
             except Exception as error:  # noqa: BLE001 - the top of a request; `refusal` logs bugs
                 count -= 1
                 frame = self._refuse(error, connection, request, latest_deadline - deadline)
@@ -189,10 +199,10 @@ class Acks:
         self._after_durable()
 
     def _send(self, item: WaitingSend, code: int, remark: str | None) -> None:
-        _, deadline, connection, request, msg_id, queue_id, queue_offset = item
+        _, deadline, connection, request, msg_id, queue_id, queue_offset, more = item
         waited_s = self._loop.time() + self._timeout_s - deadline
         try:
-            frame = self._answer(request, code, msg_id, queue_id, queue_offset, remark)
+            frame = self._answer(request, code, msg_id, queue_id, queue_offset, remark, more)
         except Exception as error:  # noqa: BLE001 - the top of a request; `refusal` logs bugs
             frame = self._refuse(error, connection, request, waited_s)
         else:

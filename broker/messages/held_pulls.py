@@ -1,7 +1,8 @@
 """Pulls that found nothing and wait for a message (long polling).
 
-A pull that asked to be suspended is held by (topic, queue). It leaves when a message that its tag
-filter accepts arrives at or after its offset, or when its time is over; then it runs once more and
+A pull that asked to be suspended is held by (topic, queue). It leaves when a message that its
+filter accepts arrives at or after its offset, by its tag or its properties, or when its time is
+over; then it runs once more and
 is answered with whatever it finds (protocol/WIRE.md 3.2, store/FORMAT.md 9). The reference looks at
 expiries every 5 s, so a 2 s wait may last 5; here the sweep runs five times a second.
 
@@ -19,8 +20,9 @@ import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+from aerobee.protocol.filters.property_filter import MessageFilter
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.headers.client import PullMessageHeader
 from aerobee.remoting.connection import Connection
@@ -35,6 +37,16 @@ _PULL_BYTES = 1024
 _CODE_BYTES = 32
 # Pulls that are looked at in one step: some tenths of a millisecond.
 _STEP = 256
+# Of judging by properties, in tenths of a microsecond: what one step may take, and what all that
+# has arrived in a queue may, before it is left to the pulls themselves; likewise the most messages.
+# A message that is looked up takes some 5 us, and so many are in a step.
+_STEP_COST = 3_000
+_DEAR = 100_000
+_MOST_ARRIVED = 512
+_LOOK_COST = 50
+_LOOKS = 32
+# Bytes of properties that take a tenth of a microsecond.
+_PROPERTY_BYTES = 3
 
 _Key = tuple[str, int]
 #: (queue offset, tag hash) of messages that arrived in a queue.
@@ -42,7 +54,8 @@ _Arrived = list[tuple[int, int]]
 
 
 class HeldPull(NamedTuple):
-    """One waiting pull: `codes` is its tag filter, None for all; times are the table's clock's."""
+    """One waiting pull: `codes` is its tag filter, None for all, and `wanted` the filter over
+    properties of one that has such instead; times are the table's clock's."""
 
     since: float
     deadline: float
@@ -51,6 +64,13 @@ class HeldPull(NamedTuple):
     header: PullMessageHeader
     codes: frozenset[int] | None
     replay: Callable[[HeldPull], None]
+    wanted: MessageFilter | None = None
+
+
+#: Steps that end with what says whether a pull leaves.
+_Judging: TypeAlias = Generator[None, None, Callable[[HeldPull], bool]]
+#: Judges the pulls held in a queue, of which it is given a list, by what has arrived there.
+_Judge: TypeAlias = Callable[[_Key, _Arrived, list[HeldPull]], _Judging]
 
 
 class HeldPulls:
@@ -62,27 +82,26 @@ class HeldPulls:
         limit: Callable[[], int],
         limit_bytes: Callable[[], int],
         turns: Turns,
+        properties_at: Callable[[str, int, int], bytes | None],
     ) -> None:
-        """The limits are asked for at each hold: they may change."""
+        """The limits are asked for at each hold: they may change. `properties_at` gives the stored
+        properties of a message by topic, queue id and queue offset, None if they cannot be had."""
         self._clock = clock
         self._limit = limit
         self._limit_bytes = limit_bytes
-        self._held: dict[_Key, list[HeldPull]] = {}
-        self._count = 0
-        #: Bytes of what is held, and how often a pull found no room.
-        self.bytes = 0
+        self._by_tags = _Lane(turns, _by_tags)
+        self._by_properties = _Lane(turns, partial(_by_properties, properties_at))
+        self._lanes = (self._by_tags, self._by_properties)
+        #: How often a pull found no room.
         self.refused = 0
-        # What has arrived for queues whose pulls are still to be looked at.
-        self._arrived: dict[_Key, _Arrived] = {}
-        # The queue whose pulls are being looked at; those that were not yet are in nobody's list.
-        self._judged: _Key | None = None
-        # Out of the table, to be replayed.
-        self._leaving: deque[HeldPull] = deque()
-        self._steps = self._endless_steps()
-        self._work = Spread(turns, self._step)
 
     def __len__(self) -> int:
-        return self._count
+        return self._by_tags.count + self._by_properties.count
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of what is held."""
+        return self._by_tags.bytes + self._by_properties.bytes
 
     def hold(
         self,
@@ -92,22 +111,21 @@ class HeldPulls:
         codes: frozenset[int] | None,
         hold_s: float,
         replay: Callable[[HeldPull], None],
+        wanted: MessageFilter | None = None,
     ) -> bool:
         """Keep a pull for up to `hold_s` seconds; False when there is no room for it.
 
         `replay` answers it when it leaves, and must not raise: the pulls that leave with it have
         left the table already.
         """
-        cost = _cost(codes)
-        if self._count >= self._limit() or self.bytes + cost > self._limit_bytes():
+        cost = _cost(codes, wanted)
+        if len(self) >= self._limit() or self.bytes + cost > self._limit_bytes():
             self.refused += 1
             return False
         now = self._clock()
         deadline = now + min(hold_s, MAX_HOLD_S)
-        held = HeldPull(now, deadline, connection, request, header, codes, replay)
-        self._held.setdefault((header.topic, header.queue_id), []).append(held)
-        self._count += 1
-        self.bytes += cost
+        lane = self._by_tags if wanted is None else self._by_properties
+        lane.hold(HeldPull(now, deadline, connection, request, header, codes, replay, wanted), cost)
         return True
 
     def held_s(self, pull: HeldPull) -> float:
@@ -115,10 +133,62 @@ class HeldPulls:
         return self._clock() - pull.since
 
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
-        """Replay the pulls that these messages answer: as many as a slice allows, the others in the
+        """Replay the pulls that messages answer: as many as a slice allows, the others in the
         next turns."""
-        if not self._count:
-            return
+        for lane in self._lanes:
+            if lane.count:
+                lane.arrived(arrivals)
+
+    def sweep(self) -> None:
+        """Replay what has waited long enough; forget those of closed connections."""
+        now = self._clock()
+        for lane in self._lanes:
+            lane.sweep(now)
+
+    def release_all(self) -> None:
+        """Replay everything, now: the broker is stopping."""
+        for lane in self._lanes:
+            lane.release_all()
+
+
+class _Lane:
+    """Pulls that are judged in the same way. One lane's judging does not keep the other's waiting:
+    that by properties may be dear."""
+
+    __slots__ = (
+        "_arrived",
+        "_held",
+        "_judge",
+        "_judged",
+        "_leaving",
+        "_steps",
+        "_work",
+        "bytes",
+        "count",
+    )
+
+    def __init__(self, turns: Turns, judge: _Judge) -> None:
+        self._judge = judge
+        self._held: dict[_Key, list[HeldPull]] = {}
+        self.count = 0
+        self.bytes = 0
+        # What has arrived for queues whose pulls are still to be looked at.
+        self._arrived: dict[_Key, _Arrived] = {}
+        # The queue whose pulls are being looked at; those that were not yet are in nobody's list.
+        self._judged: _Key | None = None
+        # Out of the table, to be replayed.
+        self._leaving: deque[HeldPull] = deque()
+        self._steps = self._endless_steps()
+        self._work = Spread(turns, self._step)
+
+    def hold(self, pull: HeldPull, cost: int) -> None:
+        """Keep a pull."""
+        self._held.setdefault((pull.header.topic, pull.header.queue_id), []).append(pull)
+        self.count += 1
+        self.bytes += cost
+
+    def arrived(self, arrivals: Iterable[Arrival]) -> None:
+        """Note what has arrived, and judge by it."""
         held, arrived = self._held, self._arrived
         for one in arrivals:
             key = (one.topic, one.queue_id)
@@ -126,9 +196,8 @@ class HeldPulls:
                 arrived.setdefault(key, []).append((one.queue_offset, one.tags_code))
         self._work.go_on()
 
-    def sweep(self) -> None:
-        """Replay what has waited long enough; forget those of closed connections."""
-        now = self._clock()
+    def sweep(self, now: float) -> None:
+        """Replay what has waited until `now`; forget those of closed connections."""
         for key, pulls in list(self._held.items()):
             staying = self._parted(pulls, lambda p: p.deadline <= now or p.connection.closed)
             if staying:
@@ -138,7 +207,7 @@ class HeldPulls:
         self._work.go_on()
 
     def release_all(self) -> None:
-        """Replay everything, now: the broker is stopping."""
+        """Replay everything, now."""
         while self._arrived or self._judged is not None:
             next(self._steps)
         for key in list(self._held):
@@ -168,10 +237,11 @@ class HeldPulls:
             arrived = self._arrived.pop(key)
             pulls = self._held.pop(key, [])
             self._judged = key
+            goes = yield from self._judge(key, arrived, pulls)
             for start in range(0, len(pulls), _STEP):
                 # Out of the table before any replay: a replay may hold the same pull's successor.
                 some = pulls[start : start + _STEP]
-                staying = self._parted(some, partial(_answered_by, arrived))
+                staying = self._parted(some, goes)
                 if staying:
                     self._held.setdefault(key, []).extend(staying)
                 yield
@@ -186,20 +256,72 @@ class HeldPulls:
 
     def _replay(self) -> None:
         pull = self._leaving.popleft()
-        self._count -= 1
-        self.bytes -= _cost(pull.codes)
+        self.count -= 1
+        self.bytes -= _cost(pull.codes, pull.wanted)
         if not pull.connection.closed:
             pull.replay(pull)
 
 
-def _cost(codes: frozenset[int] | None) -> int:
+def _cost(codes: frozenset[int] | None, wanted: MessageFilter | None) -> int:
+    if wanted is not None:
+        # Those of groups are counted where they are remembered; one of a pull's own lives with it.
+        return _PULL_BYTES + wanted.size
     return _PULL_BYTES + (sys.getsizeof(codes) + _CODE_BYTES * len(codes) if codes else 0)
 
 
-def _answered_by(messages: list[tuple[int, int]], pull: HeldPull) -> bool:
+def _by_tags(_key: _Key, arrived: _Arrived, _pulls: list[HeldPull]) -> _Judging:
+    """By the hashes of the tags, which are at hand."""
+    yield from ()
+    return partial(_answered_by, arrived)
+
+
+def _answered_by(messages: _Arrived, pull: HeldPull) -> bool:
     asked_offset = pull.header.queue_offset
     codes = pull.codes
     for queue_offset, tags_code in messages:
         if queue_offset >= asked_offset and (codes is None or tags_code in codes):
             return True
     return False
+
+
+def _by_properties(
+    properties_at: Callable[[str, int, int], bytes | None],
+    key: _Key,
+    arrived: _Arrived,
+    pulls: list[HeldPull],
+) -> _Judging:
+    """By the messages' properties: each filter, which many pulls may share, finds the last message
+    that it wants. When that becomes dear, the others are taken to want the last one of all: their
+    pulls are repeated, which judges again, in turns with those of everybody else."""
+    newest = max([queue_offset for queue_offset, _ in arrived])
+    last: dict[MessageFilter, int] = {}
+    left = _DEAR if len(arrived) <= _MOST_ARRIVED else 0
+    properties: list[bytes | None] = []
+    for queue_offset, _ in reversed(arrived if left else []):
+        properties.append(properties_at(*key, queue_offset))
+        left -= _LOOK_COST
+        if len(properties) % _LOOKS == 0:
+            yield
+    for number, pull in enumerate(pulls, 1):
+        if number % _STEP == 0:
+            yield
+        wanted = pull.wanted
+        if wanted is None or wanted in last:
+            continue
+        last[wanted] = newest
+        if left <= 0:
+            continue
+        spent = 0
+        last[wanted] = -1
+        for (queue_offset, _), text in zip(reversed(arrived), properties, strict=True):
+            spent += wanted.cost + (len(text) // _PROPERTY_BYTES if text else 0)
+            if text is None or wanted.matches(text):
+                last[wanted] = queue_offset
+                break
+            if spent >= _STEP_COST:
+                left, spent = left - spent, 0
+                yield
+        left -= spent
+        if spent:
+            yield
+    return lambda pull: pull.wanted is None or last[pull.wanted] >= pull.header.queue_offset

@@ -23,9 +23,11 @@ from aerobee.protocol.message.properties import (
     PROPERTY_MULTI_QUEUE_OFFSET,
     PROPERTY_SEPARATOR,
     PROPERTY_TAGS,
+    PROPERTY_TIMER_OUT_MS,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT,
+    TIMER_PROPERTIES,
     key_words,
 )
 from aerobee.store.reading.delayed_messages import asked_level
@@ -33,7 +35,8 @@ from aerobee.store.reading.delayed_messages import asked_level
 #: What the store writes of one record: its places in further queues, the CRC of its bytes. Whoever
 #: forwards a message or sends it back brings them along, and they would be wrong of another record.
 OF_ONE_RECORD = (PROPERTY_MULTI_QUEUE_OFFSET, PROPERTY_CRC)
-_OWN = frozenset((PROPERTY_CLUSTER, *OF_ONE_RECORD))
+_OWN = frozenset((PROPERTY_CLUSTER, PROPERTY_TIMER_OUT_MS, *OF_ONE_RECORD))
+_ASKING = frozenset((PROPERTY_DELAY, PROPERTY_TRANSACTION_PREPARED, *TIMER_PROPERTIES))
 _NUMBER = re.compile(r"[+-]?\d{1,20}")
 _OFFSETS_MARK, _CRC_MARK = (name.encode() for name in OF_ONE_RECORD)
 
@@ -47,6 +50,8 @@ class StoredProperties(msgspec.Struct, gc=False):
     wait: bool
     delay_level: int
     transactional: bool
+    #: Asks for a time of its own (store/FORMAT.md 12.4).
+    timed: bool
 
 
 def stored_properties(
@@ -60,7 +65,7 @@ def stored_properties(
     off: for messages that stand in a batch, of which nobody asks it.
     """
     tags = keys = unique_key = ""
-    wait, delay, transactional = "true", "0", ""
+    wait, delay, transactional, timed = "true", "0", "", False
     kept: list[str] = []
     for entry in text.split(PROPERTY_SEPARATOR):
         name, _, value = entry.partition(NAME_SEPARATOR)
@@ -79,10 +84,13 @@ def stored_properties(
             keys = value
         elif name in _OWN:
             continue
-        elif name == PROPERTY_DELAY:
-            delay = value
-        elif name == PROPERTY_TRANSACTION_PREPARED:
-            transactional = value
+        elif name in _ASKING:
+            if name == PROPERTY_DELAY:
+                delay = value
+            elif name == PROPERTY_TRANSACTION_PREPARED:
+                transactional = value
+            else:
+                timed = True
         kept.append(entry)
     kept.append(PROPERTY_CLUSTER + NAME_SEPARATOR + cluster)
     return StoredProperties(
@@ -92,6 +100,7 @@ def stored_properties(
         wait == "true" or wait.lower() == "true",
         0 if delay == "0" else _delay_level(delay, check_delay),
         transactional.lower() == "true",
+        timed,
     )
 
 

@@ -17,11 +17,13 @@ import random
 from collections.abc import Callable, Mapping
 
 from aerobee.broker.messages.properties import OF_ONE_RECORD
+from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.topics import TopicTable
-from aerobee.protocol.bodies.routes import PERM_READ_WRITE, PERM_WRITE
+from aerobee.protocol.bodies.routes import PERM_WRITE
+from aerobee.protocol.bodies.topics import UNIT_SUB
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_success
@@ -38,7 +40,7 @@ from aerobee.protocol.message.properties import (
 )
 from aerobee.protocol.message.record import Message, StoreMessage, decode_record
 from aerobee.protocol.message.record_layout import pack_host
-from aerobee.protocol.names import dlq_topic, retry_topic
+from aerobee.protocol.names import UNDELIVERED_TOPICS, dlq_topic, retry_topic
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.turns import Steps
 from aerobee.store.message_store import MessageStore
@@ -87,15 +89,18 @@ class RetryProcessor:
         topics: TopicTable,
         groups: GroupTable,
         failed: FailedMessages,
-        store_host: bytes,
+        identity: Identity,
+        may_write: Callable[[], bool],
         appended: Callable[[], None],
     ) -> None:
+        """`may_write`: whether the broker as a whole takes messages."""
         self._store = store
         self._put = put
         self._topics = topics
         self._groups = groups
         self._failed = failed
-        self._store_host = store_host
+        self._identity = identity
+        self._may_write = may_write
         self._appended = appended
 
     def handlers(self) -> dict[int, Handler]:
@@ -107,14 +112,26 @@ class RetryProcessor:
         group = self._groups.get(header.group)
         if group is None:
             raise self._groups.missing(header.group)
+        if not self._may_write():
+            raise BadRequest.no_permission(
+                f"the broker[{self._identity.endpoint}] sending message is forbidden: its "
+                "brokerPermission does not allow writing"
+            )
         if group.retry_queue_nums <= 0:
             return encode_success(command)
         record = self._store.record_at(header.offset)
         if record is None:
             raise BadRequest.system_error(f"look message by offset failed, {header.offset}")
         message = decode_record(record)
+        if message.topic in UNDELIVERED_TOPICS:
+            # Its copy would be delivered, before its time or its commit.
+            raise BadRequest.system_error(
+                f"look message by offset failed, {header.offset}: what is there waits in "
+                f"{message.topic}, and no consumer has had it"
+            )
         topic, queues = self._target(command, header, group, message)
-        creation = self._topics.create_retry(topic, queues, PERM_READ_WRITE)
+        subscribed = header.unit_mode and topic != dlq_topic(header.group)
+        creation = self._topics.create_retry(topic, queues, UNIT_SUB if subscribed else 0)
         if creation is not None:
             return self._when_made(creation, connection, command)
         queue_id = self._writable(topic, queues)
@@ -177,7 +194,7 @@ class RetryProcessor:
             message.sys_flag,
             message.born_timestamp_ms,
             pack_host(*message.born_host),
-            self._store_host,
+            self._identity.store_host,
             message.reconsume_times + 1,
             0,
             message.body,

@@ -4,10 +4,10 @@ Checks the topic, the queue and what the message asks for; builds the record to 
 either answers at once (ASYNC_FLUSH, or `WAIT=false`) or leaves the answer to `acks.py`, which sends
 it when the message is durable. Refusals change nothing in the store.
 
-A message with a delay level is stored where it waits (`delay/service.py`), under the checks of its
-own topic; the answer names its own queue, and its place in the delay queue. Transactional messages
-are not served by this version, and refused rather than served wrongly: they would be visible before
-their commit.
+A message with a delay level or a time of its own is stored where it waits (`delay/`), under the
+checks of its own topic; the answer names its own queue, and its place in the one where it waits. So
+is a transactional one, as a half message that no consumer of its topic sees before its commit
+(`transactions/transactions.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import chain, islice
 from typing import NamedTuple
 
+from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.messages.acks import Acks
 from aerobee.broker.messages.properties import StoredProperties, stored_properties, without_own
 from aerobee.broker.messages.retry import FailedMessages
@@ -27,15 +28,24 @@ from aerobee.broker.stats import MESSAGE_FIFO, MESSAGE_NORMAL, BrokerStats
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
-from aerobee.protocol.bodies.routes import PERM_READ_WRITE, PERM_WRITE
-from aerobee.protocol.bodies.topics import TopicConfig
+from aerobee.protocol.bodies.routes import PERM_WRITE
+from aerobee.protocol.bodies.topics import MULTI_TAG, UNIT, UNIT_SUB, TopicConfig
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.headers.send import SendMessageHeader, SendReply
 from aerobee.protocol.message.batch import batch_items, join_properties
-from aerobee.protocol.message.properties import PROPERTY_TAGS, decode_properties, index_keys
+from aerobee.protocol.message.properties import (
+    MAX_PROPERTIES_BYTES,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQUE_KEY,
+    TIMER_PROPERTIES,
+    decode_properties,
+    index_keys,
+)
+from aerobee.protocol.message.recall import RecallHandle, is_recallable_id
 from aerobee.protocol.message.record import StoreMessage
 from aerobee.protocol.message.record_layout import (
     SYS_MULTI_TAGS,
@@ -44,8 +54,8 @@ from aerobee.protocol.message.record_layout import (
 )
 from aerobee.protocol.names import (
     NO_SEND_TOPICS,
+    OWN_TOPICS,
     RETRY_PREFIX,
-    STAGE_TOPIC,
     check_topic_name,
     dlq_topic,
 )
@@ -55,6 +65,8 @@ from aerobee.remoting.turns import Gate, Steps
 from aerobee.store.message_store import MessageStore
 from aerobee.store.segments.results import PutResult
 
+# What the copies of a half message may add to its properties, besides its topic.
+ADDED_BYTES = 192
 # A property of messages that must keep their order; here it only decides how they are counted.
 _SHARDING_KEY = "__SHARDINGKEY"
 # Messages from which on a batch is taken in steps, and those of a step: a millisecond's worth.
@@ -66,7 +78,8 @@ _STEP_IDS = 2048
 class Destination(NamedTuple):
     """Where a message goes that asks for more than to be stored.
 
-    `delayed`: it waits first. `dead`: it was tried often enough and is a dead letter.
+    `delayed`: it waits first. `dead`: it was tried often enough and is a dead letter. `half`: it
+    waits for its producer's decision.
     """
 
     topic: str
@@ -74,10 +87,15 @@ class Destination(NamedTuple):
     properties: StoredProperties
     delayed: bool
     dead: bool
+    half: bool = False
+    #: The time of its own that it waits for.
+    deliver_ms: int | None = None
 
 
 class SendProcessor:
-    """Stores what producers send; `put_delayed` stores what waits. Loop thread only."""
+    """Stores what producers send; `put_delayed` stores what waits for a delay level, `put_half`
+    what waits for the end of a transaction, `timer` what waits for a time of its own. Loop thread
+    only."""
 
     def __init__(
         self,
@@ -85,6 +103,8 @@ class SendProcessor:
         identity: Identity,
         store: MessageStore,
         put_delayed: Callable[[StoreMessage], PutResult],
+        put_half: Callable[[StoreMessage], PutResult],
+        timer: TimerService,
         topics: TopicTable,
         groups: GroupTable,
         acks: Acks,
@@ -99,6 +119,8 @@ class SendProcessor:
         self._clock_ms = clock_ms
         self._store = store
         self._put_delayed = put_delayed
+        self._put_half = put_half
+        self._timer = timer
         self._topics = topics
         self._groups = groups
         self._acks = acks
@@ -123,7 +145,7 @@ class SendProcessor:
         try:
             header = SendMessageHeader.from_command(command)
             if self._accept_from_ms:
-                self._check_accepting()
+                self.check_accepting()
             if self._sync_flush and self._acks.full:
                 raise BadRequest(
                     ResponseCode.SYSTEM_BUSY,
@@ -131,14 +153,14 @@ class SendProcessor:
                     "is slower than what is sent; try again later",
                 )
             topic = self._topics.get(header.topic)
-            if topic is None and header.topic != STAGE_TOPIC:
-                creation = self._create_topic(header)
+            if topic is None and header.topic not in OWN_TOPICS:
+                creation = self.create_topic(header)
                 return self._when_made(creation, connection, command)
             if topic is None or topic.name in NO_SEND_TOPICS:
                 raise BadRequest.no_permission(
                     f"Sending message to topic[{header.topic}] is forbidden."
                 )
-            queue_id = self._choose_queue(topic, header.queue_id)
+            queue_id = self.choose_queue(topic, header.queue_id)
             put = self._put_batch if header.batch else self._put_single
             return put(connection, command, header, topic, queue_id)
         except Exception:
@@ -165,20 +187,26 @@ class SendProcessor:
         known = self._topics.get(name) is not None
         self._stats.failed(self._stats.topic(name) if known else None)
 
-    def _check_accepting(self) -> None:
+    def check_accepting(self) -> None:
+        """Raises `BadRequest` before the time from which sends are taken."""
         if self._clock_ms() < self._accept_from_ms:
             raise BadRequest.system_error(
                 f"broker unable to service, until {self._accept_from_ms} (ms since 1970)"
             )
 
-    def _create_topic(self, header: SendMessageHeader) -> asyncio.Future[None]:
+    def create_topic(self, header: SendMessageHeader) -> asyncio.Future[None]:
         """Begin to make the topic of a first send."""
         check_topic_name(header.topic)
         if header.topic.startswith(RETRY_PREFIX):
-            creation = self._topics.create_retry(header.topic, 1, PERM_READ_WRITE)
+            creation = self._topics.create_retry(
+                header.topic, 1, UNIT_SUB if header.unit_mode else 0
+            )
         else:
             creation = self._topics.create_on_send(
-                header.topic, header.default_topic, header.default_topic_queue_nums, 0
+                header.topic,
+                header.default_topic,
+                header.default_topic_queue_nums,
+                UNIT if header.unit_mode else 0,
             )
         if creation is None:
             reason = self._topics.limit_reached(header.default_topic) or (
@@ -191,7 +219,8 @@ class SendProcessor:
             )
         return creation
 
-    def _choose_queue(self, topic: TopicConfig, queue_id: int) -> int:
+    def choose_queue(self, topic: TopicConfig, queue_id: int) -> int:
+        """The queue of a topic that a message goes to. Raises `BadRequest`."""
         if queue_id < 0:
             return random.randrange(max(1, topic.write_queues))
         if queue_id >= max(topic.write_queues, topic.read_queues):
@@ -220,11 +249,12 @@ class SendProcessor:
         if (
             properties.transactional
             or properties.delay_level > 0
+            or properties.timed
             or topic_name.startswith(RETRY_PREFIX)
         ):
             destination = self._destination(command, header, properties, queue_id)
             if destination.dead:
-                creation = self._topics.create_retry(destination.topic, 1, PERM_READ_WRITE)
+                creation = self._topics.create_retry(destination.topic, 1)
                 if creation is not None:
                     return self._when_made(creation, connection, command)
             topic_name, queue_id = destination.topic, destination.queue_id
@@ -233,9 +263,7 @@ class SendProcessor:
             topic_name,
             queue_id,
             header.flag,
-            header.sys_flag | SYS_MULTI_TAGS
-            if topic.filter_type == "MULTI_TAG"
-            else header.sys_flag,
+            _sys_flag(header, topic),
             header.born_timestamp,
             connection.packed_peer,
             self._store_host,
@@ -246,16 +274,34 @@ class SendProcessor:
             properties.tags_code,
             properties.keys,
         )
+        more: dict[str, str] | None = None
         if destination is not None and destination.delayed:
-            result = self._put_delayed(message)
+            if destination.deliver_ms is None:
+                result = self._put_delayed(message)
+            else:
+                result = self._timer.put_at(message, destination.deliver_ms)
+                more = self._recall_handle(header, destination.deliver_ms)
+        elif destination is not None and destination.half:
+            result = self._put_half(message)
         else:
             result = self._store.put(message)
             kind = MESSAGE_FIFO if _SHARDING_KEY in header.properties else MESSAGE_NORMAL
-            self._stats.stored(self._stats.topic(topic_name, kind), 1, result.size)
+            self._stats.stored(
+                self._stats.topic(topic_name, kind), 1, result.size, message.queue_id
+            )
             if destination is not None and destination.dead:
                 self._note_dead(header)
         msg_id = f"{self._msg_id_prefix}{result.log_offset:016X}"
-        return self._answer(connection, command, result, msg_id, queue_id, properties.wait)
+        return self._answer(connection, command, result, msg_id, queue_id, properties.wait, more)
+
+    def _recall_handle(self, header: SendMessageHeader, deliver_ms: int) -> dict[str, str] | None:
+        """What the answer to a timed message says of how to recall it, as RocketMQ 5 does."""
+        unique_id = decode_properties(header.properties).get(PROPERTY_UNIQUE_KEY, "")
+        if not is_recallable_id(unique_id):
+            return None
+        name = self._settings.broker_name
+        handle = RecallHandle(header.topic, name, deliver_ms, unique_id)
+        return {"recallHandle": handle.encode()}
 
     def _put_batch(
         self,
@@ -270,6 +316,8 @@ class SendProcessor:
             raise BadRequest.illegal_message(
                 "a batch cannot carry a delay level or be transactional"
             )
+        if shared.timed:
+            raise _timed_batch()
         if topic.name.startswith(RETRY_PREFIX):
             raise BadRequest.illegal_message("batch request does not support retry topics")
         if len(command.body) > self._settings.max_message_bytes:
@@ -277,14 +325,15 @@ class SendProcessor:
                 f"the batch has {len(command.body)} bytes, the limit is "
                 f"{self._settings.max_message_bytes} (maxMessageSize)"
             )
-        made = self._batch_messages(connection, command, header, shared, queue_id)
+        sys_flag = _sys_flag(header, topic)
+        made = self._batch_messages(connection, command, header, sys_flag, shared, queue_id)
         messages = list(islice(made, _LARGE_BATCH))
         if not messages:
             raise BadRequest.illegal_message("the batch holds no message")
         if len(messages) == _LARGE_BATCH:
             return self._large_batch(connection, command, header, shared, chain(messages, made))
         result = self._store.put_batch(messages)
-        self._stats.stored(self._stats.topic(header.topic), result.count, result.size)
+        self._stats.stored(self._stats.topic(header.topic), result.count, result.size, queue_id)
         prefix = self._msg_id_prefix
         msg_ids = ",".join([f"{prefix}{offset:016X}" for offset in result.log_offsets])
         return self._answer(connection, command, result, msg_ids, queue_id, shared.wait)
@@ -321,8 +370,8 @@ class SendProcessor:
         except Exception:
             self._count_failure(command)
             raise
-        self._stats.stored(self._stats.topic(header.topic), result.count, result.size)
         queue_id = batch.first.queue_id
+        self._stats.stored(self._stats.topic(header.topic), result.count, result.size, queue_id)
         del batch
         msg_ids: list[str] = []
         prefix, offsets = self._msg_id_prefix, result.log_offsets
@@ -338,6 +387,7 @@ class SendProcessor:
         connection: Connection,
         command: Command,
         header: SendMessageHeader,
+        sys_flag: int,
         shared: StoredProperties,
         queue_id: int,
     ) -> Iterator[StoreMessage]:
@@ -345,6 +395,8 @@ class SendProcessor:
             properties = stored_properties(
                 own.decode("utf-8", "replace"), self._cluster, keep_wait=True, check_delay=False
             )
+            if properties.timed:
+                raise _timed_batch()
             stored = join_properties(without_own(own), shared.encoded)
             tags_code, keys = properties.tags_code, properties.keys
             if shared.tags_code or shared.keys:
@@ -355,7 +407,7 @@ class SendProcessor:
                 header.topic,
                 queue_id,
                 flag,
-                header.sys_flag,
+                sys_flag,
                 header.born_timestamp,
                 connection.packed_peer,
                 self._store_host,
@@ -375,15 +427,17 @@ class SendProcessor:
         msg_id: str,
         queue_id: int,
         wait: bool,
+        more: dict[str, str] | None = None,
     ) -> bytes | None:
+        queue_offset = result.queue_offset
         if not self._sync_flush:
             self._appended()
         elif wait and not command.is_oneway:
-            self._acks.wait(result.end, connection, command, msg_id, queue_id, result.queue_offset)
+            self._acks.wait(result.end, connection, command, msg_id, queue_id, queue_offset, more)
             return None
         else:
             self._store.request_flush()
-        return self._reply(command, 0, msg_id, queue_id, result.queue_offset)
+        return self._reply(command, 0, msg_id, queue_id, queue_offset, None, more)
 
     def _destination(
         self,
@@ -393,20 +447,51 @@ class SendProcessor:
         queue_id: int,
     ) -> Destination:
         """Where a message goes that asks for more than to be stored."""
-        if properties.transactional:
-            raise BadRequest.no_permission(
-                f"the broker[{self._advertised}] sending transaction message is forbidden: "
-                "transactions are not served by this version"
-            )
         topic = header.topic
+        if properties.transactional and not topic.startswith(RETRY_PREFIX):
+            # In a retry it is a remain of the message that was consumed: clients before 4.6.1.
+            properties = self._half_properties(header)
+            return Destination(topic, queue_id, properties, delayed=False, dead=False, half=True)
         if topic.startswith(RETRY_PREFIX) and self._is_dead(command, header):
             dead_letters = dlq_topic(topic[len(RETRY_PREFIX) :])
             return Destination(dead_letters, 0, properties, delayed=False, dead=True)
-        delayed = properties.delay_level > 0 and not header.sys_flag & SYS_TRANSACTION_PREPARED
+        deliver_ms = self._timer.deliver_at(properties.encoded) if properties.timed else None
+        waits = deliver_ms is not None or properties.delay_level > 0
+        delayed = waits and not header.sys_flag & SYS_TRANSACTION_PREPARED
         if delayed:
             # As the reference: the text is made again from all properties, WAIT among them.
             properties = stored_properties(header.properties, self._cluster, keep_wait=True)
-        return Destination(topic, queue_id, properties, delayed, dead=False)
+        return Destination(topic, queue_id, properties, delayed, dead=False, deliver_ms=deliver_ms)
+
+    def _half_properties(self, header: SendMessageHeader) -> StoredProperties:
+        """What is kept with a half message: all of it. Raises `BadRequest` where none may be."""
+        if self._settings.reject_transactions:
+            raise BadRequest.no_permission(
+                f"the broker[{self._advertised}] sending transaction message is forbidden "
+                "(rejectTransactionMessage)"
+            )
+        properties = stored_properties(header.properties, self._cluster, keep_wait=True)
+        if properties.delay_level > 0:
+            raise BadRequest.illegal_message(
+                "a transactional message cannot have a delay level: take the property DELAY out"
+            )
+        if properties.timed:
+            raise BadRequest.illegal_message(
+                "a transactional message cannot have a time of its own: take the properties "
+                f"{', '.join(TIMER_PROPERTIES)} out"
+            )
+        if not decode_properties(header.properties).get(PROPERTY_PRODUCER_GROUP):
+            raise BadRequest.illegal_message(
+                "a transactional message has to name the group of its producer in the property "
+                f"{PROPERTY_PRODUCER_GROUP}, or nobody could decide about it"
+            )
+        if len(properties.encoded) > MAX_PROPERTIES_BYTES - ADDED_BYTES - len(header.topic):
+            raise BadRequest.illegal_message(
+                f"the properties have {len(properties.encoded)} bytes; of a transactional message "
+                f"{MAX_PROPERTIES_BYTES - ADDED_BYTES - len(header.topic)} are allowed, because "
+                "the broker adds to them"
+            )
+        return properties
 
     def _is_dead(self, command: Command, header: SendMessageHeader) -> bool:
         """Whether a retry that a consumer sends itself has had its tries."""
@@ -420,6 +505,13 @@ class SendProcessor:
     def _note_dead(self, header: SendMessageHeader) -> None:
         group = header.topic[len(RETRY_PREFIX) :]
         self._failed.dead_lettered(group, header.topic, decode_properties(header.properties))
+
+
+def _timed_batch() -> BadRequest:
+    return BadRequest.illegal_message(
+        "timer message illegal: a batch cannot carry a delivery time (TIMER_DELIVER_MS, "
+        "TIMER_DELAY_SEC, TIMER_DELAY_MS, __STARTDELIVERTIME); send its messages one by one"
+    )
 
 
 def refused_without_buffer(handle: Handler, store: MessageStore, stats: BrokerStats) -> Handler:
@@ -444,3 +536,8 @@ def refused_without_buffer(handle: Handler, store: MessageStore, stats: BrokerSt
         return handle(connection, command)
 
     return checked
+
+
+def _sys_flag(header: SendMessageHeader, topic: TopicConfig) -> int:
+    """The stored sysFlag of a message, or of each message of a batch."""
+    return header.sys_flag | SYS_MULTI_TAGS if topic.filter_type == MULTI_TAG else header.sys_flag

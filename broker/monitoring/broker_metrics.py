@@ -16,6 +16,7 @@ from aerobee.broker.monitoring.metrics import Fill, Number, Page
 from aerobee.broker.stats import BrokerStats, ConsumerStats, RequestStats
 from aerobee.broker.tables.groups import is_system_group
 from aerobee.broker.tables.topics import TopicTable
+from aerobee.broker.transactions.transactions import Transactions
 from aerobee.config.memory import available_memory, worst_cases
 from aerobee.config.model import BY_NAME, Settings
 from aerobee.protocol.codes import ResponseCode, request_name
@@ -112,6 +113,7 @@ async def requests(stats: BrokerStats) -> Fill:
     """Requests by code and answer."""
     served = stats.requests()
     warnings, events = words(stats.group_warnings), words(stats.events)
+    calls = dict(stats.client_calls)
     overflowed = words(stats.overflowed)
 
     def fill(page: Page) -> None:
@@ -134,6 +136,13 @@ async def requests(stats: BrokerStats) -> Fill:
             ),
         ):
             page.tally(f"aerobee_{name}_total", help_text, label, counts)
+        asked = page.histogram(
+            "aerobee_client_call_seconds",
+            "Time that clients took to answer the broker, by how it ended",
+            ["request_code", "result"],
+        )
+        for (code, outcome), times in calls.items():
+            asked.add_buckets(times, request_name(code), outcome)
         page.family("aerobee_handler_failures_total", "Requests that hit a bug of the broker").add(
             stats.handler_failures
         )
@@ -201,6 +210,49 @@ async def delays(service: ScheduleMessageService) -> Fill:
             "aerobee_delayed_put_failures_total",
             "Times a due message could not be stored and was tried again",
         ).add(failures)
+
+    return fill
+
+
+async def transactions(service: Transactions) -> Fill:
+    """Undecided half messages, what became of decisions, and the checks."""
+    pending, ends, checks = service.pending, service.ends.by_outcome(), service.checks
+    asked = {"asked": checks.asked, "no_producer": checks.no_producer}
+
+    def fill(page: Page) -> None:
+        page.numbers(
+            [
+                ("aerobee_transactions_pending", "Undecided half messages", pending),
+                (
+                    "aerobee_transaction_check_rounds_total",
+                    "Rounds of checks that were done",
+                    checks.rounds,
+                ),
+                (
+                    "aerobee_transactions_put_aside_total",
+                    "Half messages put into TRANS_CHECK_MAX_TIME_TOPIC, checked too often or too "
+                    "old",
+                    checks.put_aside,
+                ),
+                (
+                    "aerobee_transactions_lost_total",
+                    "Half messages that cannot be read or stored again; the log names them",
+                    checks.lost,
+                ),
+            ]
+        )
+        page.tally(
+            "aerobee_transaction_decisions_total",
+            "Decisions of producers by what became of them",
+            "outcome",
+            ends,
+        )
+        page.tally(
+            "aerobee_transaction_checks_total",
+            "Checks of half messages, by whether there was a producer to ask",
+            "outcome",
+            asked,
+        )
 
     return fill
 

@@ -13,6 +13,7 @@ from functools import partial
 
 from aerobee import __version__
 from aerobee.broker.core import BrokerCore
+from aerobee.broker.delay.timer import TimerService
 from aerobee.broker.monitoring import broker_metrics, client_metrics, store_metrics
 from aerobee.broker.monitoring.health import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.http import HttpServer
@@ -64,6 +65,7 @@ def add_broker(
         settings.disk_warning_ratio,
     )
     metrics.add("delays", broker_metrics.delays, core.delays)
+    metrics.add("transactions", broker_metrics.transactions, core.transactions)
     metrics.add("traffic", broker_metrics.traffic, stats, is_system)
     metrics.add("requests", broker_metrics.requests, stats)
     metrics.add(
@@ -73,6 +75,7 @@ def add_broker(
         partial(_recovery, store.recovery),
         partial(_scrub, store),
         partial(_staging, core.staging),
+        partial(_timer, core.timer),
     )
     metrics.add("clients", client_metrics.clients, core.clients)
     read_queues = partial(_read_queues, core)
@@ -114,6 +117,9 @@ def add_limits(
         "held_pulls": lambda: len(core.held),
         "held_pull_bytes": lambda: core.held.bytes,
         "client_bytes": lambda: core.clients.bytes,
+        "client_calls": lambda: max(len(core.client_calls), core.client_calls.requests),
+        "pending_transactions": lambda: core.transactions.pending,
+        "sql_filter_bytes": lambda: max(core.filters.bytes, core.expressions.bytes),
         "max_topics": lambda: len(core.topics),
         "max_groups": lambda: len(core.groups),
         "max_offsets": lambda: core.offsets.count(),
@@ -135,7 +141,13 @@ def _tables(settings: Settings, core: BrokerCore) -> list[Number]:
         ("rocketmq_consumer_group_number", "Consumer groups", len(core.groups)),
         ("aerobee_clients", "Connections that are in some group", len(core.clients)),
         ("aerobee_held_pulls", "Pulls waiting for a message", len(core.held)),
+        ("aerobee_filters", "SQL92 filters of consumer groups", len(core.filters)),
         ("aerobee_waiting_acks", "Sends waiting for their sync", len(core.acks)),
+        (
+            "aerobee_client_calls_waiting",
+            "Questions to clients that wait for their answers",
+            len(core.client_calls),
+        ),
         (
             "aerobee_flush_timeouts_total",
             "Sends answered before their sync, because it took too long",
@@ -238,6 +250,52 @@ def _staging(staging: Staging) -> list[Number]:
             "aerobee_staged_rows_lost_total",
             "Rows of decided batches that could not be published; the log names them",
             publisher.lost_rows,
+        ),
+    ]
+
+
+def _timer(timer: TimerService) -> list[Number]:
+    counts = timer.counts
+    return [
+        (
+            "aerobee_timer_messages",
+            "Records that wait for a time of their own",
+            timer.pending(),
+        ),
+        (
+            "aerobee_timer_late_seconds",
+            "For how long the first of them has been due",
+            timer.late_s(),
+        ),
+        (
+            "aerobee_timer_delivered_messages_total",
+            "Messages delivered at a time of their own",
+            counts.delivered,
+        ),
+        (
+            "aerobee_timer_rolled_messages_total",
+            "Records stored again because their time is further ahead than they are kept",
+            counts.rolled,
+        ),
+        (
+            "aerobee_timer_recalled_messages_total",
+            "Messages not delivered because they were recalled",
+            counts.recalled,
+        ),
+        (
+            "aerobee_timer_lost_messages_total",
+            "Records that were gone or damaged when their time came; the log names them",
+            counts.lost,
+        ),
+        (
+            "aerobee_timer_passed_over_messages_total",
+            "Messages that can never be stored where they go; the log names them",
+            counts.passed_over,
+        ),
+        (
+            "aerobee_timer_put_failures_total",
+            "Times a due message could not be stored and was tried again",
+            counts.put_failures,
         ),
     ]
 

@@ -206,7 +206,8 @@ class Registrar:
             broker_addr=identity.endpoint,
             cluster_name=settings.cluster_name,
             broker_id=settings.broker_id,
-            ha_server_addr=identity.advertised.endpoint(settings.ha_listen_port),
+            # A slave would connect there, and nobody listens; the field itself is required.
+            ha_server_addr="",
             compressed=settings.compressed_register,
             body_crc32=body_crc(body),
         )

@@ -12,10 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Generator, Iterator, Sequence
+from typing import Any
 
+from aerobee.broker.expressions import Expressions
 from aerobee.broker.requests.notifications import Notifications
 from aerobee.broker.router import Handler
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, Heartbeat
+from aerobee.broker.tables.filters import FilterTable
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.workers import BodyReader
@@ -26,9 +29,10 @@ from aerobee.protocol.bodies.clients import (
     HeartbeatData,
     encode_consumer_list,
 )
-from aerobee.protocol.bodies.routes import PERM_READ_WRITE
+from aerobee.protocol.bodies.topics import UNIT_SUB
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.filters.property_filter import PropertyFilter
 from aerobee.protocol.filters.subscription import TAG_TYPE
 from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.headers.client import ConsumerListHeader, UnregisterClientHeader
@@ -55,12 +59,16 @@ class ClientRequests:
         groups: GroupTable,
         turns: Turns,
         bodies: BodyReader,
+        expressions: Expressions,
+        filters: FilterTable,
     ) -> None:
         self._settings = settings
         self._clients = clients
         self._topics = topics
         self._groups = groups
         self._bodies = bodies
+        self._expressions = expressions
+        self._filters = filters
         self._notifications = Notifications(clients, turns)
         # A look at all connections that goes on; None: the next one begins anew.
         self._expiring: Iterator[ConsumerGroup | None] | None = None
@@ -81,6 +89,7 @@ class ClientRequests:
         data = yield from self._bodies.read(HeartbeatData.parse, command.body)
         yield from _check_names(data)
         yield from self._prepare(data.consumers)
+        compiled = yield from self._compile(data.consumers)
         for part in _parts(data):
             yield None
             if connection.closed:
@@ -89,7 +98,42 @@ class ClientRequests:
             heartbeat = Heartbeat(connection, command.language, command.version, part)
             for group in self._clients.heartbeat(heartbeat):
                 self._notify(group, force=False)
+            for consumer in part.consumers:
+                subscriptions = consumer.subscriptions
+                yield from self._filters.register(consumer.group, subscriptions, compiled)
+                if self._clients.consumer_group(consumer.group) is None:
+                    # It left meanwhile, as the last one.
+                    self._filters.group_left(consumer.group)
         return encode_success(command)
+
+    def _compile(
+        self, consumers: Sequence[ConsumerData]
+    ) -> Generator[asyncio.Future[Any] | None, None, dict[str, PropertyFilter]]:
+        """The SQL92 expressions of a heartbeat that are some. The others' pulls say what is wrong:
+        one that is does not keep a client from its other topics."""
+        compiled: dict[str, PropertyFilter] = {}
+        if not self._settings.property_filter:
+            return compiled
+        number = 0
+        for consumer in consumers:
+            for one in consumer.subscriptions:
+                number += 1
+                if number % _NAMES_STEP == 0:
+                    yield None
+                if one.type == TAG_TYPE or one.expression in compiled:
+                    continue
+                try:
+                    found = yield from self._expressions.compiled(one.type, one.expression)
+                except BadRequest as error:
+                    log.warning(
+                        "expression refused group=%s topic=%s why=%s",
+                        consumer.group,
+                        one.topic,
+                        error.remark,
+                    )
+                else:
+                    compiled[one.expression] = found
+        return compiled
 
     def _prepare(
         self, consumers: Sequence[ConsumerData]
@@ -99,7 +143,7 @@ class ClientRequests:
         made: dict[asyncio.Future[None], None] = {}
         with self._groups.together(), self._topics.together():
             for number, consumer in enumerate(consumers, 1):
-                retry = self._prepare_one(consumer.group)
+                retry = self._prepare_one(consumer)
                 if retry is not None:
                     made[retry] = None
                 if number % _STEP == 0:
@@ -108,21 +152,24 @@ class ClientRequests:
             yield saved
             saved.result()
 
-    def _prepare_one(self, name: str) -> asyncio.Future[None] | None:
+    def _prepare_one(self, consumer: ConsumerData) -> asyncio.Future[None] | None:
         """What there is to wait for."""
+        name = consumer.group
         group = self._groups.get(name)
         if self._settings.lmq_enabled and is_light(name):
             # There may be thousands; theirs is made when the first message is sent back.
             return None
         if group is None or group.retry_queue_nums <= 0:
             return None
-        return self._topics.create_retry(retry_topic(name), group.retry_queue_nums, PERM_READ_WRITE)
+        sys_flag = UNIT_SUB if consumer.unit_mode else 0
+        return self._topics.create_retry(retry_topic(name), group.retry_queue_nums, sys_flag)
 
     def unregister(self, connection: Connection, command: Command) -> bytes:
         """The client leaves its groups; never an error once the header is read."""
         header = UnregisterClientHeader.from_ext(command.ext)
         left = self._clients.unregister(connection, header.producer_group, header.consumer_group)
         if left is not None:
+            self._note_left(left)
             self._notify(left, force=False)
         return encode_success(command, ext={})
 
@@ -132,10 +179,13 @@ class ClientRequests:
             check = yield from self._bodies.read(CheckClientConfig.parse, command.body)
             subscription = check.subscription
             if subscription is not None and subscription.type != TAG_TYPE:
-                raise BadRequest.system_error(
-                    "The broker does not support consumer to filter message by "
-                    + subscription.type[:64]
-                )
+                kind = subscription.type
+                if not self._settings.property_filter:
+                    raise BadRequest.system_error(
+                        f"The broker does not support consumer to filter message by {kind[:64]}; "
+                        "enablePropertyFilter is off"
+                    )
+                yield from self._expressions.compiled(kind, subscription.expression)
         return encode_success(command)
 
     def consumer_list(self, _connection: Connection, command: Command) -> Steps:
@@ -150,6 +200,7 @@ class ClientRequests:
     def connection_closed(self, connection: Connection) -> None:
         """The client has left all its groups."""
         for group in self._clients.connection_closed(connection):
+            self._note_left(group)
             self._notify(group, force=True)
 
     def expire(self) -> None:
@@ -164,9 +215,15 @@ class ClientRequests:
         for group in self._expiring:
             if group is None:
                 return True
+            self._note_left(group)
             self._notify(group, force=True)
         self._expiring = None
         return False
+
+    def _note_left(self, group: ConsumerGroup) -> None:
+        """A member has left its group."""
+        if not group.members:
+            self._filters.group_left(group.name)
 
     def _notify(self, group: ConsumerGroup, *, force: bool) -> None:
         """Tell all members that the group changed, unless it or the broker is set not to.

@@ -233,7 +233,8 @@ class Publisher:
         else:
             result = self._store.put_batch(rows) if len(rows) > 1 else self._store.put(rows[0])
         self.published_rows += len(rows)
-        self._stats.stored(self._stats.topic(rows[0].topic), len(rows), result.size)
+        first = rows[0]
+        self._stats.stored(self._stats.topic(first.topic), len(rows), result.size, first.queue_id)
 
     def _next_rows(self, stage: Stage) -> list[StoreMessage]:
         """The rows of the next slice, none if what they were in is lost."""

@@ -22,6 +22,7 @@ from aerobee.protocol.message.properties import (
     MAX_PROPERTIES_BYTES,
     PROPERTY_DELAY,
     PROPERTY_TRANSACTION_PREPARED,
+    TIMER_PROPERTIES,
 )
 from aerobee.protocol.message.record import Message, StoreMessage
 from aerobee.protocol.message.record_layout import pack_host
@@ -37,6 +38,7 @@ _ADDED_BYTES = 256 + SEAL_BYTES
 _TEMPLATE_QUEUES = 4
 #: How a message's properties say that it is to be held back.
 DELAY_ENTRY = PROPERTY_DELAY.encode() + b"\x01"
+TIMER_ENTRIES = tuple(name.encode() + b"\x01" for name in TIMER_PROPERTIES)
 _TRANSACTION = PROPERTY_TRANSACTION_PREPARED.encode() + b"\x01"
 
 
@@ -176,6 +178,13 @@ class ChunkCheck:
             raise self._illegal(number, topic, "a staged row cannot be transactional")
         if not self._delays and has_entry(item.properties, DELAY_ENTRY):
             raise self._illegal(number, topic, "delayed delivery is not served by this version")
+        if any(has_entry(item.properties, entry) for entry in TIMER_ENTRIES):
+            raise self._illegal(
+                number,
+                topic,
+                "a staged row cannot have a delivery time (TIMER_DELIVER_MS and the like); use a "
+                "delay level, or send it without staging",
+            )
 
     def _illegal(self, number: int, topic: str, reason: str) -> BadRequest:
         return BadRequest.illegal_message(f"row {number} of the chunk, topic {topic}: {reason}")

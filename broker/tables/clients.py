@@ -82,8 +82,10 @@ class ConsumerGroup:
         return list(dict.fromkeys([member.client_id for member in self.members.values()]))
 
     def find(self, client_id: str) -> Member | None:
-        """The member with this client id."""
-        return next((m for m in self.members.values() if m.client_id == client_id), None)
+        """The member with this client id; of several, as after a connection was lost unseen, that
+        which was heard last."""
+        found = [one for one in self.members.values() if one.client_id == client_id]
+        return max(found, key=lambda one: one.last_heartbeat, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,8 @@ class ClientTable:
         self.bytes = 0
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, Members] = {}
+        # The same members by client id: the newest is the one to talk to.
+        self._producers_by_id: dict[str, dict[Member, None]] = {}
         # The groups of a connection, so that its end costs only what it had.
         self._groups_of: dict[Connection, _Groups] = {}
         self._on_warning = on_warning
@@ -218,6 +222,10 @@ class ClientTable:
         """The live groups that subscribe to a topic."""
         return [name for name, group in self._consumers.items() if topic in group.subscriptions]
 
+    def producer(self, client_id: str) -> Member | None:
+        """The live producer of that client id, of several the one that came last."""
+        return next(reversed(self._producers_by_id.get(client_id, {})), None)
+
     def producers(self, group: str) -> list[Member]:
         """The live producers of a group."""
         return list(self._producers.get(group, {}).values())
@@ -277,8 +285,15 @@ class ClientTable:
         members = self._producers.get(name)
         if members is None:
             members = self._producers[name] = {}
+        member = members.get(heartbeat.connection)
+        before = None if member is None else member.client_id
         if self._note_member(heartbeat, name, members, {}):
             self._of(heartbeat.connection).producers.add(name)
+        if before != heartbeat.data.client_id:
+            member = members[heartbeat.connection]
+            if before is not None:
+                self._forget_id(before, member)
+            self._producers_by_id.setdefault(member.client_id, {})[member] = None
 
     def _note_consumer(self, heartbeat: Heartbeat, data: ConsumerData) -> bool:
         group = self._consumers.get(data.group)
@@ -398,9 +413,16 @@ class ClientTable:
         if members is None or (member := members.pop(connection, None)) is None:
             return
         self.bytes -= member.bytes
+        self._forget_id(member.client_id, member)
         self._left(connection, self._groups_of[connection].producers, name)
         if not members:
             del self._producers[name]
+
+    def _forget_id(self, client_id: str, member: Member) -> None:
+        known = self._producers_by_id[client_id]
+        del known[member]
+        if not known:
+            del self._producers_by_id[client_id]
 
     def _drop_consumer(self, connection: Connection, name: str) -> ConsumerGroup | None:
         """Take a member out; returns its group, None when it was not in it."""

@@ -34,7 +34,14 @@ from aerobee.broker.tables.offsets_text import (
 from aerobee.broker.tables.state_file import JsonStateFile, members
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.frames.fastjson import loads, quote
-from aerobee.protocol.names import START_GROUP_SUFFIX, check_group_name, check_topic_name
+from aerobee.protocol.names import (
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    START_GROUP_SUFFIX,
+    TRANSACTION_GROUP,
+    check_group_name,
+    check_topic_name,
+)
 from aerobee.store.disk.owner import OnOwner
 from aerobee.store.retention.plan import OffsetsByQueue
 
@@ -47,6 +54,8 @@ _BEYOND_LOGGED = 20
 # Of one step: pairs that are forgotten, or pairs and queues whose JSON is made, counted together;
 # some microseconds each.
 STEP = 64
+
+_OF_TRANSACTIONS = (HALF_TOPIC, OP_HALF_TOPIC)
 
 OffsetTable = dict[Pair, dict[int, int]]
 
@@ -73,6 +82,9 @@ class Admission:
 
     def __call__(self, group: str, topic: str, queue_id: int, count: int, /) -> str:
         """As `Admit`; makes the group if it may. Raises `BadRequest` for an illegal name."""
+        if group == TRANSACTION_GROUP and topic in _OF_TRANSACTIONS:
+            # The broker's own: neither the group nor the op topic is in a table.
+            return ""
         config = self._topics.get(topic)
         if config is None:
             return f"there is no topic {topic}"

@@ -160,13 +160,19 @@ class TopicTable(ConfigTable[TopicConfig]):
             f"in {left_s} s, or create it: aerobee topic create NAME"
         )
 
-    def create_retry(self, name: str, queues: int, perm: int) -> asyncio.Future[None] | None:
-        """Begin to make the retry or dead letter topic `name`; None when it is there."""
+    def create_retry(
+        self, name: str, queues: int, sys_flag: int = 0
+    ) -> asyncio.Future[None] | None:
+        """Begin to make a retry topic, or another of the broker's own, that anybody may read and
+        write; None when it is there."""
         if self.get(name) is not None:
             return None
         creation = self.under_way(name)
         if creation is None:
-            creation = self.update(TopicConfig(check_topic_name(name), queues, queues, perm))
+            check_topic_name(name)
+            creation = self.update(
+                TopicConfig(name, queues, queues, PERM_READ_WRITE, sys_flag=sys_flag)
+            )
         return creation
 
     def expected_config(self, name: str) -> TopicConfig | None:

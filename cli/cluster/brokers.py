@@ -3,7 +3,8 @@
 import argparse
 
 from aerobee.cli.cluster.session import admin_of, client_command
-from aerobee.cli.output import OK, USAGE, CommandFailed, print_json, say
+from aerobee.cli.output import OK, USAGE, CommandFailed, print_json, print_table, say
+from aerobee.nearest_name import nearest_name
 
 
 @client_command
@@ -23,3 +24,32 @@ async def clean(parsed: argparse.Namespace) -> int:
     else:
         say(f"{', '.join(done)}: asked; the broker's log says what went")
     return OK
+
+
+@client_command
+async def show_config(parsed: argparse.Namespace) -> int:
+    """Print the settings that running brokers have."""
+    async with admin_of(parsed) as admin:
+        found = await admin.broker_settings(parsed.broker)
+    known = {key for settings in found.values() for key in settings}
+    for key in parsed.key:
+        if key not in known:
+            raise CommandFailed(_unknown(key, known))
+    chosen = {
+        name: {key: settings[key] for key in parsed.key or sorted(settings) if key in settings}
+        for name, settings in found.items()
+    }
+    if parsed.json:
+        print_json(chosen)
+        return OK
+    print_table(
+        ("broker", "setting", "value"),
+        [(name, *pair) for name, settings in chosen.items() for pair in settings.items()],
+    )
+    return OK
+
+
+def _unknown(key: str, known: set[str]) -> str:
+    near = nearest_name(key, known)
+    hint = f"; did you mean {near}?" if near else " (aerobee config explain knows all names)"
+    return f"no broker has a setting {key}, by RocketMQ's names{hint}"

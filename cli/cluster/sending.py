@@ -15,12 +15,14 @@ from aerobee.cli.output import (
     print_table,
     say,
 )
+from aerobee.cli.times import parse_time
 from aerobee.client.errors import ClientError
 from aerobee.client.message import Message
 from aerobee.client.options import ProducerOptions
 from aerobee.client.producing.producer import Producer
 from aerobee.client.producing.sender import SendResult, SendStatus
 from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.protocol.message.recall import RecallHandle
 
 
 @client_command
@@ -72,6 +74,9 @@ def _report(results: list[SendResult], count: int, parsed: argparse.Namespace) -
         ],
     )
 
+    for result in results:
+        if result.recall_handle:
+            say(f"recall handle of {result.msg_id}: {result.recall_handle}")
     unsure = sum(result.status is not SendStatus.OK for result in results)
     if unsure:
         say(f"{unsure} of {count} messages are stored, but not flushed or copied as configured")
@@ -127,7 +132,35 @@ def _message(parsed: argparse.Namespace, body: bytes) -> Message:
         keys=tuple(parsed.keys),
         properties=properties,
         delay_level=parsed.delay_level,
+        deliver_at_ms=parse_time(parsed.deliver_at) if parsed.deliver_at else 0,
+        delay_s=parsed.delay or 0,
     )
+
+
+@client_command
+async def cancel(parsed: argparse.Namespace) -> int:
+    """Recall a message that waits for its time."""
+    given = [parsed.id is not None, parsed.deliver_at is not None]
+    if (parsed.handle is not None) == any(given) or any(given) != all(given):
+        raise CommandFailed("give the recall handle, or --id and --deliver-at", USAGE)
+    options = ProducerOptions(send_timeout_s=parsed.timeout)
+    async with Producer(name_servers(parsed), options=options) as producer:
+        handle = parsed.handle
+        if handle is None:
+            queues = await producer.queues(parsed.topic)
+            brokers = sorted({queue.broker_name for queue in queues})
+            broker = parsed.broker or brokers[0]
+            if parsed.broker is None and len(brokers) > 1:
+                names = ", ".join(brokers)
+                raise CommandFailed(f"several brokers have the topic: --broker {names}?", USAGE)
+            deliver_ms = parse_time(parsed.deliver_at)
+            handle = RecallHandle(parsed.topic, broker, deliver_ms, parsed.id).encode()
+        msg_id = await producer.recall(parsed.topic, handle)
+    if parsed.json:
+        print_json({"topic": parsed.topic, "msg_id": msg_id}, compact=True)
+    else:
+        say(f"{msg_id} will not be delivered, if it waits for that time")
+    return OK
 
 
 def _fields(result: SendResult) -> dict[str, Any]:
@@ -137,6 +170,7 @@ def _fields(result: SendResult) -> dict[str, Any]:
         "broker": result.queue.broker_name,
         "queue": result.queue.queue_id,
         "offset": result.queue_offset,
+        **({"recall_handle": result.recall_handle} if result.recall_handle else {}),
         "msg_id": result.msg_id,
         "offset_msg_id": result.offset_msg_id,
     }

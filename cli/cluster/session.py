@@ -23,7 +23,7 @@ from aerobee.client.errors import (
     checking_arguments,
 )
 from aerobee.client.options import ClientOptions
-from aerobee.protocol.names import check_topic_name
+from aerobee.protocol.names import check_group_name, check_topic_name
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 # Brokers and clusters have topics of their names, which need not be legal for any other topic;
@@ -75,6 +75,12 @@ def check_topic(topic: str) -> None:
     """Raises CallerError for a name that no topic may have which clients make."""
     with checking_arguments():
         check_topic_name(topic)
+
+
+def check_group(group: str) -> None:
+    """Raises CallerError for a name that no consumer group may have."""
+    with checking_arguments():
+        check_group_name(group)
 
 
 async def check_broker(parsed: argparse.Namespace, having: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""`aerobee topic list` and `describe`: what topics there are, how far their queues reach."""
+"""`aerobee topic list`, `describe` and `delete`: what topics there are, and what is in them."""
 
 import argparse
 import asyncio
@@ -105,6 +105,28 @@ async def describe_topic(parsed: argparse.Namespace) -> int:
             for queue in queues
         ],
     )
+    return OK
+
+
+@client_command
+async def delete_topic(parsed: argparse.Namespace) -> int:
+    """Say what would be lost with a topic; delete it with `--yes`."""
+    async with admin_of(parsed) as admin:
+        route = await admin.route(parsed.topic)
+        stats = await admin.topic_stats(parsed.topic)
+        groups = await admin.groups_of_topic(parsed.topic)
+        if parsed.yes:
+            await admin.delete_topic(parsed.topic)
+    brokers = sorted({span.broker_name for span in route.queues})
+    messages = sum(offsets.max_offset - offsets.min_offset for offsets in stats.values())
+    if parsed.json:
+        fields = {"topic": parsed.topic, "brokers": brokers, "queues": len(stats)}
+        print_json({**fields, "messages": messages, "groups": groups, "deleted": parsed.yes})
+        return OK
+    say(f"topic {parsed.topic} on {', '.join(brokers)}: {len(stats)} queues, {messages} messages")
+    if groups:
+        say(f"groups with offsets in it, or that subscribe to it: {', '.join(groups)}")
+    say("deleted" if parsed.yes else "nothing was deleted; --yes does it")
     return OK
 
 

@@ -19,7 +19,7 @@ from aerobee.cli.output import (
 from aerobee.cli.store.access import below, locked_to_read, on_store, settings_of
 from aerobee.cli.times import parse_time, time_text
 from aerobee.config.model import Settings
-from aerobee.protocol.names import SCHEDULE_TOPIC
+from aerobee.protocol.names import WAITING_TOPICS
 from aerobee.remoting.peers import address_text
 from aerobee.store.audit.dump import (
     FOREVER,
@@ -159,7 +159,7 @@ def _body(body: bytes, form: str) -> str:
 
 def _entry_text(item: DumpedQueueEntry) -> str:
     tags = f"tags {item.tags_code}"
-    if item.topic == SCHEDULE_TOPIC and item.tags_code > 0:
+    if item.topic in WAITING_TOPICS and item.tags_code > 0:
         tags = f"due {time_text(item.tags_code)}"
     where = f"{item.topic}/{item.queue_id}@{item.queue_offset}"
     if item.state in ("lost", "empty"):

@@ -42,6 +42,12 @@ def add_store(commands: "Commands") -> None:
         parser.add_argument(
             "--yes", action="store_true", help="do it; without, only say what would be"
         )
+    text = "turn messages with a time of their own into ones of delay levels, for RocketMQ"
+    export = _command(group, "export-timers", text)
+    export.add_argument("--dry-run", action="store_true", help="only say what would be stored")
+    export.add_argument(
+        "--list", metavar="FILE", help="write what no level reaches there, a JSON object a line"
+    )
     text = "what would be deleted, when and why; deletes nothing, and a broker may run on the store"
     retention = _command(group, "retention", text)
     retention.add_argument(

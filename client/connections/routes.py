@@ -144,6 +144,11 @@ class RouteCache:
         self._write_queues[topic] = write_queues(topic, route)
         self._brokers = brokers_by_name(self._routes)
 
+    def clusters(self, topic: str) -> list[str]:
+        """The clusters whose brokers have a topic, as far as its route is known."""
+        route = self._routes.get(topic)
+        return sorted({broker.cluster for broker in route.brokers}) if route is not None else []
+
     def write_queues_nowait(self, topic: str) -> list[MessageQueue] | None:
         """The cached queues to send to, or None when the topic must be looked up first."""
         return self._write_queues.get(topic) or None

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, Protocol
 
 from aerobee.client.connections.background import FirstAlone, Periodic, TaskOwner
@@ -56,6 +56,8 @@ _OF_NAME_SERVERS: Final = frozenset({RequestCode.DELETE_TOPIC_IN_NAMESRV})
 
 
 Signer = Callable[[Mapping[str, str], bytes], dict[str, str]]
+Answer = Callable[[str, Command], Awaitable[Command | None]]
+"""The answer to the request of a broker of that address, or None to a oneway or an unknown one."""
 
 
 class Member(Protocol):
@@ -95,6 +97,7 @@ class Session:
         self.commits = FirstAlone()
         self._signed = _make_signer(options)
         self._members: dict[str, Member] = {}
+        self._served: dict[int, Answer] = {}
         self._heartbeats = Periodic(options.heartbeat_interval_s, self.heartbeat, "heartbeat")
         self._refreshes = Periodic(options.route_refresh_interval_s, self._refresh_routes, "routes")
         self.running = False
@@ -184,6 +187,10 @@ class Session:
         """Stop naming the group; `close` unregisters it at the brokers."""
         self._members.pop(member.group, None)
 
+    def serve(self, code: RequestCode, answer: Answer) -> None:
+        """Have brokers' requests of that code answered so, whatever group they name."""
+        self._served[code] = answer
+
     def wake_heartbeat(self) -> None:
         """Send heartbeats soon: a subscription changed."""
         self._heartbeats.wake()
@@ -195,6 +202,14 @@ class Session:
         body = self._heartbeat_body()
         calls = [self._heartbeat_to(address, body) for address in self._heartbeat_targets()]
         await asyncio.gather(*calls)
+
+    async def meet(self) -> None:
+        """Make this client known to those known brokers that it has no connection with."""
+        connected = set(self.pool.connected_addresses())
+        missing = [one for one in self._heartbeat_targets() if one not in connected]
+        if missing:
+            body = self._heartbeat_body()
+            await asyncio.gather(*(self._heartbeat_to(address, body) for address in missing))
 
     def _heartbeat_targets(self) -> list[str]:
         consuming = any(member.consumer_data() for member in self._members.values())
@@ -267,9 +282,13 @@ class Session:
     async def _answer(self, address: str, caller: Caller, command: Command) -> None:
         group = command.ext.get("consumerGroup") or command.ext.get("group") or ""
         member = self._members.get(group)
+        serve = self._served.get(command.code)
         answer: Command | None = None
         try:
-            answer = None if member is None else await member.answer(command)
+            if serve is not None:
+                answer = await serve(address, command)
+            elif member is not None:
+                answer = await member.answer(command)
         except Exception as error:  # top of a task; the broker gets code 1
             log.exception("broker request failed address=%s code=%d", address, command.code)
             answer = make_response(command, ResponseCode.SYSTEM_ERROR, repr(error))

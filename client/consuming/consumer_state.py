@@ -14,6 +14,7 @@ from aerobee.client.consuming.offset_store import OffsetStore
 from aerobee.client.consuming.process_queue import ProcessQueue
 from aerobee.client.message import ReceivedMessage
 from aerobee.client.options import Model, PushOptions
+from aerobee.client.producing.tracing import MessageTrace
 from aerobee.protocol.filters.subscription import Subscription
 from aerobee.protocol.message.properties import PROPERTY_RETRY_TOPIC
 from aerobee.protocol.names import retry_topic
@@ -44,6 +45,7 @@ class ConsumerState:
     offsets: OffsetStore
     listener: ListenerCall
     give_back: Callable[[ReceivedMessage], Awaitable[bool]]
+    trace: MessageTrace | None = None
     counters: dict[str, TopicCounters] = field(default_factory=dict)
 
     @property
@@ -57,12 +59,16 @@ class ConsumerState:
         topic = messages[0].topic
         assigned.in_listener += 1
         started = time.monotonic()
+        begun = None if self.trace is None else self.trace.consuming(messages)
         try:
-            consumed = await self.listener(messages)
+            consumed, error = await self.listener.outcome(messages)
         finally:
             assigned.in_listener -= 1
             assigned.last_consume_at = time.time()
             assigned.signal()
+        if self.trace is not None and begun is not None:
+            success = consumed is Consumed.SUCCESS
+            self.trace.consumed(begun, success=success, raised=error is not None)
         counters = self.counters.setdefault(topic, TopicCounters())
         counters.listener_s += time.monotonic() - started
         if consumed is Consumed.SUCCESS:

@@ -32,7 +32,7 @@ Listener = Callable[[list[ReceivedMessage]], Awaitable[ListenerResult] | Listene
 
 
 class ListenerCall:
-    """A listener with the threads it may need; `__call__` never raises what the listener raised."""
+    """A listener with the threads it may need; what it raises comes out as its outcome."""
 
     def __init__(self, listener: Listener, threads: int) -> None:
         self._listener = listener
@@ -40,11 +40,6 @@ class ListenerCall:
         call = getattr(listener, "__call__", listener)  # noqa: B004  an object may be a listener
         if not (inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call)):
             self._threads = ThreadPoolExecutor(threads, thread_name_prefix="aerobee-listener")
-
-    async def __call__(self, messages: list[ReceivedMessage]) -> Consumed:
-        """SUCCESS or RETRY."""
-        consumed, _ = await self.outcome(messages)
-        return consumed
 
     async def outcome(self, messages: list[ReceivedMessage]) -> tuple[Consumed, Exception | None]:
         """What became of the messages, and what the listener raised, if it did."""

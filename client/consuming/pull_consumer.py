@@ -16,7 +16,7 @@ from aerobee.client.errors import checking_arguments
 from aerobee.client.message import ReceivedMessage
 from aerobee.client.options import Addresses, ClientOptions
 from aerobee.protocol.bodies.common import MessageQueue
-from aerobee.protocol.filters.subscription import Subscription
+from aerobee.protocol.filters.subscription import TAG_TYPE, Subscription
 from aerobee.protocol.names import check_group_name
 
 
@@ -33,7 +33,7 @@ class PullConsumer(Role):
             self.group = check_group_name(group)
         super().__init__(Session(name_servers, options or ClientOptions()))
         self._puller = Puller(self._session, group)
-        self._subscriptions: dict[tuple[str, str], Subscription] = {}
+        self._subscriptions: dict[tuple[str, str, str], Subscription] = {}
 
     async def queues(self, topic: str, *, refresh: bool = False) -> list[MessageQueue]:
         """The readable queues of a topic, sorted; raises NoRoute for an unknown topic."""
@@ -47,17 +47,21 @@ class PullConsumer(Role):
         *,
         max_messages: int = 32,
         expression: str = "*",
+        expression_type: str = TAG_TYPE,
         wait_ms: int = 0,
     ) -> PullResult:
         """Read from `offset` on, at most `max_messages`; wait up to `wait_ms` for a first one.
 
-        `expression` is `*` or tags joined by `||`. The result's `next_offset` is where to go on.
+        `expression` is `*` or tags joined by `||`; with the type SQL92 it is a condition on the
+        properties, and a wrong one raises RequestRefused, which says where. The result's
+        `next_offset` is where to go on.
         """
         self._session.check_running()
-        key = (queue.topic, expression)
+        key = (queue.topic, expression_type, expression)
         subscription = self._subscriptions.get(key)
         if subscription is None:
-            subscription = self._subscriptions[key] = make_subscription(queue.topic, expression)
+            subscription = make_subscription(queue.topic, expression, expression_type)
+            self._subscriptions[key] = subscription
         return await self._puller.pull(
             Pull(
                 queue=queue,

@@ -16,7 +16,13 @@ from aerobee.client.message import ReceivedMessage, received
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.routes import MASTER_ID
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.filters.subscription import Subscription, parse_tag_expression
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.filters.subscription import (
+    SQL_TYPE,
+    TAG_TYPE,
+    Subscription,
+    parse_tag_expression,
+)
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.headers.client import (
     PULL_COMMIT_OFFSET,
@@ -32,14 +38,24 @@ from aerobee.protocol.names import check_topic_name
 _GRACE_S = 15.0
 
 
-def make_subscription(topic: str, expression: str = "*") -> Subscription:
-    """A tag subscription; its version, the time in ms, tells the broker which of two is newer.
+def make_subscription(
+    topic: str, expression: str = "*", expression_type: str = TAG_TYPE
+) -> Subscription:
+    """A subscription; its version, the time in ms, tells the broker which of two is newer.
 
-    Raises CallerError for what no broker would take.
+    Raises CallerError for what no broker would take. What an expression of another type than TAG
+    means is the broker's affair.
     """
+    version = time.time_ns() // 1_000_000
     with checking_arguments():
         check_topic_name(topic)
-        return parse_tag_expression(topic, expression, time.time_ns() // 1_000_000)
+        if expression_type == TAG_TYPE:
+            return parse_tag_expression(topic, expression, version)
+        if expression_type != SQL_TYPE:
+            raise BadRequest.system_error(
+                f"the expression type is {TAG_TYPE} or {SQL_TYPE}, not {expression_type!r}"
+            )
+        return Subscription(topic, expression, SQL_TYPE, version)
 
 
 class PullStatus(enum.Enum):

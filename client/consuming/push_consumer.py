@@ -20,6 +20,7 @@ consumed or given back to the broker.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection
 from typing import Self
 
@@ -37,13 +38,18 @@ from aerobee.client.consuming.puller import make_subscription
 from aerobee.client.consuming.queue_puller import QueuePuller
 from aerobee.client.consuming.rebalance import Rebalancer
 from aerobee.client.consuming.send_back import SendBack
-from aerobee.client.errors import checking_arguments
+from aerobee.client.errors import NetworkError, NoRoute, checking_arguments
 from aerobee.client.options import Addresses, Model, PushOptions
-from aerobee.protocol.bodies.clients import CONSUME_PASSIVELY, ConsumerData
+from aerobee.client.producing.tracing import MessageTrace
+from aerobee.protocol.bodies.clients import CONSUME_PASSIVELY, CheckClientConfig, ConsumerData
 from aerobee.protocol.bodies.common import MessageQueue
-from aerobee.protocol.filters.subscription import Subscription
+from aerobee.protocol.bodies.routes import MASTER_ID
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.filters.subscription import TAG_TYPE, Subscription
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.names import check_group_name, retry_topic
+
+log = logging.getLogger("aerobee.client")
 
 _DEFAULT_INSTANCE = "DEFAULT"
 
@@ -91,6 +97,7 @@ class PushConsumer:
             offsets=self._offsets,
             listener=self._listener,
             give_back=SendBack(session, self.group, options.max_reconsume),
+            trace=MessageTrace(session, self.group, options.trace_topic) if options.trace else None,
         )
         locks = OrderLocks(session, self.group) if options.orderly and clustering else None
         self._assignment = Assignment(self._state, locks)
@@ -146,12 +153,21 @@ class PushConsumer:
         """The queues consumed now, sorted; the group's retry queues included."""
         return sorted(assigned.queue for assigned in self._assignment.held())
 
-    async def subscribe(self, topic: str, expression: str = "*") -> None:
+    async def subscribe(
+        self, topic: str, expression: str = "*", expression_type: str = TAG_TYPE
+    ) -> None:
         """Consume a topic, all of it or the tags joined by `||`; before or after `start`.
+
+        With the type SQL92 the expression is a condition on the properties of messages, such as
+        `amount > 10 AND region IN ('n', 's')`. One that a broker cannot serve raises PeerError
+        here, or in `start`, with what is wrong and where.
 
         When the consumer runs, returns after a first attempt to take up the topic's queues.
         """
-        self._subscriptions[topic] = make_subscription(topic, expression)
+        subscription = make_subscription(topic, expression, expression_type)
+        if self._session.running:
+            await self._check(subscription)
+        self._subscriptions[topic] = subscription
         if self._session.running:
             await self._announce()
 
@@ -177,6 +193,10 @@ class PushConsumer:
         self._session.join(self)
         self._session.start()
         self._service.start()
+        if self._state.trace is not None:
+            self._state.trace.start()
+        for subscription in list(self._subscriptions.values()):
+            await self._check(subscription)
         tasks, options = self._session.tasks, self.options
         persist = Periodic(options.offset_store_interval_s, self._persist, "offsets")
         tasks.spawn(persist.run(), persist.name)
@@ -194,9 +214,28 @@ class PushConsumer:
                 self._rebalance_task.cancel()
                 await asyncio.wait([self._rebalance_task])
             await self._assignment.release_all(self.options.close_timeout_s)
+            if self._state.trace is not None:
+                await self._state.trace.flush()
             await self._session.close()
         self._offsets.close()
         self._listener.close()
+
+    async def _check(self, subscription: Subscription) -> None:
+        """Ask the topic's brokers whether they can filter so. Raises PeerError if one cannot; one
+        that cannot be asked now says so when it is pulled from."""
+        if subscription.type == TAG_TYPE:
+            return
+        session = self._session
+        await session.routes.refresh([subscription.topic])
+        body = CheckClientConfig(session.client_id, self.group, subscription).encode()
+        try:
+            queues = await session.routes.read_queues(subscription.topic)
+            for broker in sorted({queue.broker_name for queue in queues}):
+                address = session.routes.readable_address(broker, MASTER_ID)
+                if address is not None:
+                    await session.call(address, RequestCode.CHECK_CLIENT_CONFIG, body=body)
+        except (NoRoute, NetworkError) as error:
+            log.info("expression not checked topic=%s why=%s", subscription.topic, error)
 
     async def _announce(self) -> None:
         """Let the brokers know our subscriptions, then take up queues."""

@@ -23,8 +23,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from aerobee.client.connections.background import wait_all
 from aerobee.client.connections.role import Role
 from aerobee.client.connections.session import Session
-from aerobee.client.errors import ClientError, NetworkError, SendFailed, checking_arguments
-from aerobee.client.message import Message
+from aerobee.client.errors import (
+    BadMessage,
+    CallTimeout,
+    ClientError,
+    NetworkError,
+    NoRoute,
+    SendFailed,
+    checking_arguments,
+)
+from aerobee.client.message import Message, ReceivedMessage
 from aerobee.client.options import Addresses, ProducerOptions
 from aerobee.client.producing.queue_choice import (
     QueueChooser,
@@ -32,11 +40,15 @@ from aerobee.client.producing.queue_choice import (
     queue_by_key,
     worth_retrying,
 )
+from aerobee.client.producing.request_reply import Replies, as_request
 from aerobee.client.producing.sender import Outgoing, Sender, SendResult, SendStatus
+from aerobee.client.producing.tracing import MessageTrace
 from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.hashing import java_hash
-from aerobee.protocol.names import check_group_name
+from aerobee.protocol.message.recall import decode_handle
+from aerobee.protocol.names import REPLY_TOPIC_SUFFIX, check_group_name
 
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """Chooses one of a topic's queues for a message."""
@@ -55,15 +67,30 @@ class Producer(Role):
             self.group = check_group_name(group)
         self.options = options or ProducerOptions()
         super().__init__(Session(name_servers, self.options))
-        self._sender = Sender(self._session, group, self.options)
+        self._trace: MessageTrace | None = None
+        if self.options.trace:
+            self._trace = MessageTrace(self._session, group, self.options.trace_topic)
+        on_stored = None if self._trace is None else self._trace.sent
+        self._sender = Sender(self._session, group, self.options, on_stored)
         self._chooser = QueueChooser(self.options.avoid_failed_broker_s, time.monotonic)
         self._topics: set[str] = set()
         self._turns = asyncio.Semaphore(self.options.max_in_flight)
+        self._replies = Replies()
+        self._session.serve(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._replies.answer)
+
+    async def close(self) -> None:
+        """Close the connections; sends and requests that still wait fail."""
+        self._replies.close()
+        if self._trace is not None and self._session.running:
+            await self._trace.flush()
+        await super().close()
 
     def start(self) -> None:
         """Start heartbeats and route refreshes; connections are made by the first send."""
         self._session.join(self)
         super().start()
+        if self._trace is not None:
+            self._trace.start()
 
     # Member of the session
 
@@ -76,7 +103,7 @@ class Producer(Role):
         """A producer group has none."""
 
     async def answer(self, command: Command) -> Command | None:
-        """Brokers ask producers only about transactions, which this producer does not send."""
+        """What brokers ask producers names no group, so it comes another way (`Session.serve`)."""
         return None
 
     # Sending
@@ -99,6 +126,17 @@ class Producer(Role):
         """
         self._session.check_running()
         outgoing = self._sender.prepare(message)
+        return await self._send(outgoing, message, queue, key, selector, timeout_s)
+
+    async def _send(
+        self,
+        outgoing: Outgoing,
+        message: Message,
+        queue: MessageQueue | None,
+        key: str | None,
+        selector: Selector | None,
+        timeout_s: float | None,
+    ) -> SendResult:
         timeout_s = self.options.send_timeout_s if timeout_s is None else timeout_s
         async with self._turns:
             queues = await self._queues(message.topic)
@@ -170,6 +208,68 @@ class Producer(Role):
                 raise result
             sent.append(result)
         return sent
+
+    async def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | None = None,
+        selector: Selector | None = None,
+        timeout_s: float = 3.0,
+    ) -> ReceivedMessage:
+        """Send a message and wait for the reply of whoever consumes it (`reply_to`).
+
+        The choice of a queue is that of `send`. `timeout_s` bounds sending and waiting together.
+        Raises what `send` raises, and CallTimeout when the message was stored and no reply came.
+        """
+        self._session.check_running()
+        asking, correlation_id = as_request(message, self._session.client_id, timeout_s)
+        reply = self._replies.expect(correlation_id)
+        sent: SendResult | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._be_known(message.topic)
+                sent = await self.send(asking, queue=queue, key=key, selector=selector)
+                return await reply
+        except TimeoutError as error:
+            done = "it could not be sent" if sent is None else f"it was stored as {sent.msg_id}"
+            raise CallTimeout(
+                f"no reply to a request of topic {message.topic!r} in {timeout_s:g} s; {done}"
+            ) from error
+        finally:
+            self._replies.forget(correlation_id)
+
+    async def _be_known(self, topic: str) -> None:
+        """Be known to all brokers from which a reply may come, those of the topic's clusters."""
+        await self._queues(topic)
+        for cluster in self._session.routes.clusters(topic):
+            replies = cluster + REPLY_TOPIC_SUFFIX
+            if replies not in self._topics:
+                try:
+                    await self._session.routes.route(replies)
+                except NoRoute:
+                    # The broker may tell nobody of that topic; then only its own can push.
+                    continue
+                self._topics.add(replies)
+        await self._session.meet()
+
+    async def recall(self, topic: str, handle: str, *, timeout_s: float | None = None) -> str:
+        """Have a message that waits for a time of its own not delivered; returns its unique id.
+
+        `handle` is the `recall_handle` of its SendResult. That it returns means that the broker has
+        noted the recall, not that there was such a message. Raises BadMessage for what is no
+        handle, RequestRefused when the message's time has come, NoRoute or NetworkError.
+        """
+        self._session.check_running()
+        try:
+            parts = decode_handle(handle)
+        except ValueError as error:
+            raise BadMessage(f"{handle!r} is no recall handle: {error}") from error
+        timeout_s = self.options.send_timeout_s if timeout_s is None else timeout_s
+        async with self._turns:
+            await self._queues(topic)
+            return await self._sender.recall(topic, handle, parts.broker_name, timeout_s)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues a message of this topic may go to, sorted."""

@@ -11,7 +11,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,14 +22,17 @@ from aerobee.client.options import ProducerOptions
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
+from aerobee.protocol.headers.client import RecallMessageHeader
 from aerobee.protocol.headers.send import SendMessageHeader, SendMessageResponse
 from aerobee.protocol.message.batch import BatchItem, encode_batch
 from aerobee.protocol.message.ids import UniqueIdMaker
 from aerobee.protocol.message.properties import (
     PROPERTY_MAX_RECONSUME_TIMES,
+    PROPERTY_MESSAGE_TYPE,
     PROPERTY_RECONSUME_TIME,
     PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT,
+    REPLY_TYPE,
 )
 from aerobee.protocol.names import RETRY_PREFIX
 
@@ -60,6 +63,8 @@ class SendResult:
     offset_msg_id: str
     queue: MessageQueue
     queue_offset: int
+    #: By which `Producer.recall` takes back what waits for a time of its own; "" of others.
+    recall_handle: str = ""
 
 
 @dataclass(slots=True)
@@ -75,6 +80,18 @@ class Outgoing:
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
     batch: bool = False
+    reply: bool = False
+
+    @property
+    def code(self) -> RequestCode:
+        """The request that carries it."""
+        if self.batch:
+            return RequestCode.SEND_BATCH_MESSAGE
+        return RequestCode.SEND_REPLY_MESSAGE_V2 if self.reply else RequestCode.SEND_MESSAGE_V2
+
+
+OnStored = Callable[[Outgoing, str, SendResult, Mapping[str, str], float], None]
+"""Told of a stored message: broker's address, result, fields of the answer, seconds it took."""
 
 
 def make_unique_ids(ip: str) -> UniqueIdMaker:
@@ -91,11 +108,23 @@ def _now_ms() -> int:
 class Sender:
     """Prepares messages and carries out single attempts over a session."""
 
-    def __init__(self, session: Session, group: str, options: ProducerOptions) -> None:
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        options: ProducerOptions,
+        on_stored: OnStored | None = None,
+    ) -> None:
+        """`on_stored` is told of each message that was stored."""
         self._session = session
         self._group = group
         self._options = options
+        self._on_stored = on_stored
         self._ids = make_unique_ids(session.local_ip)
+
+    def next_id(self) -> str:
+        """An id that no message has."""
+        return self._ids.next_id()
 
     def prepare(self, message: Message) -> Outgoing:
         """Check and encode one message; raises BadMessage."""
@@ -117,6 +146,7 @@ class Sender:
             flag=message.flag,
             reconsume_times=reconsume_times,
             max_reconsume_times=max_reconsume_times,
+            reply=properties.get(PROPERTY_MESSAGE_TYPE) == REPLY_TYPE,
         )
 
     def prepare_batch(self, messages: Sequence[Message]) -> Outgoing:
@@ -160,8 +190,7 @@ class Sender:
             max_reconsume_times=outgoing.max_reconsume_times,
             batch=outgoing.batch,
         )
-        code = RequestCode.SEND_BATCH_MESSAGE if outgoing.batch else RequestCode.SEND_MESSAGE_V2
-        return self._session.command(code, header.to_ext(), outgoing.body, oneway=oneway)
+        return self._session.command(outgoing.code, header.to_ext(), outgoing.body, oneway=oneway)
 
     async def attempt(
         self, outgoing: Outgoing, queue: MessageQueue, timeout_s: float
@@ -170,18 +199,34 @@ class Sender:
         session = self._session
         address = session.master(queue.broker_name)
         command = self.command(outgoing, queue)
+        started = time.monotonic()
         answer = await session.pool.call(address, command, timeout_s)
         if answer.code not in STORED_CODES:
             raise peer_error(address, answer)
         with reading(address):
             stored = SendMessageResponse.from_ext(answer.ext)
-        return SendResult(
+        result = SendResult(
             status=_STATUS[answer.code],
             msg_id=outgoing.msg_id,
             offset_msg_id=stored.msg_id,
             queue=MessageQueue(queue.topic, queue.broker_name, stored.queue_id),
             queue_offset=stored.queue_offset,
+            recall_handle=stored.recall_handle or "",
         )
+        if self._on_stored is not None:
+            self._on_stored(outgoing, address, result, answer.ext, time.monotonic() - started)
+        return result
+
+    async def recall(self, topic: str, handle: str, broker_name: str, timeout_s: float) -> str:
+        """Ask for a recall once; raises PeerError, NetworkError or NoRoute."""
+        session = self._session
+        address = session.master(broker_name)
+        header = RecallMessageHeader(topic, handle, self._group)
+        command = session.command(RequestCode.RECALL_MESSAGE, header.to_ext())
+        answer = await session.pool.call(address, command, timeout_s)
+        if answer.code not in STORED_CODES:
+            raise peer_error(address, answer)
+        return answer.ext.get("msgId", "")
 
 
 def _check_batch(messages: Sequence[Message]) -> None:
@@ -196,5 +241,5 @@ def _check_batch(messages: Sequence[Message]) -> None:
             raise BadMessage(f"a batch goes to one topic, not {first.topic} and {message.topic}")
         if message.wait_store != first.wait_store:
             raise BadMessage("the messages of a batch must agree on wait_store")
-        if message.delay_level:
+        if message.is_delayed:
             raise BadMessage("a batch cannot hold delayed messages")

@@ -158,7 +158,6 @@ class BrokerSettings:
     store_reply_message: bool = setting(
         True,
         "storeReplyMessageEnable",
-        effect="later",
         why="Store the answers of request-reply conversations too.",
     )
     rocketmq_home: str = setting(

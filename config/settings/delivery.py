@@ -1,7 +1,7 @@
 """Settings of messages that are not delivered at once: delayed ones, transactions, staged batches.
 
-Transactions are understood but not built yet. Staged batches are what jobs write effectively once
-into topics (docs/decisions/0010-staged-batches.md).
+Staged batches are what jobs write effectively once into topics
+(docs/decisions/0010-staged-batches.md).
 """
 
 from dataclasses import dataclass
@@ -60,28 +60,51 @@ class DeliverySettings:
         effect="never",
         why="Failed deliveries after which a level waits. Here it waits after the first.",
     )
+    timer_enabled: bool = setting(
+        True,
+        "timerWheelEnable",
+        live=True,
+        why="""Take messages with a delivery time of their own (TIMER_DELIVER_MS and the like). Off,
+        they are refused, and never delivered at once; those that wait already are delivered.""",
+    )
+    timer_max_delay_seconds: int = setting(
+        40 * 86_400,
+        "timerMaxDelaySec",
+        within=(1, 40 * 86_400),
+        live=True,
+        why="""The furthest that a delivery time may be ahead; what asks for more is refused.
+        RocketMQ 5: 3 days.""",
+    )
+    timer_roll_window_seconds: int = setting(
+        2 * 86_400,
+        "timerRollWindowSlot",
+        within=(2, 40 * 86_400),
+        live=True,
+        why="""A message whose time is further ahead is stored again in the last quarter of this
+        time, so that it outlives the segment it lies in. Never more than half of retention.hours is
+        used. RocketMQ 5 counts slots of a second.""",
+    )
     reject_transactions: bool = setting(
-        False, "rejectTransactionMessage", effect="later", why="Refuse transactional messages."
+        False, "rejectTransactionMessage", why="Refuse transactional messages, with code 16."
     )
     transaction_timeout_ms: int = setting(
         6000,
         "transactionTimeOut",
         within=(1, _DAY_MS),
-        effect="later",
-        why="Age at which the producer of an undecided transaction is asked.",
+        why="""Age at which the producer of an undecided transaction is asked for the first time, by
+        the next round; a message may name another one (CHECK_IMMUNITY_TIME_IN_SECONDS).""",
     )
     transaction_check_max: int = setting(
         15,
         "transactionCheckMax",
         within=(1, I32_MAX),
-        effect="later",
-        why="How often it is asked before the message is put aside.",
+        why="""How often it is asked before the message is put aside, in TRANS_CHECK_MAX_TIME_TOPIC.
+        A round in which no producer of the group is connected counts.""",
     )
     transaction_check_interval_ms: int = setting(
         60_000,
         "transactionCheckInterval",
         within=(100, _DAY_MS),
-        effect="later",
         why="Pause between two rounds of asking.",
     )
 

@@ -109,7 +109,11 @@ class AccessSettings:
         "disabled",
         "tls.server.mode",
         choices=("disabled", "permissive", "enforcing"),
-        refused={"enforcing": "TLS is not built yet; use disabled, and a TLS proxy in front"},
+        refused={
+            "enforcing": "TLS is not built yet; use disabled, and a TLS proxy in front",
+            "permissive": "TLS is not built yet, so no client could use it; use disabled, and a "
+            "TLS proxy in front",
+        },
         why="Whether clients may or must use TLS on the broker's port.",
     )
     tls_certificate_path: str = setting("", "tls.server.certPath", why="Certificate chain, PEM.")

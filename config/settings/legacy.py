@@ -15,7 +15,7 @@ _QUEUE = "Queues of the Java thread pools have no counterpart; see the section l
 _DLEDGER = "DLedger mode is not offered."
 _COMMERCIAL = "Belongs to upstream's commercial statistics."
 _NETTY = "Netty has no counterpart here."
-_FILTER = "Bloom filters of SQL subscriptions are not kept; filtering needs none."
+_FILTER = "Bit maps of SQL92 filters are not calculated; filtering reads the properties."
 _FAST = "Waiting requests are bounded by the section limits, not cleaned out by age."
 _UNUSED = "RocketMQ itself does not use it."
 _DLEDGER_REFUSED = (
@@ -110,16 +110,9 @@ class LegacySettings:
         "Belongs to disableConsumeIfConsumerReadSlowly.",
     )
     filter_bitmap: bool = _idle(False, "enableCalcFilterBitMap", _FILTER)
-    filter_consumers: int = _idle(32, "expectConsumerNumUseFilter", _FILTER)
-    filter_error_percent: int = _idle(20, "maxErrorRateOfBloomFilter", _FILTER)
-    filter_clean_interval_ms: int = _idle(86_400_000, "filterDataCleanTimeSpan", _FILTER)
-    filter_retry: bool = _idle(
-        False, "filterSupportRetry", "Filters of retry topics come with SQL subscriptions."
+    detail_stat: bool = _idle(
+        True, "enableDetailStat", "Counting by queue is cheap enough to be always on."
     )
-    property_filter: bool = _idle(
-        False, "enablePropertyFilter", "SQL92 subscriptions come later, and will not need a switch."
-    )
-    detail_stat: bool = _idle(True, "enableDetailStat", "Counting is cheap enough to be always on.")
     delete_unused_stats: bool = _idle(
         False, "autoDeleteUnusedStats", "Counters go when their topic or group is deleted."
     )

@@ -163,8 +163,30 @@ class LimitSettings:
         why="Questions of the broker to one client that wait for an answer.",
         limit=Limit(
             "questions of the broker to one client",
-            "the question is not asked",
-            "the log; the broker asks one or two at a time",
+            "the question is not asked; the request that wants to know gets code 1 with the reason",
+            'aerobee_refused_requests_total{reason="system_error"}',
+        ),
+    )
+    client_calls: int = setting(
+        10_000,
+        within=(1, 1_000_000),
+        why="""Questions of the broker to all clients that wait for an answer, and the requests that
+        wait for those: what mqadmin asks of running consumers, and replies that are pushed.""",
+        limit=Limit(
+            "questions to clients, and requests that wait for their answers",
+            "code 2 with the reason",
+            'aerobee_client_calls_waiting, aerobee_limit_used_ratio{limit="limits.client_calls"}',
+            bytes_each=4 * _KIB,
+        ),
+    )
+    client_calls_per_connection: int = setting(
+        1000,
+        within=(1, 1_000_000),
+        why="Requests of one connection that wait for clients' answers, replies among them.",
+        limit=Limit(
+            "requests of one connection that wait for clients' answers",
+            "code 2 with the reason",
+            'aerobee_refused_requests_total{reason="system_busy"}',
         ),
     )
     held_pulls: int = setting(
@@ -247,6 +269,57 @@ class LimitSettings:
             bytes_each=1,
         ),
     )
+    max_sql_chars: int = setting(
+        8192,
+        unit="characters",
+        within=(64, 65_536),
+        why="Longest SQL92 expression of a consumer. Compiling takes 2 us a character, in steps.",
+        live=True,
+        limit=Limit(
+            "the SQL92 expression of a consumer",
+            "code 23 with the reason; a heartbeat is taken, and its pulls get code 27",
+            'aerobee_refused_requests_total{reason="subscription_parse_failed"}',
+        ),
+    )
+    max_sql_depth: int = setting(
+        64,
+        unit="levels",
+        within=(1, 100),
+        why="Most operators and parentheses of a SQL92 expression within each other.",
+        live=True,
+        limit=Limit(
+            "the levels of a SQL92 expression",
+            "code 23 with the reason, as above",
+            'aerobee_refused_requests_total{reason="subscription_parse_failed"}',
+        ),
+    )
+    max_sql_nodes: int = setting(
+        512,
+        unit="operands and operators",
+        within=(1, 65_536),
+        why="""Most operands and operators of a SQL92 expression, each of which costs 0.3 us for
+        every message that it judges; a list of IN counts as one.""",
+        live=True,
+        limit=Limit(
+            "operands and operators of a SQL92 expression",
+            "code 23 with the reason, as above",
+            'aerobee_refused_requests_total{reason="subscription_parse_failed"}',
+        ),
+    )
+    sql_filter_bytes: int = setting(
+        64 * _MIB,
+        within=(1 * _MIB, I32_MAX),
+        why="""Memory that the filters of SQL92 consumers may take, those that left within a day
+        included; and again what the expressions that were compiled last may take. Filters of
+        consumers that left make room for new ones; then a heartbeat that brings one is refused.""",
+        live=True,
+        limit=Limit(
+            "compiled SQL92 expressions: those of consumer groups, and the last ones of pulls",
+            "the oldest ones of pulls go; a heartbeat with a new one gets code 1 with the reason",
+            'aerobee_limit_used_ratio{limit="limits.sql_filter_bytes"}',
+            bytes_each=2,
+        ),
+    )
     max_request_bytes: int = setting(
         2 * _MIB,
         within=(64 * _KIB, 256 * _MIB),
@@ -257,6 +330,31 @@ class LimitSettings:
             "code 1 with the reason",
             'aerobee_refused_requests_total{reason="system_error"}',
             bytes_each=28,
+        ),
+    )
+    timer_messages: int = setting(
+        10_000_000,
+        within=(1, 1_000_000_000),
+        live=True,
+        why="""Most messages that may wait for delivery times of their own in one hour; those of
+        other hours take no memory.""",
+        limit=Limit(
+            "when the messages of the present hour are due, and where they lie",
+            "code 14 with the reason",
+            "aerobee_timer_messages",
+            bytes_each=9,
+        ),
+    )
+    timer_recalls: int = setting(
+        100_000,
+        within=(1, 10_000_000),
+        live=True,
+        why="Most recalls of messages that wait for one hour.",
+        limit=Limit(
+            "which messages of the present hour and the next one are recalled",
+            "code 2 (SYSTEM_BUSY) with the reason",
+            'aerobee_refused_requests_total{reason="system_busy"}',
+            bytes_each=320,
         ),
     )
     max_topics: int = setting(
@@ -327,6 +425,20 @@ class LimitSettings:
             "offsets at which Spark's streams began",
             "code 1 with the reason",
             'aerobee_limit_used_ratio{limit="limits.max_start_offsets"}',
+            bytes_each=500,
+        ),
+    )
+    pending_transactions: int = setting(
+        100_000,
+        within=(16, 10_000_000),
+        why="""Most undecided transactions; beyond it transactional messages are refused until some
+        are decided or put aside. Some 500 bytes each.""",
+        live=True,
+        limit=Limit(
+            "undecided half messages: where they lie, and when their producers are asked",
+            "code 2 with the reason",
+            "aerobee_transactions_pending, "
+            'aerobee_limit_used_ratio{limit="limits.pending_transactions"}',
             bytes_each=500,
         ),
     )

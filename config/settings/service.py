@@ -33,6 +33,13 @@ class NameServerSettings:
         "kvConfigPath",
         why="File of its key-value configuration. Empty: namesrv/kvConfig.json below the store.",
     )
+    nameserver_order_messages: bool = setting(
+        False,
+        "orderMessageEnable",
+        why="""Tell clients with the route of an ordered topic how many queues of each broker it has
+        (key-value namespace ORDER_TOPIC_CONFIG), so that order keys keep their queues while a
+        broker is away. RocketMQ: in namesrv.properties.""",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,6 +54,7 @@ from aerobee.protocol.names import (
     OP_HALF_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
+    TIMER_TOPIC,
 )
 from aerobee.store.inspect.kinds import Level
 from aerobee.store.queues.delay_levels import DelayLevels
@@ -68,7 +69,7 @@ PIECE_BYTES: Final = 256 << 20
 MOST_FINDINGS: Final = 100_000
 _SURVEY_DDL = f"{RUNS_DDL}, part string"
 # Messages that a broker itself stores again under the key they had.
-_COPIES = (SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC)
+_COPIES = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC)
 
 
 def audit(spark: SparkSession, store: StoreInput, *, delay_levels: str = DELAY_LEVELS) -> JobResult:

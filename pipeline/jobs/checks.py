@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from aerobee.pipeline.files.directory import find_stores
 from aerobee.pipeline.jobs.result import USAGE, JobFailed
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, STAGE_TOPIC, check_topic_name
+from aerobee.protocol.names import HALF_TOPIC, STAGE_TOPIC, WAITING_TOPICS, check_topic_name
 from aerobee.store.queues.delay_levels import DelayLevels
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _check_replay(parsed: argparse.Namespace) -> None:
     for topic in parsed.topic:
         if topic in (STAGE_TOPIC, HALF_TOPIC):
             raise JobFailed(f"--topic {topic}: what lies there is no message to be sent", USAGE)
-        if topic == SCHEDULE_TOPIC and not parsed.to:
+        if topic in WAITING_TOPICS and not parsed.to:
             raise JobFailed(
                 f"--topic {topic}: name a topic for these messages with --to; where each was "
                 "meant for is in its property REAL_TOPIC",

@@ -39,11 +39,11 @@ from aerobee.protocol.names import (
     OFFSET_MOVED_TOPIC,
     OP_HALF_TOPIC,
     RETRY_PREFIX,
-    SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     STAGE_TOPIC,
     SYSTEM_TOPIC_PREFIX,
     TRACE_TOPIC,
+    WAITING_TOPICS,
 )
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def left_out(topics: Sequence[str], where: str | None) -> Column:
         .when(topic == FILLER_TOPIC, FILLERS)
         .when(f.col("sysFlag").bitwiseAND(SYS_TRANSACTION_PREPARED) != 0, TRANSACTIONS)
         .when(is_named, f.lit(None))
-        .when(topic == SCHEDULE_TOPIC, WAITING)
+        .when(topic.isin(*WAITING_TOPICS), WAITING)
         .when(topic.isin(*_TRANSACTION_TOPICS), TRANSACTIONS)
         .when(topic.isin(*_BROKER_TOPICS) | is_system, BROKERS)
     )

@@ -20,8 +20,8 @@ from aerobee.protocol.names import (
     HALF_TOPIC,
     OP_HALF_TOPIC,
     RETRY_PREFIX,
-    SCHEDULE_TOPIC,
     STAGE_TOPIC,
+    WAITING_TOPICS,
 )
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _kind() -> Column:
 
     topic = f.col("topic")
     return (
-        f.when(topic == SCHEDULE_TOPIC, "waiting for their time")
+        f.when(topic.isin(*WAITING_TOPICS), "waiting for their time")
         .when(topic == STAGE_TOPIC, _STAGED)
         .when(topic.startswith(RETRY_PREFIX), "retries")
         .when(topic.startswith(DLQ_PREFIX), "dead letters")

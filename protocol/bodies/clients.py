@@ -200,6 +200,14 @@ class CheckClientConfig(msgspec.Struct, frozen=True):
             else parse_subscription(object_member(members, "subscriptionData")),
         )
 
+    def encode(self) -> bytes:
+        """The body of such a request."""
+        subscription = self.subscription
+        members: dict[str, Any] = {"clientId": self.client_id, "group": self.group}
+        if subscription is not None:
+            members["subscriptionData"] = subscription_members(subscription)
+        return dumps(members)
+
 
 class LockBatch(msgspec.Struct, frozen=True):
     """The body of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""

@@ -18,6 +18,7 @@ from aerobee.protocol.bodies.common import (
     long_member,
     object_member,
     parse_body,
+    text_list,
     text_member,
 )
 from aerobee.protocol.filters.subscription import Subscription
@@ -198,6 +199,44 @@ def parse_connections(body: bytes) -> list[ConnectionData]:
         ConnectionData.from_json(value)
         for value in list_member(members, "connectionSet", _NO_LIMIT)
     ]
+
+
+class GroupState(msgspec.Struct, frozen=True):
+    """The members of a live consumer group, and what it subscribes to: expressions by topic."""
+
+    connections: list[ConnectionData]
+    consume_type: str
+    message_model: str
+    subscriptions: dict[str, str]
+
+    @classmethod
+    def parse(cls, body: bytes) -> "GroupState":
+        """Of the answer to GET_CONSUMER_CONNECTION_LIST; BadRequest (code 1) when it is none."""
+        members = parse_body(body, "connection list", _MAX_VALUES)
+        table = object_member(members, "subscriptionTable")
+        return cls(
+            parse_connections(body),
+            text_member(members, "consumeType", ""),
+            text_member(members, "messageModel", ""),
+            {
+                topic: text_member(as_object(value, "subscription"), "subString", "")
+                for topic, value in table.items()
+            },
+        )
+
+
+def parse_group_list(body: bytes) -> list[str]:
+    """The groups of the answer to QUERY_TOPIC_CONSUME_BY_WHO; BadRequest (code 1) when it is
+    none."""
+    members = parse_body(body, "group list", _MAX_VALUES)
+    return text_list(list_member(members, "groupList", _NO_LIMIT), "groupList")
+
+
+def parse_group_names(body: bytes) -> list[str]:
+    """The groups of the answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG; BadRequest (code 1) when it is
+    none."""
+    members = parse_body(body, "group table", _MAX_VALUES)
+    return list(object_member(members, "subscriptionGroupTable"))
 
 
 def encode_group_list(groups: Iterable[str]) -> Generator[None, None, bytes]:

@@ -19,6 +19,9 @@ from aerobee.protocol.names import check_topic_name, is_valid_topic_name
 
 SINGLE_TAG = "SINGLE_TAG"
 MULTI_TAG = "MULTI_TAG"
+#: Bits of topicSysFlag (protocol/WIRE.md 6.5): a topic of a unit, and one that units subscribe to.
+UNIT = 1
+UNIT_SUB = 2
 MAX_TOPICS = 200_000
 # Each topic is an object of seven members.
 _MAX_VALUES = 2_000_000

@@ -56,13 +56,15 @@ _ORDERS: Final[dict[str, Pair]] = {
 @dataclass(frozen=True, slots=True)
 class Node:
     """An operand. `name` is a property's; `number` that of a number; `literal` says that it stands
-    in the text as it is, `condition` that it may stand where true or false is wanted."""
+    in the text as it is, `condition` that it may stand where true or false is wanted. `nodes`
+    counts it and what it is made of."""
 
     evaluate: Evaluate
     kind: Kind
     position: int
     names: frozenset[str] = frozenset()
     depth: int = 1
+    nodes: int = 1
     name: str | None = None
     number: int | float | None = None
     literal: bool = False
@@ -80,7 +82,7 @@ class Meaning(Transformer[Token, Node]):
         return Node(lambda row: row.get(name), Kind.TEXT, _at(token), frozenset({name}), name=name)
 
     def text(self, token: Token) -> Node:
-        return _literal(token, Kind.TEXT, token[1:-1].replace("''", "'"))
+        return _literal(token, Kind.TEXT, _text_of(token))
 
     def decimal(self, token: Token) -> Node:
         value = int(token.rstrip("lL")) if len(token) <= 20 else 1 << LONG_BITS
@@ -117,7 +119,7 @@ class Meaning(Transformer[Token, Node]):
         evaluate = inner.evaluate
         return Node(
             lambda row: (evaluate(row), None)[1],
-            Kind.NOTHING, inner.position, inner.names, _depth(inner),
+            Kind.NOTHING, inner.position, inner.names, _depth(inner), 1 + inner.nodes,
         )  # fmt: skip
 
     # --- conditions -------------------------------------------------------------------------
@@ -172,12 +174,17 @@ class Meaning(Transformer[Token, Node]):
         name = left.name
         if name is None:
             raise Wrong(left.position, "IN asks of a property, and this is none")
-        values = frozenset(self.text(token).evaluate({}) for token in tokens)
+        values = frozenset([_text_of(token) for token in tokens])
         return lambda row: None if (value := row.get(name)) is None else value in values
 
 
 def _at(token: Token) -> int:
     return token.start_pos or 0
+
+
+def _text_of(token: Token) -> str:
+    """What a string in quotes says."""
+    return token[1:-1].replace("''", "'")
 
 
 def _short(token: Token) -> str:
@@ -198,7 +205,9 @@ def _depth(*nodes: Node) -> int:
 def _condition(evaluate: Evaluate, *nodes: Node) -> Node:
     """The node of an operator on these."""
     names = frozenset().union(*[node.names for node in nodes])
-    return Node(evaluate, Kind.BOOLEAN, nodes[0].position, names, _depth(*nodes), condition=True)
+    count = 1 + sum([node.nodes for node in nodes])
+    depth, position = _depth(*nodes), nodes[0].position
+    return Node(evaluate, Kind.BOOLEAN, position, names, depth, count, condition=True)
 
 
 def truth_of(node: Node) -> Evaluate:

@@ -154,3 +154,81 @@ class ClusterHeader(Header):
     """GET_TOPICS_BY_CLUSTER."""
 
     cluster: str
+
+
+class ConsumerClientHeader(Header):
+    """GET_CONSUMER_RUNNING_INFO, and the part of CONSUME_MESSAGE_DIRECTLY that names the member."""
+
+    consumer_group: str
+    client_id: str
+
+
+class ConsumeDirectlyHeader(Header):
+    """CONSUME_MESSAGE_DIRECTLY; `msg_id` is an offsetMsgId."""
+
+    consumer_group: str
+    client_id: str
+    msg_id: str
+
+
+class ConsumerStatusHeader(Header):
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS, and GET_CONSUMER_STATUS_FROM_CLIENT without the third;
+    `client_addr` is a client id, blank for all members."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+class ResetOffsetHeader(Header):
+    """INVOKE_BROKER_TO_RESET_OFFSET; `timestamp` in ms, -1 for the ends of the queues. `offset` is
+    of 5.x: what it asks for is no reset by time."""
+
+    topic: str
+    group: str
+    timestamp: Int64
+    is_force: bool = False
+    offset: Int64 | None = None
+
+
+class ResetPushHeader(Header):
+    """RESET_CONSUMER_CLIENT_OFFSET."""
+
+    topic: str
+    group: str
+    timestamp: Int64
+    is_force: bool = False
+
+
+class TimeSpanHeader(Header):
+    """QUERY_CONSUME_TIME_SPAN."""
+
+    topic: str
+    group: str
+
+
+class CorrectionOffsetHeader(Header):
+    """QUERY_CORRECTION_OFFSET; `filter_groups` are names separated by commas."""
+
+    topic: str
+    compare_group: str
+    filter_groups: str = ""
+
+
+class CloneOffsetHeader(Header):
+    """CLONE_GROUP_OFFSET; a blank topic means all topics of the source."""
+
+    src_group: str
+    dest_group: str
+    topic: str = ""
+    offline: bool = False
+
+
+class ConsumeQueueHeader(Header):
+    """QUERY_CONSUME_QUEUE; `index` is a queue offset."""
+
+    topic: str
+    queue_id: Int32 = 0
+    index: Int64 = 0
+    count: Int32 = 0
+    consumer_group: str | None = None

@@ -193,6 +193,14 @@ class TimestampResponse(Header):
     timestamp: Int64
 
 
+class RecallMessageHeader(Header):
+    """RECALL_MESSAGE; the handle says which message (`protocol/message/recall.py`)."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
 class SendBackHeader(Header):
     """CONSUMER_SEND_MSG_BACK; `offset` is a commit log offset, delay level < 0 goes to the DLQ."""
 

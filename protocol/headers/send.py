@@ -200,6 +200,7 @@ class SendMessageResponse(Header):
     queue_id: Int32
     queue_offset: Int64
     transaction_id: str | None = None
+    recall_handle: str | None = None
 
 
 _BINARY_HEAD = struct.Struct(">IIhbhiiii")
@@ -235,9 +236,11 @@ class SendReply:
         queue_id: int,
         queue_offset: int,
         remark: str | None = None,
+        more: Mapping[str, str] | None = None,
     ) -> bytes:
-        """The frame that tells where the message went; `msg_id` is plain hex and commas."""
-        if code == 0 and remark is None:
+        """The frame that tells where the message went; `msg_id` is plain hex and commas. `more`
+        are further fields of an answer of success."""
+        if code == 0 and remark is None and more is None:
             if request.serialization == JSON:
                 header = (self._json % (msg_id, queue_id, queue_offset, request.opaque)).encode()
                 length = len(header)
@@ -249,6 +252,7 @@ class SendReply:
             "msgId": msg_id,
             "queueId": str(queue_id),
             "queueOffset": str(queue_offset),
+            **(more or {}),
         }
         return encode_response(request, code, remark, ext)
 

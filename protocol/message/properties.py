@@ -6,7 +6,7 @@ example, are skipped here too, so that what is stored means the same to every cl
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
 NAME_SEPARATOR = "\x01"
@@ -24,6 +24,10 @@ PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"
 PROPERTY_REAL_TOPIC = "REAL_TOPIC"
 PROPERTY_REAL_QUEUE_ID = "REAL_QID"
 PROPERTY_TRANSACTION_PREPARED = "TRAN_MSG"
+PROPERTY_PRODUCER_GROUP = "PGROUP"
+PROPERTY_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+PROPERTY_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+PROPERTY_CHECK_IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 PROPERTY_ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 PROPERTY_RECONSUME_TIME = "RECONSUME_TIME"
 PROPERTY_MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
@@ -34,6 +38,31 @@ PROPERTY_CLUSTER = "CLUSTER"
 PROPERTY_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 PROPERTY_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 PROPERTY_CRC = "__CRC32#"
+PROPERTY_CORRELATION_ID = "CORRELATION_ID"
+PROPERTY_REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+PROPERTY_TTL = "TTL"
+PROPERTY_MESSAGE_TYPE = "MSG_TYPE"
+PROPERTY_PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
+PROPERTY_ARRIVE_TIME = "ARRIVE_TIME"
+#: The MSG_TYPE of a reply; no other message has one.
+REPLY_TYPE = "reply"
+#: When a message is to be delivered: seconds or milliseconds from now, or ms since 1970, which is
+#: also what the last one, of another SDK, says.
+PROPERTY_TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+PROPERTY_TIMER_DELAY_MS = "TIMER_DELAY_MS"
+PROPERTY_TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+PROPERTY_START_DELIVER_TIME = "__STARTDELIVERTIME"
+#: The broker's own: when the waiting record is to be looked at (store/FORMAT.md 12.4).
+PROPERTY_TIMER_OUT_MS = "TIMER_OUT_MS"
+#: Of a cancel: the UNIQ_KEY of the message that is not to be delivered.
+PROPERTY_TIMER_DEL_UNIQUE_KEY = "TIMER_DEL_UNIQKEY"
+#: By what a client asks for a time, the one that counts first.
+TIMER_PROPERTIES = (
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_START_DELIVER_TIME,
+)
 
 #: Names that clients and brokers use among themselves, those of 5.x included
 #: (protocol/WIRE.md 6.8); all others are the application's own.
@@ -45,12 +74,15 @@ SYSTEM_PROPERTIES = frozenset(
     TRANSACTION_CHECK_TIMES CHECK_IMMUNITY_TIME_IN_SECONDS INSTANCE_ID CORRELATION_ID
     REPLY_TO_CLIENT TTL ARRIVE_TIME PUSH_REPLY_TIME MSG_TYPE CLUSTER INNER_MULTI_DISPATCH
     INNER_MULTI_QUEUE_OFFSET __SHARDINGKEY TIMER_DELAY_SEC TIMER_DELAY_MS TIMER_DELIVER_MS
+    TIMER_OUT_MS TIMER_DEL_UNIQKEY
     __BORNHOST BORN_TIMESTAMP DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID POP_CK 1ST_POP_TIME INNER_NUM
     INNER_BASE __CRC32# TRACE_CONTEXT
     """.split()  # noqa: SIM905  read as a table of words
 )
 
 _UNIQUE_KEY_ENTRY = PROPERTY_UNIQUE_KEY.encode() + b"\x01"
+# Bytes times names that looking for each name by itself may take: 60 us.
+_MOST_LOOKED_AT = 65_536
 _NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
 # A queue's units of 20 bytes have 64-bit positions.
 _MOST_QUEUE_OFFSETS = (1 << 63) // 20
@@ -70,6 +102,35 @@ def decode_properties(text: str | bytes | memoryview) -> dict[str, str]:
         if name and value:
             properties[name] = value
     return properties
+
+
+def property_marks(names: Iterable[str]) -> tuple[tuple[str, bytes], ...]:
+    """What `chosen_properties` finds these properties by."""
+    return tuple([(name, b"\x02%b\x01" % name.encode()) for name in names])
+
+
+def chosen_properties(
+    encoded: bytes, marks: Collection[tuple[str, bytes]]
+) -> Mapping[str, str | None]:
+    """Those of the properties that have such a name, and perhaps others: a few among many, for
+    readers of many records. Bytes that are not UTF-8 are replaced, as Java readers do."""
+    if len(encoded) * len(marks) <= _MOST_LOOKED_AT:
+        text = b"\x02" + encoded
+        chosen: dict[str, str] = {}
+        for name, mark in marks:
+            # The last one counts.
+            start = text.rfind(mark)
+            if start < 0:
+                continue
+            start += len(mark)
+            end = text.find(b"\x02", start)
+            value = text[start:] if end < 0 else text[start:end]
+            if not value:  # it does not count, and one before it may
+                break
+            chosen[name] = value.decode("utf-8", "replace")
+        else:
+            return chosen
+    return decode_properties(encoded.decode("utf-8", "replace"))
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:

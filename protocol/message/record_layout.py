@@ -77,8 +77,23 @@ HOST_BITS = {
 SIZE_AND_MAGIC = struct.Struct(">iI")
 #: Size, magic, queue id and queue offset: what tells a slot's own record at a glance.
 SLOT_FIELDS = struct.Struct(">iI4xi4xq")
+_INT = struct.Struct(">i")
 PROPERTIES_LENGTH = struct.Struct(">h")
-_PORT = struct.Struct(">i")
+
+
+def properties_in(buffer: bytes | memoryview, position: int, end: int) -> bytes | None:
+    """The properties of the record at [position, end); None if its lengths do not add up."""
+    bits = _INT.unpack_from(buffer, position + SYS_FLAG_POSITION)[0]
+    head = HEADS[bits & (SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6)].size
+    # An i32 before the body, an i8 before the topic.
+    topic_at = position + head + _INT.unpack_from(buffer, position + head - 4)[0]
+    if not position + head <= topic_at < end:
+        return None
+    start = topic_at + 1 + buffer[topic_at] + PROPERTIES_LENGTH.size
+    if start > end:
+        return None
+    size = PROPERTIES_LENGTH.unpack_from(buffer, start - PROPERTIES_LENGTH.size)[0]
+    return bytes(buffer[start : start + size]) if 0 <= size <= end - start else None
 
 
 def store_timestamp_position(sys_flag: int) -> int:
@@ -94,11 +109,11 @@ def pack_host(ip: str, port: int) -> bytes:
     IPv4, as Java does. A scope (`%eth0`) is dropped. Raises ValueError when `ip` is no address.
     """
     if ":" not in ip:
-        return _inet(socket.AF_INET, ip) + _PORT.pack(port)
+        return _inet(socket.AF_INET, ip) + _INT.pack(port)
     address = _inet(socket.AF_INET6, ip.partition("%")[0])
     if address.startswith(b"\0" * 10 + b"\xff\xff"):
         address = address[12:]
-    return address + _PORT.pack(port)
+    return address + _INT.pack(port)
 
 
 def _inet(family: int, ip: str) -> bytes:
@@ -117,4 +132,4 @@ def unpack_host(host: bytes) -> tuple[str, int]:
         ip = socket.inet_ntop(socket.AF_INET6, host[:16])
     else:
         raise ValueError(f"a host has 8 or 20 bytes, not {len(host)}")
-    return ip, int(_PORT.unpack_from(host, len(host) - 4)[0])
+    return ip, int(_INT.unpack_from(host, len(host) - 4)[0])

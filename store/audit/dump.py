@@ -20,7 +20,7 @@ from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
 )
-from aerobee.protocol.names import SCHEDULE_TOPIC
+from aerobee.protocol.names import WAITING_TOPICS
 from aerobee.store.disk.files import Files
 from aerobee.store.index.file import slot_hash
 from aerobee.store.inspect.queue_files import QueueFiles
@@ -219,7 +219,7 @@ class Dump:
 
     def _resolved(self, queue: QueueFiles, address: int, state: str) -> tuple[int, str]:
         """Tags code and state of an entry with an extension entry."""
-        key, delayed = (queue.topic, queue.queue_id), queue.topic == SCHEDULE_TOPIC
+        key, delayed = (queue.topic, queue.queue_id), queue.topic in WAITING_TOPICS
         found = self._store.extensions.tags_code(key, address, delayed=delayed)
         if found is not None:
             return found, state

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from aerobee.protocol.names import LMQ_PREFIX, SCHEDULE_TOPIC
+from aerobee.protocol.names import LMQ_PREFIX, SCHEDULE_TOPIC, WAITING_TOPICS
 from aerobee.store.inspect.ext import Extensions
 from aerobee.store.inspect.log_files import LogFiles, gap_at
 from aerobee.store.inspect.queue_files import QueueFiles
@@ -329,7 +329,7 @@ class QueueAudit:
             state.runs_left_out += 1
 
     def _other_tags(self, queue: QueueFiles, claim: Claim, tags_code: int) -> None:
-        delayed = queue.topic == SCHEDULE_TOPIC
+        delayed = queue.topic in WAITING_TOPICS
         kind, whose = "unit-tags", "unit"
         if self._extensions is not None and is_address(tags_code):
             key = (queue.topic, queue.queue_id)
@@ -342,7 +342,8 @@ class QueueAudit:
             kind, whose, tags_code = "ext-wrong", "extension unit", found
         if tags_code == claim.tags_code:
             return
-        if delayed and tags_code > _I32_MAX and not self._strict_delays:
+        by_levels = queue.topic == SCHEDULE_TOPIC and not self._strict_delays
+        if by_levels and tags_code > _I32_MAX:
             return  # a delivery time, by delay levels that nobody has told us
         queue.note(
             self._findings,

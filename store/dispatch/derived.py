@@ -22,7 +22,7 @@ from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
 )
-from aerobee.protocol.names import SCHEDULE_TOPIC
+from aerobee.protocol.names import WAITING_TOPICS
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.queue_view import ENTRY
 from aerobee.store.queues.slots import OFFSETS_MARK
@@ -63,7 +63,7 @@ class Derivation(Generic[Q]):
             queue: Q | None = None
             if not transaction & SYS_TRANSACTION_PREPARED:
                 queue = known.get((topic, queue_id)) or self.missing(topic, queue_id)
-                if topic == SCHEDULE_TOPIC:
+                if topic in WAITING_TOPICS:
                     properties = decode_properties(text)
                     tags_code = self.levels.tags_code(topic, properties, store_ms, tags_code)
                 if queue is not None:

@@ -41,6 +41,7 @@ _MEMBERS = {
     OFFSETS: ("offsetTable",),
     LMQ_OFFSETS: ("lmqOffsetTable", "offsetTable"),
     DELAYS: ("offsetTable",),
+    "consumerFilter.json": ("filterDataByTopic",),
     "stages.json": ("queries",),
     "kvConfig.json": ("configTable",),
 }

@@ -59,7 +59,7 @@ def tables_read(files: Files, settings: Settings) -> list[str]:
     light = os.path.join(config, LMQ_OFFSETS)
     # A broker that is to have light queues for the first time goes on from the ordinary table.
     is_light = settings.lmq_enabled and (files.exists(light) or files.exists(light + BACKUP))
-    names = (TOPICS, "subscriptionGroup.json", DELAYS, "stages.json")
+    names = (TOPICS, "subscriptionGroup.json", "consumerFilter.json", DELAYS, "stages.json")
     paths = [os.path.join(config, name) for name in (*names, LMQ_OFFSETS if is_light else OFFSETS)]
     if settings.nameserver_enabled and not settings.nameserver_kv_path:
         paths.append(settings.kv_file)

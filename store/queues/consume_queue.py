@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from aerobee.protocol.names import SCHEDULE_TOPIC
+from aerobee.protocol.names import WAITING_TOPICS
 from aerobee.store.disk.descriptors import DescriptorCache, QueueFile
 from aerobee.store.disk.files import Files
 from aerobee.store.errors import StoreLayoutError
@@ -86,7 +86,7 @@ class ConsumeQueue(QueueView):
         self.topic = topic
         self.queue_id = queue_id
         # Entries hold delivery times instead of tags codes.
-        self.delayed = topic == SCHEDULE_TOPIC
+        self.delayed = topic in WAITING_TOPICS
         self.segment_bytes = segment_bytes
         # Replaced as a whole, never changed: other threads may be reading the one they took.
         self.segments: tuple[QueueFile, ...] = ()

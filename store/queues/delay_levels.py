@@ -6,11 +6,14 @@ are parsed before recovery: the reference does it after, and its rebuilt queues 
 messages at once (store/FORMAT.md 8.1).
 """
 
+import re
 from collections.abc import Mapping
 
-from aerobee.protocol.message.properties import PROPERTY_DELAY
-from aerobee.protocol.names import SCHEDULE_TOPIC
+from aerobee.protocol.message.properties import PROPERTY_DELAY, PROPERTY_TIMER_OUT_MS
+from aerobee.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
+# Milliseconds since 1970, up to some hundred thousand years from now.
+_TIME = re.compile(r"[0-9]{1,16}", re.ASCII)
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNKNOWN_LEVEL_MS = 1000
 # The clock is set back by less than this without a message being given out ahead of its time.
@@ -53,7 +56,9 @@ class DelayLevels:
         self, topic: str, properties: Mapping[str, str], store_ms: int, tags_code: int
     ) -> int:
         """What the consume queue entry holds: the delivery time of a waiting message, else the
-        tags code as it is."""
+        tags code as it is. One that waits for a time of its own says it itself."""
+        if topic == TIMER_TOPIC:
+            return out_ms(properties) or tags_code
         if topic != SCHEDULE_TOPIC:
             return tags_code
         try:
@@ -61,6 +66,12 @@ class DelayLevels:
         except ValueError:
             return tags_code
         return self.deliver_at_ms(level, store_ms) if level > 0 else tags_code
+
+
+def out_ms(properties: Mapping[str, str]) -> int:
+    """When a record of the timer's topic is to be looked at; 0 where it does not say."""
+    text = properties.get(PROPERTY_TIMER_OUT_MS, "")
+    return int(text) if _TIME.fullmatch(text) else 0
 
 
 def _delay_ms(text: str) -> int:

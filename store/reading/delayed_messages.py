@@ -65,8 +65,8 @@ def asked_level(text: str) -> int:
         return 0
 
 
-def due_form(message: Message) -> StoreMessage:
-    """What is to be put when a waiting message is due.
+def due_form(message: Message, *, without: tuple[str, ...] = ()) -> StoreMessage:
+    """What is to be put when a waiting message is due, `without` properties of these names.
 
     Raises CorruptRecord if it does not say where to, or names the topic of half messages.
     """
@@ -80,7 +80,7 @@ def due_form(message: Message) -> StoreMessage:
         )
     if topic == HALF_TOPIC:
         raise CorruptRecord(f"its topic would be {topic}, which is for half messages only")
-    for name in _OF_ONE_RECORD:
+    for name in (*_OF_ONE_RECORD, *without):
         properties.pop(name, None)
     return StoreMessage(
         topic,

@@ -28,6 +28,7 @@ from typing import TypeAlias
 
 from aerobee.config.model import Settings
 from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.filters.property_filter import MessageFilter
 from aerobee.protocol.message.filler import is_filler
 from aerobee.protocol.message.record_check import CHECK_NOTHING, RECORD, RecordHead, check_record
 from aerobee.protocol.message.record_layout import (
@@ -42,6 +43,7 @@ from aerobee.store.queues.consume_queue_ext import MOST_ADDRESS
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueEntry
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.reading.damage import DamageReports
+from aerobee.store.reading.judging import WANTED, Judging
 from aerobee.store.reading.lookup import EntryLookup, Outcome
 from aerobee.store.segments.mapped_file import MappedFile
 from aerobee.store.segments.results import GetResult, GetStatus
@@ -55,6 +57,11 @@ _NOWHERE = -(1 << 63)
 _LEAST_ENTRIES = 800
 # Entries that one step of a large read looks at: a millisecond's worth.
 _STEP_ENTRIES = 512
+# What judging messages by their properties may take, in tenths of a microsecond: in one step, in
+# which so many of the cheapest fit, and for one answer.
+_JUDGED_ENTRIES = 128
+_JUDGED_STEP = 3_000
+_JUDGED_COST = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +143,7 @@ class Reader:
         self._damage = damage
         self._lookup = lookup
         self._checked_below = checked_below
+        self._judging = Judging(log, damage.judge.is_sound, checked_below)
         self._frozen_at: int | None = None
 
     def freeze(self, log_offset: int) -> None:
@@ -345,6 +353,84 @@ class Reader:
             result.suggest_slave = last_seen < memory_from
         result.pending = outcome is Outcome.PENDING
         return outcome is Outcome.REPAIRED
+
+    # --- by properties ----------------------------------------------------------------------
+
+    def get_judged(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_messages: int,
+        message_filter: MessageFilter,
+        max_bytes: int | None = None,
+        limits: ReadLimits | None = None,
+    ) -> Generator[None, None, GetResult]:
+        """As `get_steps`, of the messages that a filter over properties wants.
+
+        One answer examines as many messages as with tags, fewer where that takes long; the caller
+        goes on at `next_offset`.
+        """
+        queue, result = self._begin(topic, queue_id, queue_offset)
+        if queue is None:
+            return self._counted(result)
+        most = max(1, max_messages)
+        room = _room_of(limits or self._limits, most, max_bytes)
+        left, units = max(_LEAST_ENTRIES, most), _JUDGED_COST
+        try:
+            while left > 0 and units > 0 and self._queues.get(topic, queue_id) is queue:
+                before, missing = result.next_offset, room[0][1] - result.count
+                ended, spent = self._judge(queue, result, message_filter, room, left, missing)
+                if not spent and before == queue_offset:
+                    self._over_hole(queue, result)
+                left -= result.next_offset - before
+                units -= spent
+                if ended or result.count >= room[0][1]:
+                    break
+                yield None
+        except BaseException:
+            result.release()
+            raise
+        return self._counted(result)
+
+    def _judge(
+        self,
+        queue: ConsumeQueue,
+        result: GetResult,
+        message_filter: MessageFilter,
+        room: Room,
+        most: int,
+        missing: int,
+    ) -> tuple[bool, int]:
+        """Judge some entries and take those that are wanted; whether that ended the answer, and
+        what judging took, 0 if there was no entry."""
+        first, empty = result.next_offset, not result.count
+        most = min(most, _JUDGED_ENTRIES)
+        data = queue.read_entries(first, most)
+        if not data:
+            return True, 0
+        entries, spent = self._judging.judged(
+            queue, first, data, message_filter, missing, _JUDGED_STEP
+        )
+        if self._scan(queue, entries, result, WANTED, room) and empty and not result.count:
+            # What stood in the way is repaired: it is judged as it is now.
+            amended = self._lookup.amended(queue, first, queue.read_entries(first, most))
+            again = amended[(result.next_offset - first) * ENTRY_BYTES :]
+            entries, more = self._judging.judged(
+                queue, result.next_offset, again, message_filter, missing, _JUDGED_STEP
+            )
+            first, spent = result.next_offset, spent + more
+            self._scan(queue, entries, result, WANTED, room)
+        looked_at = len(entries) // ENTRY_BYTES
+        return result.next_offset - first < looked_at or result.pending, spent
+
+    def properties_at(self, topic: str, queue_id: int, queue_offset: int) -> bytes | None:
+        """The stored properties of a message of a queue; None if it is not to be had."""
+        queue = self._queues.get(topic, queue_id)
+        entry = None if queue is None else queue.entry(queue_offset)
+        if queue is None or entry is None or entry.end > self.end:
+            return None
+        return self._judging.properties(queue, queue_offset, entry)
 
     # --- single records ---------------------------------------------------------------------
 

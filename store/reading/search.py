@@ -21,6 +21,9 @@ from aerobee.protocol.message.record_check import RecordHead
 from aerobee.store.dispatch.derived import keys_of
 from aerobee.store.index.service import IndexService, candidates
 from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.consume_queue_ext import ExtEntry, is_address
+from aerobee.store.queues.extended_queue import ExtendedQueue
+from aerobee.store.queues.queue_view import ENTRY, QueueEntry
 from aerobee.store.queues.table import ConsumeQueueTable
 from aerobee.store.reading.reader import Reader
 from aerobee.store.segments.mapped_file import MappedFile
@@ -36,6 +39,15 @@ class _Timed(NamedTuple):
 
     queue_offset: int
     store_ms: int
+
+
+class SeenEntry(NamedTuple):
+    """A consume queue entry as it stands; `extension` is that of one whose last field is an
+    address, if there is one there."""
+
+    entry: QueueEntry
+    is_address: bool
+    extension: ExtEntry | None
 
 
 class _Records:
@@ -87,6 +99,29 @@ class Search:
             return -1
         found = self._timed(queue, queue.min_offset, queue.max_offset)
         return -1 if found is None else found[1]
+
+    # --- as they stand ----------------------------------------------------------------------
+
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Whether the queue has, or had, a message."""
+        return self._queues.get(topic, queue_id) is not None
+
+    def entries(self, topic: str, queue_id: int, first: int, count: int) -> list[SeenEntry]:
+        """Up to `count` consume queue entries from `first` on, within one file, as they stand;
+        empty outside of the queue, and for an unknown one. Raises OSError."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or not queue.min_offset <= first < queue.max_offset:
+            return []
+        data = queue.read_entries(first, count)
+        extension = queue.ext.get if isinstance(queue, ExtendedQueue) else None
+        return [
+            SeenEntry(
+                QueueEntry(*fields),
+                is_address(fields[2]),
+                None if extension is None else extension(fields[2]),
+            )
+            for fields in ENTRY.iter_unpack(data)
+        ]
 
     # --- by time ----------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
 
-from aerobee.protocol.names import SCHEDULE_TOPIC
+from aerobee.protocol.names import WAITING_TOPICS
 from aerobee.store.disk.descriptors import QueueFile
 from aerobee.store.disk.owner import OnOwner
 from aerobee.store.errors import StoreClosed
@@ -187,7 +187,7 @@ class QueueCleaner:
         log_min = self._log.min_offset
         found = []
         for queue in self._store.queues:
-            if queue.topic == SCHEDULE_TOPIC or _holds_a_number_only(queue):
+            if queue.topic in WAITING_TOPICS or _holds_a_number_only(queue):
                 continue
             try:
                 with snapshot(self._store.files, queue) as copy:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record_check import Checked
+from aerobee.protocol.names import SCHEDULE_TOPIC
 from aerobee.store.disk.descriptors import DescriptorCache
 from aerobee.store.disk.files import Files
 from aerobee.store.dispatch.derived import Derivation, by_queue
@@ -57,7 +58,9 @@ def is_same(queue: ConsumeQueue, expected: QueueEntry, found: QueueEntry) -> boo
     if not found.is_of_record(expected.log_offset, expected.size):
         return False
     return (
-        expected.tags_code == found.tags_code or queue.delayed or found.tags_code < _LEAST_TAGS_CODE
+        expected.tags_code == found.tags_code
+        or queue.topic == SCHEDULE_TOPIC
+        or found.tags_code < _LEAST_TAGS_CODE
     )
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,6 +27,7 @@ from aerobee.protocol.bodies.topics import SINGLE_TAG, DataVersion, TopicConfig
 from aerobee.protocol.codes import RequestCode as Code
 from aerobee.protocol.filters.subscription import tag_subscription
 from aerobee.protocol.frames.command import Command
+from aerobee.protocol.frames.frame import MAX_ANSWER_BYTES
 from aerobee.protocol.headers.stages import (
     Run,
     StagePart,
@@ -34,9 +37,13 @@ from aerobee.protocol.headers.stages import (
     encode_parts,
 )
 from aerobee.protocol.message.batch import BatchItem, encode_batch
+from aerobee.protocol.message.ids import offset_msg_id
+from aerobee.protocol.message.recall import RecallHandle
 from aerobee.protocol.message.record import StoreMessage
+from aerobee.remoting.connection import Connection
+from aerobee.store.segments.results import PutResult
 from tests.fuzz.seeds import BROKER_SEEDS, NAME_SERVER_SEEDS
-from tests.fuzz.target import Target
+from tests.fuzz.target import PIECE, Target
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -49,9 +56,13 @@ SETTINGS: dict[str, int] = {
     "max_offsets": 500_000,
     "max_message_bytes": 4 * MIB,
     "max_request_bytes": 2 * MIB,
+    "max_sql_chars": 8_192,
+    "max_sql_nodes": 512,
     "max_inflated_bytes": 16 * MIB,
     "max_kv_bytes": 8 * MIB,
     "connections": 10_000,
+    "client_calls": 10_000,
+    "client_calls_per_connection": 1_000,
     "held_pulls": 100_000,
     "query_max_messages": 64,
     "transfer_count_bulk": 32_768,
@@ -69,7 +80,10 @@ KV_ENTRIES = 20_000
 BROKERS, ROUTE_ENTRIES, TOPICS_OF_BROKER = 1_000, 200_000, 50_000
 
 TOPIC, WIDE, ONE, GROUP, PRODUCERS = "Orders", "Wide", "One", "CG", "PG"
+_UNIQUE = "A" * 255
 _LATER = 9_223_372_036_854_775_807
+#: Who stored the messages.
+HOST = bytes((127, 0, 0, 1, 0, 0, 0, 7))
 
 
 class Request(NamedTuple):
@@ -89,6 +103,7 @@ class Full:
         self.server = server
         self._target = target
         self._share = share
+        self._members = Members(self.most(MAX_ANSWER_BYTES))
 
     def most(self, limit: int) -> int:
         """So many at this share."""
@@ -122,7 +137,7 @@ class Full:
     def put(self, topic: str, queue_id: int, body: bytes = b"x", key: str = "") -> int:
         """Store a message; where it is."""
         keys = (key,) if key else ()
-        host = bytes((127, 0, 0, 1, 0, 0, 0, 7))
+        host = HOST
         text = f"KEYS\x01{key}\x02".encode() if key else b""
         message = StoreMessage(topic, queue_id, 0, 0, 1, host, host, 0, 0, body, text, 0, keys)
         return self.core.store.put(message).log_offset
@@ -137,6 +152,15 @@ class Full:
         for queue_id in range(self.most(SETTINGS["max_queues_per_topic"])):
             self.put(WIDE, queue_id)
         self.core.store.dispatch()
+        # Undecided half messages, as large as they may be; one is to be committed, and so on.
+        self.halves = [self._prepare(body) for _ in range(3)]
+
+    def _prepare(self, body: bytes) -> PutResult:
+        host = bytes((127, 0, 0, 1, 0, 0, 0, 7))
+        pairs = "".join(f"{number:x}\x011\x02" for number in _many(self, PROPERTIES - 400, 7))
+        text = f"PGROUP\x01{PRODUCERS}\x02{pairs}".encode()
+        message = StoreMessage(TOPIC, 1, 0, 0, 1, host, host, 0, 0, body, text, 0, ())
+        return self.core.transactions.prepare(message)
 
     def _fill_offsets(self) -> None:
         offsets = self.core.offsets
@@ -158,20 +182,21 @@ class Full:
         beat = self.core.clients.heartbeat
         subscription = tag_subscription(TOPIC, "t1||t2", ("t1", "t2"), 1)
         joined = ConsumerData(GROUP, subscriptions=(subscription,))
-        self.connections = [
-            self._target.connect("broker", b"").connection
-            for _ in range(self.most(SETTINGS["connections"]))
-        ]
+        self.connections: list[Connection] = []
+        for _ in range(self.most(SETTINGS["connections"])):
+            heard = self._target.connect("broker", b"")
+            heard.transport.written = Member(heard.connection, self._members)
+            self.connections.append(heard.connection)
         for number, connection in enumerate(self.connections):
             data = HeartbeatData(f"client{number}", (PRODUCERS,), (joined,))
-            beat(Heartbeat(connection, "JAVA", 1, data))
+            beat(Heartbeat(connection, "JAVA", 409, data))
         all_groups = tuple(
             ConsumerData(name, subscriptions=(subscription,)) for name in self.groups
         )
         left = self.most(CLIENT_ENTRIES) - 2 * len(self.connections) - len(all_groups)
         producers = tuple(f"P{number}" for number in range(left - self.most(5_000)))
         everything = HeartbeatData("client0", (PRODUCERS, *producers), (joined, *all_groups))
-        beat(Heartbeat(self.connections[0], "JAVA", 1, everything))
+        beat(Heartbeat(self.connections[0], "JAVA", 409, everything))
 
     def _fill_name_server(self) -> None:
         routes = self.server.routes
@@ -196,6 +221,55 @@ class Full:
                 "DefaultCluster", name, 0, address, "", DataVersion(1, 1), topics, (), None
             )
         )
+
+
+class Members:
+    """What members of groups answer: about their queues, of which each has one, or with as much as
+    fits a frame. An answer comes in a turn of its own. What is counted is the broker's work, so
+    none of its code is used for that."""
+
+    def __init__(self, most: int) -> None:
+        queue = '{"brokerName":"b","queueId":0,"topic":"T"}'
+        self._status = b'{"messageQueueTable":{%b:1}}' % queue.encode()
+        self._large = b"x" * most
+        self._answers: deque[tuple[Connection, bytes, bytes]] = deque()
+
+    def asked(self, connection: Connection, frame: bytes) -> None:
+        """A member got a frame."""
+        size = int.from_bytes(frame[5:8], "big")
+        header = json.loads(frame[8 : 8 + size])
+        if header["flag"] & 3:
+            return
+        of_client = header["code"] == Code.GET_CONSUMER_STATUS_FROM_CLIENT
+        body = self._status if of_client else self._large
+        head = b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":409}'
+        head %= header["opaque"]
+        sizes = (4 + len(head) + len(body)).to_bytes(4, "big") + len(head).to_bytes(4, "big")
+        if not self._answers:
+            asyncio.get_running_loop().call_soon(self._next)
+        self._answers.append((connection, sizes + head, body))
+
+    def _next(self) -> None:
+        connection, head, body = self._answers.popleft()
+        if self._answers:
+            asyncio.get_running_loop().call_soon(self._next)
+        view = memoryview(body)
+        for piece in (head, *(view[at : at + PIECE] for at in range(0, len(view), PIECE))):
+            connection.get_buffer(len(piece))[: len(piece)] = piece
+            connection.buffer_updated(len(piece))
+
+
+class Member(bytearray):
+    """Takes what a member is sent."""
+
+    def __init__(self, connection: Connection, members: Members) -> None:
+        super().__init__()
+        self._connection = connection
+        self._members = members
+
+    def __iadd__(self, data: Any) -> Member:  # type: ignore[misc]
+        self._members.asked(self._connection, data)
+        return self
 
 
 Inputs: TypeAlias = Callable[[Full], list[list[Request]]]
@@ -228,7 +302,7 @@ def _many(full: Full, limit: int, each: int) -> range:
 def _sends(code: int) -> Inputs:
     def inputs(full: Full) -> list[list[Request]]:
         ext = _fields(code)
-        name = "properties" if code == Code.SEND_MESSAGE else "i"
+        name = "properties" if code in (Code.SEND_MESSAGE, Code.SEND_REPLY_MESSAGE) else "i"
         body = b"x" * full.most(SETTINGS["max_message_bytes"])
         keys = " ".join(f"{number:x}" for number in _many(full, PROPERTIES, 5))
         pairs = "".join(f"{number:x}\x011\x02" for number in _many(full, PROPERTIES, 7))
@@ -236,9 +310,39 @@ def _sends(code: int) -> Inputs:
             [Request(code, {**ext, name: "KEYS\x01a\x02"}, body)],
             [Request(code, {**ext, name: f"KEYS\x01{keys}\x02"}, b"x")],
             [Request(code, {**ext, name: pairs}, b"x")],
+            *(_timed(full) if code == Code.SEND_MESSAGE else []),
         ]
 
     return inputs
+
+
+def _replies(code: int) -> Inputs:
+    """To a client that takes it."""
+    name = "properties" if code == Code.SEND_REPLY_MESSAGE else "i"
+    own = "REPLY_TO_CLIENT\x01client0\x02CORRELATION_ID\x011\x02"
+
+    def inputs(full: Full) -> list[list[Request]]:
+        return [
+            [one._replace(ext={**one.ext, name: own + one.ext[name][: PROPERTIES - len(own)]})]
+            for (one,) in _sends(code)(full)
+        ]
+
+    return inputs
+
+
+def _timed(full: Full) -> list[list[Request]]:
+    """Messages that wait for a time of their own, with as many properties as there may be."""
+    ext = _fields(Code.SEND_MESSAGE)
+    pairs = "".join(f"{number:x}\x011\x02" for number in _many(full, PROPERTIES, 8))
+    asked = f"TIMER_DELAY_SEC\x013600\x02UNIQ_KEY\x01{_UNIQUE}\x02{pairs}"
+    return [[Request(Code.SEND_MESSAGE, {**ext, "properties": asked}, b"x")]]
+
+
+def _recalls(full: Full) -> list[list[Request]]:
+    name = full.core.settings.broker_name
+    deliver_ms = time.time_ns() // 1_000_000 + 3_600_000
+    handle = RecallHandle(TOPIC, name, deliver_ms, _UNIQUE).encode()
+    return [[Request(Code.RECALL_MESSAGE, {"topic": TOPIC, "recallHandle": handle})]]
 
 
 def _batches(full: Full) -> list[list[Request]]:
@@ -255,15 +359,52 @@ def _send_back(full: Full) -> list[list[Request]]:
     return [[Request(Code.CONSUMER_SEND_MSG_BACK, ext)]]
 
 
+def _ends(full: Full) -> list[list[Request]]:
+    def end(half: PutResult, decision: int) -> list[Request]:
+        ext = {
+            "producerGroup": PRODUCERS, "tranStateTableOffset": str(half.queue_offset),
+            "commitLogOffset": str(half.log_offset), "commitOrRollback": str(decision),
+        }  # fmt: skip
+        return [Request(Code.END_TRANSACTION, ext)]
+
+    committed, rolled_back, _ = full.halves
+    return [end(committed, 8), end(rolled_back, 12)]
+
+
+def _resumed(full: Full) -> list[list[Request]]:
+    host = bytes((127, 0, 0, 1, 0, 0, 0, 7))
+    ext = {"msgId": offset_msg_id(host, full.halves[2].log_offset)}
+    return [[Request(Code.RESUME_CHECK_HALF_MESSAGE, ext)]]
+
+
+def _expression(full: Full, number: int = 0) -> str:
+    """As many comparisons as may be, none of which any message meets; `number` tells it from
+    others."""
+    count = (full.most(SETTINGS["max_sql_nodes"]) - 1) // 3
+    text = " OR ".join([f"k{one} = {number}" for one in range(count)])
+    return text[: full.most(SETTINGS["max_sql_chars"])]
+
+
+def _listed(full: Full) -> str:
+    """As many values as have room."""
+    values = ",".join(["''"] * ((full.most(SETTINGS["max_sql_chars"]) - len("k IN ()")) // 3))
+    return f"k IN ({values})"
+
+
 def _pulls(code: int) -> Inputs:
     def inputs(full: Full) -> list[list[Request]]:
         ext = {**_fields(code), "maxMsgNums": str(SETTINGS["transfer_count_bulk"])}
         ext["subscription"] = "*"
         tags = "||".join(f"{number:x}" for number in _many(full, HEADER, 6))
+        sql = {**ext, "expressionType": "SQL92"}
         return [
             [Request(code, {**ext, "maxMsgBytes": str(4 * MIB)})],
             [Request(code, {**ext, "subscription": tags}, answer=20)],
             [Request(code, {**ext, "queueId": "1"})],
+            *[
+                [Request(code, {**sql, "subscription": text}, answer=20)]
+                for text in (_expression(full), _listed(full))
+            ],
         ]
 
     return inputs
@@ -300,7 +441,8 @@ def _cut(full: Full, entries: list[Any]) -> list[Any]:
 
 
 def _heartbeats(full: Full) -> list[list[Request]]:
-    """Of many producers; of many groups, each with some topics; with many tags."""
+    """Of many producers; of many groups, each with some topics; with many tags; with many
+    expressions."""
     most = full.most(LIST)
     producers = [{"groupName": f"P{number}"} for number in range(most)]
     # So many topics of each, and tags of each topic, that a body has room for as many as may be.
@@ -313,6 +455,21 @@ def _heartbeats(full: Full) -> list[list[Request]]:
         {"clientID": "c2", "producerDataSet": [], "consumerDataSet": _cut(full, groups)},
         {"clientID": "c3", "producerDataSet": [], "consumerDataSet": tags},
     ]
+    chosen = [
+        {
+            **_subscription(name, 0),
+            "expressionType": "SQL92",
+            "subString": _expression(full, number),
+        }
+        for number, name in enumerate(full.topics[:most])
+    ]
+    bodies.append(
+        {
+            "clientID": "c5",
+            "producerDataSet": [],
+            "consumerDataSet": [_consumer("SG", _cut(full, chosen))],
+        }
+    )
     return [[Request(Code.HEART_BEAT, {}, body)] for body in (*map(_json, bodies), _odd(full))]
 
 
@@ -334,8 +491,15 @@ def _unregistered(full: Full) -> list[list[Request]]:
 
 def _checked_config(full: Full) -> list[list[Request]]:
     subscription = _subscription(TOPIC, full.most(LIST))
-    body = _json({"clientId": "c1", "group": GROUP, "subscriptionData": subscription})
-    return [[Request(Code.CHECK_CLIENT_CONFIG, {}, body)]]
+    asked = [
+        subscription,
+        *[
+            {**subscription, "tagsSet": [], "expressionType": "SQL92", "subString": text}
+            for text in (_expression(full), _listed(full))
+        ],
+    ]
+    bodies = [_json({"clientId": "c1", "group": GROUP, "subscriptionData": one}) for one in asked]
+    return [[Request(Code.CHECK_CLIENT_CONFIG, {}, body)] for body in bodies]
 
 
 def _locks(code: int) -> Inputs:
@@ -355,6 +519,20 @@ def _locks(code: int) -> Inputs:
 
 def _asked(code: int, *exts: dict[str, str]) -> Inputs:
     return lambda _full: [[Request(code, ext)] for ext in exts]
+
+
+def _of_a_member(code: int) -> Inputs:
+    """Of the member that is found last, with as many fields as a header may have, about the largest
+    message, which is answered with as much as an answer holds."""
+
+    def inputs(full: Full) -> list[list[Request]]:
+        ext = {
+            "consumerGroup": GROUP, "clientId": f"client{len(full.connections) - 1}",
+            "msgId": offset_msg_id(HOST, full.large), "more": "x" * full.most(HEADER),
+        }  # fmt: skip
+        return [[Request(code, ext)]]
+
+    return inputs
 
 
 def _created_topic(full: Full) -> list[list[Request]]:
@@ -417,7 +595,12 @@ BROKER: dict[int, Inputs] = {
     Code.SEND_MESSAGE: _sends(Code.SEND_MESSAGE),
     Code.SEND_MESSAGE_V2: _sends(Code.SEND_MESSAGE_V2),
     Code.SEND_BATCH_MESSAGE: _batches,
+    Code.SEND_REPLY_MESSAGE: _replies(Code.SEND_REPLY_MESSAGE),
+    Code.SEND_REPLY_MESSAGE_V2: _replies(Code.SEND_REPLY_MESSAGE_V2),
+    Code.RECALL_MESSAGE: _recalls,
     Code.CONSUMER_SEND_MSG_BACK: _send_back,
+    Code.END_TRANSACTION: _ends,
+    Code.RESUME_CHECK_HALF_MESSAGE: _resumed,
     Code.PULL_MESSAGE: _pulls(Code.PULL_MESSAGE),
     Code.LITE_PULL_MESSAGE: _pulls(Code.LITE_PULL_MESSAGE),
     Code.QUERY_MESSAGE: _plain(Code.QUERY_MESSAGE),
@@ -457,6 +640,31 @@ BROKER: dict[int, Inputs] = {
     Code.GET_CONSUMER_LIST_BY_GROUP: _plain(Code.GET_CONSUMER_LIST_BY_GROUP),
     Code.LOCK_BATCH_MQ: _locks(Code.LOCK_BATCH_MQ),
     Code.UNLOCK_BATCH_MQ: _locks(Code.UNLOCK_BATCH_MQ),
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: _asked(
+        Code.INVOKE_BROKER_TO_RESET_OFFSET,
+        {"topic": WIDE, "group": GROUP, "timestamp": "1", "isForce": "true"},
+    ),
+    Code.QUERY_CONSUME_TIME_SPAN: _asked(
+        Code.QUERY_CONSUME_TIME_SPAN, {"topic": WIDE, "group": GROUP}
+    ),
+    Code.QUERY_CORRECTION_OFFSET: _asked(
+        Code.QUERY_CORRECTION_OFFSET,
+        {"topic": WIDE, "compareGroup": GROUP},
+        {"topic": ONE, "compareGroup": GROUP},
+    ),
+    Code.CLONE_GROUP_OFFSET: _asked(
+        Code.CLONE_GROUP_OFFSET,
+        {"srcGroup": GROUP, "destGroup": "G0", "offline": "true"},
+    ),
+    Code.QUERY_CONSUME_QUEUE: _asked(
+        Code.QUERY_CONSUME_QUEUE,
+        {"topic": TOPIC, "count": "1000000", "consumerGroup": GROUP},
+    ),
+    Code.GET_CONSUMER_RUNNING_INFO: _of_a_member(Code.GET_CONSUMER_RUNNING_INFO),
+    Code.CONSUME_MESSAGE_DIRECTLY: _of_a_member(Code.CONSUME_MESSAGE_DIRECTLY),
+    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _asked(
+        Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": TOPIC, "group": GROUP}
+    ),
     Code.STAGE_CAPABILITY: _plain(Code.STAGE_CAPABILITY),
     Code.STAGE_CHUNK: _chunks,
     Code.STAGE_INTENT: _intents,

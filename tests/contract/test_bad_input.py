@@ -145,6 +145,21 @@ async def test_a_pull_that_the_limit_of_groups_stops_says_so() -> None:
         wire.caller.close()
 
 
+async def test_a_broker_that_takes_no_messages_takes_none_back(tmp_path: Path) -> None:
+    with aerobee.testing.broker(store_path=str(tmp_path)) as broker:
+        wire = await Wire.to(broker.broker)
+        await wire.send("T")
+        wire.caller.close()
+    with aerobee.testing.broker(store_path=str(tmp_path), broker_permission=4) as drained:
+        wire = await Wire.to(drained.broker)
+        before = await stored(wire)
+        back = {"group": "g", "offset": 0, "delayLevel": 0}
+        answer = await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+        refused(answer, ResponseCode.NO_PERMISSION, drained.broker, "brokerPermission")
+        assert await stored(wire) == before
+        wire.caller.close()
+
+
 async def test_a_message_too_large_is_illegal(strict: RunningBroker) -> None:
     wire = await Wire.to(strict.broker)
     before = await stored(wire)
@@ -195,10 +210,42 @@ async def test_a_broken_batch_is_refused_whole(wire: Wire, body: bytes) -> None:
     assert await stored(wire) == before
 
 
-async def test_what_is_not_served_yet_is_refused_not_served_wrongly(wire: Wire) -> None:
+@pytest.mark.parametrize(
+    ("properties", "word"),
+    [
+        ("TRAN_MSG\x01true", "PGROUP"),
+        ("TRAN_MSG\x01true\x02PGROUP\x01PG\x02DELAY\x013", "DELAY"),
+        ("TRAN_MSG\x01true\x02PGROUP\x01PG\x02TIMER_DELAY_SEC\x0130", "TIMER_DELAY_SEC"),
+        ("TRAN_MSG\x01true\x02PGROUP\x01PG\x02a\x01" + "x" * 32_600, "32"),
+    ],
+)
+async def test_a_transaction_that_nobody_could_end_is_refused(
+    wire: Wire, properties: str, word: str
+) -> None:
+    await wire.send("Half")
     before = await stored(wire)
-    half = await wire.send("Half", properties="TRAN_MSG\x01true\x02PGROUP\x01PG")
-    refused(half, ResponseCode.NO_PERMISSION, "transaction")
+    half = await wire.send("Half", properties=properties)
+    refused(half, ResponseCode.MESSAGE_ILLEGAL, "transactional", word)
+    batch = encode_batch([BatchItem(0, b"x", b"")])
+    halves = await wire.send("Half", batch, batch=True, properties=properties)
+    refused(halves, ResponseCode.MESSAGE_ILLEGAL, "batch")
+    assert await stored(wire) == before
+
+
+@pytest.mark.parametrize(
+    "properties",
+    ["TRAN_MSG\x01true\x02PGROUP\x01PG", "TIMER_DELAY_SEC\x013600"],
+    ids=["half", "time"],
+)
+async def test_what_is_not_delivered_yet_cannot_be_given_back(wire: Wire, properties: str) -> None:
+    await wire.send("Waits")
+    sent = await wire.send("Waits", properties=properties)
+    assert sent.code == 0, sent.remark
+    before = await stored(wire)
+    log_offset = int(sent.ext["msgId"][-16:], 16)
+    back = {"group": "CG", "offset": log_offset, "delayLevel": 1}
+    answer = await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+    refused(answer, ResponseCode.SYSTEM_ERROR, str(log_offset), "no consumer has had it")
     assert await stored(wire) == before
 
 
@@ -240,7 +287,7 @@ async def test_an_unknown_code_is_not_supported(wire: Wire) -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (37, "END_TRANSACTION (transactions) is not served by this version"),
+        (25, "UPDATE_BROKER_CONFIG (changing settings from afar) is not served by this version"),
         (50, "UPDATE_AND_CREATE_ACL_CONFIG (access control) is not served by this version"),
         (200_050, "POP_MESSAGE (POP consumption of RocketMQ 5) is not served by this version"),
         (105, "GET_ROUTEINFO_BY_TOPIC is for a name server, and this is a broker's port"),
@@ -256,13 +303,47 @@ async def test_a_refusal_names_the_feature_that_is_missing(
 
 
 async def test_every_known_code_is_served_or_has_its_feature(wire: Wire) -> None:
-    # Brokers of 4.9 have no handler for these either; 40 goes from broker to client.
-    of_nobody = {13, 22, 23, 27, 40, 209, 210, 211, 213, 214}
+    # Brokers of 4.9 have no handler for these either; 39 and 40 go from broker to client.
+    of_nobody = {13, 22, 23, 27, 39, 40, 209, 210, 211, 213, 214}
     unserved = set()
     for code in RequestCode:
         if (await wire.call(code)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             unserved.add(int(code))
     assert unserved == set(FEATURES) | TO_NAME_SERVERS | of_nobody
+
+
+_REPLY = {
+    "producerGroup": "PG", "topic": "DefaultCluster_REPLY_TOPIC", "defaultTopic": "TBW102",
+    "defaultTopicQueueNums": 4, "queueId": 0, "sysFlag": 0, "bornTimestamp": 1, "flag": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "words"),
+    [
+        ({}, 1, "REPLY_TO_CLIENT"),
+        ({"properties": "REPLY_TO_CLIENT\x01nobody\x02"}, 1, "channel of <nobody> not found"),
+        ({"queueId": 9}, 1, "queueId[9]"),
+        ({"topic": "SCHEDULE_TOPIC_XXXX"}, 16, "forbidden"),
+        ({"topic": "a.b"}, 1, "characters"),
+        ({"topic": "Unknown", "defaultTopic": "NONE"}, 17, "not exist"),
+        ({"bornTimestamp": "x"}, 1, "bornTimestamp"),
+    ],
+)
+async def test_a_reply_that_cannot_be_pushed_says_why(
+    wire: Wire, more: dict[str, Any], code: int, words: str
+) -> None:
+    answer = await wire.call(RequestCode.SEND_REPLY_MESSAGE, {**_REPLY, **more}, b"reply")
+    refused(answer, code, words)
+
+
+async def test_a_reply_over_the_limit_is_illegal_and_goes_to_nobody(strict: RunningBroker) -> None:
+    wire = await Wire.to(strict.broker)
+    before = await stored(wire)
+    answer = await wire.call(RequestCode.SEND_REPLY_MESSAGE, _REPLY, bytes(4097))
+    refused(answer, ResponseCode.MESSAGE_ILLEGAL, "4097", "maxMessageSize")
+    assert await stored(wire) == before
+    wire.caller.close()
 
 
 async def test_an_illegal_group_name_is_refused(wire: Wire) -> None:
@@ -293,10 +374,17 @@ async def test_a_broken_heartbeat_is_refused(wire: Wire, body: bytes) -> None:
     assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_an_sql_pull_says_that_it_is_not_supported(wire: Wire) -> None:
+async def test_a_wrong_expression_in_a_pull_is_refused_with_its_place(wire: Wire) -> None:
     await wire.send("Sql")
-    pulled = await wire.pull("Sql", expressionType="SQL92", subscription="a > 1")
-    refused(pulled, ResponseCode.SYSTEM_ERROR, "SQL92")
+    for kind, expression, why in (
+        ("SQL92", "a >> 1", "at character 4"),
+        ("SQL92", "a = 1 AND b > 'x'", "at character 15"),
+        ("SQL92", "", "empty"),
+        ("SQL92", "x" * 9_000, "limits.max_sql_chars"),
+        ("CEL", "a", "TAG or SQL92"),
+    ):
+        pulled = await wire.pull("Sql", expressionType=kind, subscription=expression)
+        refused(pulled, ResponseCode.SUBSCRIPTION_PARSE_FAILED, why)
 
 
 # --- frames ---------------------------------------------------------------------------------------

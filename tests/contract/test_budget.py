@@ -28,6 +28,7 @@ from unittest.mock import patch
 import pytest
 
 from aerobee.broker import workers
+from aerobee.broker.requests import consumers, replies
 from aerobee.broker.router import Handler
 from aerobee.broker.scheduler import Scheduler
 from aerobee.broker.tables.state_file import JsonStateFile
@@ -80,6 +81,8 @@ EXCEPTIONS: dict[tuple[str, int], Known] = {
     ("broker", Code.HEART_BEAT): Known(3, "a group's subscriptions, 1,000 here, are noted at once"),
     ("broker", Code.SEND_MESSAGE): Known(28, _KEYS),
     ("broker", Code.SEND_MESSAGE_V2): Known(28, _KEYS),
+    ("broker", Code.SEND_REPLY_MESSAGE): Known(28, _KEYS),
+    ("broker", Code.SEND_REPLY_MESSAGE_V2): Known(28, _KEYS),
     ("broker", Code.SEND_BATCH_MESSAGE): Known(
         60, "a batch, of 190,000 empty messages here, is appended at once, or not at all"
     ),
@@ -219,6 +222,10 @@ def _by_themselves() -> Iterator[None]:
         patch.object(log, "level", logging.INFO),
         patch.object(Scheduler, "every", lambda *_arguments, **_options: None),
         patch.object(ConnectionSet, "_sweep", lambda _connections: None),
+        # The members of groups answer, however slow the machine.
+        patch.object(consumers, "STATUS_S", 1e6),
+        patch.object(consumers, "PASS_ON_S", 1e6),
+        patch.object(replies, "PUSH_S", 1e6),
     ):
         yield
 

@@ -19,6 +19,8 @@ import pytest
 import aerobee.testing
 from aerobee.client import (
     Admin,
+    BadMessage,
+    CallTimeout,
     ClientError,
     ClientOptions,
     Consumed,
@@ -33,7 +35,9 @@ from aerobee.client import (
     PushConsumer,
     PushOptions,
     ReceivedMessage,
+    SendFailed,
     SendStatus,
+    reply_to,
 )
 from aerobee.client.consuming.puller import PullStatus
 from aerobee.client.errors import NoRoute, PeerFailed, RequestRefused
@@ -263,6 +267,108 @@ async def test_a_group_gets_every_message_once(topic, producer, consume, group, 
     await eventually(lambda: len(seen.messages) >= 1000)
     assert seen.bodies == {b"%d" % number for number in range(1000)}
     assert len(seen.messages) == 1000
+
+
+async def answered_by(consume, group: str, topic: str, replier: Producer) -> None:
+    """A member of the group that answers each request with its body, doubled."""
+
+    async def answer(messages: list[ReceivedMessage]) -> None:
+        for message in messages:
+            reply = reply_to(message, message.body * 2, properties={"Seen": message.msg_id})
+            assert (await replier.send(reply)).status is SendStatus.OK
+
+    await consume(group, topic, answer)
+
+
+@pytest.mark.parametrize("size", [3, 100_000], ids=["plain", "compressed"])
+async def test_a_request_gets_the_reply_of_its_consumer(
+    topic, target, producer, consume, group, size
+) -> None:
+    async with Producer(target.name_server, "repliers") as replier:
+        await answered_by(consume, group, topic, replier)
+        asked = [Message(topic, b"%d" % number * size) for number in range(5)]
+        replies = await asyncio.gather(
+            *(producer.request(message, timeout_s=30) for message in asked)
+        )
+    assert [reply.body for reply in replies] == [message.body * 2 for message in asked]
+    assert len({reply.properties["Seen"] for reply in replies}) == 5
+    assert all(int(reply.properties["ARRIVE_TIME"]) > 0 for reply in replies)
+
+
+async def test_a_request_that_nobody_answers_ends_in_time(topic, producer, puller) -> None:
+    with pytest.raises(CallTimeout, match=r"no reply to a request .* it was stored as"):
+        await producer.request(Message(topic, b"anybody there?"), timeout_s=0.7)
+    (queue,) = [one for one in await puller.queues(topic) if await puller.max_offset(one)]
+    (message,) = (await puller.pull(queue, 0)).messages
+    assert message.properties["TTL"] == "700"
+    reply = reply_to(message, b"late")
+    # It is still known and takes the reply, for which nobody waits.
+    assert (await producer.send(reply)).status is SendStatus.OK
+
+
+async def test_a_reply_to_a_client_that_has_gone_says_so(topic, target, producer, puller) -> None:
+    async with Producer(target.name_server, "leaving") as asking:
+        with pytest.raises(CallTimeout):
+            await asking.request(Message(topic, b"gone"), timeout_s=0.3)
+    (queue,) = [one for one in await puller.queues(topic) if await puller.max_offset(one)]
+    (message,) = (await puller.pull(queue, 0)).messages
+    with pytest.raises(SendFailed, match=r"channel of .* not found"):
+        await producer.send(reply_to(message, b"too late"))
+
+
+async def test_what_asks_for_no_reply_gets_none(topic, producer, puller) -> None:
+    await producer.send(Message(topic, b"no question"))
+    (queue,) = [one for one in await puller.queues(topic) if await puller.max_offset(one)]
+    (message,) = (await puller.pull(queue, 0)).messages
+    with pytest.raises(BadMessage, match="asks for no reply"):
+        reply_to(message, b"an answer")
+
+
+def fields_of(messages: list[ReceivedMessage]) -> list[list[str]]:
+    """The records of trace in these messages, field by field."""
+    text = b"".join(message.body for message in messages).decode()
+    return [record.split("\x01") for record in text.split("\x02") if record]
+
+
+async def test_sending_and_consuming_are_traced_as_java_clients_do(
+    topic, target, admin, consume, group, puller
+) -> None:
+    trace_topic = await create(admin, f"trace-{next(_counter)}")
+    seen = Seen(fail=lambda message: message.body == b"fails" and not message.reconsume_times)
+    tracing = {"trace": True, "trace_topic": trace_topic}
+    consumer = await consume(group, topic, seen, **tracing)
+    options = ProducerOptions(send_timeout_s=10, **tracing)
+    async with Producer(target.name_server, "traced", options) as producer:
+        sent = await producer.send(Message(topic, b"works", "A", ("key-1", "key-2")))
+        failing = await producer.send(Message(topic, b"fails"))
+        delayed = await producer.send(Message(topic, b"later", delay_level=1))
+        await eventually(lambda: len(seen.messages) >= 3 and bool(seen.refused), 60)
+    await consumer.close()
+
+    async def told() -> list[ReceivedMessage]:
+        queues = await puller.queues(trace_topic)
+        return [message for queue in queues for message in (await puller.pull(queue, 0)).messages]
+
+    messages = await told()
+    records = fields_of(messages)
+    (first,) = [one for one in records if one[0] == "Pub" and one[5] == sent.msg_id]
+    assert first[2:5] == ["DefaultRegion", "traced", topic]
+    assert first[6:10] == ["A", "key-1 key-2", target.address, "5"]
+    assert first[11:] == ["0", sent.offset_msg_id, "true"]
+    (later,) = [one for one in records if one[0] == "Pub" and one[5] == delayed.msg_id]
+    assert (later[6], later[7], later[11]) == ("null", "null", "3")
+    before = {one[4]: one for one in records if one[0] == "SubBefore"}
+    after = {one[1]: one for one in records if one[0] == "SubAfter"}
+    assert set(before) == set(after)
+    tries = [
+        (one[6], after[request][4], after[request][6])
+        for request, one in before.items()
+        if one[5] == failing.msg_id
+    ]
+    assert sorted(tries) == [("0", "false", "4"), ("1", "true", "0")]
+    assert all(one[8] == group for one in after.values())
+    # They are found by the ids and keys of what they are about.
+    assert any({sent.msg_id, "key-1", "key-2"} <= set(message.keys) for message in messages)
 
 
 async def test_only_messages_with_the_tags_come(topic, producer, consume, group) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from aerobee.broker.requests import consumers
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.message.ids import parse_offset_msg_id
 from aerobee.protocol.message.record import decode_records
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import Wire
+from tests.contract.members import Member, saying, silent
 
 WITH_METRICS = True
 
@@ -103,11 +105,11 @@ async def test_an_unsupported_request_code_is_logged_once(
     wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "aerobee.broker")
-    for code in (222, 222, 60_001):
+    for code in (50, 50, 60_001):
         assert (await wire.call(code)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     lines = logged(caplog, "request code not supported")
     assert [line.rsplit(":", 1)[0] for line in lines] == [
-        f"request code not supported code={code} peer=127.0.0.1" for code in (222, 60_001)
+        f"request code not supported code={code} peer=127.0.0.1" for code in (50, 60_001)
     ]
 
 
@@ -118,3 +120,27 @@ async def test_so_many_unsupported_codes_are_logged_and_no_more(
     for code in range(20_000, 20_200):
         await wire.call(code)
     assert 0 < len(logged(caplog, "request code not supported")) <= 100
+
+
+async def test_what_clients_are_asked_is_counted_by_how_it_ended(
+    wire: Wire, running: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "PASS_ON_S", 0.05)
+    code = RequestCode.GET_CONSUMER_RUNNING_INFO
+    ext = {"consumerGroup": "Counted", "clientId": "c1"}
+    member = await Member.join(running.broker, "Counted", answers=saying({}))
+    assert (await wire.call(code, ext)).code == ResponseCode.SUCCESS
+    member.answers = saying(code=31_999)
+    assert (await wire.call(code, ext)).code == 31_999
+    member.answers = silent
+    assert (await wire.call(code, ext)).code == ResponseCode.CONSUME_MSG_TIMEOUT
+    labels = {"request_code": "get_consumer_running_info"}
+    for result in ("answered", "refused", "timed_out"):
+        name = "aerobee_client_call_seconds_count"
+        assert count(running, name, **labels, result=result) == 1
+    assert count(running, "aerobee_client_calls_waiting") == 0
+    # A code of the client's own making makes no series.
+    for response, times in (("success", 1), ("system_error", 1), ("consume_msg_timeout", 1)):
+        name = "rocketmq_rpc_latency_milliseconds_count"
+        assert count(running, name, **labels, response_code=response) == times
+    member.close()

@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import aerobee.testing
 from aerobee.client import Message
-from aerobee.client.blocking import Producer
+from aerobee.client.blocking import Producer, PullConsumer
 from aerobee.config.model import BY_NAME
 from aerobee.testing import RunningBroker
 from tests.service.kit import wait_until
@@ -49,6 +51,19 @@ def test_what_produce_sends_consume_prints_and_leaves_cleanly(
         f"hello {number}" for number in range(10)
     }
     assert (consume.returncode, out.startswith("left the group"), err) == (0, True, "")
+
+
+def test_what_transact_commits_is_delivered(
+    aerobee_broker: RunningBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCOUNTS", str(tmp_path / "accounts.db"))
+    transact = start("transact.py", aerobee_broker)
+    out, err = transact.communicate(timeout=30)
+    assert (transact.returncode, err) == (0, "")
+    assert [line.split()[:2] for line in out.splitlines()] == [["COMMIT", "True"]] * 10
+    with PullConsumer(aerobee_broker.name_server) as consumer:
+        ends = [consumer.max_offset(queue) for queue in consumer.queues("paid")]
+    assert sum(ends) == 10
 
 
 def test_without_a_broker_there_is_one_error_and_what_to_do() -> None:

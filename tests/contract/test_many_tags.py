@@ -48,7 +48,7 @@ async def test_many_separators_and_another_language_are_refused_as_by_a_short_pu
     wire: Wire,
 ) -> None:
     await send(wire, "Refused", "A")
-    for more in ({"subscription": "||"}, {"expressionType": "SQL92", "subscription": "a"}):
+    for more in ({"subscription": "||"}, {"expressionType": "CEL", "subscription": "a"}):
         short = await wire.pull("Refused", **more)
         more["subscription"] *= 5_000
         long = await wire.pull("Refused", **more)

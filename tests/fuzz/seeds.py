@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 import zlib
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from aerobee.protocol.headers.stages import (
     stage_checksum,
 )
 from aerobee.protocol.message.batch import BatchItem, encode_batch
+from aerobee.protocol.message.recall import RecallHandle
 
 TOPIC, GROUP, CLIENT = "Orders", "CG", "127.0.0.1@7"
 BROKER, CLUSTER, ADDRESS = "fuzzed", "DefaultCluster", "127.0.0.1:10911"
@@ -40,6 +42,7 @@ def _json(value: Any) -> bytes:
 
 
 _PROPERTIES = "UNIQ_KEY\x01U1\x02KEYS\x01k1 k2\x02TAGS\x01t1\x02WAIT\x01true\x02"
+_HALF = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0130\x02"
 _BATCH = encode_batch(
     [BatchItem(0, b"first", b"TAGS\x01a\x02"), BatchItem(1, b"second" * 9, b"KEYS\x01k\x02")]
 )
@@ -57,6 +60,11 @@ _PULL = {
 }  # fmt: skip
 _QUEUE = {"topic": TOPIC, "queueId": "0"}
 _OFFSET = {"consumerGroup": GROUP, **_QUEUE}
+_REPLY = f"REPLY_TO_CLIENT\x01{CLIENT}\x02CORRELATION_ID\x011\x02MSG_TYPE\x01reply\x02"
+_HANDLE = RecallHandle(
+    TOPIC, BROKER, time.time_ns() // 1_000_000 + 30 * 86_400_000, "A" * 32
+).encode()
+_MEMBER = {"consumerGroup": GROUP, "clientId": CLIENT}
 _SUBSCRIPTION = {
     "topic": TOPIC, "subString": "t1 || t2", "tagsSet": ["t1", "t2"], "codeSet": [3645, 3646],
     "subVersion": 1, "classFilterMode": False, "expressionType": "TAG",
@@ -116,15 +124,30 @@ _PARTS = encode_parts([StagePart(BROKER, 0, STAGE, 1, 2, stage_checksum([chunk_c
 
 BROKER_SEEDS: tuple[Seed, ...] = (
     Seed(Code.HEART_BEAT, {}, _json(_HEARTBEAT)),
+    # The first message of the log, so that it is known where it lies.
+    Seed(Code.SEND_MESSAGE_V2, {**_SEND_V2, "i": _PROPERTIES + _HALF}, b"half"),
+    Seed(Code.RESUME_CHECK_HALF_MESSAGE, {"msgId": "7F00000100002A9F" + "0" * 16}),
+    Seed(
+        Code.END_TRANSACTION,
+        {
+            "producerGroup": "PG", "tranStateTableOffset": "0", "commitLogOffset": "0",
+            "commitOrRollback": "8", "fromTransactionCheck": "false", "msgId": "U1",
+            "transactionId": "U1",
+        },
+    ),
     Seed(Code.SEND_MESSAGE, _SEND, b"hello"),
     Seed(Code.SEND_MESSAGE_V2, _SEND_V2, b"hello"),
     Seed(Code.SEND_MESSAGE_V2, {**_SEND_V2, "e": "1", "i": _PROPERTIES + "DELAY\x013\x02"}, b"d"),
     Seed(Code.SEND_BATCH_MESSAGE, {**_SEND_V2, "m": "true"}, _BATCH),
     Seed(Code.SEND_MESSAGE, {**_SEND, "batch": "true"}, _BATCH),
+    Seed(Code.RECALL_MESSAGE, {"topic": TOPIC, "recallHandle": _HANDLE, "producerGroup": "PG"}),
+    Seed(Code.SEND_REPLY_MESSAGE, {**_SEND, "properties": _REPLY}, b"reply"),
+    Seed(Code.SEND_REPLY_MESSAGE_V2, {**_SEND_V2, "i": _REPLY}, b"reply"),
     Seed(
         Code.CONSUMER_SEND_MSG_BACK,
         {
-            "offset": "0", "group": GROUP, "delayLevel": "0", "originMsgId": "U1",
+            # Behind the half message, its copy, and what its commit has stored.
+            "offset": "1114", "group": GROUP, "delayLevel": "0", "originMsgId": "U1",
             "originTopic": TOPIC, "unitMode": "false", "maxReconsumeTimes": "3",
         },
     ),
@@ -145,6 +168,10 @@ BROKER_SEEDS: tuple[Seed, ...] = (
     Seed(Code.VIEW_MESSAGE_BY_ID, {"offset": "0"}),
     Seed(Code.QUERY_CONSUMER_OFFSET, _OFFSET),
     Seed(Code.UPDATE_CONSUMER_OFFSET, {**_OFFSET, "commitOffset": "1"}),
+    *(
+        Seed(Code.UPDATE_CONSUMER_OFFSET, {**_OFFSET, "queueId": queue_id, "commitOffset": "0"})
+        for queue_id in "123"
+    ),
     Seed(Code.GET_MAX_OFFSET, _QUEUE),
     Seed(Code.GET_MIN_OFFSET, _QUEUE),
     Seed(Code.GET_EARLIEST_MSG_STORETIME, _QUEUE),
@@ -189,6 +216,32 @@ BROKER_SEEDS: tuple[Seed, ...] = (
     Seed(Code.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": GROUP}),
     Seed(Code.LOCK_BATCH_MQ, {}, _json(_LOCK)),
     Seed(Code.UNLOCK_BATCH_MQ, {}, _json(_LOCK)),
+    Seed(
+        Code.INVOKE_BROKER_TO_RESET_OFFSET,
+        {"topic": TOPIC, "group": GROUP, "timestamp": "1700000000000", "isForce": "true"},
+    ),
+    Seed(Code.QUERY_CONSUME_TIME_SPAN, {"topic": TOPIC, "group": GROUP}),
+    Seed(
+        Code.QUERY_CORRECTION_OFFSET,
+        {"topic": TOPIC, "compareGroup": GROUP, "filterGroups": "G1,G2"},
+    ),
+    Seed(
+        Code.CLONE_GROUP_OFFSET,
+        {"srcGroup": GROUP, "destGroup": "Cloned", "topic": TOPIC, "offline": "true"},
+    ),
+    Seed(
+        Code.QUERY_CONSUME_QUEUE,
+        {"topic": TOPIC, "queueId": "0", "index": "0", "count": "8", "consumerGroup": GROUP},
+    ),
+    Seed(Code.GET_CONSUMER_RUNNING_INFO, {**_MEMBER, "jstackEnable": "false"}),
+    Seed(
+        Code.CONSUME_MESSAGE_DIRECTLY,
+        {**_MEMBER, "msgId": "7F00000100002A9F0000000000000000", "brokerName": BROKER},
+    ),
+    Seed(
+        Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+        {"topic": TOPIC, "group": GROUP, "clientAddr": ""},
+    ),
     Seed(Code.STAGE_CAPABILITY, {}),
     Seed(
         Code.STAGE_CHUNK,

@@ -47,8 +47,18 @@ LIMITS: dict[str, Any] = {
     "commit_log_segment_bytes": 1 << 22,
 }
 PIECE = 65_536
-#: The answer may come when a worker, or a batch of another's, is done.
-_LATE = {RequestCode.STAGE_INTENT, RequestCode.STAGE_STATUS}
+#: What is said to a client that asked is stored, whether or not that takes it.
+_REPLIES = {RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
+#: The answer may come when a worker, or a batch of another's, is done, or when a client that was
+#: asked has had its time.
+_LATE = {
+    RequestCode.STAGE_INTENT,
+    RequestCode.STAGE_STATUS,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+    *_REPLIES,
+}
 _SETTLE_S = 10.0
 #: What requests put into the log beside their own message: an event of an offset that was moved,
 #: a message that a job has staged, or one whose time has come.
@@ -327,7 +337,7 @@ class Judge:
         """Whether no request of the input was carried out, as far as its sender was told."""
         whole = self._decoder()
         asked = whole.feed(heard.data)
-        if any(one.flag & 2 for one in asked):
+        if any(one.flag & 2 or one.code in _REPLIES for one in asked):
             return False
         codes = {one.code for one in heard.answers}
         return not codes & {0, 10, 11, 12, _MOVED}

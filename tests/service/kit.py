@@ -179,11 +179,12 @@ class Wire:
             self._answers.extend(self._decoder.feed(data))
         return self._answers.popleft()
 
-    def send_message(self, topic: str, body: bytes) -> Command:
+    def send_message(self, topic: str, body: bytes, **properties: str) -> Command:
         """SEND_MESSAGE_V2 into queue 0, creating the topic (protocol/WIRE.md 3.1)."""
+        text = "\x02".join(f"{name}\x01{value}" for name, value in properties.items())
         ext = {
             "a": "service-test", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0",
-            "g": str(time.time_ns() // 1_000_000), "h": "0", "i": "", "j": "0", "k": "false",
+            "g": str(time.time_ns() // 1_000_000), "h": "0", "i": text, "j": "0", "k": "false",
             "l": "0", "m": "false",
         }  # fmt: skip
         return self.call(310, ext, body)

@@ -20,7 +20,8 @@ from tests.ports import free_port
 from .kit import SMALL_STORE, Served, Wire, aerobee, metric, wait_until
 
 Serve = Callable[..., Served]
-SYSTEM_ERROR, TOPIC_NOT_EXIST, PULL_NOT_FOUND, GROUP_NOT_EXIST = 1, 17, 19, 26
+SYSTEM_ERROR, SYSTEM_BUSY, MESSAGE_ILLEGAL = 1, 2, 13
+TOPIC_NOT_EXIST, PULL_NOT_FOUND, GROUP_NOT_EXIST = 17, 19, 26
 IDS_CHANGED = 40
 # What the tests below change in a running daemon, and see taking effect.
 TESTED = {
@@ -32,6 +33,16 @@ TESTED = {
     "limits.held_pulls",
     "limits.held_pull_bytes",
     "limits.client_bytes",
+    "limits.max_sql_chars",
+    "limits.max_sql_depth",
+    "limits.max_sql_nodes",
+    "limits.sql_filter_bytes",
+    "limits.pending_transactions",
+    "limits.timer_messages",
+    "limits.timer_recalls",
+    "delivery.timer_enabled",
+    "delivery.timer_max_delay_seconds",
+    "delivery.timer_roll_window_seconds",
     "topics.auto_create_per_minute",
     "retention.hours",
     "retention.delete_hours",
@@ -158,6 +169,91 @@ def test_limit_of_bytes_of_clients_changes(serve: Serve, tmp_path: Path) -> None
         assert [wire.answer().code, wire.answer().code] == [IDS_CHANGED, 0]
         assert 0.1 < metric(broker.daemon, used) < 1
     wait_until(lambda: metric(broker.daemon, used) == 0, "the client has left")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expression"),
+    [
+        ("max_sql_chars = 64", "max_sql_chars = 8192", " OR ".join(["a IS NULL"] * 9)),
+        ("max_sql_depth = 1", "max_sql_depth = 64", "NOT (NOT (a IS NULL))"),
+        ("max_sql_nodes = 1", "max_sql_nodes = 512", "a IS NULL OR b IS NULL"),
+    ],
+)
+def test_limits_of_expressions_change(
+    serve: Serve, tmp_path: Path, low: str, high: str, expression: str
+) -> None:
+    broker = Configured(serve, tmp_path, f"[limits]\n{low}\n")
+    pull = {**pull_of("g", expression), "expressionType": "SQL92"}
+    with Wire(broker.daemon.port) as wire:
+        wire.send_message("T", b"x")
+        refused = wire.call(11, pull)
+        assert (refused.code, low.split()[0] in (refused.remark or "")) == (23, True), refused
+        broker.change(f"[limits]\n{high}\n")
+        assert wire.call(11, pull).code == 0
+
+
+def test_limit_of_filters_of_groups_changes(serve: Serve, tmp_path: Path) -> None:
+    broker = Configured(serve, tmp_path, "[limits]\nsql_filter_bytes = 1048576\n")
+    subscriptions = [
+        {
+            "topic": f"T{number}", "subString": f"a = '{number}{'x' * 8_000}'", "subVersion": 1,
+            "expressionType": "SQL92",
+        }
+        for number in range(150)
+    ]  # fmt: skip
+    consumer = {"groupName": "g", "subscriptionDataSet": subscriptions}
+    body = json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode()
+    with Wire(broker.daemon.port) as wire:
+        wire.ask(34, {}, body)
+        # The group has its member and the filters for which there was room.
+        refused, joined = sorted((wire.answer(), wire.answer()), key=lambda one: one.code)
+        assert (refused.code, joined.code) == (SYSTEM_ERROR, IDS_CHANGED)
+        assert "limits.sql_filter_bytes" in (refused.remark or "")
+        broker.change("[limits]\nsql_filter_bytes = 67108864\n")
+        assert wire.call(34, {}, body).code == 0
+
+
+def test_limit_of_transactions_changes(serve: Serve, tmp_path: Path) -> None:
+    broker = Configured(serve, tmp_path, "[limits]\npending_transactions = 16\n")
+    half = {"TRAN_MSG": "true", "PGROUP": "PG"}
+    with Wire(broker.daemon.port) as wire:
+        codes = [wire.send_message("T", b"x", **half).code for _ in range(17)]
+        assert codes == [0] * 16 + [SYSTEM_BUSY]
+        broker.change("[limits]\npending_transactions = 17\n")
+        assert [wire.send_message("T", b"x", **half).code for _ in range(2)] == [0, SYSTEM_BUSY]
+
+
+def test_rules_of_times_change(serve: Serve, tmp_path: Path) -> None:
+    broker = Configured(serve, tmp_path, "[delivery]\ntimer_enabled = false\n")
+    hour = {"TIMER_DELAY_SEC": "3600", "UNIQ_KEY": "A" * 32}
+    with Wire(broker.daemon.port) as wire:
+        assert wire.send_message("T", b"x", **hour).code == MESSAGE_ILLEGAL
+        broker.change("[delivery]\ntimer_max_delay_seconds = 60\n")
+        refused = wire.send_message("T", b"x", **hour)
+        assert (refused.code, "60" in (refused.remark or "")) == (MESSAGE_ILLEGAL, True)
+        low = "[limits]\ntimer_messages = 1\ntimer_recalls = 1\n"
+        broker.change(low)
+        sent = wire.send_message("T", b"x", **hour)
+        assert sent.code == 0, sent.remark
+        full = wire.send_message("T", b"x", **hour)
+        assert full.code != 0
+        assert "limits.timer_messages" in (full.remark or "")
+        broker.change(low.replace("timer_messages = 1", "timer_messages = 100"))
+        assert wire.send_message("T", b"x", **hour).code == 0
+
+        recall = {"topic": "T", "recallHandle": sent.ext["recallHandle"]}
+        assert wire.call(370, recall).code == 0
+        assert wire.call(370, recall).code == SYSTEM_BUSY
+        broker.change("[limits]\ntimer_recalls = 9\n")
+        assert wire.call(370, recall).code == 0
+
+        # A window of two seconds has what waits longer stored again within them.
+        assert metric(broker.daemon, "aerobee_timer_rolled_messages_total") == 0
+        broker.change("[delivery]\ntimer_roll_window_seconds = 2\n")
+        assert wire.send_message("T", b"x", **hour).code == 0
+        wait_until(
+            lambda: metric(broker.daemon, "aerobee_timer_rolled_messages_total") > 0, "it rolls"
+        )
 
 
 def pull_of(group: str, tags: str, offset: int = 0) -> dict[str, str]:

@@ -15,6 +15,8 @@ ALLOWED = {
     "store/retention/forecast.py": "the hour of deletion",
     "store/stats.py": "the day that totals are of",
     "store/disk/steady_time.py": "what messages expire by, held against the monotonic clock",
+    "broker/delay/export.py": "which delay level reaches a message's time",
+    "broker/requests/progress.py": "shown to people",
     "broker/requests/runtime.py": "shown to people",
     "broker/requests/stats.py": "shown to people",
     "broker/requests/traffic.py": "shown to people",

@@ -23,6 +23,7 @@ from aerobee.protocol.message.properties import (
     PROPERTY_KEYS,
     PROPERTY_MULTI_QUEUE_OFFSET,
     PROPERTY_TAGS,
+    PROPERTY_TIMER_OUT_MS,
     PROPERTY_UNIQUE_KEY,
     decode_properties,
     further_queues,
@@ -32,8 +33,8 @@ from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
 )
-from aerobee.protocol.names import SCHEDULE_TOPIC, is_light
-from aerobee.store.queues.delay_levels import DelayLevels
+from aerobee.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_light
+from aerobee.store.queues.delay_levels import DelayLevels, out_ms
 
 #: What the reader of log files is asked for.
 RECORD_COLUMNS: Final = (
@@ -156,6 +157,12 @@ def _tags_codes(batch: pa.RecordBatch, levels: DelayLevels) -> np.ndarray:
         for row in rows.tolist():
             values = {} if delays[row] is None else {PROPERTY_DELAY: delays[row]}
             codes[row] = levels.tags_code(SCHEDULE_TOPIC, values, int(times[row]), int(codes[row]))
+    timed = pc.equal(batch.column("topic"), TIMER_TOPIC).to_numpy(zero_copy_only=False)
+    rows = np.flatnonzero(timed)
+    if len(rows):
+        times_out = properties.value(PROPERTY_TIMER_OUT_MS).to_pylist()
+        for row in rows.tolist():
+            codes[row] = out_ms({PROPERTY_TIMER_OUT_MS: times_out[row] or ""}) or codes[row]
     return codes
 
 

@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+from aerobee.broker.expressions import ExpressionLimits, Expressions
 from aerobee.broker.stats import Tally
 from aerobee.broker.tables.clients import ClientTable
+from aerobee.broker.tables.filters import FilterTable
 from aerobee.broker.tables.groups import GroupTable
 from aerobee.broker.tables.offsets import ConsumerOffsets
 from aerobee.broker.tables.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.workers import BodyReader
 from aerobee.config.model import Settings
+from aerobee.protocol.filters.bloom import BloomFilter
 from aerobee.protocol.frames.command import Command, make_request
 from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.remoting.connection import Connection
@@ -26,6 +29,7 @@ from tests.inline_loop import INLINE, drive
 
 NOW_MS = 1_700_000_000_000
 BODIES = BodyReader(INLINE)
+SQL_LIMITS = ExpressionLimits(chars=8192, depth=64, nodes=512, bytes=1 << 20)
 
 
 class Peer:
@@ -160,6 +164,14 @@ class Tables:
         )
         self.clients = ClientTable(
             self.clock, 120.0, self.warnings.bump, limit_bytes=lambda: 64 << 20
+        )
+        self.expressions = Expressions(loop, lambda: SQL_LIMITS)
+        self.filters = FilterTable(
+            JsonStateFile(folder / "consumerFilter.json"),
+            BloomFilter(20, 32),
+            lambda: NOW_MS,
+            86_400_000,
+            lambda: SQL_LIMITS.bytes,
         )
 
 

@@ -224,7 +224,7 @@ async def test_deleted_topic_is_answered_when_its_queues_are_gone(
 ) -> None:
     stats = BrokerStats()
     tables, serve = requests_of(store, tmp_path, stats)
-    made(tables.topics.create_retry("Orders", 1, 6))
+    made(tables.topics.create_retry("Orders", 1))
     fill(store, 3)
     reply = await serve(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Orders"})
     assert reply.code == ResponseCode.SUCCESS
@@ -238,11 +238,11 @@ async def test_unused_and_expired_queues_go_on_request(
     store: MessageStore, clock: Hours, tmp_path: Path
 ) -> None:
     tables, serve = requests_of(store, tmp_path, BrokerStats())
-    made(tables.topics.create_retry("Orders", 1, 6))
+    made(tables.topics.create_retry("Orders", 1))
     store.put(message(b"x", "Gone"))
     store.put(message(b"x", "Orders", 0))
     store.put(message(b"x", "Orders", 7))
-    made(tables.topics.create_retry("Filler", 1, 6))
+    made(tables.topics.create_retry("Filler", 1))
     while len(names(store)) < 3:
         store.put(message(b"x" * 300, "Filler"))
     settle(store)

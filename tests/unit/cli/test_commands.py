@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -121,6 +122,45 @@ def test_a_delayed_message_is_not_there_at_once_and_arrives(run: Run) -> None:
     assert [m["body"] for m in lines(run("message", "pull", "delayed", "--json")[1])] == [
         "in a second"
     ]
+
+
+def test_a_message_with_a_time_arrives_then_and_a_cancelled_one_does_not(run: Run) -> None:
+    assert run("message", "send", "Timed", "soon", "--delay", "2s")[0] == 0
+    (sent,) = lines(run("message", "send", "Timed", "never", "--delay", "1.9", "--json")[1])
+    code, out, _ = run("message", "cancel", "Timed", sent["recall_handle"], "--json")
+    assert (code, json.loads(out)["msg_id"]) == (0, sent["msg_id"])
+    out = run("message", "tail", "Timed", "--from", "earliest", "--count", "1", "--json")[1]
+    (message,) = lines(out)
+    assert message["body"] == "soon"
+    assert len(lines(run("message", "pull", "Timed", "--json")[1])) == 1
+
+
+def test_a_message_is_cancelled_by_its_id_and_time(run: Run) -> None:
+    at = str(time.time_ns() // 1_000_000 + 3_600_000)
+    said = run("message", "send", "ById", "never", "--deliver-at", at)[2]
+    [unique_id] = re.findall(r"recall handle of (\w+):", said)
+    code, _, said = run("message", "cancel", "ById", "--id", unique_id, "--deliver-at", at)
+    assert (code, unique_id in said) == (0, True)
+    code, _, said = run("message", "cancel", "ById", "--id", unique_id, "--deliver-at", "12345")
+    assert (code, "has come" in said) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["cancel", "T"],
+        ["cancel", "T", "djE=", "--id", "A"],
+        ["cancel", "T", "--id", "A"],
+        ["cancel", "T", "--deliver-at", "1"],
+        ["cancel", "T", "nohandle"],
+        ["send", "T", "x", "--deliver-at", "tomorrow"],
+        ["send", "T", "x", "--delay", "41d"],
+        ["send", "T", "x", "--delay", "1s", "--delay-level", "1"],
+    ],
+)
+def test_a_time_or_a_cancel_that_means_nothing_exits_2(run: Run, arguments: list[str]) -> None:
+    code, _, said = run("message", *arguments)
+    assert (code, said.count("\n")) == (2, 1)
 
 
 def test_the_help_of_send_says_what_the_delay_levels_mean(
@@ -263,8 +303,18 @@ def leaves_with_a_topic(parser: argparse.ArgumentParser) -> Iterator[str]:
         yield parser.get_default("command")
 
 
-# What a command must have beside the topic.
-MORE = {"message send": ["x"], "message query": ["--key", "k"]}
+# What a command must have before and behind the topic.
+BEFORE = {
+    "offset show": ["G", "--topic"],
+    "offset reset": ["G"],
+    "offset clone": ["G", "H", "--topic"],
+}
+MORE = {
+    "message send": ["x"],
+    "message query": ["--key", "k"],
+    "message cancel": ["--id", "A", "--deliver-at", "1"],
+    "offset reset": ["--to", "earliest"],
+}
 NOBODY = ["-n", "127.0.0.1:1", "--timeout", "2"]
 
 
@@ -276,7 +326,8 @@ def test_an_illegal_topic_exits_2_before_anything_is_sent(
     command: str, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # A connection that is tried would be refused, which exits 3.
-    assert main([*command.split(), topic, *MORE.get(command, []), *NOBODY]) == 2
+    before, behind = BEFORE.get(command, []), MORE.get(command, [])
+    assert main([*command.split(), *before, topic, *behind, *NOBODY]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith("aerobee: the specified topic ")
@@ -550,14 +601,30 @@ def test_brokers_are_asked_to_clean(run: Run) -> None:
     assert "wasp" in error
 
 
+def test_running_brokers_say_what_they_are_set_to(run: Run) -> None:
+    code, out, _ = run("broker", "config", "brokerName", "flushDiskType", "--json")
+    assert (code, json.loads(out)) == (
+        0,
+        {"bee": {"brokerName": "bee", "flushDiskType": "ASYNC_FLUSH"}},
+    )
+    code, out, _ = run("broker", "config", "--broker", "bee")
+    assert (code, "maxMessageSize" in out) == (0, True)
+    code, _, error = run("broker", "config", "flushDiskTyp")
+    assert (code, "did you mean flushDiskType?" in error) == (1, True)
+    assert run("broker", "config", "--broker", "wasp")[0] == 1
+
+
 @pytest.mark.parametrize(
     ("command", "named"),
     [
+        ("broker config ?", "KEY"),
         ("message send T x --tags ?", "--tags"),
         ("message send T x --keys ?", "--keys/--key"),
         ("message send T x --property a=?", "--property"),
         ("message send T x --order-key ?", "--order-key"),
         ("message send ? x", "topic"),
+        ("message send T x --deliver-at ?", "--deliver-at"),
+        ("message cancel T --id ? --deliver-at 1", "--id"),
         ("message query T --key ?", "--key"),
         ("message query T --id ?", "--id"),
         ("message pull T --tags ?", "--tags"),
@@ -567,6 +634,10 @@ def test_brokers_are_asked_to_clean(run: Run) -> None:
         ("topic create T --cluster ?", "--cluster"),
         ("topic describe T -n ?", "-n/--name-servers"),
         ("broker clean --log --broker ?", "--broker"),
+        ("group describe ?", "group"),
+        ("offset show G --topic ?", "--topic"),
+        ("offset reset G T --to ?", "--to"),
+        ("offset clone ? G", "SOURCE"),
     ],
 )
 def test_an_argument_that_is_no_utf8_is_named(

@@ -24,6 +24,14 @@ from aerobee.protocol.message.record_layout import SYS_COMPRESSED, SYS_COMPRESSI
         Message("T", b""),
         Message("T", bytes(5 * 1024 * 1024)),
         Message("T", b"x", delay_level=19),
+        Message("T", b"x", deliver_at_ms=-1),
+        Message("T", b"x", deliver_at_ms=1.5),  # type: ignore[arg-type]
+        Message("T", b"x", deliver_at_ms=1 << 60),
+        Message("T", b"x", delay_s=-1),
+        Message("T", b"x", delay_s=40 * 86_400 + 1),
+        Message("T", b"x", delay_s=float("nan")),
+        Message("T", b"x", delay_s=1, delay_level=1),
+        Message("T", b"x", delay_s=1, deliver_at_ms=1_700_000_000_000),
         Message("T", b"x", keys=("two words",)),
         Message("T", b"x", keys=("",)),
     ],
@@ -55,6 +63,14 @@ def test_fields_travel_as_properties() -> None:
         "DELAY": "3",
         "WAIT": "false",
     }
+
+
+def test_times_travel_as_properties() -> None:
+    at = Message("T", b"x", deliver_at_ms=1_700_000_000_000)
+    assert at.all_properties() == {"TIMER_DELIVER_MS": "1700000000000"}
+    assert Message("T", b"x", delay_s=1.5).all_properties() == {"TIMER_DELAY_MS": "1500"}
+    assert Message("T", b"x", delay_s=0.0001).all_properties() == {"TIMER_DELAY_MS": "1"}
+    assert not Message("T", b"x").is_delayed
 
 
 def test_large_bodies_are_compressed_and_small_ones_are_not() -> None:

@@ -20,7 +20,7 @@ brokerRole = ASYNC_MASTER
 flushDiskType = ASYNC_FLUSH
 """
 # Of parts that are not built yet.
-_LATER = "transactionTimeOut=5000\nhaSendHeartbeatInterval=4000\n"
+_LATER = "duplicationEnable=true\nhaSendHeartbeatInterval=4000\n"
 
 
 def load(
@@ -52,7 +52,7 @@ def test_settings_without_effect_are_reported_in_one_line_a_kind(tmp_path: Path)
     later = [line for line in loaded.warnings if "not in effect yet" in line]
     never = [line for line in loaded.warnings if "without effect here" in line]
     assert len(later) == len(never) == 1
-    assert later[0].endswith("transactionTimeOut, haSendHeartbeatInterval")
+    assert later[0].endswith("duplicationEnable, haSendHeartbeatInterval")
     assert never[0].endswith("highSpeedMode, sendMessageThreadPoolNums")
 
 
@@ -306,11 +306,19 @@ def test_ratio_may_be_a_whole_number_in_toml(tmp_path: Path) -> None:
         "brokerRole=SLAVE",
         "brokerRole=SYNC_MASTER",
         "tls.server.mode=enforcing",
+        "tls.server.mode=permissive",
+        "fetchNamesrvAddrByAddressServer=true",
         "metricsExporterType=OTLP_GRPC",
     ],
 )
 def test_promises_that_cannot_be_kept_stop_the_start(tmp_path: Path, line: str) -> None:
     assert refused(tmp_path, line).key == line.partition("=")[0]
+
+
+def test_an_address_server_that_nobody_would_ask_is_only_reported(tmp_path: Path) -> None:
+    text = "namesrvAddr=10.0.0.1:9876\nfetchNamesrvAddrByAddressServer=true\n"
+    loaded = load(tmp_path, text)
+    assert any("fetchNamesrvAddrByAddressServer" in line for line in loaded.warnings)
 
 
 def test_dledger_off_is_only_reported(tmp_path: Path) -> None:

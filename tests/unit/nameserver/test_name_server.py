@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from aerobee.config.model import Settings
 from aerobee.nameserver import server
 from aerobee.nameserver.bodies import read_registration
 from aerobee.nameserver.routes import QueueData, Registration
@@ -247,6 +248,42 @@ async def test_the_shown_configuration_has_the_real_port(running):
     client = await running.caller()
     answer = await client.call(make_request(319), 5)
     assert f"listenPort={running.server.port}" in answer.body.decode().splitlines()
+
+
+async def test_the_shown_configuration_has_every_name_of_the_references_but_paths(tmp_path):
+    changes = {"nameserver_host": "127.0.0.1", "nameserver_port": 0}
+    settings = Settings.for_tests(
+        store_path=str(tmp_path), nameserver_order_messages=True, **changes
+    )
+    alone = NameServer.from_settings(settings)
+    await alone.start()
+    caller = await Caller.connect("127.0.0.1", alone.port, 5)
+    lines = (await caller.call(make_request(319), 5)).body.decode().splitlines()
+    shown = dict(line.split("=") for line in lines)
+    names = """
+        clusterTest listenPort orderMessageEnable productEnvName serverAsyncSemaphoreValue
+        serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds serverOnewaySemaphoreValue
+        serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog
+        serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads useEpollNativeSelector
+        writeBufferHighWaterMark writeBufferLowWaterMark
+    """
+    assert list(shown) == names.split()
+    assert shown["orderMessageEnable"] == "true"
+    assert shown["listenPort"] == str(alone.port)
+    assert shown["serverSocketBacklog"] == "1024"
+    # It is what clients get with a route, too.
+    kv = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T1", "value": "b-a:4"}
+    assert (await caller.call(make_request(100, kv), 5)).code == 0
+    assert (await caller.call(make_request(103, REGISTRATION, BODY), 5)).code == 0
+    route = json.loads((await caller.call(make_request(105, {"topic": "T1"}), 5)).body)
+    assert route["orderTopicConf"] == "b-a:4"
+    # It is set in the file alone.
+    change = make_request(318, body=b"orderMessageEnable=false\n")
+    assert (await caller.call(change, 5)).code == 16
+    route = json.loads((await caller.call(make_request(105, {"topic": "T1"}), 5)).body)
+    assert route["orderTopicConf"] == "b-a:4"
+    caller.close()
+    await alone.close()
 
 
 async def test_a_change_of_the_kv_table_is_answered_when_it_is_on_disk(running, tmp_path):

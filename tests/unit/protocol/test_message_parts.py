@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Iterator
 
@@ -28,10 +29,12 @@ from aerobee.protocol.hashing import java_hash, java_hash_with_prefix, tag_code
 from aerobee.protocol.message.batch import BatchItem, decode_batch, encode_batch, join_properties
 from aerobee.protocol.message.ids import UniqueIdMaker, offset_msg_id, parse_offset_msg_id
 from aerobee.protocol.message.properties import (
+    chosen_properties,
     decode_properties,
     encode_properties,
     index_keys,
     is_clean_text,
+    property_marks,
 )
 from aerobee.protocol.message.record_layout import pack_host
 
@@ -282,3 +285,29 @@ def test_names_of_codes_languages_and_versions() -> None:
     assert version_name(408) == "V4_9_8_SNAPSHOT"
     assert version_name(479) == "V5_3_3"
     assert version_name(700) == "HIGHER_VERSION"
+
+
+def test_chosen_properties_are_those_that_all_of_them_have() -> None:
+    chance = random.Random(7)
+    names = ["a", "ab", "b", "TAGS", "\u00fc"]
+    pieces = [*names, "\x01", "\x01", "\x02", "\x02", "x", "1", ""]
+    for _ in range(3_000):
+        text = "".join(chance.choices(pieces, k=chance.randint(0, 14)))
+        every = decode_properties(text)
+        for some in (names[:1], names):
+            chosen = chosen_properties(text.encode(), property_marks(some))
+            assert {name: chosen.get(name) for name in some} == {
+                name: every.get(name) for name in some
+            }, text
+
+
+def test_of_many_names_all_properties_are_read() -> None:
+    names = [f"n{number}" for number in range(512)]
+    text = "\x02".join(f"{name}\x01{name}v" for name in names).encode()
+    chosen = chosen_properties(text, property_marks(names))
+    assert dict(chosen) == {name: f"{name}v" for name in names}
+
+
+def test_bytes_that_are_no_text_are_replaced_in_chosen_properties() -> None:
+    chosen = chosen_properties(b"a\x01\xff\x02b\x01x", property_marks(["a", "b"]))
+    assert dict(chosen) == {"a": "\ufffd", "b": "x"}

@@ -58,6 +58,8 @@ def test_a_message_survives_its_record(
     made = StoreMessage(topic, queue_id, -1, sys_flag, 5, born, store, 1, 2, body, properties)
     data = record.encode_record(made, offset, offset, 9)
     assert len(data) == record.record_size(made)
+    framed = b"head" + data + b"more"
+    assert record_layout.properties_in(framed, 4, 4 + len(data)) == properties
     decoded = decode_record(b"xx" + data + b"yy", 2)
     assert (decoded.topic, decoded.body, decoded.queue_id) == (topic, body, queue_id)
     assert decoded.tags == (value or None)
@@ -212,3 +214,17 @@ def test_mapped_ipv4_hosts_are_stored_as_ipv4() -> None:
 def test_what_is_no_address_is_not_packed(ip: str) -> None:
     with pytest.raises(ValueError, match="IP address"):
         record_layout.pack_host(ip, 1)
+
+
+def test_properties_are_not_read_past_a_record_whose_lengths_are_wrong() -> None:
+    data = encoded()
+    inside = 0
+    for position in range(len(data)):
+        for value in (0, 1, 0x7F, 0x80, 0xFF):
+            damaged = bytearray(data)
+            damaged[position] = value
+            found = record_layout.properties_in(bytes(damaged) + b"behind", 0, len(data))
+            assert found is None or len(found) <= len(data)
+            assert b"behind" not in (found or b"")
+            inside += found is not None
+    assert inside

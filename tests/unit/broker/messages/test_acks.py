@@ -88,6 +88,7 @@ class Reply:
         queue_id: int,
         queue_offset: int,
         remark: str | None = None,
+        more: object = None,
     ) -> bytes:
         if msg_id.startswith("faulty"):
             raise ZeroDivisionError("a bug")

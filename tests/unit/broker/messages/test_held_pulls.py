@@ -9,6 +9,8 @@ from typing import cast
 import pytest
 
 from aerobee.broker.messages.held_pulls import HeldPull, HeldPulls
+from aerobee.protocol.filters.property_filter import MessageFilter, PropertyFilter
+from aerobee.protocol.filters.sql_filter import compile_sql
 from aerobee.protocol.frames.command import make_request
 from aerobee.protocol.headers.client import PullMessageHeader
 from aerobee.remoting.connection import Connection
@@ -37,9 +39,21 @@ class Held:
     ) -> None:
         self.clock = Clock()
         self.turns = turns or Endless()
-        self.table = HeldPulls(self.clock, lambda: limit, lambda: limit_bytes, self.turns)
+        self.stored: dict[tuple[str, int, int], bytes] = {}
+        self.table = HeldPulls(
+            self.clock, lambda: limit, lambda: limit_bytes, self.turns, self._properties_at
+        )
         self.left: list[str] = []
         self.times: list[float] = []
+
+    def _properties_at(self, topic: str, queue_id: int, queue_offset: int) -> bytes | None:
+        return self.stored.get((topic, queue_id, queue_offset))
+
+    def arrive(self, *messages: tuple[int, bytes], queue: int = 0) -> None:
+        """Messages of (queue offset, properties)."""
+        for offset, text in messages:
+            self.stored["T", queue, offset] = text
+        self.table.arrived([Arrival("T", queue, offset, 0) for offset, _ in messages])
 
     def _replayed(self, pull: HeldPull) -> None:
         self.left.append(pull.header.consumer_group)
@@ -52,11 +66,14 @@ class Held:
         offset: int = 5,
         codes: frozenset[int] | None = None,
         hold_s: float = 15.0,
+        wanted: MessageFilter | None = None,
     ) -> Peer | None:
         peer = Peer()
         header = PullMessageHeader(group, "T", queue, offset, 32, 2, 0, 15_000, 0)
         connection = cast("Connection", peer)
-        kept = self.table.hold(connection, make_request(11), header, codes, hold_s, self._replayed)
+        kept = self.table.hold(
+            connection, make_request(11), header, codes, hold_s, self._replayed, wanted
+        )
         return peer if kept else None
 
 
@@ -176,3 +193,83 @@ async def test_the_stop_answers_also_those_that_are_being_looked_at() -> None:
     held.table.arrived([Arrival("T", 0, 5, 2)])
     held.table.release_all()
     assert len(held.left) == 9_000
+
+
+# --- by properties --------------------------------------------------------------------------------
+
+
+def by(expression: str) -> PropertyFilter:
+    return PropertyFilter(compile_sql(expression))
+
+
+def test_a_filter_over_properties_wakes_only_for_what_it_wants(held: Held) -> None:
+    held.hold("sql", wanted=by("n > 3"))
+    held.hold("tags")
+    held.arrive((5, b"n\x013"), (6, b"n\x01x"))
+    assert held.left == ["tags"]
+    # One that it wants, before its offset.
+    held.arrive((4, b"n\x019"))
+    assert held.left == ["tags"]
+    held.arrive((7, b"n\x011"), (8, b"n\x014"), (9, b"n\x010"))
+    assert held.left == ["tags", "sql"]
+    assert (len(held.table), held.table.bytes) == (0, 0)
+
+
+def test_a_message_that_cannot_be_looked_at_wakes(held: Held) -> None:
+    held.hold("sql", wanted=by("n > 3"))
+    held.table.arrived([Arrival("T", 0, 5, 0)])
+    assert held.left == ["sql"]
+
+
+def test_a_filter_that_many_pulls_share_is_asked_once_a_message(held: Held) -> None:
+    class Counting(PropertyFilter):
+        asked = 0
+
+        def matches(self, properties: bytes) -> bool:
+            Counting.asked += 1
+            return super().matches(properties)
+
+    wanted = Counting(compile_sql("n > 3"))
+    for number in range(90):
+        held.hold(f"g{number}", offset=number % 3, wanted=wanted)
+    held.arrive((0, b"n\x014"), (1, b"n\x014"), (2, b"n\x011"))
+    assert Counting.asked == 2
+    assert len(held.left) == 60
+    assert len(held.table) == 30
+
+
+def test_what_is_dear_to_judge_is_left_to_the_pulls_themselves(held: Held) -> None:
+    cheap, dear = by("n > 3"), by("n > 3")
+    dear.cost = 60_000
+    held.hold("first", wanted=dear)
+    held.hold("cheap", wanted=cheap)
+    held.arrive((5, b"n\x011"), (6, b"n\x011"), (7, b"n\x011"))
+    assert held.left == ["cheap"]
+    held.hold("second", queue=1, wanted=cheap)
+    held.arrive(*[(offset, b"n\x011") for offset in range(5, 600)], queue=1)
+    assert held.left == ["cheap", "second"]
+
+
+def test_pulls_by_properties_count_as_the_others(held: Held) -> None:
+    held = Held(limit=2)
+    assert held.hold("a", wanted=by("n > 3")) is not None
+    assert held.hold("b") is not None
+    assert held.hold("c", wanted=by("n > 3")) is None
+    assert held.table.refused == 1
+    held.clock.now += 200
+    held.table.sweep()
+    assert sorted(held.left) == ["a", "b"]
+
+
+async def test_judging_by_properties_is_spread_and_keeps_no_tag_waiting() -> None:
+    held = Held(limit=100_000, turns=Turns(StepClock()))
+    for number in range(2_000):
+        held.hold(f"g{number}", wanted=by(f"n = {number}"))
+    held.hold("tagged")
+    held.arrive((5, b"n\x01-1"), (6, b"n\x011999"))
+    assert held.left == ["tagged"]
+    await eventually(lambda: "g1999" in held.left)
+    # What is too dear to be judged here was given to the pulls; no other has left.
+    assert len(held.left) + len(held.table) == 2_001
+    held.table.release_all()
+    assert len(held.left) == 2_001

@@ -163,7 +163,7 @@ async def test_the_request_is_as_the_reference_sends_it(world):
         "brokerAddr": "10.0.0.1:10911",
         "clusterName": "DefaultCluster",
         "brokerId": "0",
-        "haServerAddr": f"10.0.0.1:{world.settings.ha_listen_port}",
+        "haServerAddr": "",
         "compressed": "false",
         "bodyCrc32": str(zlib.crc32(request.body) & 0x7FFFFFFF),
     }

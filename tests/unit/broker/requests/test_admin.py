@@ -107,7 +107,14 @@ class Admin:
             **changes,
         )
         requests = ClientRequests(
-            self.settings, tables.clients, tables.topics, tables.groups, Endless(), BODIES
+            self.settings,
+            tables.clients,
+            tables.topics,
+            tables.groups,
+            Endless(),
+            BODIES,
+            tables.expressions,
+            tables.filters,
         )
         self.handlers = {
             **TopicRequests(

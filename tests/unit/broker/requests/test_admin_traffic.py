@@ -155,3 +155,71 @@ def test_the_table_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(bench.history._series) == 5
     bench.step()
     assert len(bench.history._series) == 5
+
+
+def test_queues_have_figures_of_their_own(bench: Bench) -> None:
+    topic, consumer = bench.stats.topic("T"), bench.stats.consumer("G", "T")
+    # Messages of another kind are counted by themselves, and shown together.
+    fifo = bench.stats.topic("T", "fifo")
+    for _ in range(12):
+        bench.stats.stored(topic, 10, 1000, 0)
+        bench.stats.stored(fifo, 5, 500, 0)
+        bench.stats.stored(topic, 1, 7, 3)
+        bench.stats.delivered(consumer, 4, 400, 3, 0.002)
+        bench.step()
+    expected = {"QUEUE_PUT_NUMS": ("T@0", 90, 1.0), "QUEUE_PUT_SIZE": ("T@0", 9000, 100.0)}
+    for name, (key, total, average) in expected.items():
+        found = bench.ask(name, key)["statsMinute"]
+        assert found == {"avgpt": average, "sum": total, "tps": total / 60}
+    assert bench.ask("QUEUE_PUT_NUMS", "T@3")["statsMinute"]["sum"] == 6
+    assert bench.ask("QUEUE_GET_NUMS", "T@3@G")["statsMinute"]["sum"] == 24
+    assert bench.ask("QUEUE_GET_SIZE", "T@3@G")["statsMinute"]["sum"] == 2400
+    latency = bench.ask("GROUP_GET_LATENCY", "3@T@G")["statsMinute"]
+    assert (latency["sum"], latency["avgpt"]) == (12, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("QUEUE_PUT_NUMS", "T@9"),
+        ("QUEUE_GET_NUMS", "T@0@Nobody"),
+        ("GROUP_GET_LATENCY", "0@T"),
+        ("GROUP_GET_FROM_DISK_NUMS", "T@G"),
+        ("GROUP_GET_FROM_DISK_SIZE", "T@G"),
+        ("BROKER_GET_FROM_DISK_NUMS", "C1"),
+        ("BROKER_GET_FROM_DISK_SIZE", "C1"),
+        ("COMMERCIAL_SEND_TIMES", "T"),
+    ],
+)
+def test_what_nobody_counts_has_no_figures(bench: Bench, name: str, key: str) -> None:
+    bench.stats.stored(bench.stats.topic("T"), 1, 100, 0)
+    bench.stats.delivered(bench.stats.consumer("G", "T"), 1, 100, 0)
+    bench.step()
+    with pytest.raises(BadRequest, match=f"<{name}> <{key}> not exist"):
+        bench.ask(name, key)
+
+
+def test_queues_that_are_too_many_are_not_counted_by_queue() -> None:
+    stats = BrokerStats(series_limit=3)
+    topic = stats.topic("T")
+    for queue_id in range(5):
+        stats.stored(topic, 1, 100, queue_id)
+    assert (topic.messages_in, sorted(topic.queues)) == (5, [0, 1, 2])
+    assert stats.overflowed == {"queue": 2}
+    # What goes with its topic makes room.
+    stats.forget_topic("T")
+    other = stats.topic("U")
+    stats.stored(other, 1, 100, 7)
+    assert sorted(other.queues) == [7]
+
+
+def test_a_round_is_made_in_steps(bench: Bench) -> None:
+    topic = bench.stats.topic("T")
+    for queue_id in range(200):
+        bench.stats.stored(topic, 1, 100, queue_id)
+    bench.seconds += 10
+    steps = 1
+    while bench.history.step():
+        steps += 1
+    assert steps > 10
+    assert bench.ask("QUEUE_PUT_NUMS", "T@199")["statsMinute"]["sum"] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from random import Random
@@ -31,6 +32,7 @@ from tests.unit.broker.clients_support import (
 class Settings:
     notify_consumer_ids_changed = True
     lmq_enabled = False
+    property_filter = True
 
 
 class Broker:
@@ -48,6 +50,8 @@ class Broker:
             self.tables.groups,
             Endless(),
             BODIES,
+            self.tables.expressions,
+            self.tables.filters,
         )
 
     def beat(self, peer: Peer, client_id: str, version: int = 1, **groups: dict[str, str]) -> None:
@@ -299,22 +303,84 @@ def test_producers_are_known_until_they_leave(broker: Broker) -> None:
     assert list(broker.clients.producer_groups()) == []
 
 
+def _check_body(kind: str, expression: str) -> bytes:
+    subscription = {"topic": "T", "subString": expression, "expressionType": kind}
+    return json.dumps({"subscriptionData": subscription}).encode()
+
+
 @pytest.mark.parametrize(
-    ("body", "code"),
+    "body", [b"", _check_body("TAG", "A"), _check_body("", "A"), _check_body("SQL92", "a > 1")]
+)
+def test_what_this_broker_can_filter_by_passes_the_client_check(
+    broker: Broker, body: bytes
+) -> None:
+    ask = request(RequestCode.CHECK_CLIENT_CONFIG, body=body)
+    assert answer(broker.requests.check_config(Peer(1).connection, ask)).code == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "expression", "why"),
     [
-        (b"", 0),
-        (b'{"subscriptionData":{"topic":"T","subString":"A"}}', 0),
-        (b'{"subscriptionData":{"topic":"T","subString":"a>1","expressionType":"SQL92"}}', 1),
+        ("SQL92", "a > ", "at the end: the expression ends where"),
+        ("SQL92", "a > 'x'", r"at character 5 \("),
+        ("SQL92", "", "is empty"),
+        ("SQL92", "a = 1 " + "x" * 8192, "has 8198 characters, the limit is 8192 .*max_sql_chars"),
+        ("SQL92", "(" * 70 + "a = 1" + ")" * 70, "has 72 levels .*limit is 64 .*max_sql_depth"),
+        ("SQL92", " OR ".join(["a = 1"] * 200), "601 operands .*limit is 512 .*max_sql_nodes"),
+        ("CEL", "a > 1", "no expression type 'CEL'; it is TAG or SQL92"),
     ],
 )
-def test_only_tag_filters_pass_the_client_check(broker: Broker, body: bytes, code: int) -> None:
-    ask = request(RequestCode.CHECK_CLIENT_CONFIG, body=body)
-    if code == 0:
-        assert answer(broker.requests.check_config(Peer(1).connection, ask)).code == 0
-    else:
-        with pytest.raises(BadRequest, match="SQL92") as caught:
+def test_the_client_check_says_what_is_wrong_with_an_expression(
+    broker: Broker, kind: str, expression: str, why: str
+) -> None:
+    ask = request(RequestCode.CHECK_CLIENT_CONFIG, body=_check_body(kind, expression))
+    # What was refused is remembered, and refused alike.
+    for _ in range(2):
+        with pytest.raises(BadRequest, match=why) as caught:
             drive(broker.requests.check_config(Peer(1).connection, ask))
-        assert caught.value.code == code
+        assert caught.value.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+def test_the_client_check_refuses_expressions_where_they_are_not_served(broker: Broker) -> None:
+    broker.settings.property_filter = False
+    ask = request(RequestCode.CHECK_CLIENT_CONFIG, body=_check_body("SQL92", "a > 1"))
+    with pytest.raises(BadRequest, match=r"does not support .* SQL92; enableProp") as caught:
+        drive(broker.requests.check_config(Peer(1).connection, ask))
+    assert caught.value.code == ResponseCode.SYSTEM_ERROR
+
+
+def _sql_beat(count: int) -> bytes:
+    said = [
+        {"topic": f"T{n}", "subString": "a > 1", "expressionType": "SQL92", "subVersion": 1}
+        for n in range(count)
+    ]
+    consumer = {"groupName": "g", "subscriptionDataSet": said}
+    return json.dumps({"clientID": "c1", "consumerDataSet": [consumer]}).encode()
+
+
+def test_the_filters_of_a_group_die_with_its_last_member(broker: Broker) -> None:
+    first, second = Peer(1), Peer(2)
+    for peer in (first, second):
+        drive(broker.requests.heartbeat(peer.connection, request(34, body=_sql_beat(2))))
+    filters = broker.tables.filters
+    broker.requests.connection_closed(first.connection)
+    assert [one.dead_ms for n in range(2) if (one := filters.get(f"T{n}", "g"))] == [0, 0]
+    leave = request(35, {"clientID": "c1", "consumerGroup": "g"})
+    broker.requests.unregister(second.connection, leave)
+    assert [bool(one.dead_ms) for n in range(2) if (one := filters.get(f"T{n}", "g"))] == [True] * 2
+
+
+def test_a_client_that_leaves_while_its_filters_are_noted_leaves_none_alive(
+    broker: Broker,
+) -> None:
+    peer = Peer(1)
+    steps = broker.requests.heartbeat(peer.connection, request(34, body=_sql_beat(20)))
+    while broker.tables.filters.get("T0", "g") is None:
+        next(steps)
+    broker.requests.connection_closed(peer.connection)
+    drive(steps)
+    found = [broker.tables.filters.get(f"T{n}", "g") for n in range(20)]
+    assert [bool(one and one.dead_ms) for one in found] == [True] * 20
 
 
 def test_the_table_is_bounded() -> None:
@@ -412,10 +478,22 @@ def test_bytes_of_clients_are_counted_as_they_come_change_and_go() -> None:
             list(world.table.expire())
         assert world.table.bytes == world.held()
         most = max(most, world.table.bytes)
+        check_ids(world.table)
     assert most > 10_000
     for port in list(world.peers):
         world.close(port)
     assert world.table.bytes == world.held() == 0
+    check_ids(world.table)
+
+
+def check_ids(table: ClientTable) -> None:
+    """A producer is found by its client id exactly as long as it is in a group under that id."""
+    live = [member for _, members in table.producer_groups() for member in members]
+    for client_id in ("c1", "c22", "c333"):
+        with_id = [member for member in live if member.client_id == client_id]
+        found = table.producer(client_id)
+        assert found in with_id if with_id else found is None
+    assert sum(map(len, table._producers_by_id.values())) == len(live)
 
 
 def test_what_clients_say_is_bounded_in_bytes() -> None:

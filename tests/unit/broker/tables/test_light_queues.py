@@ -52,7 +52,7 @@ def test_a_light_topic_has_one_queue_and_stands_in_no_table(tmp_path: Path) -> N
     assert table.get(LIGHT) == TopicConfig(LIGHT, 1, 1, 6)
     assert table.get("ordinary") is None
     table.update(TopicConfig(LIGHT, 8, 8)).result()
-    table.create_retry(LIGHT, 4, 6)
+    table.create_retry(LIGHT, 4)
     assert len(table) == before
     assert table.get(LIGHT) == TopicConfig(LIGHT, 1, 1, 6)
     assert LIGHT not in table

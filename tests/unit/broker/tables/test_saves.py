@@ -193,14 +193,14 @@ async def test_a_hundred_topics_at_once_cost_two_saves(world: World) -> None:
 
 async def test_a_topic_that_is_being_made_is_made_once_for_all_who_ask(world: World) -> None:
     asked = [world.topics.create_on_send("T", "TBW102", 4, 0) for _ in range(9)]
-    asked += [world.topics.create_retry("T", 1, 6) for _ in range(9)]
+    asked += [world.topics.create_retry("T", 1) for _ in range(9)]
     assert len({id(creation) for creation in asked}) == 1
     assert world.topics.get("T") is None
     assert asked[0] is not None
     await asked[0]
     assert world.topics.get("T") == TopicConfig("T", 4, 4)
     assert world.topics.created_on_send == 1
-    assert world.topics.create_retry("T", 1, 6) is None
+    assert world.topics.create_retry("T", 1) is None
 
 
 async def test_what_a_full_disk_refuses_is_refused_to_all_and_changes_nothing(
@@ -322,7 +322,14 @@ async def test_a_heartbeat_with_500_groups_costs_two_saves_of_each_table(tmp_pat
     world = World(tmp_path)
     tables = Tables(tmp_path / "clients")
     requests = ClientRequests(
-        world.settings, tables.clients, world.topics, world.groups, Endless(), BODIES
+        world.settings,
+        tables.clients,
+        world.topics,
+        world.groups,
+        Endless(),
+        BODIES,
+        tables.expressions,
+        tables.filters,
     )
     body = heartbeat_body("c1", {f"g{n}": {"T": "*"} for n in range(500)})
     peer = Peer(1)
@@ -346,7 +353,14 @@ async def test_a_heartbeat_of_many_groups_is_served_in_steps(tmp_path: Path) -> 
     tables = Tables(tmp_path)
     settings = Settings.for_tests()
     requests = ClientRequests(
-        settings, tables.clients, tables.topics, tables.groups, Endless(), BODIES
+        settings,
+        tables.clients,
+        tables.topics,
+        tables.groups,
+        Endless(),
+        BODIES,
+        tables.expressions,
+        tables.filters,
     )
     body = heartbeat_body("c1", {f"g{n}": {"T": "*"} for n in range(80)})
     members: list[int] = []
@@ -358,9 +372,16 @@ async def test_a_heartbeat_of_many_groups_is_served_in_steps(tmp_path: Path) -> 
 
 
 async def test_a_client_that_leaves_during_its_heartbeat_is_in_no_group(world: World) -> None:
-    tables_clients = Tables(world.topics_file.path.parent / "c").clients
+    tables = Tables(world.topics_file.path.parent / "c")
     requests = ClientRequests(
-        world.settings, tables_clients, world.topics, world.groups, Endless(), BODIES
+        world.settings,
+        tables.clients,
+        world.topics,
+        world.groups,
+        Endless(),
+        BODIES,
+        tables.expressions,
+        tables.filters,
     )
     peer = Peer(1)
     steps = requests.heartbeat(
@@ -371,7 +392,7 @@ async def test_a_client_that_leaves_during_its_heartbeat_is_in_no_group(world: W
     peer.closed = True
     await world.topics.flush()
     assert await serve(steps) is None
-    assert tables_clients.consumer_ids("g") == []
+    assert tables.clients.consumer_ids("g") == []
 
 
 @pytest.mark.parametrize("before", [100, 10_000])

@@ -20,7 +20,7 @@ def messages(stored):
 async def outcome(listener, messages) -> Consumed:
     call = ListenerCall(listener, 1)
     try:
-        return await call(messages)
+        return (await call.outcome(messages))[0]
     finally:
         call.close()
 

@@ -484,7 +484,7 @@ def _(root: Path) -> None:
 def _(root: Path) -> None:
     """Offsets of light queues, which are off, and a table of RocketMQ's that is none of ours."""
     (root / "config" / "lmqConsumerOffset.json").write_text("{")
-    (root / "config" / "consumerFilter.json").touch()
+    (root / "config" / "messageRequestMode.json").touch()
 
 
 @scenario("config-from-backup")
@@ -712,7 +712,10 @@ def test_of_both_tables_of_offsets_a_start_reads_one(root: Path, light: bool) ->
     }
 
 
-@pytest.mark.parametrize("name", [*LOADERS, "config/delayOffset.json", "config/stages.json"])
+@pytest.mark.parametrize(
+    "name",
+    [*LOADERS, "config/consumerFilter.json", "config/delayOffset.json", "config/stages.json"],
+)
 def test_a_file_that_holds_another_table_is_damage(root: Path, name: str) -> None:
     """As a start sees it: one flipped bit in the name of its table must not empty it."""
     (root / name).parent.mkdir(exist_ok=True)

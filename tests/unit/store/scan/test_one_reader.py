@@ -40,6 +40,7 @@ def test_one_place_knows_how_to_step_behind_a_damaged_record() -> None:
         "scan/segment_reader.py",
         "inspect/start_checks.py",
         "reading/damage.py",
+        "reading/judging.py",
         "reading/reader.py",
     }
 

@@ -1,0 +1,332 @@
+"""Filters of consumer groups: what the members of a group that subscribe by SQL92 want of a topic
+(`config/consumerFilter.json`, store/FORMAT.md 11.2).
+
+A heartbeat brings them, and its version (the client's milliseconds) says which of two is newer: a
+newer one replaces, an older one is ignored. An expression that cannot be compiled takes the place
+of none and leaves none, so that the group's pulls are refused with the reason instead of being
+served what it does not want (protocol/WIRE.md 3.2).
+
+A filter is dead when the group's last member has left, or its heartbeats do not name the topic any
+more. It is forgotten after `keep_ms`, or earlier for want of room. All are dead after a start, and
+not compiled, until a heartbeat names them again.
+
+Changed in memory at once, written by housekeeping and at the stop. Loop thread only, but for
+`save`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from aerobee.broker.tables.offsets import PairIndex
+from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.filters.bloom import BloomFilter
+from aerobee.protocol.filters.property_filter import (
+    CHAR_BYTES,
+    FILTER_BYTES,
+    NODE_COST,
+    MessageFilter,
+    PropertyFilter,
+)
+from aerobee.protocol.filters.subscription import TAG_TYPE, Subscription
+from aerobee.protocol.frames.fastjson import loads
+from aerobee.protocol.message.properties import (
+    PROPERTY_RETRY_TOPIC,
+    chosen_properties,
+    property_marks,
+)
+
+log = logging.getLogger("aerobee.broker.filters")
+
+#: (topic, group)
+Pair = tuple[str, str]
+
+# Beside the filter: the entry, its names, its places.
+_ENTRY_BYTES = 1024
+# Subscriptions that are noted in one step.
+_STEP = 4
+# As the reference has it: who was alive when a file was written has been dead for so long.
+_DEAD_BEFORE_START_MS = 30_000
+_RETRY_MARKS = property_marks((PROPERTY_RETRY_TOPIC,))
+
+
+class ConsumerFilter(msgspec.Struct, frozen=True):
+    """What one group wants of one topic; `dead_ms` is 0 while it has a member that says so, and
+    `compiled` None if none has said so since the start. `positions` are those in bit maps."""
+
+    topic: str
+    group: str
+    type: str
+    expression: str
+    client_version: int
+    born_ms: int
+    positions: tuple[int, ...]
+    compiled: PropertyFilter | None = None
+    dead_ms: int = 0
+
+
+class FilterTable:
+    """The filters by topic and group."""
+
+    def __init__(
+        self,
+        file: JsonStateFile,
+        bloom: BloomFilter,
+        clock_ms: Callable[[], int],
+        keep_ms: int,
+        limit_bytes: Callable[[], int],
+    ) -> None:
+        """`limit_bytes` is asked for at each filter that is new: it may change. Raises
+        StateFileError."""
+        self._file = file
+        self._bloom = bloom
+        self._clock_ms = clock_ms
+        self._keep_ms = keep_ms
+        self._limit_bytes = limit_bytes
+        self._entries: dict[Pair, ConsumerFilter] = {}
+        self._index = PairIndex(())
+        # Those that are dead, in the order in which they died.
+        self._dead: dict[Pair, None] = {}
+        #: What they take.
+        self.bytes = 0
+        nothing: list[ConsumerFilter] = []
+        stored = file.load(self._parse, nothing)
+        for entry in sorted(stored, key=lambda one: one.dead_ms):
+            self._put((entry.topic, entry.group), entry)
+        self._changed = False
+        self._newest: list[ConsumerFilter] = []
+        self._saving = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, topic: str, group: str) -> ConsumerFilter | None:
+        """What the group wants of the topic."""
+        return self._entries.get((topic, group))
+
+    def retry_filter(self, group: str) -> MessageFilter:
+        """What the group wants of its retry topic: of each message what it wants of the topic that
+        it came from."""
+        return _RetryFilter(self, group)
+
+    def costliest(self, group: str) -> int:
+        """The cost of the dearest filter of a group, 0 without any."""
+        found = [self._entries[topic, group].compiled for topic in self._index.topics_of(group)]
+        return max([one.cost for one in found if one is not None], default=0)
+
+    def register(
+        self,
+        group: str,
+        subscriptions: Sequence[Subscription],
+        compiled: Mapping[str, PropertyFilter],
+    ) -> Generator[None, None, None]:
+        """Note what a member's heartbeat says of its group, in steps; `compiled` has its SQL92
+        expressions that are some. Raises BadRequest when there is no room; what came before is
+        noted."""
+        for number, one in enumerate(subscriptions, 1):
+            if one.type != TAG_TYPE and one.expression:
+                self._register_one(group, one, compiled.get(one.expression))
+            if number % _STEP == 0:
+                yield
+        if topics := self._index.topics_of(group):
+            named = {one.topic for one in subscriptions}
+            for topic in topics:
+                if topic not in named:
+                    self._die((topic, group))
+
+    def group_left(self, group: str) -> None:
+        """The last member of a group has left."""
+        for topic in self._index.topics_of(group):
+            self._die((topic, group))
+
+    def forget_dead(self, most: int = 256) -> None:
+        """Drop those that have been dead for too long, so many at most. Called by a timer."""
+        oldest = self._clock_ms() - self._keep_ms
+        for pair in list(self._dead)[:most]:
+            if self._entries[pair].dead_ms > oldest:
+                break
+            log.info("filter forgotten topic=%s group=%s", *pair)
+            self._remove(pair)
+
+    # --- the file
+
+    def take_changes(self) -> list[ConsumerFilter] | None:
+        """The filters if they have changed since the last call, else None."""
+        if not self._changed:
+            return None
+        self._changed = False
+        self._newest = list(self._entries.values())
+        return self._newest
+
+    def save(self, entries: list[ConsumerFilter]) -> None:
+        """Write what `take_changes` gave, unless newer ones were taken. Any thread; OSError."""
+        with self._saving:
+            if entries is self._newest:
+                self._file.save(pretty(self._document(entries)))
+
+    def mark_unsaved(self) -> None:
+        """A `save` failed: the next `take_changes` gives the table again."""
+        self._changed = True
+
+    def _document(self, entries: list[ConsumerFilter]) -> Mapping[str, Any]:
+        by_topic: dict[str, dict[str, ConsumerFilter]] = {}
+        for one in entries:
+            by_topic.setdefault(one.topic, {})[one.group] = one
+        return {
+            "filterDataByTopic": {
+                topic: {
+                    "groupFilterData": {
+                        group: self._members(one) for group, one in sorted(groups.items())
+                    },
+                    "topic": topic,
+                }
+                for topic, groups in sorted(by_topic.items())
+            }
+        }
+
+    def _members(self, one: ConsumerFilter) -> Mapping[str, Any]:
+        return {
+            "bloomFilterData": {"bitNum": self._bloom.bits, "bitPos": one.positions},
+            "bornTime": one.born_ms,
+            "clientVersion": one.client_version,
+            "consumerGroup": one.group,
+            "dead": one.dead_ms >= one.born_ms,
+            "deadTime": one.dead_ms,
+            "expression": one.expression,
+            "expressionType": one.type,
+            "topic": one.topic,
+        }
+
+    def _parse(self, content: bytes) -> list[ConsumerFilter]:
+        found: list[ConsumerFilter] = []
+        died_ms = self._clock_ms() - _DEAD_BEFORE_START_MS
+        for topic, of_topic in members(members(loads(content))["filterDataByTopic"]).items():
+            for group, one in members(members(of_topic)["groupFilterData"]).items():
+                data = members(one)
+                born_ms = int(data["bornTime"])
+                found.append(
+                    ConsumerFilter(
+                        topic,
+                        group,
+                        str(data["expressionType"]),
+                        str(data["expression"]),
+                        int(data["clientVersion"]),
+                        born_ms,
+                        self._bloom.positions(group, topic),
+                        dead_ms=int(data["deadTime"]) or max(born_ms, died_ms),
+                    )
+                )
+        return found
+
+    # --- inside
+
+    def _register_one(self, group: str, one: Subscription, compiled: PropertyFilter | None) -> None:
+        pair = one.topic, group
+        known = self._entries.get(pair)
+        is_same = known is not None and (one.type, one.expression) == (known.type, known.expression)
+        if known is not None and is_same and (compiled or one.version <= known.client_version):
+            self._renew(pair, known, one.version, compiled)
+        elif known is not None and one.version <= known.client_version:
+            log.info(
+                "older filter ignored topic=%s group=%s version=%d known=%d",
+                *pair,
+                one.version,
+                known.client_version,
+            )
+        elif compiled is None:
+            log.warning("filter refused topic=%s group=%s type=%s", *pair, one.type[:64])
+            self._remove(pair)
+        else:
+            self._check_room(pair, compiled)
+            log.info("filter registered topic=%s group=%s version=%d", *pair, one.version)
+            topic, kind, text = one.topic, one.type, one.expression
+            positions = self._bloom.positions(group, topic)
+            born_ms = self._clock_ms()
+            entry = ConsumerFilter(
+                topic, group, kind, text, one.version, born_ms, positions, compiled
+            )
+            self._put(pair, entry)
+
+    def _renew(
+        self, pair: Pair, known: ConsumerFilter, version: int, compiled: PropertyFilter | None
+    ) -> None:
+        """A heartbeat says what is known."""
+        if version < known.client_version:
+            return
+        if version > known.client_version or known.dead_ms or known.compiled is None:
+            renewed = msgspec.structs.replace(
+                known, client_version=version, dead_ms=0, compiled=known.compiled or compiled
+            )
+            self._put(pair, renewed)
+
+    def _check_room(self, pair: Pair, compiled: PropertyFilter) -> None:
+        known = self._entries.get(pair)
+        added = _ENTRY_BYTES + compiled.size
+        added -= _bytes(known) if known is not None else 0
+        most = self._limit_bytes()
+        while self.bytes + added > most and self._dead:
+            oldest = next(iter(self._dead))
+            if oldest == pair:
+                added += _bytes(self._entries[pair])
+            self._remove(oldest)
+        if added > 0 and self.bytes + added > most:
+            raise BadRequest.system_error(
+                f"filters of consumers take {self.bytes} bytes, that of group {pair[1]} for topic "
+                f"{pair[0]} {added} more, and the limit is {most}: shorten the expressions, or "
+                "raise limits.sql_filter_bytes"
+            )
+
+    def _put(self, pair: Pair, entry: ConsumerFilter) -> None:
+        known = self._entries.get(pair)
+        self.bytes += _bytes(entry) - (_bytes(known) if known is not None else 0)
+        self._changed = True
+        self._entries[pair] = entry
+        self._index.add(pair)
+        self._dead.pop(pair, None)
+        if entry.dead_ms:
+            self._dead[pair] = None
+
+    def _die(self, pair: Pair) -> None:
+        entry = self._entries[pair]
+        if not entry.dead_ms:
+            self._put(pair, msgspec.structs.replace(entry, dead_ms=self._clock_ms()))
+
+    def _remove(self, pair: Pair) -> None:
+        entry = self._entries.pop(pair, None)
+        if entry is not None:
+            self._changed = True
+            self.bytes -= _bytes(entry)
+            self._dead.pop(pair, None)
+            self._index.discard(pair)
+
+
+class _RetryFilter:
+    """Messages of a retry topic, by the filters of the topics that they came from."""
+
+    __slots__ = ("_filters", "_group", "cost")
+    # The filters are the table's.
+    size = 0
+
+    def __init__(self, filters: FilterTable, group: str) -> None:
+        self._filters = filters
+        self._group = group
+        self.cost = NODE_COST + filters.costliest(group)
+
+    def matches(self, properties: bytes) -> bool:
+        """As `MessageFilter.matches`; where the group has no filter, all are wanted."""
+        topic = chosen_properties(properties, _RETRY_MARKS).get(PROPERTY_RETRY_TOPIC)
+        found = self._filters.get(topic, self._group) if topic else None
+        compiled = None if found is None else found.compiled
+        return compiled is None or compiled.matches(properties)
+
+
+def _bytes(entry: ConsumerFilter) -> int:
+    if entry.compiled is not None:
+        return _ENTRY_BYTES + entry.compiled.size
+    return _ENTRY_BYTES + FILTER_BYTES + CHAR_BYTES * len(entry.expression)

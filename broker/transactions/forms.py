@@ -1,0 +1,259 @@
+"""A transactional message in its forms (store/FORMAT.md 12.2): values in, values out.
+
+    half     as it waits: queue 0 of the half topic, its own topic and queue id among its properties
+    copy     the half message stored again, when its producer is asked or progress needs it
+    final    as it is delivered: in its own topic, marked as committed
+    aside    what was asked about too often: in TRANS_CHECK_MAX_TIME_TOPIC
+    op       not the message: "the half message at that queue offset is decided"
+
+All but the op message keep body, properties and birth. A copy says in TRAN_PREPARED_QUEUE_OFFSET
+which half message the transaction began with, so that whoever decides that one decides the copy.
+RocketMQ gives that property to copies made during immunity only, and looks at it nowhere else.
+
+An op message is RocketMQ's but for its user flag, 0 there: it says here how was decided, COMMIT,
+ROLLBACK or ASIDE. RocketMQ does not look at it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import msgspec
+
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.frames.command import Command, make_request
+from aerobee.protocol.hashing import tag_code
+from aerobee.protocol.headers.transactions import COMMIT, CheckTransactionStateHeader
+from aerobee.protocol.message.ids import offset_msg_id
+from aerobee.protocol.message.properties import (
+    PROPERTY_CHECK_IMMUNITY,
+    PROPERTY_CHECK_TIMES,
+    PROPERTY_CRC,
+    PROPERTY_MULTI_QUEUE_OFFSET,
+    PROPERTY_PREPARED_QUEUE_OFFSET,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQUE_KEY,
+    PROPERTY_WAIT,
+    decode_properties,
+    encode_properties,
+    index_keys,
+)
+from aerobee.protocol.message.record import Message, StoreMessage, decode_record, encode_record
+from aerobee.protocol.message.record_layout import SYS_TRANSACTION_MASK, pack_host
+from aerobee.protocol.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from aerobee.store.segments.results import PutResult
+
+QUEUE = 0
+#: Beside COMMIT and ROLLBACK: it was asked about too often, or is too old, and was put aside.
+ASIDE = 4
+#: Decided, by a broker that did not note how.
+DECIDED = 0
+_OP_TAG = "d"
+_OP_TAG_CODE = tag_code(_OP_TAG)
+_OP_PROPERTIES = encode_properties({PROPERTY_TAGS: _OP_TAG, PROPERTY_WAIT: "true"}).encode()
+# What the store writes of one record; it would be wrong of another.
+_OF_ONE_RECORD = (PROPERTY_MULTI_QUEUE_OFFSET, PROPERTY_CRC)
+# What only the broker may say of a half message.
+_OF_CHECKS = (PROPERTY_PREPARED_QUEUE_OFFSET, PROPERTY_CHECK_TIMES)
+_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
+
+#: What all copies of one half message share: group, unique key, birth.
+Fingerprint = tuple[str, str, int]
+
+
+class Half(NamedTuple):
+    """A half message, or one that was put aside, as it was read."""
+
+    message: Message
+    # Where it would be delivered.
+    topic: str
+    queue_id: int
+
+    @classmethod
+    def read(cls, record: bytes) -> Half:
+        """Raises CorruptRecord if the record is none of a transaction."""
+        return cls.of(decode_record(record))
+
+    @classmethod
+    def of(cls, message: Message) -> Half:
+        """As `read`."""
+        properties = message.properties
+        topic = properties.get(PROPERTY_REAL_TOPIC, "")
+        queue_id = properties.get(PROPERTY_REAL_QUEUE_ID, "")
+        if message.topic not in (HALF_TOPIC, CHECK_MAX_TIME_TOPIC):
+            raise CorruptRecord(f"it is of topic {message.topic}, and no half message")
+        if not topic or _NUMBER.fullmatch(queue_id) is None or int(queue_id) > 0x7FFFFFFF:
+            raise CorruptRecord(
+                f"it names no queue to go to: {PROPERTY_REAL_TOPIC} is {topic[:127]!r}, "
+                f"{PROPERTY_REAL_QUEUE_ID} is {queue_id[:32]!r}"
+            )
+        return cls(message, topic, int(queue_id))
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it lies in the half queue."""
+        return self.message.topic == HALF_TOPIC
+
+    @property
+    def group(self) -> str:
+        """The producer group that decides."""
+        return self.message.properties.get(PROPERTY_PRODUCER_GROUP, "")
+
+    @property
+    def checks(self) -> int:
+        """How often the group was asked."""
+        return _number(self.message.properties.get(PROPERTY_CHECK_TIMES, "")) or 0
+
+    @property
+    def origin(self) -> int | None:
+        """The queue offset of the half message that the transaction began with; None: it is not
+        known, the message was put aside."""
+        link = _number(self.message.properties.get(PROPERTY_PREPARED_QUEUE_OFFSET, ""))
+        if not self.is_half:
+            return link
+        own = self.message.queue_offset
+        return own if link is None or link > own else link
+
+    @property
+    def fingerprint(self) -> Fingerprint | None:
+        """By which copies are found that have no link; None without a unique key."""
+        key = self.message.properties.get(PROPERTY_UNIQUE_KEY, "")
+        return (self.group, key, self.message.born_timestamp_ms) if key else None
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it was stored again at a check, or to let progress pass."""
+        properties = self.message.properties
+        return PROPERTY_CHECK_TIMES in properties or PROPERTY_PREPARED_QUEUE_OFFSET in properties
+
+    def check_after_ms(self, timeout_ms: int) -> int:
+        """When its producer may be asked, in wall time. A birth in the future counts as now."""
+        born_ms = min(self.message.born_timestamp_ms, self.message.store_timestamp_ms)
+        return born_ms + immunity_ms(self.message.properties, timeout_ms)
+
+
+def immunity_ms(properties: dict[str, str], timeout_ms: int) -> int:
+    """How long after its birth a message is not asked about."""
+    own = _number(properties.get(PROPERTY_CHECK_IMMUNITY, ""))
+    return timeout_ms if own is None else own * 1000
+
+
+def _number(text: str) -> int | None:
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def half_form(message: StoreMessage) -> StoreMessage:
+    """The message as it waits. Text that is no UTF-8 becomes question marks, as with delayed
+    ones."""
+    properties = decode_properties(str(message.properties, "utf-8", "surrogatepass"))
+    for name in _OF_CHECKS:
+        properties.pop(name, None)
+    properties[PROPERTY_REAL_TOPIC] = message.topic
+    properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
+    return msgspec.structs.replace(
+        message,
+        topic=HALF_TOPIC,
+        queue_id=QUEUE,
+        sys_flag=message.sys_flag & ~SYS_TRANSACTION_MASK,
+        properties=encode_properties(properties).encode("utf-8", "replace"),
+    )
+
+
+def copy_form(half: Half, checks: int | None) -> StoreMessage:
+    """The half message stored again; `checks` is how often its producer was asked, None: as before.
+
+    Of one that was put aside it is a half message again.
+    """
+    properties = dict(half.message.properties)
+    if half.origin is not None:
+        properties[PROPERTY_PREPARED_QUEUE_OFFSET] = str(half.origin)
+    if checks is not None:
+        properties[PROPERTY_CHECK_TIMES] = str(checks)
+    return _again(half.message, HALF_TOPIC, QUEUE, half.message.sys_flag, properties)
+
+
+def aside_form(half: Half) -> StoreMessage:
+    """The message as it is kept when nobody is asked about it any more."""
+    properties = dict(half.message.properties)
+    properties[PROPERTY_PREPARED_QUEUE_OFFSET] = str(half.origin)
+    return _again(half.message, CHECK_MAX_TIME_TOPIC, QUEUE, half.message.sys_flag, properties)
+
+
+def final_form(half: Half) -> StoreMessage:
+    """The message as consumers get it, the half message's properties included."""
+    message = half.message
+    sys_flag = message.sys_flag & ~SYS_TRANSACTION_MASK | COMMIT
+    return _again(
+        message, half.topic, half.queue_id, sys_flag, dict(message.properties), message.log_offset
+    )
+
+
+def _again(
+    message: Message,
+    topic: str,
+    queue_id: int,
+    sys_flag: int,
+    properties: dict[str, str],
+    prepared_at: int = 0,
+) -> StoreMessage:
+    for name in _OF_ONE_RECORD:
+        properties.pop(name, None)
+    return StoreMessage(
+        topic,
+        queue_id,
+        message.flag,
+        sys_flag,
+        message.born_timestamp_ms,
+        pack_host(*message.born_host),
+        pack_host(*message.store_host),
+        message.reconsume_times,
+        prepared_at,
+        message.body,
+        encode_properties(properties).encode(),
+        tag_code(properties.get(PROPERTY_TAGS, "")),
+        index_keys(properties),
+    )
+
+
+def op_form(half_offset: int, decision: int, host: bytes, now_ms: int) -> StoreMessage:
+    """The note that the half message at that queue offset is decided."""
+    return StoreMessage(
+        OP_HALF_TOPIC,
+        QUEUE,
+        decision,
+        0,
+        now_ms,
+        host,
+        host,
+        0,
+        0,
+        str(half_offset).encode(),
+        _OP_PROPERTIES,
+        _OP_TAG_CODE,
+    )
+
+
+def decided_offsets(body: bytes) -> list[int]:
+    """The queue offsets that an op message names: one, or as many as RocketMQ 5.1 gave it."""
+    numbers = [_number(part) for part in str(body, "ascii", "replace").split(",")]
+    return [number for number in numbers if number is not None]
+
+
+def check_request(half: Half, copy: StoreMessage, place: PutResult) -> Command:
+    """CHECK_TRANSACTION_STATE about the copy that lies at `place`."""
+    unique_key = half.message.properties.get(PROPERTY_UNIQUE_KEY)
+    header = CheckTransactionStateHeader(
+        place.queue_offset,
+        place.log_offset,
+        unique_key,
+        unique_key,
+        offset_msg_id(copy.store_host, place.log_offset),
+    )
+    shown = msgspec.structs.replace(copy, topic=half.topic, queue_id=half.queue_id)
+    body = encode_record(shown, place.queue_offset, place.log_offset, place.store_timestamp_ms)
+    return make_request(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), body, oneway=True)

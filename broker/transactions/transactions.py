@@ -1,0 +1,159 @@
+"""The transactions of one broker: the table, what puts and reads, requests and checks, wired."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from aerobee.broker.router import Handler
+from aerobee.broker.scheduler import Scheduler
+from aerobee.broker.stats import BrokerStats
+from aerobee.broker.tables.clients import ClientTable
+from aerobee.broker.tables.offsets import NO_OFFSET, ConsumerOffsets
+from aerobee.broker.tables.topics import TopicTable
+from aerobee.broker.transactions.checks import CheckCounts, CheckRules, CheckService
+from aerobee.broker.transactions.forms import QUEUE
+from aerobee.broker.transactions.log import TransactionLog
+from aerobee.broker.transactions.requests import EndAnswers, EndCounts, TransactionRequests
+from aerobee.broker.transactions.table import TransactionTable
+from aerobee.config.model import Settings
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.message.record import StoreMessage
+from aerobee.protocol.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
+from aerobee.remoting.turns import Turns
+from aerobee.store.message_store import MessageStore
+from aerobee.store.segments.results import PutResult
+
+log = logging.getLogger("aerobee.broker.transactions")
+
+_TICK_S = 1.0
+_ANSWER_S = 0.2
+# At a stop: the progress that waits, what came since, and a look that finds nothing more.
+_SAVES = 3
+_SYNC_S = 5.0
+_HOUR_MS = 3_600_000
+
+
+class Transactions:
+    """Reads the two queues when built; asks producers after `start_tasks`. Loop thread only."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        loop: asyncio.AbstractEventLoop,
+        turns: Turns,
+        store: MessageStore,
+        topics: TopicTable,
+        clients: ClientTable,
+        offsets: ConsumerOffsets,
+        stats: BrokerStats,
+        store_host: bytes,
+        appended: Callable[[], None],
+        clock_ms: Callable[[], int],
+        broken: Callable[[], str | None],
+    ) -> None:
+        self._settings = settings
+        self._loop = loop
+        self._store = store
+        self._table = TransactionTable()
+        self._log = TransactionLog(
+            store, self._table, stats, store_host, clock_ms, settings.transaction_timeout_ms
+        )
+        self._load(offsets)
+        self.answers = EndAnswers(
+            store, stats, loop.time, settings.sync_flush_timeout_ms / 1000, broken
+        )
+        self._requests = TransactionRequests(
+            store,
+            self._table,
+            self._log,
+            topics,
+            self.answers,
+            appended,
+            stats,
+            loop,
+            clock_ms,
+            sync_flush=settings.sync_flush,
+        )
+        rules = CheckRules(
+            settings.transaction_check_max,
+            settings.transaction_check_interval_ms / 1000,
+            lambda: settings.retention_hours * _HOUR_MS,
+        )
+        self._checks = CheckService(
+            rules,
+            turns,
+            store,
+            self._table,
+            self._log,
+            clients,
+            offsets,
+            topics,
+            appended,
+            loop.time,
+            clock_ms,
+        )
+
+    def _load(self, offsets: ConsumerOffsets) -> None:
+        half, op = [
+            offsets.query(TRANSACTION_GROUP, name, QUEUE) for name in (HALF_TOPIC, OP_HALF_TOPIC)
+        ]
+        self._log.load(None if half == NO_OFFSET else half, None if op == NO_OFFSET else op)
+        if len(self._table):
+            log.info(
+                "undecided half messages found count=%d from_queue_offset=%d; their producers are "
+                "asked from the first round of checks on", len(self._table), self._table.first,
+            )  # fmt: skip
+
+    def prepare(self, message: StoreMessage) -> PutResult:
+        """Store a message as a half message. Raises `BadRequest` when too many are undecided, and a
+        StoreError; then nothing was changed."""
+        limit = self._settings.pending_transactions
+        if len(self._table) >= limit:
+            raise BadRequest(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]system busy, {len(self._table)} transactions are undecided, the limit "
+                f"is {limit} (limits.pending_transactions); have their producers decide, or raise "
+                "it",
+            )
+        return self._log.prepare(message)
+
+    def handlers(self) -> dict[int, Handler]:
+        """The handlers by request code."""
+        return self._requests.handlers()
+
+    def start_tasks(self, scheduler: Scheduler) -> None:
+        """Register what has to be done again and again."""
+        interval_s = self._settings.transaction_check_interval_ms / 1000
+        scheduler.every(min(_TICK_S, interval_s), "transactions", self._checks.tick)
+        scheduler.every(_ANSWER_S, "waiting decisions", self.answers.send_ready)
+
+    def close(self) -> None:
+        """Ask nobody any more."""
+        self._checks.close()
+
+    async def save_progress(self) -> None:
+        """Bring the progress to where it is now, after `close`."""
+        for _ in range(_SAVES):
+            end = self._checks.save_progress()
+            if end is None:
+                break
+            self._store.sync_soon()
+            await self._loop.run_in_executor(None, self._store.wait_durable, end, _SYNC_S)
+
+    @property
+    def pending(self) -> int:
+        """Undecided half messages."""
+        return len(self._table)
+
+    @property
+    def ends(self) -> EndCounts:
+        """What became of decisions."""
+        return self._requests.counts
+
+    @property
+    def checks(self) -> CheckCounts:
+        """What became of undecided half messages."""
+        return self._checks.counts

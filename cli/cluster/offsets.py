@@ -1,0 +1,221 @@
+"""`aerobee offset show`, `reset` and `clone`: where groups are, and where they are to go on.
+
+`reset` and `clone` say what they would change, queue by queue, and do it with `--yes` only. A group
+that is online is reset by its broker, which tells the members: they commit the new offsets. One
+that is not gets them committed in its place.
+"""
+
+import argparse
+from typing import Any, Final, NamedTuple
+
+from aerobee.cli.cluster.groups import members_of
+from aerobee.cli.cluster.session import (
+    admin_of,
+    check_broker,
+    check_group,
+    client_command,
+)
+from aerobee.cli.output import OK, CommandFailed, print_json, print_table, say
+from aerobee.cli.times import parse_time, time_text
+from aerobee.client.admin import END_OF_QUEUE, Admin
+from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.protocol.bodies.stats import GroupProgress
+
+# Before all messages, and behind them.
+_NAMED: Final = {"earliest": 0, "latest": END_OF_QUEUE}
+_DRY_RUN: Final = "nothing was changed; --yes does it"
+
+
+class _Move(NamedTuple):
+    """A queue in which a group would go on somewhere else."""
+
+    queue: MessageQueue
+    before: int
+    after: int
+
+    @property
+    def text(self) -> str:
+        """What that means, for people."""
+        if self.after < self.before:
+            return f"back by {self.before - self.after}"
+        return f"forward by {self.after - self.before}" if self.after > self.before else "stays"
+
+    def fields(self) -> dict[str, Any]:
+        """The same, for scripts; messages that it gets again are below 0."""
+        topic, broker, queue_id = self.queue
+        return {
+            "topic": topic,
+            "broker": broker,
+            "queue": queue_id,
+            "before": self.before,
+            "after": self.after,
+            "change": self.after - self.before,
+        }
+
+
+@client_command
+async def show_offsets(parsed: argparse.Namespace) -> int:
+    """Print a group's offset in each queue."""
+    check_group(parsed.group)
+    async with admin_of(parsed) as admin:
+        progress = await admin.group_progress(parsed.group, parsed.topic)
+    if not progress:
+        raise CommandFailed(_nowhere(parsed.group, parsed.topic))
+    rows: list[dict[str, Any]] = [
+        {
+            "topic": queue.topic,
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "offset": one.consumer_offset,
+            "end": one.broker_offset,
+            "behind": one.lag,
+            "last_consumed_timestamp_ms": one.last_consumed_ms,
+        }
+        for queue, one in progress.items()
+    ]
+    if parsed.json:
+        print_json(rows)
+        return OK
+    print_table(
+        ("topic", "broker", "queue", "offset", "end", "behind", "last consumed was stored"),
+        [(*list(row.values())[:-1], time_text(row["last_consumed_timestamp_ms"]))
+         for row in rows],
+    )  # fmt: skip
+    return OK
+
+
+def _nowhere(group: str, topic: str | None) -> str:
+    where = f" in topic {topic}" if topic else ""
+    return (
+        f"the group {group} has no offset{where} (aerobee group list shows the groups there are; a "
+        "group that is online shows the topics that it subscribes to)"
+    )
+
+
+# --- reset ----------------------------------------------------------------------------------------
+
+
+@client_command
+async def reset_offsets(parsed: argparse.Namespace) -> int:
+    """Have a group go on at the beginning, the end, or a time."""
+    check_group(parsed.group)
+    timestamp_ms = _timestamp(parsed.to)
+    async with admin_of(parsed) as admin:
+        moves = await _moves(parsed, admin, timestamp_ms)
+        state = await admin.group_state(parsed.group)
+        brokers = sorted({move.queue.broker_name for move in moves})
+        told = {name: sorted(members_of({name: state[name]})) for name in brokers if name in state}
+        _preview(parsed, moves, told)
+        if parsed.yes:
+            for broker in brokers:
+                await _reset(parsed, admin, broker, timestamp_ms, moves)
+    _conclude(parsed, moves, told)
+    return OK
+
+
+def _timestamp(where: str) -> int:
+    return _NAMED[where] if where in _NAMED else parse_time(where)
+
+
+async def _moves(parsed: argparse.Namespace, admin: Admin, timestamp_ms: int) -> list[_Move]:
+    """Where each queue is to go on, as the brokers work it out."""
+    await admin.route(parsed.topic)
+    progress = await admin.group_progress(parsed.group, parsed.topic)
+    if not progress:
+        raise CommandFailed(_nowhere(parsed.group, parsed.topic))
+    await check_broker(parsed, [queue.broker_name for queue in progress])
+    moves = []
+    for queue, one in progress.items():
+        if parsed.broker in (None, queue.broker_name):
+            target = await _target(admin, queue, timestamp_ms)
+            if parsed.only_back:
+                target = min(target, one.consumer_offset)
+            moves.append(_Move(queue, one.consumer_offset, target))
+    return moves
+
+
+async def _target(admin: Admin, queue: MessageQueue, timestamp_ms: int) -> int:
+    if timestamp_ms == END_OF_QUEUE:
+        return await admin.max_offset(queue)
+    return await admin.offset_at(queue, timestamp_ms)
+
+
+async def _reset(
+    parsed: argparse.Namespace,
+    admin: Admin,
+    broker: str,
+    timestamp_ms: int,
+    moves: list[_Move],
+) -> None:
+    force = not parsed.only_back
+    if broker in await admin.group_state(parsed.group):
+        told = await admin.reset_group(
+            broker, parsed.group, parsed.topic, timestamp_ms, force=force
+        )
+        if told is not None:
+            return
+    for move in moves:
+        if move.queue.broker_name == broker:
+            await admin.commit_offset(parsed.group, move.queue, move.after)
+
+
+# --- clone ----------------------------------------------------------------------------------------
+
+
+@client_command
+async def clone_offsets(parsed: argparse.Namespace) -> int:
+    """Give a group the offsets of another one."""
+    check_group(parsed.source)
+    check_group(parsed.group)
+    async with admin_of(parsed) as admin:
+        source = await admin.group_progress(parsed.source, parsed.topic)
+        if not source:
+            raise CommandFailed(_nowhere(parsed.source, parsed.topic))
+        there = await admin.group_progress(parsed.group, parsed.topic)
+        moves = [_clone_move(queue, one, there.get(queue)) for queue, one in source.items()]
+        state = await admin.group_state(parsed.group)
+        _preview(parsed, moves, {})
+        if state:
+            say(f"the group {parsed.group} is online: its members commit over what it is given")
+        remarks = []
+        if parsed.yes:
+            for broker in sorted({queue.broker_name for queue in source}):
+                remark = await admin.clone_offsets(
+                    broker, parsed.source, parsed.group, parsed.topic
+                )
+                remarks += [f"{broker}: {remark}"] if remark else []
+    for remark in remarks:
+        say(remark)
+    _conclude(parsed, moves, {})
+    return OK
+
+
+def _clone_move(queue: MessageQueue, source: GroupProgress, there: GroupProgress | None) -> _Move:
+    return _Move(queue, there.consumer_offset if there else 0, source.consumer_offset)
+
+
+# --- output ---------------------------------------------------------------------------------------
+
+
+def _preview(parsed: argparse.Namespace, moves: list[_Move], told: dict[str, list[str]]) -> None:
+    """For people; scripts get it with the result."""
+    if parsed.json:
+        return
+    print_table(
+        ("topic", "broker", "queue", "offset", "new offset", "change"),
+        [(*move.queue, move.before, move.after, move.text) for move in moves],
+    )
+    for broker, members in told.items():
+        say(f"{broker} tells {', '.join(members)}")
+
+
+def _conclude(parsed: argparse.Namespace, moves: list[_Move], told: dict[str, list[str]]) -> None:
+    if parsed.json:
+        queues = [move.fields() for move in moves]
+        print_json({"group": parsed.group, "done": parsed.yes, "told": told, "queues": queues})
+    elif not parsed.yes:
+        say(_DRY_RUN)
+    else:
+        again = sum(max(move.before - move.after, 0) for move in moves)
+        missed = sum(max(move.after - move.before, 0) for move in moves)
+        say(f"group {parsed.group}: {again} messages back, {missed} forward")

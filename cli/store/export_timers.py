@@ -1,0 +1,124 @@
+"""`aerobee store export-timers`: messages with a time of their own become ones of delay levels."""
+
+import argparse
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from aerobee.broker.core import timer_window_ms, wall_clock_ms
+from aerobee.broker.delay.export import ExportReport, Kept, TimerExport
+from aerobee.broker.delay.timer_progress import TimerProgress
+from aerobee.broker.tables.state_file import JsonStateFile, StateFileError
+from aerobee.cli.output import OK, CommandFailed, print_json, print_table
+from aerobee.cli.store.access import COULD_NOT, on_store, settings_of
+from aerobee.cli.times import time_text
+from aerobee.protocol.frames.fastjson import dumps
+from aerobee.store.errors import StoreError
+from aerobee.store.message_store import MessageStore
+from aerobee.store.repair.at_rest import StoreAtRest
+
+_SHOWN: Final = 20
+
+
+@on_store
+def export_timers(parsed: argparse.Namespace) -> int:
+    """Export what waits, and name what no delay level reaches."""
+    settings, given = settings_of(parsed)
+    with StoreAtRest(settings, given, reading=True) as rest:
+        # With the sizes that its files have.
+        settings = rest.settings
+    file = JsonStateFile(os.path.join(settings.store_path, "config", "timerProgress.json"))
+    shown: list[Kept] = []
+    with _list(parsed.list) as write:
+
+        def listed(kept: Kept) -> None:
+            write(kept)
+            if parsed.json or len(shown) < _SHOWN:
+                shown.append(kept)
+
+        try:
+            progress = TimerProgress(file, lambda: 0)
+        except StateFileError as error:
+            raise CommandFailed(str(error), COULD_NOT) from error
+        store = MessageStore.open(settings)
+        export = TimerExport(
+            store,
+            progress.done,
+            wall_clock_ms,
+            timer_window_ms(settings),
+            listed,
+            dry_run=parsed.dry_run,
+        )
+        try:
+            export.run()
+            if not parsed.dry_run:
+                store.listen(closing=lambda: _save(store, progress, export))
+        finally:
+            clean = store.close()
+    if not clean:
+        raise StoreError(
+            f"the store in {settings.store_path} could not bring everything to the disk: start the "
+            "broker on it and stop it, then run this again"
+        )
+    if parsed.json:
+        print_json(_fields(export.report, shown, dry_run=parsed.dry_run))
+    else:
+        _print(export.report, shown, parsed)
+    return OK
+
+
+def _save(store: MessageStore, progress: TimerProgress, export: TimerExport) -> None:
+    """All that can be is durable: say what is done, if that is all."""
+    if store.durable >= store.written:
+        progress.moved(export.done())
+        text = progress.take_changes()
+        if text is not None:
+            progress.save(text)
+
+
+@contextmanager
+def _list(path: str | None) -> Iterator[Callable[[Kept], object]]:
+    """What writes one message a line, as JSON, into the file that was asked for."""
+    if path is None:
+        yield lambda _kept: None
+        return
+    with open(path, "wb") as file:
+        yield lambda kept: file.write(dumps(kept._asdict()) + b"\n")
+
+
+def _print(report: ExportReport, shown: list[Kept], parsed: argparse.Namespace) -> None:
+    verb = "would be stored" if parsed.dry_run else "are stored"
+    for level, count in sorted(report.exported.items()):
+        print(f"{count} messages {verb} with delay level {level}")
+    if not report.exported:
+        print("no message waits that a delay level reaches")
+    if report.recalled:
+        print(f"{report.recalled} messages are recalled, and left out")
+    for log_offset in report.unusable:
+        print(f"the record at log offset {log_offset} cannot be read, or says not where it goes")
+    if not report.kept:
+        return
+    print(f"{report.kept} messages are further ahead than any level reaches, and kept:")
+    print_table(
+        ("delivery", "topic", "queue", "id", "keys", "log offset"),
+        [
+            (time_text(one.deliver_ms), one.topic, one.queue_id, one.unique_id, one.keys,
+             one.log_offset)
+            for one in shown
+        ],
+    )  # fmt: skip
+    if report.kept > len(shown):
+        print(f"... and {report.kept - len(shown)} more (--list FILE, --json)")
+    print("RocketMQ will not deliver these; this broker does when it runs on the store again")
+
+
+def _fields(report: ExportReport, kept: list[Kept], *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "dry_run": dry_run,
+        "exported": sum(report.exported.values()),
+        "levels": {str(level): count for level, count in sorted(report.exported.items())},
+        "recalled": report.recalled,
+        "unusable": report.unusable,
+        "kept": [one._asdict() for one in kept],
+    }

@@ -1,0 +1,118 @@
+"""Which messages of a queue a filter over properties wants (SQL92 consumers).
+
+Tags are decided by the entries of the consume queue, properties by the records themselves. So the
+entries are looked at first, and each gets a verdict in the place of its tags code: then the scan of
+`reader.py` takes the wanted ones by that code, as those of a tag. What cannot be judged is wanted:
+an entry that names no record of its queue, or a record that does not add up, is the scan's affair,
+which repairs what can be.
+
+Judging takes some microseconds a message, and may be made to take a thousand: an expression of
+512 operands, properties of 32 KiB. So it is counted by what it looks at, in tenths of a microsecond
+on the machines this is for, and whoever asks says how much there may be.
+
+Threads: the store's caller only.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from aerobee.protocol.filters.property_filter import MessageFilter
+from aerobee.protocol.message.record_layout import (
+    MESSAGE_MAGIC,
+    MIN_RECORD_BYTES,
+    SLOT_FIELDS,
+    properties_in,
+)
+from aerobee.protocol.names import is_light
+from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.queues.consume_queue import ConsumeQueue
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, QueueEntry
+from aerobee.store.segments.mapped_file import MappedFile
+
+_WANTED, _UNWANTED = 1, 0
+#: The codes of entries that are wanted.
+WANTED: Final = frozenset({_WANTED})
+
+# What a message costs besides its filter; bytes of properties, and of a record that is checked
+# whole, for one unit.
+_MESSAGE_COST = 35
+_PROPERTY_BYTES = 3
+_CHECKED_BYTES = 100
+_CODE = struct.Struct(">q")
+_CODE_POSITION = ENTRY_BYTES - _CODE.size
+
+
+class Judging:
+    """Judges entries by the records they name."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        is_sound: Callable[[ConsumeQueue, int, QueueEntry], bool],
+        checked_below: Callable[[MappedFile], int],
+    ) -> None:
+        self._log = log
+        self._is_sound = is_sound
+        self._checked_below = checked_below
+        # What was looked at since `judged` began.
+        self._spent = 0
+
+    def judged(
+        self,
+        queue: ConsumeQueue,
+        first: int,
+        entries: bytes,
+        message_filter: MessageFilter,
+        most_wanted: int,
+        most_spent: int,
+    ) -> tuple[bytes, int]:
+        """The first of the entries, which begin at slot `first`, with verdicts; and what it took.
+
+        So many that `most_wanted` of them are wanted, or a little more than `most_spent` was spent;
+        at least one.
+        """
+        verdicts = bytearray(entries)
+        self._spent = 0
+        place = wanted = 0
+        each, matches, pack = message_filter.cost + _MESSAGE_COST, message_filter.matches, _CODE
+        for slot, (log_offset, size, code) in enumerate(ENTRY.iter_unpack(entries), first):
+            self._spent += each
+            properties = self.properties(queue, slot, QueueEntry(log_offset, size, code))
+            verdict = _WANTED
+            if properties is not None:
+                self._spent += len(properties) // _PROPERTY_BYTES
+                if not matches(properties):
+                    verdict = _UNWANTED
+            pack.pack_into(verdicts, place + _CODE_POSITION, verdict)
+            place += ENTRY_BYTES
+            wanted += verdict
+            if wanted >= most_wanted or self._spent >= most_spent:
+                break
+        return bytes(verdicts[:place]), self._spent
+
+    def properties(self, queue: ConsumeQueue, slot: int, entry: QueueEntry) -> bytes | None:
+        """The stored properties of the message in a slot; None if its record is not there, or not
+        what the slot should name."""
+        log_offset, size, _ = entry
+        if not MIN_RECORD_BYTES <= size < PRE_BLANK_SIZE:
+            return None
+        segment = self._log.segments.find(log_offset)
+        if segment is None or log_offset + size > segment.start + segment.wrote:
+            return None
+        view, position = segment.view, log_offset - segment.start
+        found, magic, queue_id, number = SLOT_FIELDS.unpack_from(view, position)
+        is_own = number == slot and queue_id == queue.queue_id
+        if (
+            self._checked_below(segment) > log_offset
+            or number <= 0
+            or found != size
+            or magic != MESSAGE_MAGIC
+            or not (is_own or is_light(queue.topic))
+        ):
+            self._spent += size // _CHECKED_BYTES
+            if not self._is_sound(queue, slot, entry):
+                return None
+        return properties_in(view, position, position + size)

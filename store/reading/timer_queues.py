@@ -1,0 +1,94 @@
+"""The queues of TIMER_TOPIC, read for what waits in an hour (store/FORMAT.md 12.4).
+
+A queue holds the records of one hour, and of the hours `BUCKETS` before and behind it, in the order
+in which they were stored; their action times stand where other entries have tags codes.
+
+Threads: the store's caller only.
+"""
+
+import logging
+from typing import NamedTuple
+
+from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.message.record import Message, decode_record
+from aerobee.protocol.names import TIMER_TOPIC
+from aerobee.store.queues.delay_levels import out_ms
+from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
+from aerobee.store.queues.table import ConsumeQueueTable
+from aerobee.store.reading.reader import Reader
+
+log = logging.getLogger("aerobee.store")
+
+
+class Waiting(NamedTuple):
+    """A record that waits: when it is to be looked at, and where it lies."""
+
+    action_ms: int
+    log_offset: int
+
+
+class Span(NamedTuple):
+    """What a queue has: from its first file on, visible up to `end`, numbered up to `next`."""
+
+    first: int
+    end: int
+    next: int
+
+
+class TimerQueues:
+    """Of one store."""
+
+    def __init__(self, queues: ConsumeQueueTable, reader: Reader) -> None:
+        self._queues = queues
+        self._reader = reader
+
+    def ids(self) -> list[int]:
+        """The queues there are."""
+        return sorted(queue_id for topic, queue_id in self._queues.queues if topic == TIMER_TOPIC)
+
+    def span(self, queue_id: int) -> Span:
+        """From where to where the queue goes."""
+        queue = self._queues.get(TIMER_TOPIC, queue_id)
+        if queue is None:
+            return Span(0, 0, 0)
+        return Span(queue.first_offset, queue.max_offset, queue.next_offset)
+
+    def readable(self, queue_id: int) -> int:
+        """How many entries have a record that the log still has, or will be visible soon."""
+        queue = self._queues.get(TIMER_TOPIC, queue_id)
+        return 0 if queue is None else max(0, queue.next_offset - queue.min_offset)
+
+    def entries(self, queue_id: int, first: int, most: int) -> tuple[list[Waiting], int]:
+        """Entries from queue offset `first` on, and the offset behind them. Raises OSError."""
+        queue = self._queues.get(TIMER_TOPIC, queue_id)
+        if queue is None:
+            return [], first
+        first = max(first, queue.first_offset)
+        data = queue.read_coded(first, most)
+        if not data:
+            return [], min(queue.next_file_offset(first), queue.max_offset)
+        found = [
+            Waiting(code, log_offset)
+            for log_offset, size, code in ENTRY.iter_unpack(data)
+            if 0 < size < PRE_BLANK_SIZE
+        ]
+        if any(code < 0 for code, _ in found):
+            found = [one if one.action_ms >= 0 else self._looked_up(one) for one in found]
+        return found, first + len(data) // ENTRY_BYTES
+
+    def _looked_up(self, entry: Waiting) -> Waiting:
+        """The address of an extension entry that is lost: the record knows its time."""
+        message = self.message(entry.log_offset)
+        return Waiting(0 if message is None else out_ms(message.properties), entry.log_offset)
+
+    def message(self, log_offset: int) -> Message | None:
+        """The record there, checked; None if there is none, or none of this topic."""
+        record = self._reader.record_at(log_offset)
+        if record is None:
+            return None
+        try:
+            message = decode_record(record)
+        except CorruptRecord as error:
+            log.error("timed message cannot be read log_offset=%d reason=%s", log_offset, error)
+            return None
+        return message if message.topic == TIMER_TOPIC else None

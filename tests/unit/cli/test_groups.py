@@ -1,0 +1,225 @@
+"""Commands about groups and their offsets, and deletion of topics, against a real broker."""
+
+import json
+import queue
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from aerobee import testing
+from aerobee.cli.main import main
+from aerobee.client import blocking
+from aerobee.client.message import Message, ReceivedMessage
+from aerobee.client.options import ConsumeFrom, PushOptions
+from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.testing import RunningBroker
+
+WAIT_S = 10.0
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[RunningBroker]:
+    with testing.broker(broker_name="bee") as broker:
+        yield broker
+
+
+@pytest.fixture
+def run(running: RunningBroker, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a client command against the broker: (exit code, standard output, standard error)."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main([*arguments, "-n", running.name_server])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def admin(running: RunningBroker) -> Iterator[blocking.Admin]:
+    with blocking.Admin(running.name_server) as admin:
+        yield admin
+
+
+def fill(running: RunningBroker, admin: blocking.Admin, topic: str, messages: int = 3) -> None:
+    """A topic of one queue with so many messages."""
+    admin.create_topic(topic, queues=1)
+    with blocking.Producer(running.name_server, "P") as producer:
+        where = MessageQueue(topic, "bee", 0)
+        for number in range(messages):
+            producer.send(Message(topic, b"%d" % number), queue=where)
+
+
+def committed(run: Run, group: str, topic: str) -> int:
+    code, out, _ = run("offset", "show", group, "--topic", topic, "--json")
+    assert code == 0
+    [one] = json.loads(out)
+    offset: int = one["offset"]
+    return offset
+
+
+@contextmanager
+def consuming(running: RunningBroker, group: str, topic: str) -> Iterator[queue.Queue[bytes]]:
+    """A member that is online; the bodies that it gets."""
+    got: queue.Queue[bytes] = queue.Queue()
+
+    def listener(messages: list[ReceivedMessage]) -> None:
+        for message in messages:
+            got.put(message.body)
+
+    options = PushOptions(consume_from=ConsumeFrom.FIRST, offset_store_interval_s=0.05)
+    consumer = blocking.PushConsumer(running.name_server, group, listener, options)
+    with consumer:
+        consumer.subscribe(topic)
+        yield got
+
+
+def taken(got: queue.Queue[bytes], count: int) -> list[bytes]:
+    return sorted(got.get(timeout=WAIT_S) for _ in range(count))
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+
+def test_groups_are_listed_with_members_and_lag(
+    running: RunningBroker, run: Run, admin: blocking.Admin
+) -> None:
+    fill(running, admin, "Listed")
+    admin.commit_offset("Listed", MessageQueue("Listed", "bee", 0), 1)
+    code, out, _ = run("group", "list", "--json")
+    assert code == 0
+    [one] = [group for group in json.loads(out) if group["name"] == "Listed"]
+    assert one == {"name": "Listed", "brokers": ["bee"], "members": 0, "topics": 1, "lag": 2}
+    _, out, _ = run("group", "list")
+    assert "Listed" in out
+    assert "TOOLS_CONSUMER" not in out
+    assert "TOOLS_CONSUMER" in run("group", "list", "--all")[1]
+
+
+def test_a_group_is_described_with_its_members(
+    running: RunningBroker, run: Run, admin: blocking.Admin
+) -> None:
+    fill(running, admin, "Described")
+    with consuming(running, "Describing", "Described") as got:
+        assert taken(got, 3) == [b"0", b"1", b"2"]
+        code, out, _ = run("group", "describe", "Describing", "--json")
+        found = json.loads(out)
+        assert (code, found["brokers"], found["message_model"]) == (0, ["bee"], "CLUSTERING")
+        [member] = found["members"]
+        assert member["language"] == "PYTHON"
+        topics = {one["topic"]: one for one in found["topics"]}
+        assert topics["Described"]["subscription"] == "*"
+        code, out, err = run("group", "describe", "Describing")
+        assert (code, member["client_id"] in out) == (0, True)
+        assert "1 members online; CONSUME_PASSIVELY, CLUSTERING" in err
+    code, _, err = run("group", "describe", "Nobody")
+    assert (code, "there is no consumer group Nobody" in err) == (1, True)
+    assert run("group", "describe", "no group")[0] == 2
+
+
+# --- offsets --------------------------------------------------------------------------------------
+
+
+def test_offsets_are_shown_by_queue(
+    running: RunningBroker, run: Run, admin: blocking.Admin
+) -> None:
+    fill(running, admin, "Shown")
+    admin.commit_offset("Showing", MessageQueue("Shown", "bee", 0), 1)
+    code, out, _ = run("offset", "show", "Showing", "--json")
+    [one] = json.loads(out)
+    assert (code, one.pop("last_consumed_timestamp_ms") > 0) == (0, True)
+    expected: dict[str, Any] = {"topic": "Shown", "broker": "bee", "queue": 0}
+    assert one == {**expected, "offset": 1, "end": 3, "behind": 2}
+    assert "Shown" in run("offset", "show", "Showing")[1]
+    code, _, err = run("offset", "show", "Nobody")
+    assert (code, "the group Nobody has no offset" in err) == (1, True)
+
+
+def test_a_group_that_is_not_online_is_reset_by_its_offsets(
+    running: RunningBroker, run: Run, admin: blocking.Admin
+) -> None:
+    fill(running, admin, "Offline")
+    admin.commit_offset("Off", MessageQueue("Offline", "bee", 0), 2)
+    code, out, err = run("offset", "reset", "Off", "Offline", "--to", "earliest")
+    assert code == 0
+    assert "back by 2" in out
+    assert "nothing was changed; --yes does it" in err
+    assert committed(run, "Off", "Offline") == 2
+    code, out, err = run("offset", "reset", "Off", "Offline", "--to", "earliest", "--yes")
+    assert (code, "2 messages back, 0 forward" in err) == (0, True)
+    assert committed(run, "Off", "Offline") == 0
+    # Ahead only where that was not excluded.
+    for options, offset in ((["--only-back"], 0), ([], 3)):
+        code, out, _ = run(
+            "offset", "reset", "Off", "Offline", "--to", "latest", "--yes", "--json", *options
+        )
+        result = json.loads(out)
+        assert (code, result["done"], result["told"]) == (0, True, {})
+        assert [one["after"] for one in result["queues"]] == [offset]
+        assert committed(run, "Off", "Offline") == offset
+
+
+def test_members_that_are_online_are_told(
+    running: RunningBroker, run: Run, admin: blocking.Admin
+) -> None:
+    fill(running, admin, "Online")
+    with consuming(running, "On", "Online") as got:
+        assert taken(got, 3) == [b"0", b"1", b"2"]
+        while committed(run, "On", "Online") != 3:
+            pass  # it commits every 50 ms
+        code, _, err = run("offset", "reset", "On", "Online", "--to", "earliest", "--yes")
+        assert (code, "bee tells " in err) == (0, True)
+        assert taken(got, 3) == [b"0", b"1", b"2"]
+
+
+def test_an_impossible_reset_is_refused(
+    running: RunningBroker, run: Run, admin: blocking.Admin
+) -> None:
+    fill(running, admin, "Impossible")
+    admin.commit_offset("Imp", MessageQueue("Impossible", "bee", 0), 2)
+    for arguments, code, word in (
+        (("Imp", "Impossible", "--to", "somewhere"), 2, "not a time"),
+        (("Imp", "Nowhere", "--to", "latest"), 1, "Nowhere"),
+        (("Nobody", "Impossible", "--to", "latest"), 1, "has no offset"),
+        (("Imp", "Impossible", "--to", "latest", "--broker", "wasp"), 1, "no broker wasp"),
+    ):
+        found, _, err = run("offset", "reset", *arguments, "--yes")
+        assert (found, word in err) == (code, True), err
+    assert committed(run, "Imp", "Impossible") == 2
+
+
+def test_a_group_gets_another_ones_offsets(
+    running: RunningBroker, run: Run, admin: blocking.Admin
+) -> None:
+    fill(running, admin, "Cloned")
+    admin.commit_offset("CloneSource", MessageQueue("Cloned", "bee", 0), 2)
+    code, out, err = run("offset", "clone", "CloneSource", "CloneTarget")
+    assert (code, "forward by 2" in out, "--yes" in err) == (0, True, True)
+    assert run("offset", "show", "CloneTarget")[0] == 1
+    code, out, _ = run("offset", "clone", "CloneSource", "CloneTarget", "--yes", "--json")
+    assert (code, json.loads(out)["queues"][0]["change"]) == (0, 2)
+    assert committed(run, "CloneTarget", "Cloned") == 2
+    code, _, err = run("offset", "clone", "Nobody", "CloneTarget", "--yes")
+    assert (code, "Nobody has no offset" in err) == (1, True)
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_deleted_when_that_is_confirmed(
+    running: RunningBroker, run: Run, admin: blocking.Admin
+) -> None:
+    fill(running, admin, "Deleted")
+    admin.commit_offset("Deleting", MessageQueue("Deleted", "bee", 0), 2)
+    code, _, err = run("topic", "delete", "Deleted")
+    assert (code, "1 queues, 3 messages" in err, "Deleting" in err) == (0, True, True)
+    assert "nothing was deleted" in err
+    assert admin.topic_settings("Deleted")["bee"] is not None
+    code, out, _ = run("topic", "delete", "Deleted", "--yes", "--json")
+    assert (code, json.loads(out)["deleted"]) == (0, True)
+    assert admin.topic_settings("Deleted")["bee"] is None
+    assert run("topic", "delete", "Deleted", "--yes")[0] == 1
