@@ -386,7 +386,6 @@ class BrokerCore:
             settings,
             self.identity,
             store,
-            self.topics,
             self.clients,
             self.client_calls,
             self._send,

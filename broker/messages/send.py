@@ -54,7 +54,6 @@ from aerobee.protocol.message.record_layout import (
 )
 from aerobee.protocol.names import (
     NO_SEND_TOPICS,
-    OWN_TOPICS,
     RETRY_PREFIX,
     check_topic_name,
     dlq_topic,
@@ -152,14 +151,9 @@ class SendProcessor:
                     f"[OVERLOAD]system busy, {len(self._acks)} sends wait for their sync: the disk "
                     "is slower than what is sent; try again later",
                 )
-            topic = self._topics.get(header.topic)
-            if topic is None and header.topic not in OWN_TOPICS:
-                creation = self.create_topic(header)
-                return self._when_made(creation, connection, command)
-            if topic is None or topic.name in NO_SEND_TOPICS:
-                raise BadRequest.no_permission(
-                    f"Sending message to topic[{header.topic}] is forbidden."
-                )
+            topic = self.topic_of(header)
+            if topic is None:
+                return self._when_made(self.create_topic(header), connection, command)
             queue_id = self.choose_queue(topic, header.queue_id)
             put = self._put_batch if header.batch else self._put_single
             return put(connection, command, header, topic, queue_id)
@@ -193,6 +187,15 @@ class SendProcessor:
             raise BadRequest.system_error(
                 f"broker unable to service, until {self._accept_from_ms} (ms since 1970)"
             )
+
+    def topic_of(self, header: SendMessageHeader) -> TopicConfig | None:
+        """Where a message is sent to; None if that has to be made first (`create_topic`). Raises
+        `BadRequest` for a topic that takes no sends, whether it is there or not."""
+        if header.topic in NO_SEND_TOPICS:
+            raise BadRequest.no_permission(
+                f"Sending message to topic[{header.topic}] is forbidden."
+            )
+        return self._topics.get(header.topic)
 
     def create_topic(self, header: SendMessageHeader) -> asyncio.Future[None]:
         """Begin to make the topic of a first send."""

@@ -24,7 +24,6 @@ from aerobee.broker.requests.client_calls import ClientCalls
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.tables.clients import ClientTable, Member
-from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
@@ -38,7 +37,6 @@ from aerobee.protocol.message.properties import (
     encode_properties,
 )
 from aerobee.protocol.message.record import StoreMessage
-from aerobee.protocol.names import NO_SEND_TOPICS
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.errors import RemotingError
 from aerobee.remoting.peers import address_text
@@ -60,7 +58,6 @@ class ReplyProcessor:
         settings: Settings,
         identity: Identity,
         store: MessageStore,
-        topics: TopicTable,
         clients: ClientTable,
         calls: ClientCalls,
         send: SendProcessor,
@@ -72,7 +69,6 @@ class ReplyProcessor:
         self._settings = settings
         self._identity = identity
         self._store = store
-        self._topics = topics
         self._clients = clients
         self._calls = calls
         self._send = send
@@ -96,13 +92,9 @@ class ReplyProcessor:
         """
         header = SendMessageHeader.from_command(command)
         self._send.check_accepting()
-        topic = self._topics.get(header.topic)
+        topic = self._send.topic_of(header)
         if topic is None:
             return self._when_made(self._send.create_topic(header), connection, command)
-        if topic.name in NO_SEND_TOPICS:
-            raise BadRequest.no_permission(
-                f"Sending message to topic[{header.topic}] is forbidden."
-            )
         limit = self._settings.max_message_bytes
         if len(command.body) > limit:
             raise BadRequest.illegal_message(

@@ -21,6 +21,7 @@ from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.headers.stages import Run, StageChunkHeader, chunk_crc, encode_chunk
 from aerobee.protocol.message.batch import BatchItem, encode_batch
+from aerobee.protocol.names import STAGE_TOPIC, TIMER_TOPIC
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.store.errors import StoreError, StoreInUse, StoreSizeMismatch
 from aerobee.testing import RunningBroker
@@ -335,6 +336,13 @@ async def test_a_reply_that_cannot_be_pushed_says_why(
 ) -> None:
     answer = await wire.call(RequestCode.SEND_REPLY_MESSAGE, {**_REPLY, **more}, b"reply")
     refused(answer, code, words)
+
+
+@pytest.mark.parametrize("topic", [STAGE_TOPIC, TIMER_TOPIC])
+async def test_a_reply_does_not_make_a_topic_of_the_brokers_own(wire: Wire, topic: str) -> None:
+    answer = await wire.call(RequestCode.SEND_REPLY_MESSAGE, {**_REPLY, "topic": topic}, b"reply")
+    refused(answer, ResponseCode.NO_PERMISSION, topic)
+    assert (await wire.pull(topic)).code == ResponseCode.TOPIC_NOT_EXIST
 
 
 async def test_a_reply_over_the_limit_is_illegal_and_goes_to_nobody(strict: RunningBroker) -> None:
