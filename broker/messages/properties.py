@@ -16,11 +16,10 @@ from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.message.properties import (
     NAME_SEPARATOR,
+    OF_ONE_RECORD,
     PROPERTY_CLUSTER,
-    PROPERTY_CRC,
     PROPERTY_DELAY,
     PROPERTY_KEYS,
-    PROPERTY_MULTI_QUEUE_OFFSET,
     PROPERTY_SEPARATOR,
     PROPERTY_TAGS,
     PROPERTY_TIMER_OUT_MS,
@@ -32,9 +31,6 @@ from aerobee.protocol.message.properties import (
 )
 from aerobee.store.reading.delayed_messages import asked_level
 
-#: What the store writes of one record: its places in further queues, the CRC of its bytes. Whoever
-#: forwards a message or sends it back brings them along, and they would be wrong of another record.
-OF_ONE_RECORD = (PROPERTY_MULTI_QUEUE_OFFSET, PROPERTY_CRC)
 _OWN = frozenset((PROPERTY_CLUSTER, PROPERTY_TIMER_OUT_MS, *OF_ONE_RECORD))
 _ASKING = frozenset((PROPERTY_DELAY, PROPERTY_TRANSACTION_PREPARED, *TIMER_PROPERTIES))
 _NUMBER = re.compile(r"[+-]?\d{1,20}")

@@ -16,7 +16,6 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 
-from aerobee.broker.messages.properties import OF_ONE_RECORD
 from aerobee.broker.registration.addresses import Identity
 from aerobee.broker.router import Handler
 from aerobee.broker.stats import BrokerStats
@@ -27,19 +26,14 @@ from aerobee.protocol.bodies.topics import UNIT_SUB
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_success
-from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.headers.client import SendBackHeader
 from aerobee.protocol.message.properties import (
     PROPERTY_DELAY,
     PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_RETRY_TOPIC,
-    PROPERTY_TAGS,
     PROPERTY_WAIT,
-    encode_properties,
-    index_keys,
 )
-from aerobee.protocol.message.record import Message, StoreMessage, decode_record
-from aerobee.protocol.message.record_layout import pack_host
+from aerobee.protocol.message.record import Message, StoreMessage, decode_record, stored_again
 from aerobee.protocol.names import UNDELIVERED_TOPICS, dlq_topic, retry_topic
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.turns import Steps
@@ -130,7 +124,8 @@ class RetryProcessor:
                 f"{message.topic}, and no consumer has had it"
             )
         topic, queues = self._target(command, header, group, message)
-        subscribed = header.unit_mode and topic != dlq_topic(header.group)
+        is_dead = topic == dlq_topic(header.group)
+        subscribed = header.unit_mode and not is_dead
         creation = self._topics.create_retry(topic, queues, UNIT_SUB if subscribed else 0)
         if creation is not None:
             return self._when_made(creation, connection, command)
@@ -138,7 +133,7 @@ class RetryProcessor:
         self._put(self._again(message, topic, queue_id, header, group))
         self._appended()
         self._failed.sent_back(header.group, message.topic, message.properties)
-        if topic == dlq_topic(header.group):
+        if is_dead:
             self._failed.dead_lettered(header.group, message.topic, message.properties)
         return encode_success(command)
 
@@ -177,8 +172,6 @@ class RetryProcessor:
         group: GroupConfig,
     ) -> StoreMessage:
         properties = dict(message.properties)
-        for name in OF_ONE_RECORD:
-            properties.pop(name, None)
         properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)
         properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, header.origin_msg_id or message.msg_id)
         properties[PROPERTY_WAIT] = "false"
@@ -187,18 +180,7 @@ class RetryProcessor:
         else:
             level = header.delay_level or 3 + message.reconsume_times
             properties[PROPERTY_DELAY] = str(level)
-        return StoreMessage(
-            topic,
-            queue_id,
-            message.flag,
-            message.sys_flag,
-            message.born_timestamp_ms,
-            pack_host(*message.born_host),
-            self._identity.store_host,
-            message.reconsume_times + 1,
-            0,
-            message.body,
-            encode_properties(properties).encode(),
-            tag_code(properties.get(PROPERTY_TAGS, "")),
-            index_keys(properties),
-        )
+        again = stored_again(message, topic, queue_id, properties)
+        again.store_host = self._identity.store_host
+        again.reconsume_times += 1
+        return again

@@ -30,8 +30,6 @@ from aerobee.protocol.message.ids import offset_msg_id
 from aerobee.protocol.message.properties import (
     PROPERTY_CHECK_IMMUNITY,
     PROPERTY_CHECK_TIMES,
-    PROPERTY_CRC,
-    PROPERTY_MULTI_QUEUE_OFFSET,
     PROPERTY_PREPARED_QUEUE_OFFSET,
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_REAL_QUEUE_ID,
@@ -41,10 +39,16 @@ from aerobee.protocol.message.properties import (
     PROPERTY_WAIT,
     decode_properties,
     encode_properties,
-    index_keys,
+    real_queue,
 )
-from aerobee.protocol.message.record import Message, StoreMessage, decode_record, encode_record
-from aerobee.protocol.message.record_layout import SYS_TRANSACTION_MASK, pack_host
+from aerobee.protocol.message.record import (
+    Message,
+    StoreMessage,
+    decode_record,
+    encode_record,
+    stored_again,
+)
+from aerobee.protocol.message.record_layout import SYS_TRANSACTION_MASK
 from aerobee.protocol.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from aerobee.store.segments.results import PutResult
 
@@ -56,8 +60,6 @@ DECIDED = 0
 _OP_TAG = "d"
 _OP_TAG_CODE = tag_code(_OP_TAG)
 _OP_PROPERTIES = encode_properties({PROPERTY_TAGS: _OP_TAG, PROPERTY_WAIT: "true"}).encode()
-# What the store writes of one record; it would be wrong of another.
-_OF_ONE_RECORD = (PROPERTY_MULTI_QUEUE_OFFSET, PROPERTY_CRC)
 # What only the broker may say of a half message.
 _OF_CHECKS = (PROPERTY_PREPARED_QUEUE_OFFSET, PROPERTY_CHECK_TIMES)
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -82,17 +84,9 @@ class Half(NamedTuple):
     @classmethod
     def of(cls, message: Message) -> Half:
         """As `read`."""
-        properties = message.properties
-        topic = properties.get(PROPERTY_REAL_TOPIC, "")
-        queue_id = properties.get(PROPERTY_REAL_QUEUE_ID, "")
         if message.topic not in (HALF_TOPIC, CHECK_MAX_TIME_TOPIC):
             raise CorruptRecord(f"it is of topic {message.topic}, and no half message")
-        if not topic or _NUMBER.fullmatch(queue_id) is None or int(queue_id) > 0x7FFFFFFF:
-            raise CorruptRecord(
-                f"it names no queue to go to: {PROPERTY_REAL_TOPIC} is {topic[:127]!r}, "
-                f"{PROPERTY_REAL_QUEUE_ID} is {queue_id[:32]!r}"
-            )
-        return cls(message, topic, int(queue_id))
+        return cls(message, *real_queue(message.properties))
 
     @property
     def is_half(self) -> bool:
@@ -174,50 +168,23 @@ def copy_form(half: Half, checks: int | None) -> StoreMessage:
         properties[PROPERTY_PREPARED_QUEUE_OFFSET] = str(half.origin)
     if checks is not None:
         properties[PROPERTY_CHECK_TIMES] = str(checks)
-    return _again(half.message, HALF_TOPIC, QUEUE, half.message.sys_flag, properties)
+    return stored_again(half.message, HALF_TOPIC, QUEUE, properties)
 
 
 def aside_form(half: Half) -> StoreMessage:
     """The message as it is kept when nobody is asked about it any more."""
     properties = dict(half.message.properties)
     properties[PROPERTY_PREPARED_QUEUE_OFFSET] = str(half.origin)
-    return _again(half.message, CHECK_MAX_TIME_TOPIC, QUEUE, half.message.sys_flag, properties)
+    return stored_again(half.message, CHECK_MAX_TIME_TOPIC, QUEUE, properties)
 
 
 def final_form(half: Half) -> StoreMessage:
     """The message as consumers get it, the half message's properties included."""
     message = half.message
-    sys_flag = message.sys_flag & ~SYS_TRANSACTION_MASK | COMMIT
-    return _again(
-        message, half.topic, half.queue_id, sys_flag, dict(message.properties), message.log_offset
-    )
-
-
-def _again(
-    message: Message,
-    topic: str,
-    queue_id: int,
-    sys_flag: int,
-    properties: dict[str, str],
-    prepared_at: int = 0,
-) -> StoreMessage:
-    for name in _OF_ONE_RECORD:
-        properties.pop(name, None)
-    return StoreMessage(
-        topic,
-        queue_id,
-        message.flag,
-        sys_flag,
-        message.born_timestamp_ms,
-        pack_host(*message.born_host),
-        pack_host(*message.store_host),
-        message.reconsume_times,
-        prepared_at,
-        message.body,
-        encode_properties(properties).encode(),
-        tag_code(properties.get(PROPERTY_TAGS, "")),
-        index_keys(properties),
-    )
+    final = stored_again(message, half.topic, half.queue_id, message.properties)
+    final.sys_flag = message.sys_flag & ~SYS_TRANSACTION_MASK | COMMIT
+    final.prepared_transaction_offset = message.log_offset
+    return final
 
 
 def op_form(half_offset: int, decision: int, host: bytes, now_ms: int) -> StoreMessage:

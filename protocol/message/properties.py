@@ -9,6 +9,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
+from aerobee.protocol.errors import CorruptRecord
+
 NAME_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 KEY_SEPARATOR = " "
@@ -64,6 +66,10 @@ TIMER_PROPERTIES = (
     PROPERTY_START_DELIVER_TIME,
 )
 
+#: What the store writes of one record: its places in further queues, the CRC of its bytes. Whoever
+#: forwards a message or sends it back brings them along, and they would be wrong of another record.
+OF_ONE_RECORD = (PROPERTY_MULTI_QUEUE_OFFSET, PROPERTY_CRC)
+
 #: Names that clients and brokers use among themselves, those of 5.x included
 #: (protocol/WIRE.md 6.8); all others are the application's own.
 SYSTEM_PROPERTIES = frozenset(
@@ -84,6 +90,7 @@ _UNIQUE_KEY_ENTRY = PROPERTY_UNIQUE_KEY.encode() + b"\x01"
 # Bytes times names that looking for each name by itself may take: 60 us.
 _MOST_LOOKED_AT = 65_536
 _NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
+_MOST_QUEUE_ID = (1 << 31) - 1
 # A queue's units of 20 bytes have 64-bit positions.
 _MOST_QUEUE_OFFSETS = (1 << 63) // 20
 
@@ -131,6 +138,21 @@ def chosen_properties(
         else:
             return chosen
     return decode_properties(encoded.decode("utf-8", "replace"))
+
+
+def real_queue(properties: Mapping[str, str]) -> tuple[str, int]:
+    """(topic, queue id) of where a message that waits in a topic of the broker's was sent to.
+
+    Raises CorruptRecord if it does not say.
+    """
+    topic = properties.get(PROPERTY_REAL_TOPIC, "")
+    queue_id = properties.get(PROPERTY_REAL_QUEUE_ID, "")
+    if not topic or _NUMBER.fullmatch(queue_id) is None or int(queue_id) > _MOST_QUEUE_ID:
+        raise CorruptRecord(
+            f"it names no queue to go to: {PROPERTY_REAL_TOPIC} is {topic[:127]!r}, "
+            f"{PROPERTY_REAL_QUEUE_ID} is {queue_id[:32]!r}"
+        )
+    return topic, int(queue_id)
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:

@@ -7,14 +7,21 @@ is in record_layout.py. Two readers: `decode_record` here trusts a sound record 
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import msgspec
 
 from aerobee.protocol.errors import CorruptRecord
+from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.message.ids import offset_msg_id
-from aerobee.protocol.message.properties import PROPERTY_TAGS, decode_properties, index_keys
+from aerobee.protocol.message.properties import (
+    OF_ONE_RECORD,
+    PROPERTY_TAGS,
+    decode_properties,
+    encode_properties,
+    index_keys,
+)
 from aerobee.protocol.message.record_layout import (
     BLANK_MAGIC,
     FIXED_BYTES,
@@ -97,6 +104,32 @@ class Message(msgspec.Struct, gc=False):
     def keys(self) -> tuple[str, ...]:
         """UNIQ_KEY, then the words of KEYS."""
         return index_keys(self.properties)
+
+
+def stored_again(
+    message: Message, topic: str, queue_id: int, properties: Mapping[str, str]
+) -> StoreMessage:
+    """A message that was read, on its way into the store once more, in another queue and with
+    these properties, but for those that were true of its first record only.
+
+    All else is as it was; where more is to differ, the caller sets it.
+    """
+    kept = {name: value for name, value in properties.items() if name not in OF_ONE_RECORD}
+    return StoreMessage(
+        topic,
+        queue_id,
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp_ms,
+        pack_host(*message.born_host),
+        pack_host(*message.store_host),
+        message.reconsume_times,
+        0,
+        message.body,
+        encode_properties(kept).encode(),
+        tag_code(kept.get(PROPERTY_TAGS, "")),
+        index_keys(kept),
+    )
 
 
 @lru_cache(maxsize=4096)

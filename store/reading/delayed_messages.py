@@ -8,30 +8,21 @@ looks at DELAY again, because a message that was given out is put without asking
 Pure: values in, values out.
 """
 
-import re
-
 import msgspec
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.message.properties import (
-    PROPERTY_CRC,
     PROPERTY_DELAY,
-    PROPERTY_MULTI_QUEUE_OFFSET,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
-    PROPERTY_TAGS,
     decode_properties,
     encode_properties,
     index_keys,
+    real_queue,
 )
-from aerobee.protocol.message.record import Message, StoreMessage
-from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED, pack_host
+from aerobee.protocol.message.record import Message, StoreMessage, stored_again
+from aerobee.protocol.message.record_layout import SYS_TRANSACTION_PREPARED
 from aerobee.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC
-
-# What the store writes of one record; it would be wrong of another.
-_OF_ONE_RECORD = (PROPERTY_MULTI_QUEUE_OFFSET, PROPERTY_CRC)
-_NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 def waiting_form(message: StoreMessage, highest_level: int) -> StoreMessage | None:
@@ -70,30 +61,8 @@ def due_form(message: Message, *, without: tuple[str, ...] = ()) -> StoreMessage
 
     Raises CorruptRecord if it does not say where to, or names the topic of half messages.
     """
-    properties = dict(message.properties)
-    topic = properties.get(PROPERTY_REAL_TOPIC, "")
-    queue_id = properties.get(PROPERTY_REAL_QUEUE_ID, "")
-    if not topic or not _NUMBER.fullmatch(queue_id):
-        raise CorruptRecord(
-            f"it names no queue to go to: {PROPERTY_REAL_TOPIC} is {topic!r}, "
-            f"{PROPERTY_REAL_QUEUE_ID} is {queue_id!r}"
-        )
+    topic, queue_id = real_queue(message.properties)
     if topic == HALF_TOPIC:
         raise CorruptRecord(f"its topic would be {topic}, which is for half messages only")
-    for name in (*_OF_ONE_RECORD, *without):
-        properties.pop(name, None)
-    return StoreMessage(
-        topic,
-        int(queue_id),
-        message.flag,
-        message.sys_flag,
-        message.born_timestamp_ms,
-        pack_host(*message.born_host),
-        pack_host(*message.store_host),
-        message.reconsume_times,
-        0,
-        message.body,
-        encode_properties(properties).encode(),
-        tag_code(properties.get(PROPERTY_TAGS, "")),
-        index_keys(properties),
-    )
+    properties = {name: text for name, text in message.properties.items() if name not in without}
+    return stored_again(message, topic, queue_id, properties)

@@ -32,8 +32,7 @@ from aerobee.protocol.message.properties import (
     encode_properties,
     index_keys,
 )
-from aerobee.protocol.message.record import Message, StoreMessage
-from aerobee.protocol.message.record_layout import pack_host
+from aerobee.protocol.message.record import Message, StoreMessage, stored_again
 from aerobee.protocol.names import TIMER_TOPIC
 from aerobee.store.errors import MessageIllegal
 from aerobee.store.queues.delay_levels import out_ms
@@ -149,23 +148,10 @@ def waiting_form(message: StoreMessage, deliver_ms: int, action_ms: int) -> Stor
 
 def rolled_form(message: Message, action_ms: int) -> StoreMessage:
     """A waiting message as it goes on waiting."""
-    properties = dict(message.properties)
-    properties[PROPERTY_TIMER_OUT_MS] = str(action_ms)
-    return StoreMessage(
-        TIMER_TOPIC,
-        _queue_id(properties, action_ms),
-        message.flag,
-        message.sys_flag,
-        message.born_timestamp_ms,
-        pack_host(*message.born_host),
-        pack_host(*message.store_host),
-        message.reconsume_times,
-        0,
-        message.body,
-        encode_properties(properties).encode(),
-        action_ms,
-        index_keys(properties),
-    )
+    properties = {**message.properties, PROPERTY_TIMER_OUT_MS: str(action_ms)}
+    rolled = stored_again(message, TIMER_TOPIC, _queue_id(properties, action_ms), properties)
+    rolled.tags_code = action_ms
+    return rolled
 
 
 def deliver_ms_of(message: Message) -> int:
