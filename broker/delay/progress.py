@@ -20,7 +20,7 @@ Loop thread only, but for `save`, which may run on any.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -53,9 +53,10 @@ class Place(Generic[V]):
         return self.durable_offset
 
 
-class DelayProgress:
-    """The places of all levels; `durable()` is the store's mark, `sync_soon` has it moved to what
-    is written now. Raises StateFileError if the file and its backup are damaged."""
+class DurableProgress(Generic[V]):
+    """What the progress of delay levels and that of the timer have in common: places that are saved
+    when they are durable. `durable()` is the store's mark, `sync_soon` has it moved to what is
+    written now."""
 
     def __init__(
         self,
@@ -68,14 +69,43 @@ class DelayProgress:
         self._sync_soon = sync_soon
         # The end of what the last sync was asked for.
         self._asked_end = 0
+        # The newest text; one that waits for its turn while another was taken is not written.
+        self._newest = ""
+        self._saving = threading.Lock()
+
+    def save(self, text: str) -> None:
+        """Write a text of `take_changes`, unless a newer one was taken. Any thread; OSError."""
+        with self._saving:
+            if text is self._newest:
+                self._file.save(text)
+
+    def _have_synced(self, durable: int, places: Collection[Place[V]]) -> None:
+        """Ask for a sync if a place waits for it, and remember the places that it will cover."""
+        end = max((one.end for one in places if one.offset != one.durable_offset), default=0)
+        if end <= durable:
+            return
+        if self._asked_end <= durable:
+            self._asked_end = end
+            for place in places:
+                place.pending, place.pending_end = place.offset, place.end
+        self._sync_soon()
+
+
+class DelayProgress(DurableProgress[int]):
+    """The places of all levels. Raises StateFileError if the file and its backup are damaged."""
+
+    def __init__(
+        self,
+        file: JsonStateFile,
+        durable: Callable[[], int],
+        sync_soon: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(file, durable, sync_soon)
         stored: dict[int, int] = file.load(_parse, {})
         #: The file's backup was read, which is older and may lack levels.
         self.from_backup = file.loaded_from == file.backup
         self._places = {level: Place(offset) for level, offset in stored.items()}
         self._saved = stored
-        # The newest text; one that waits for its turn while another was taken is not written.
-        self._newest = ""
-        self._saving = threading.Lock()
 
     @property
     def path(self) -> Path:
@@ -111,30 +141,12 @@ class DelayProgress:
         not durable yet are had so."""
         durable = self._durable()
         offsets = {level: place.advance(durable) for level, place in sorted(self._places.items())}
-        self._have_synced(durable)
+        self._have_synced(durable, self._places.values())
         if offsets == self._saved:
             return None
         self._saved = offsets
         self._newest = pretty({"offsetTable": offsets})
         return self._newest
-
-    def _have_synced(self, durable: int) -> None:
-        """Ask for a sync if a place waits for it, and remember the places that it will cover."""
-        places = self._places.values()
-        end = max((one.end for one in places if one.offset != one.durable_offset), default=0)
-        if end <= durable:
-            return
-        if self._asked_end <= durable:
-            self._asked_end = end
-            for place in places:
-                place.pending, place.pending_end = place.offset, place.end
-        self._sync_soon()
-
-    def save(self, text: str) -> None:
-        """Write a text of `take_changes`, unless a newer one was taken. Any thread; OSError."""
-        with self._saving:
-            if text is self._newest:
-                self._file.save(text)
 
     def mark_unsaved(self) -> None:
         """A `save` failed: the next `take_changes` gives the table again."""

@@ -11,11 +11,10 @@ second time without a wait for its sync. Loop thread only, but for `save`, which
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from aerobee.broker.delay.progress import Place
+from aerobee.broker.delay.progress import DurableProgress, Place
 from aerobee.broker.tables.state_file import JsonStateFile, members, pretty
 from aerobee.protocol.frames.fastjson import loads
 
@@ -65,9 +64,8 @@ class Done(NamedTuple):
         return Done(Cursor(now_ms, -1), tuple(kept[-_MOST_PASTS:]))
 
 
-class TimerProgress:
-    """The timer's place; `durable()` is the store's mark, `sync_soon` has it moved to what is
-    written now. Raises StateFileError if the file and its backup are damaged."""
+class TimerProgress(DurableProgress[Done]):
+    """The timer's place. Raises StateFileError if the file and its backup are damaged."""
 
     def __init__(
         self,
@@ -75,17 +73,11 @@ class TimerProgress:
         durable: Callable[[], int],
         sync_soon: Callable[[], None] = lambda: None,
     ) -> None:
-        self._file = file
-        self._durable = durable
-        self._sync_soon = sync_soon
+        super().__init__(file, durable, sync_soon)
         #: What the file said; None without one.
         self.stored: Done | None = file.load(_parse, None)
         self._place = Place(self.stored or Done(Cursor(0, -1)))
         self._saved = self.stored
-        self._asked_end = 0
-        # The newest text; one that waits for its turn while another was taken is not written.
-        self._newest = ""
-        self._saving = threading.Lock()
 
     @property
     def done(self) -> Done:
@@ -103,22 +95,12 @@ class TimerProgress:
         """The file's new text when it has changed since the last call, else None."""
         place, durable = self._place, self._durable()
         done = place.advance(durable)
-        if place.offset != done and place.end > durable:
-            if self._asked_end <= durable:
-                self._asked_end = place.end
-                place.pending, place.pending_end = place.offset, place.end
-            self._sync_soon()
+        self._have_synced(durable, (place,))
         if done == self._saved or done.cursor == Cursor(0, -1):
             return None
         self._saved = done
         self._newest = _text(done)
         return self._newest
-
-    def save(self, text: str) -> None:
-        """Write a text of `take_changes`, unless a newer one was taken. Any thread; OSError."""
-        with self._saving:
-            if text is self._newest:
-                self._file.save(text)
 
     def mark_unsaved(self) -> None:
         """A `save` failed: the next `take_changes` gives the place again."""
