@@ -414,7 +414,7 @@ class BrokerCore:
             self.timer,
             self.topics,
             self.acks,
-            SendReply(settings.region_id, settings.trace_on),
+            self._send_answers,
             self._appended,
             wall_clock_ms,
         )

@@ -2,9 +2,9 @@
 
 A pull that asked to be suspended is held by (topic, queue). It leaves when a message that its
 filter accepts arrives at or after its offset, by its tag or its properties, or when its time is
-over; then it runs once more and
-is answered with whatever it finds (protocol/WIRE.md 3.2, store/FORMAT.md 9). The reference looks at
-expiries every 5 s, so a 2 s wait may last 5; here the sweep runs five times a second.
+over; then it runs once more and is answered with whatever it finds (protocol/WIRE.md 3.2,
+store/FORMAT.md 9). The reference looks at expiries every 5 s, so a 2 s wait may last 5; here the
+sweep runs five times a second.
 
 Bounded: a hold lasts at most `MAX_HOLD_S`, and there are at most `limit` of them, with
 `limit_bytes` of filters and requests together; past that a pull is answered at once with

@@ -80,15 +80,12 @@ class RecallProcessor:
             )
         handle = self._handle(header)
         result = self._timer.put_at(self._record(connection, handle), handle.deliver_ms)
-        if not settings.sync_flush:
-            self._appended()
-        elif not command.is_oneway:
+        if settings.sync_flush and not command.is_oneway:
             self._acks.wait(
                 result.end, connection, command, handle.unique_id, 0, result.queue_offset
             )
             return None
-        else:
-            self._appended()
+        self._appended()
         return self._reply(command, 0, handle.unique_id, 0, result.queue_offset)
 
     def _handle(self, header: RecallMessageHeader) -> RecallHandle:

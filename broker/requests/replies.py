@@ -30,6 +30,7 @@ from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.headers.reply import PushReplyHeader
 from aerobee.protocol.headers.send import SendMessageHeader, SendReply
+from aerobee.protocol.message.ids import offset_msg_id
 from aerobee.protocol.message.properties import (
     PROPERTY_PUSH_REPLY_TIME,
     PROPERTY_REPLY_TO_CLIENT,
@@ -76,7 +77,6 @@ class ReplyProcessor:
         self._stats = stats
         self._appended = appended
         self._clock_ms = clock_ms
-        self._msg_id_prefix = identity.store_host.hex().upper()
 
     def handlers(self) -> dict[int, Handler]:
         """The handlers by request code."""
@@ -222,7 +222,7 @@ class ReplyProcessor:
             self._store.request_flush()
         else:
             self._appended()
-        return f"{self._msg_id_prefix}{result.log_offset:016X}", result.queue_offset
+        return offset_msg_id(self._identity.store_host, result.log_offset), result.queue_offset
 
 
 def _refusal(member: Member, call: asyncio.Future[Command]) -> str | None:
