@@ -437,6 +437,21 @@ def is_refused(error: OSError) -> bool:
     return error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
+class SyncFailed(OSError):
+    """A file that was being made could not be synced. What is thrown away with it may not be all:
+    without a journal, the sync of a new file syncs its directory too, and whoever syncs that one
+    next is not told of the error again (docs/reliability.md 3.2)."""
+
+    @classmethod
+    @contextmanager
+    def marked(cls) -> Iterator[None]:
+        """Marks the OSError of a sync as one."""
+        try:
+            yield
+        except OSError as error:
+            raise cls(error.errno, error.strerror, error.filename) from error
+
+
 class ReadOnlyFiles(Files):
     """The operating system for whoever only looks: a write to what it has opened fails.
 

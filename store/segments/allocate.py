@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from aerobee.store.disk.files import Clock, Files, is_full, is_passing, is_refused
+from aerobee.store.disk.files import Clock, Files, SyncFailed, is_full, is_passing, is_refused
 from aerobee.store.disk.health import Health
 from aerobee.store.errors import SegmentCreateFailed, StoreError, StoreNotWritable
 from aerobee.store.segments.mapped_file import MappedFile
@@ -169,7 +169,11 @@ class AllocateMappedFileService:
         while self._unsynced:
             self._sync(self._unsynced[0])
             del self._unsynced[0]
-        segment = self._make_segment(path, start)
+        try:
+            segment = self._make_segment(path, start)
+        except SyncFailed as error:
+            self._sync_failed(path, error)
+            raise
         try:
             self._sync(directory)
         except OSError:
@@ -179,14 +183,18 @@ class AllocateMappedFileService:
         return segment
 
     def _sync(self, directory: str) -> None:
-        """Make a directory's names durable. Raises OSError; one that does not pass by itself breaks
-        the store: a second try would succeed without having made them so."""
+        """Make a directory's names durable. Raises OSError."""
         try:
             self._files.sync_directory(directory)
         except OSError as error:
-            if not is_passing(error):
-                self._health.poison(f"the sync of {directory}", error)
+            self._sync_failed(directory, error)
             raise
+
+    def _sync_failed(self, path: str, error: OSError) -> None:
+        """An error that does not pass by itself breaks the store: a second try would succeed
+        without having made the names in the directory durable."""
+        if not is_passing(error):
+            self._health.poison(f"the sync of {path}", error)
 
 
 def mapped_maker(files: Files, size: int) -> MakeSegment:

@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterable
 from typing import Self
 
-from aerobee.store.disk.files import Files
+from aerobee.store.disk.files import Files, SyncFailed
 from aerobee.store.errors import StoreLayoutError
 
 _NAME = re.compile(r"[0-9]{20}", re.ASCII)
@@ -66,15 +66,16 @@ class MappedFile:
     def make(self) -> Self:
         """Make the file, all blocks reserved, synced and mapped. The directory is not synced yet.
 
-        Raises OSError (ENOSPC when the disk is full); nothing is left behind then. The length is
-        set before the blocks are reserved: reserving lengthens a file bit by bit, and a crash in
-        between would leave one of a wrong size.
+        Raises OSError (ENOSPC when the disk is full; SyncFailed); nothing is left behind then. The
+        length is set before the blocks are reserved: reserving lengthens a file bit by bit, and a
+        crash in between would leave one of a wrong size.
         """
         files = self._files
         self._fd = files.create(self.path, self.size)
         try:
             files.reserve(self._fd, 0, self.size)
-            files.sync(self._fd)
+            with SyncFailed.marked():
+                files.sync(self._fd)
             self._open_for_appends()
         except OSError:
             self.close()

@@ -17,7 +17,7 @@ import logging
 import mmap
 from collections.abc import Callable
 
-from aerobee.store.disk.files import Files
+from aerobee.store.disk.files import Files, SyncFailed
 from aerobee.store.segments.allocate import MakeSegment
 from aerobee.store.segments.mapped_file import MappedFile
 
@@ -54,7 +54,8 @@ class WarmFile(MappedFile):
         for position in range(0, self.size, step):
             self._files.zero_memory(memory, position, min(step, self.size - position))
             if self._sync_pages is not None:
-                self._files.data_sync(self._fd)
+                with SyncFailed.marked():
+                    self._files.data_sync(self._fd)
         try:
             self._files.lock_memory(memory)
             self._locked = True

@@ -134,6 +134,18 @@ def test_who_waits_for_a_segment_whose_name_cannot_be_synced_learns_that_the_sto
     allocator.close()
 
 
+def test_a_new_segment_that_cannot_be_synced_breaks_the_store(tmp_path: Path) -> None:
+    """On a file system without a journal the sync of a new file syncs its directory too, and so
+    takes along the error that the directory's own sync would have met."""
+    files = FaultyFiles(tmp_path)
+    allocator = service(tmp_path, files)
+    files.fail("sync", errno.EIO, segment_name(0), times=1)
+    with pytest.raises(StoreBroken, match="the sync of"):
+        allocator.take(0)
+    assert names(tmp_path) == []
+    allocator.close()
+
+
 def test_a_new_directory_is_synced_by_a_later_try_if_the_first_could_not(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     clock = Stopwatch()
@@ -171,7 +183,7 @@ def test_other_failures_are_named_and_tried_again(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     clock = Stopwatch()
     allocator = service(tmp_path, files, clock)
-    for operation in ("create", "set_size", "reserve", "sync", "map"):
+    for operation in ("create", "set_size", "reserve", "map"):
         files.fail(operation, errno.EIO, times=1)
         with pytest.raises(SegmentCreateFailed, match="Input/output error"):
             allocator.take(0)

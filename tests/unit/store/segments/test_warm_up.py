@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from aerobee.store.errors import StoreBroken
 from aerobee.store.message_store import MessageStore
 from tests.contract.test_files import locked_kib
 from tests.faulty_files import FaultyFiles
@@ -125,7 +126,7 @@ def test_segment_that_cannot_be_warmed_is_not_made(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     files.fail("data_sync", errno.EIO, "commitlog", times=1)
     store = warm_store(tmp_path, files, flush_disk_type="SYNC_FLUSH")
-    with pytest.raises(Exception, match="cannot be made"):
+    with pytest.raises(StoreBroken, match="the sync of"):
         store.put(message())
     assert not log_segment(tmp_path).exists()
     store.close()
