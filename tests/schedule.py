@@ -55,8 +55,8 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("tests/service/", "alone"),
     (r"tests/contract/test_client.py::\w+\[java", "contract of java"),
     ("tests/contract/", "file"),
+    ("tests/budget/", "file"),
     ("tests/bench/", "file"),
-    (r"tests/unit/broker/.*test_staging_crash", "alone"),
     ("tests/unit/", "file"),
 )
 

@@ -1,7 +1,7 @@
 """The daemon is killed with kill -9 at random while batches are staged, decided and published: the
 writers go on by themselves, and each row is there once.
 
-Every point of the broker's side is enumerated in tests/unit/broker/staging/test_staging_crash.py;
+Every point of the broker's side is enumerated in tests/crash/test_staging_crash.py;
 here it is the whole daemon, its sockets and its client.
 """
 

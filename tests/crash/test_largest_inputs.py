@@ -1,6 +1,6 @@
 """The largest input of each request code against a daemon that is full, beside a good client.
 
-`tests/contract/test_budget.py` counts what a turn of the loop does; this measures what others have
+`tests/budget/test_budget.py` counts what a turn of the loop does; this measures what others have
 of it: the worst send of a client of a hundred messages a second, the worst `/live`, the daemon's
 memory. The times are shown at the end of a campaign, not asserted: the goals are 100 ms more than
 without, and 200 ms; the memory is, against the sum of docs/limits.md.
@@ -25,7 +25,7 @@ from aerobee.config.memory import worst_cases
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode
 from tests import campaign
-from tests.contract.largest_inputs import (
+from tests.budget.largest_inputs import (
     BROKER,
     NAME_SERVER,
     SETTINGS,

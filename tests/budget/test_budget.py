@@ -40,7 +40,7 @@ from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.turns import SLICE_S, TURN_S
-from tests.contract.largest_inputs import (
+from tests.budget.largest_inputs import (
     BROKER,
     NAME_SERVER,
     SETTINGS,
@@ -49,7 +49,7 @@ from tests.contract.largest_inputs import (
     Request,
     frames,
 )
-from tests.contract.turn_meter import Counted, Meter
+from tests.budget.turn_meter import Counted, Meter
 from tests.crash.recorded_disk import memory_folder
 from tests.fuzz.target import PIECE, Heard, Target
 from tests.inline_loop import drive
@@ -308,7 +308,7 @@ def beyond_budget(code: int, of_inputs: list[Figures], budget: Known = _BUDGET) 
 def without_input(codes: Mapping[str, set[int]]) -> list[str]:
     """The codes that a daemon handles and nobody has said the largest input of."""
     return [
-        f"code {code} of the {port} has no largest input in tests/contract/largest_inputs.py"
+        f"code {code} of the {port} has no largest input in tests/budget/largest_inputs.py"
         for port in INPUTS
         for code in sorted(codes[port] - set(INPUTS[port]))
     ]

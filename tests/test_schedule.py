@@ -11,7 +11,7 @@ import pytest
 
 from tests.schedule import GROUPS, QUIET, group_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
