@@ -112,10 +112,18 @@ class StageClient(Role):
             return False
         return True
 
-    async def brokers(self) -> list[str]:
-        """The names of all brokers with a master that the name servers know, sorted."""
-        await self.with_backoff(self._ask_brokers)
-        return sorted(self._addresses)
+    async def brokers(self, *, wait: bool = False) -> list[str]:
+        """The names of all brokers with a master that the name servers know, sorted.
+
+        `wait`: while there is none. A name server that was restarted knows none until they register
+        again, and says of each topic that it does not know it.
+        """
+        until = time.monotonic() + (self.options.retry_s if wait else 0)
+        while True:
+            await self.with_backoff(self._ask_brokers)
+            if self._addresses or time.monotonic() + _PAUSE_S >= until:
+                return sorted(self._addresses)
+            await asyncio.sleep(_PAUSE_S)
 
     async def _ask_brokers(self) -> None:
         answer = await self._session.call_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)

@@ -71,6 +71,7 @@ def plan_write(given: Mapping[str, str], fields: Sequence[Field], *, streaming: 
 async def _plan(
     client: StageClient, options: SinkOptions, columns: SinkColumns, *, wants: bool
 ) -> SinkPlan:
+    brokers = await client.brokers(wait=True)
     if options.topic is not None:
         queues = await client.queues(options.topic)
         if not await client.knows(options.topic):
@@ -80,8 +81,6 @@ async def _plan(
                 f"{_how_to_make(options.topic)}"
             )
         brokers = sorted({queue.broker_name for queue in queues})
-    else:
-        brokers = await client.brokers()
     if not brokers:
         raise SinkPlanError(f"no broker is registered at {options.name_servers}")
     # Asked whatever is wanted: a broker that is away or refuses the keys is found now.

@@ -3,8 +3,10 @@ own, as Spark has them."""
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import socket
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,13 +16,16 @@ import pytest
 
 import aerobee.testing
 from aerobee.client.blocking import PullConsumer
+from aerobee.client.producing.staging import StageClient
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.sink import plan as sink_plan
 from aerobee.pipeline.sink.plan import SinkPlan, SinkPlanError, is_job_done, plan_write
 from aerobee.pipeline.sink.rows import SinkRowError
 from aerobee.pipeline.sink.send import SinkSendError
 from aerobee.pipeline.sink.task import TaskResult, abort_write, commit_write, write_partition
+from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.testing import RunningBroker
+from tests.contract.conftest import Wire
 from tests.unit.pipeline.sink.test_sink import fields
 
 # The first message makes a topic here, which planning warns of.
@@ -30,6 +35,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:topic .* is on no broker")
 @pytest.fixture(scope="module")
 def running() -> Iterator[RunningBroker]:
     with aerobee.testing.broker(max_message_bytes=1 << 20) as broker:
+        yield broker
+
+
+@pytest.fixture
+def registered() -> Iterator[RunningBroker]:
+    """A broker whose registration a test may change."""
+    with aerobee.testing.broker() as broker:
         yield broker
 
 
@@ -145,8 +157,6 @@ def test_a_message_that_is_too_large_is_named(running: RunningBroker, guarantee:
 
 
 def test_a_failed_task_leaves_nothing_staged(running: RunningBroker) -> None:
-    from aerobee.client.producing.staging import StageClient
-
     made = plan(running, "Failing", batchBytes="1024")
     dropped: list[list[str]] = []
     real = StageClient.drop
@@ -169,6 +179,41 @@ def test_a_server_that_is_none_is_told_at_planning() -> None:
         plan_write(given, fields(body="string"), streaming=True)
 
 
+async def test_a_name_server_that_knows_no_broker_yet_is_waited_for(
+    registered: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark plans each micro-batch anew, also in the moment between the start of a name server and
+    the registration of its brokers."""
+    name_server, broker = await Wire.to(registered.name_server), await Wire.to(registered.broker)
+    settings = registered.settings
+    identity = {
+        "brokerName": settings.broker_name,
+        "brokerAddr": registered.broker,
+        "clusterName": settings.cluster_name,
+        "brokerId": 0,
+    }
+    looked = threading.Event()
+    real = StageClient._ask_brokers
+
+    async def noted(client: StageClient) -> None:
+        await real(client)
+        if not client._addresses:
+            looked.set()
+
+    monkeypatch.setattr(StageClient, "_ask_brokers", noted)
+    answer = await name_server.call(RequestCode.UNREGISTER_BROKER, identity)
+    assert answer.code == ResponseCode.SUCCESS
+    planning = asyncio.create_task(asyncio.to_thread(plan, registered, "Restarted"))
+    await asyncio.to_thread(looked.wait, 10)
+    # A topic that is made has the broker register it.
+    made = {"topic": "Restarted", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1}
+    made |= {"perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}
+    await broker.call(RequestCode.UPDATE_AND_CREATE_TOPIC, made)
+    assert (await planning).brokers == (settings.broker_name,)
+    name_server.caller.close()
+    broker.caller.close()
+
+
 def test_a_topic_that_is_none_is_told_at_planning() -> None:
     with aerobee.testing.broker(auto_create_topic=False) as strict:
         given = {"nameServer": strict.name_server, "topic": "Nowhere", "retryTimeoutMs": "100"}
@@ -189,8 +234,6 @@ def test_a_topic_that_the_first_message_would_make_is_warned_of(running: Running
 def test_effectively_once_is_refused_where_nobody_stages(
     running: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from aerobee.client.producing.staging import StageClient
-
     async def none(_self: StageClient, _broker: str) -> None:
         return None
 
