@@ -15,8 +15,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from aerobee.pipeline.decode.record_starts import MESSAGE_MAGIC_V2
 from aerobee.pipeline.files.directory import File, Place, list_queues
 from aerobee.pipeline.files.entries import ENTRY, ENTRY_BYTES, QueueEntries
-from aerobee.pipeline.files.piece_scan import Read
-from aerobee.pipeline.files.plan import LogPart, Piece
+from aerobee.pipeline.files.plan import LogPart, Piece, Read
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.protocol.message.record_check import CHECK_NOTHING, RECORD, RecordHead
 from aerobee.protocol.message.record_layout import MESSAGE_MAGIC, SIZE_AND_MAGIC

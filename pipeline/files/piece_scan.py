@@ -9,7 +9,7 @@ Nothing is decoded here; what comes out are positions whose size and magic have 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from aerobee.pipeline.decode.decode import gather
 from aerobee.pipeline.decode.record_starts import MAGICS, record_starts
-from aerobee.pipeline.files.plan import LogPart, Piece
+from aerobee.pipeline.files.plan import LogPart, Piece, Read
 from aerobee.protocol.message.record_layout import (
     BLANK_BYTES,
     BLANK_MAGIC,
@@ -56,10 +56,6 @@ class Chunk(NamedTuple):
     starts: np.ndarray
     damage: list[Damage]
     next_offset: int
-
-
-#: Gives `count` bytes of the log from an offset on, all of them or an error.
-Read = Callable[[int, int], bytes | memoryview]
 
 
 class PieceScan:

@@ -17,7 +17,7 @@ Runs where Spark plans, reads little, and gives plain values that can be pickled
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -35,6 +35,9 @@ log = logging.getLogger("aerobee.pipeline")
 #: With a smaller share of the log than this in the selected queues, `auto` follows their entries:
 #: a record found by its entry costs about as much as scanning over eight.
 ENTRIES_SHARE_MAX: Final = 1 / 8
+
+#: Gives `count` bytes of the log from an offset on, all of them or an error.
+Read = Callable[[int, int], bytes | memoryview]
 
 
 class Piece(NamedTuple):
