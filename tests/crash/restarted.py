@@ -10,10 +10,11 @@ from tests.crash.block_log import Disk
 from tests.crash.checker import Violation, check
 from tests.crash.daemons import start_daemon
 from tests.crash.found import read_config
-from tests.crash.history import Found, History, Promise
+from tests.crash.history import Found, History, Promise, Queue
 from tests.crash.link import Link
 from tests.crash.mounts import mounted_image
 from tests.crash.power_cut import Judge
+from tests.crash.records import Record
 from tests.crash.traffic import QUEUES, TOPIC
 from tests.service.kit import Served
 
@@ -48,18 +49,28 @@ def _started(judge: Judge, root: Path) -> Iterator[Served]:
         daemon.close()
 
 
-def served(port: int, root: Path, *, stopped: bool = False) -> Found:
+def served(port: int, root: Path) -> Found:
     """All that consumers are given. A topic that was never stored has no queues."""
     topics, committed = read_config(root)
     found = Found({}, {}, topics=topics, committed=committed)
     if topics is None or TOPIC not in topics:
         return found
-    with Link(port) as link:
-        for queue_id in range(QUEUES):
-            key = (TOPIC, queue_id)
-            found.pulled[key], found.ranges[key] = link.read_queue(TOPIC, queue_id, stopped=stopped)
+    found.pulled, found.ranges = pulled(port)
     starts = [int(path.name) for path in (root / "commitlog").iterdir()]
     found.log_start = min(starts, default=0)
     ends = [one.log_offset + one.size for some in found.pulled.values() for one in some]
     found.log_end = max(ends, default=0)
     return found
+
+
+def pulled(
+    port: int, *, stopped: bool = False
+) -> tuple[dict[Queue, list[Record]], dict[Queue, tuple[int, int]]]:
+    """What consumers are given of the topic's queues, and their first and next offsets. Nothing of
+    the store's files is looked at: their disk may fail."""
+    records, ranges = {}, {}
+    with Link(port) as link:
+        for queue_id in range(QUEUES):
+            key = (TOPIC, queue_id)
+            records[key], ranges[key] = link.read_queue(TOPIC, queue_id, stopped=stopped)
+    return records, ranges

@@ -30,7 +30,8 @@ from tests.crash.history import OK, Found, History, Promise
 from tests.crash.link import SEND, SUCCESS, Link, send_fields
 from tests.crash.power_cut import Judge
 from tests.crash.recorded_disk import RecordedDisk, make_file_system
-from tests.crash.restarted import served
+from tests.crash.records import Record
+from tests.crash.restarted import pulled, served
 from tests.crash.traffic import QUEUES, SIZES, Marks, Traffic
 from tests.crash.write_back import written_back
 from tests.service.kit import Served, metric
@@ -177,15 +178,15 @@ class FailingRun:
         if self.kind.startswith("everything"):
             disk.fail_syncs()
 
-    def _meet_the_failure(self, daemon: Served) -> Found | None:
-        """Send until refused; what is served then. None if the failure reached nobody."""
+    def _meet_the_failure(self, daemon: Served) -> list[Record]:
+        """Send until refused; what is served then. Nothing if the failure reached nobody."""
         with Link(daemon.port) as link:
             deadline = time.monotonic() + _REFUSED_S
             while (answers := self._send_some(link)) == {SUCCESS}:
                 threading.Event().wait(_PAUSE_S)
                 if time.monotonic() > deadline:
                     self.events.append("the failure reached nobody")
-                    return None
+                    return []
         if answers - {SUCCESS, _UNAVAILABLE}:
             self.wrong.append(Violation("3.2", f"waiting sends were answered {answers}"))
         status, body = daemon.get("/ready")
@@ -193,7 +194,7 @@ class FailingRun:
         self.events.append(f"refused: {reasons.get('store')}")
         if status != 503 or "stopped" not in reasons["store"]:
             self.wrong.append(Violation("3.2", f"readiness says {status} {reasons}"))
-        return served(daemon.port, daemon.store, stopped=True)
+        return [one for some in pulled(daemon.port, stopped=True)[0].values() for one in some]
 
     def _send_some(self, link: Link) -> set[int]:
         """A few messages at once; the codes of their answers."""
@@ -261,14 +262,13 @@ class FailingRun:
             return True
         return False
 
-    def _taken_back(self, before: Found | None, found: Found) -> list[Violation]:
+    def _taken_back(self, before: list[Record], found: Found) -> list[Violation]:
         """What a stopped store still serves must be what a restart can serve."""
         after = {one for records in found.pulled.values() for one in records}
         return [
             Violation("3.2", f"served while stopped and gone: {one.topic}/{one.queue_id}/"
                       f"{one.queue_offset}")
-            for records in (before.pulled if before else {}).values()
-            for one in records
+            for one in before
             if one not in after
         ]  # fmt: skip
 

@@ -29,8 +29,10 @@ from aerobee.broker.daemon import Daemon
 from aerobee.config.model import Settings
 from aerobee.nameserver.server import NameServer
 from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.frame import FrameDecoder
+from aerobee.protocol.headers.transactions import UNKNOWN, EndTransactionHeader
 from aerobee.remoting.connection import Connection, Handler
 from aerobee.remoting.server import RemotingServer
 from aerobee.remoting.stats import CloseReason
@@ -328,7 +330,7 @@ class Judge:
             heard.wrong.append("the decoder holds more than it was given")
         heard.broken = whole.failed is not None
         for one in commands:
-            if not one.flag & 3:
+            if not one.flag & 3 and not _is_unanswered(one):
                 heard.wanted[one.opaque] += 1
                 if one.code in _LATE:
                     heard.late.add(one.opaque)
@@ -364,6 +366,16 @@ class Judge:
         for texts in (self._target.errors.texts, self._target.to_loop):
             heard.wrong += [f"an error {which} was logged: {text[:1_500]}" for text in texts]
             texts.clear()
+
+
+def _is_unanswered(command: Command) -> bool:
+    """Whether it says that a decision is not known yet: nobody answers (protocol/WIRE.md 3.1)."""
+    if command.code != RequestCode.END_TRANSACTION:
+        return False
+    try:
+        return EndTransactionHeader.from_ext(command.ext).commit_or_rollback == UNKNOWN
+    except BadRequest:
+        return False
 
 
 def signature(port: str, heard: Heard) -> str | None:
