@@ -22,6 +22,7 @@ class Peer:
 
     `ordered` are the modes whose sends leave in order. `broken_on_java` are those that its users
     cannot use with the Java broker (the C++ batch is stored there as one empty message).
+    `acknowledges` and `reads_properties`: what the client tells its users.
     """
 
     name: str
@@ -30,6 +31,8 @@ class Peer:
     ordered: frozenset[str] = frozenset({"sync", "batch"})
     broken_on_java: frozenset[str] = frozenset()
     orderly: bool = True
+    acknowledges: bool = True
+    reads_properties: bool = True
     env: tuple[tuple[str, str], ...] = ()
     needs: str = ""  # the part of setup.sh, where it is not named like the peer
 
@@ -87,6 +90,15 @@ PEERS: dict[str, Peer] = {
         ("sync",),
         orderly=False,
         env=(("NODE_PATH", str(CACHE / "node" / "node_modules")),),
+    ),
+    "rust": Peer(
+        "rust",
+        (str(CACHE / "rust-peer"),),
+        ("oneway",),
+        ordered=frozenset({"oneway"}),
+        orderly=False,
+        acknowledges=False,
+        reads_properties=False,
     ),
     "aerobee": Peer("aerobee", (sys.executable, str(HERE / "aerobee_peer.py")), ALL_MODES),
 }
