@@ -83,6 +83,10 @@ async fn start(options: &Options, seen: Arc<Seen>, running: Arc<RwLock<bool>>) {
     } else {
         None
     };
-    let consumer = PullConsumer::new(name_server, group, topic);
+    let consumer = if options.yes("broadcast") {
+        PullConsumer::new_broadcast_consumer(name_server, group, topic)
+    } else {
+        PullConsumer::new(name_server, group, topic)
+    };
     consumer.start_consume(Arc::new(Handler { seen, back }), running).await;
 }

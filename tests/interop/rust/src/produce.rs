@@ -29,10 +29,11 @@ pub async fn run(options: &Options, failed: &AtomicUsize) {
 
 fn properties(options: &Options, body: &str) -> HashMap<String, String> {
     let mut properties = HashMap::from([("WAIT".to_string(), "true".to_string())]);
-    for (name, value) in [("TAGS", options.text("tag", "")), ("DELAY", options.text("delay-level", ""))] {
-        if !value.is_empty() {
-            properties.insert(name.to_string(), value);
-        }
+    if options.number("delay-level", 0) > 0 {
+        properties.insert("DELAY".to_string(), options.text("delay-level", ""));
+    }
+    if !options.text("tag", "").is_empty() {
+        properties.insert("TAGS".to_string(), options.text("tag", ""));
     }
     if options.yes("keys") {
         properties.insert("KEYS".to_string(), body.to_string());
